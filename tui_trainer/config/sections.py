@@ -141,12 +141,12 @@ class DistributedSection(Section):
         "Where the nodes meet: HOST:PORT of the first one; empty: its name and a free port.",
         advanced=True,
     )
-    strategy: Literal["auto", "ddp", "fsdp", "hsdp"] = option(
+    strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp"] = option(
         "auto",
-        "ddp: each process has a copy of the model; fsdp: a part of it; hsdp: a part of its node's copy; auto: ddp "
-        "where that fits.",
-        memory="fsdp splits weights, gradients and optimizer state",
-        speed="fsdp sends all weights twice in each pass, hsdp within a node",
+        "ddp: each process has a copy; fsdp: a part; hsdp: a part of its node's copy; tp: of each layer; auto: ddp "
+        "where it fits, else fsdp or hsdp.",
+        memory="fsdp splits weights, gradients, optimizer state; tp activations too",
+        speed="fsdp sends all weights twice in each pass, hsdp within a node; tp waits in each layer",
     )
     cpu_offload: bool = option(
         False,

@@ -251,7 +251,7 @@ def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> N
         step_seconds=step_seconds,
         flops=plan.step_flops,
         precision=plan.precision.value,
-        card_name=timed_as(plan.device_name, offloads=plan.cpu_offload.value) if plan.device == "cuda" else "",
+        card_name=timed_as(plan.device_name, plan.training_setup) if plan.device == "cuda" else "",
         load=None if plan.device == "cuda" else load_of_others(own),
     )
 

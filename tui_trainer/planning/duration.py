@@ -98,6 +98,8 @@ def step_time(
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
         return StepTime(seconds=calibration.step_seconds, reason=f"measured here, {_runs(calibration, 'this shape')}")
+    if setup.widths > 1:
+        return StepTime(seconds=None, reason="how long layers wait for their other parts is not known: measure a step")
     if calibration.flops_per_second is not None:
         rate = calibration.flops_per_second
         return StepTime(

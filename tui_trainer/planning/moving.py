@@ -24,8 +24,9 @@ from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned, exact
-from tui_trainer.planning.processes import cards_for
+from tui_trainer.planning.processes import BY_WIDTH, cards_for
 from tui_trainer.planning.remedies import BITSANDBYTES
+from tui_trainer.planning.tensor_parallel import split_lack
 from tui_trainer.planning.times import shape_key
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
@@ -85,13 +86,16 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         return plan, ""
     if cards and here > len(cards):
         raise ConfigError(Problem(message=f"{here} processes need a card each, and {len(cards)} can be used"))
-    if wanted > plan.effective_batch_size.value:
+    by_width = plan.strategy.value == BY_WIDTH
+    if by_width and (why_not := split_lack(plan.model_shape(), wanted)):
+        raise ConfigError(Problem(message=f"the layers are split by width, and {why_not}"))
+    if wanted > plan.effective_batch_size.value and not by_width:
         message = f"{wanted} processes, but a step has {plan.effective_batch_size.value} rows: each needs one"
         raise ConfigError(Problem(message=message))
     words = f"going on in {wanted} {'process' if wanted == 1 else 'processes'} instead of {before}"
     words += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
-    rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * before
-    share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // wanted)
+    rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * plan.row_shares
+    share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // (1 if by_width else wanted))
     micro = min(plan.per_device_train_batch_size.value, share)
     changes: dict[str, Any] = {
         "processes": exact(wanted, words),
@@ -167,7 +171,7 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
     split = _split(plan, shape, setup, MemoryBudget.of(hardware, target, plan.processes_per_node))
     if split.micro != plan.per_device_train_batch_size.value:
         words += f", with micro-batches of {split.micro} rows instead of {plan.per_device_train_batch_size.value}"
-    gpu, config, processes = target.gpu, plan.config, plan.processes.value
+    gpu, config, shares = target.gpu, plan.config, plan.row_shares
     parts = parts_of_run(shape, setup, config, split.micro, split.eval_batch)
     changes: dict[str, Any] = {
         "device": target.device,
@@ -191,9 +195,9 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
             shape,
             setup,
             split.micro,
-            -(-min(plan.effective_batch_size.value, plan.train_rows.value) // processes),
+            -(-min(plan.effective_batch_size.value, plan.train_rows.value) // shares),
             row_tokens(config, setup),
-            processes,
+            shares,
         ),
     }
     changes |= host_memory(shape, setup, config, plan.loader_workers.value, plan.processes_per_node)
@@ -249,7 +253,7 @@ def _split(plan: Plan, shape: ModelShape, setup: TrainingSetup, room: MemoryBudg
     if room.free_bytes is not None and needed_bytes() > room.share * room.free_bytes:
         rows = micro * accumulation
         if not plan.packing.value:
-            rows = -(-plan.effective_batch_size.value // plan.processes.value)
+            rows = -(-plan.effective_batch_size.value // plan.row_shares)
         fits = largest_micro_batch(shape, setup, plan.config, room, micro)
         micro = -(-rows // -(-rows // fits))
         accumulation, eval_batch = -(-rows // micro), min(eval_batch, micro)

@@ -37,6 +37,7 @@ from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.packing import longest_row, most_rows, packed_cut, packing, packing_problems
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.processes import (
+    BY_WIDTH,
     COPIES,
     ON_THE_CARDS,
     ONE,
@@ -140,6 +141,11 @@ class Plan(BaseModel):
         return self.processes.value > 1 or self.cpu_offload.value
 
     @property
+    def row_shares(self) -> int:
+        """Among how many processes the rows of a step are shared: layers split by width compute the same rows."""
+        return 1 if self.strategy.value == BY_WIDTH else self.processes.value
+
+    @property
     def processes_per_node(self) -> int:
         return self.processes.value // self.nodes
 
@@ -210,14 +216,16 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     if problems:
         raise ConfigError(problems)
     group = processes_of(loaded, hardware, target, chosen_gpu)
-    processes = group.count.value
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
+    processes = group.count.value
+    # How many of them share the rows of a step.
+    shares = 1 if config.distributed.strategy == BY_WIDTH else processes
     packed = packing(loaded, facts, shape, config.training.effective_batch_size)
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
         packed=packed.value,
         longest_row=widest,
-        most_rows=-(-most_rows(config, facts, packed.value, config.training.effective_batch_size) // processes),
+        most_rows=-(-most_rows(config, facts, packed.value, config.training.effective_batch_size) // shares),
         document_tokens=0.0 if packed.value else facts.row_tokens,
         target_tokens=facts.target_tokens,
     )
@@ -235,18 +243,20 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         one_row = replace(setup, shards=shards)
         return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
 
-    strategy = strategy_of(loaded, group, fits, offloads=offloads)
+    strategy = strategy_of(loaded, group, shape, fits, offloads=offloads)
     if strategy.value in SPLITTING:
         setup = replace(setup, shards=group.per_node if strategy.value == "hsdp" else processes)
+    elif strategy.value == BY_WIDTH:
+        setup = replace(setup, widths=processes)
     tunes = config.training.per_device_train_batch_size == TUNE
-    key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, processes)
+    key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, shares)
     setup = replace(setup, measured_peaks=measured_peaks(key))
     kept = kept_micro_batch(key) if tunes else None
 
     def largest_fit(limit: int) -> int:
         return min(limit, kept.rows) if kept else largest_micro_batch(shape, setup, config, room, limit)
 
-    cut = cut_batch(loaded, largest_fit, processes)
+    cut = cut_batch(loaded, largest_fit, shares)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
     problems += fp16_problems(config, shape.model_type) + kernel_problems(loaded, hardware, target, shape)
     in_fp32 = (setup.device, setup.precision, setup.weights) == ("cuda", "fp32", "float32")
@@ -261,7 +271,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         words = kept.words if kept else f"{cut.micro_reason}; the fastest is measured before the start"
         cut = replace(cut, micro_reason=words)
     # A micro-batch and a number of parts that were both written make another effective batch.
-    rows = -(-most_rows(config, facts, packed.value, cut.effective) // processes)
+    rows = -(-most_rows(config, facts, packed.value, cut.effective) // shares)
     return Decisions(
         target=target,
         group=replace(

@@ -10,13 +10,17 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
+from tui_trainer.planning.tensor_parallel import tensor_parallel_problems
 
-Strategy = Literal["ddp", "fsdp", "hsdp"]
+Strategy = Literal["ddp", "fsdp", "hsdp", "tp"]
 SPLITTING: tuple[Strategy, ...] = ("fsdp", "hsdp")
 """Strategies of which a process has a part of the model: of all of them, or of those of its node."""
+BY_WIDTH: Strategy = "tp"
+"""Each process has a part of every layer, and all of them the same rows."""
 NODES, STRATEGY, OFFLOAD = "distributed.nodes", "distributed.strategy", "distributed.cpu_offload"
 # Of those whose state torch splits over processes as it splits the weights.
 SPLIT_OPTIMIZERS = ("adamw_torch_fused", "sgd")
@@ -75,7 +79,7 @@ def _here(loaded: LoadedConfig, hardware: Hardware, target: Target, chosen_gpu: 
 
 
 def strategy_of(
-    loaded: LoadedConfig, group: Group, fits: Callable[[int], bool], *, offloads: bool = False
+    loaded: LoadedConfig, group: Group, shape: ModelShape, fits: Callable[[int], bool], *, offloads: bool = False
 ) -> Planned[Strategy]:
     """Whether each process has a copy of the model or a part of it. `fits(shards)`: whether one row in a pass fits
     where the model is split over so many. `offloads`: cards with weights on the host. Raises ConfigError for what
@@ -85,11 +89,16 @@ def strategy_of(
     if processes == 1 and not offloads:
         return COPIES
     has_nodes = group.nodes > 1 and group.per_node > 1
-    if requested == "ddp":
+    if requested in ("ddp", BY_WIDTH):
         if offloads:
-            message = f"is ddp, which has all weights on each card: {OFFLOAD} = true keeps them on the host"
+            has = "all weights" if requested == "ddp" else "its part of all weights"
+            message = f"is {requested}, which has {has} on each card: {OFFLOAD} = true keeps them on the host"
             raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp"))
-        return exact("ddp", f"from {loaded.where(STRATEGY)}")
+        if requested == BY_WIDTH:
+            problems = split_problems(loaded) + tensor_parallel_problems(loaded, shape, processes, group.nodes)
+            if problems:
+                raise ConfigError(problems)
+        return exact(requested, f"from {loaded.where(STRATEGY)}")
     if requested == "auto" and offloads:
         if problems := split_problems(loaded):
             raise ConfigError(problems)
@@ -125,7 +134,9 @@ def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Plann
 def split_problems(loaded: LoadedConfig) -> list[Problem]:
     """What does not go together with a model that is split over processes."""
     config, found = loaded.config, []
-    because = f"{OFFLOAD} = true" if config.distributed.cpu_offload else f"{STRATEGY} = fsdp or hsdp"
+    because = f"{STRATEGY} = {BY_WIDTH if config.distributed.strategy == BY_WIDTH else 'fsdp or hsdp'}"
+    if config.distributed.cpu_offload:
+        because = f"{OFFLOAD} = true"
 
     def refuse(key: str, message: str, hint: str) -> None:
         found.append(loaded.problem(key, f"{message}: with {because} the model is split", hint))
@@ -161,7 +172,7 @@ def _automatic(loaded: LoadedConfig, cards: list[Gpu], chosen_gpu: GpuChoice) ->
     if len(alike) == 1:
         return Group(count=exact(1, "one card" if len(cards) == 1 else "the other cards are not alike"))
     rows = loaded.config.training.effective_batch_size
-    if rows < len(alike):
+    if rows < len(alike) and loaded.config.distributed.strategy != BY_WIDTH:
         return _on(alike[:rows], f"{len(alike)} cards, but a step has {rows} rows only")
     return _on(alike, f"{len(alike)} cards of one kind")
 
@@ -173,7 +184,7 @@ def _on(cards: list[Gpu], reason: str) -> Group:
 
 def _with_rows(loaded: LoadedConfig, count: int) -> int:
     rows = loaded.config.training.effective_batch_size
-    if count > rows:
+    if count > rows and loaded.config.distributed.strategy != BY_WIDTH:
         nodes = loaded.config.distributed.nodes
         if nodes > 1:
             message = f"is {nodes}, which makes {count} processes, but a step has {rows} rows: each process needs one"

@@ -43,6 +43,10 @@ class RunOptimizer:
         """What is trained, in a fixed order."""
         return list(self._trained.values())
 
+    @property
+    def trained_by_name(self) -> dict[str, nn.Parameter]:
+        return dict(self._trained)
+
     def compile(self) -> None:
         """A step whose gradients and learning rate are 0, which makes the code of all later ones and moves nothing.
 
@@ -224,20 +228,30 @@ def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _groups(parameters: Any, weight_decay: float) -> list[dict[str, Any]]:
-    """Only matrices decay."""
-    trained = list(parameters)
+    """Only matrices decay. No operation takes sharded and whole ones together."""
     return [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in kind if (p.ndim >= 2) is decays], "weight_decay": weight_decay if decays else 0.0}
+        for kind in _kinds(list(parameters))
+        for decays in (True, False)
     ]
+
+
+def _kinds(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Those that are whole, and those of which each process has a part; most models have one kind only."""
+    sharded = [tensor for tensor in tensors if isinstance(tensor, DTensor)]
+    others = [tensor for tensor in tensors if not isinstance(tensor, DTensor)]
+    return [kind for kind in (others, sharded) if kind] or [[]]
 
 
 def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
     """Clip to `max_grad_norm` and return the norm before; 0 only measures."""
+    kinds = _kinds([parameter for parameter in parameters if parameter.grad is not None])
+    norms = [whole(torch.nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None])) for kind in kinds]
+    norm = torch.stack(norms).norm() if len(norms) > 1 else norms[0]
     if max_grad_norm:
-        return whole(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return whole(torch.nn.utils.get_total_norm(gradients))
+        for kind in kinds:
+            torch.nn.utils.clip_grads_with_norm_(kind, max_grad_norm, norm)
+    return norm
 
 
 def _as_tensor(value: Any) -> Tensor:
