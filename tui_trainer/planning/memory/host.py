@@ -81,7 +81,7 @@ def _offloaded(shape: ModelShape, setup: TrainingSetup) -> tuple[MemoryPart, ...
 
 def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
     static = Static(shape, setup)
-    if setup.shards > 1 or setup.cpu_offload:
+    if setup.shards > 1 or setup.cpu_offload or setup.widths > 1:
         found = shape.parameters * static.weight_size
         return MemoryPart(name="loading", bytes=found, formula="the whole model, before it is split over the processes")
     if is_from_scratch(config):
