@@ -143,10 +143,10 @@ class DistributedSection(Section):
     )
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp"] = option(
         "auto",
-        "ddp: each process has a copy; fsdp: a part; hsdp: a part of its node's copy; tp: of each layer; auto: ddp "
-        "where it fits, else fsdp or hsdp.",
-        memory="fsdp splits weights, gradients, optimizer state; tp activations too",
-        speed="fsdp sends all weights twice in each pass, hsdp within a node; tp waits in each layer",
+        "ddp: each process has a copy; fsdp: a part; hsdp: a part of its node's copy; tp: a part of each layer; auto: "
+        "ddp, else fsdp or hsdp.",
+        memory="all but ddp split weights and optimizer state",
+        speed="fsdp sends weights twice a pass; tp waits in each layer",
     )
     cpu_offload: bool = option(
         False,

@@ -84,7 +84,7 @@ class NextTokenLoss:
 
     def _in_chunks(self, hidden_Nh: Tensor, labels_N: Tensor, smoothing: float) -> Tensor:
         layer = _layer_of(self._head)
-        biases = [bias for bias in (layer.bias, self._added_bias) if bias is not None]
+        biases = [_whole(bias) for bias in (layer.bias, self._added_bias) if bias is not None]
         return chunked_head_loss(
             hidden_Nh,
             _whole(layer.weight),
@@ -114,9 +114,9 @@ class NextTokenLoss:
         return (hidden_Nh, *args[1:])
 
 
-def _whole(weight_Vh: Tensor) -> Tensor:
+def _whole(weight: Tensor) -> Tensor:
     """Of a head that is split by width all processes compute all logits."""
-    return weight_Vh.full_tensor() if isinstance(weight_Vh, DTensor) else weight_Vh
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
 def _layer_of(head: Any) -> Any:
