@@ -11,9 +11,10 @@ from tui_trainer.errors import Problem
 from tui_trainer.models.shape import ModelShape
 
 STRATEGY = "distributed.strategy"
-FAMILIES = frozenset("gemma gemma2 gemma3_text granite llama mistral phi qwen2 qwen3 starcoder2".split())
-"""Whose plan splits attention and MLP both. Source: `base_model_tp_plan` in the configuration files of transformers
-5.23; those of phi3 and olmo2 compute the attention whole in each process, others have none."""
+FAMILIES = frozenset("gemma gemma2 llama mistral phi qwen2 qwen3".split())
+"""Whose plan splits attention and MLP both, and of which it is shown that they learn the same
+(`tests/distributed/test_tensor_parallel.py`). Source: `base_model_tp_plan` in the configuration files of transformers
+5.23; those of phi3 and olmo2 compute the attention whole in each process, gpt2, opt, bloom and falcon have none."""
 _PLANS = Path("distributed", "tensor_parallel.py")
 _OTHERWISE = f"set {STRATEGY} = fsdp, which splits any model"
 
