@@ -23,14 +23,13 @@ BY_WIDTH = {"distributed.processes": 2, "distributed.strategy": "tp"}
 def compare(place, model, variants):
     """The same runs in one process and in two with a part of each layer, held against each other."""
     base = base_of(place, "causal_lm") | {"model.model_name_or_path": model}
-    runs = {one: (planned(place, base, f"alone-{n}", one.settings), planned(place, base, f"by-width-{n}", one.settings | BY_WIDTH))
-            for n, one in enumerate(variants)}  # fmt: skip
-    train_all(place, [alone for alone, _ in runs.values()], 1)
-    train_all(place, [together for _, together in runs.values()], 2)
-    check(
-        {one: alone for one, (alone, _) in runs.items()},
-        {(one, "tp", 2): together for one, (_, together) in runs.items()},
-    )
+    alone = {one: planned(place, base, f"alone-{n}", one.settings) for n, one in enumerate(variants)}
+    together = {
+        (one, "tp", 2): planned(place, base, f"by-width-{n}", one.settings | BY_WIDTH) for n, one in enumerate(variants)
+    }
+    train_all(place, alone.values(), 1)
+    train_all(place, together.values(), 2)
+    check(alone, together)
 
 
 def variants(layouts=(False, True), passes=(1, 3)):
