@@ -238,9 +238,8 @@ def _groups(parameters: Any, weight_decay: float) -> list[dict[str, Any]]:
 
 def _kinds(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     """Those that are whole, and those of which each process has a part; most models have one kind only."""
-    sharded = [tensor for tensor in tensors if isinstance(tensor, DTensor)]
-    others = [tensor for tensor in tensors if not isinstance(tensor, DTensor)]
-    return [kind for kind in (others, sharded) if kind] or [[]]
+    kinds = ([tensor for tensor in tensors if isinstance(tensor, DTensor) is sharded] for sharded in (False, True))
+    return [kind for kind in kinds if kind] or [[]]
 
 
 def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:

@@ -84,7 +84,9 @@ class TensorParallel:
 def _split(model: Any, mesh: Any) -> frozenset[str]:
     """Put parts in the place of the weights that the model's plan names; the names of those whose gradients are to be
     summed."""
-    from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES
+    # It registers the styles.
+    import transformers.distributed.tensor_parallel  # noqa: F401
+    from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES
 
     made: dict[int, nn.Parameter] = {}
     summed: list[str] = []

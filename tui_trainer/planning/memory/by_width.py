@@ -20,12 +20,7 @@ def own_part(shape: ModelShape, setup: TrainingSetup) -> tuple[ModelShape, Train
     widths = setup.widths
     linears = tuple(_narrower(linear, shape, widths) for linear in shape.linears)
     parts = tuple(_fewer_words(part, shape, widths) for part in shape.parts)
-    whole, own = (sum(x.parameters for x in (*some, *others)) for some, others in (
-        (shape.linears, shape.parts), (linears, parts)
-    ))  # fmt: skip
-    head = sum(linear.matrix_parameters for linear in linears if linear.is_head) if shape.tied_embeddings else 0
-    whole_head = sum(x.matrix_parameters for x in shape.linears if x.is_head) if shape.tied_embeddings else 0
-    parameters = shape.parameters - (whole - whole_head) + (own - head)
+    parameters = shape.parameters - _counted(shape, shape.linears, shape.parts) + _counted(shape, linears, parts)
     narrower = replace(
         shape,
         attention_heads=shape.attention_heads // widths,
@@ -36,6 +31,11 @@ def own_part(shape: ModelShape, setup: TrainingSetup) -> tuple[ModelShape, Train
         parameters=parameters,
     )
     return narrower, replace(setup, trained_parameters=parameters)
+
+
+def _counted(shape: ModelShape, linears: tuple[Linear, ...], parts: tuple[Part, ...]) -> int:
+    found = sum(x.parameters for x in linears) + sum(x.parameters for x in parts)
+    return found - (sum(x.matrix_parameters for x in linears if x.is_head) if shape.tied_embeddings else 0)
 
 
 def gathered_head(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
