@@ -67,6 +67,8 @@ def card_with_streams() -> Iterator[None]:
         patch.multiple(torch.cuda, **streams),
         patch.object(CardTensor, "record_stream", lambda *_: None, create=True),
         patch.object(_fsdp_collectives, "record_grad_output_stream", lambda *_: None),
+        # A view of pinned memory is pinned as well, which FSDP2 asks.
+        patch.object(torch.Tensor, "is_pinned", lambda *_: True),
     ):
         yield
 
