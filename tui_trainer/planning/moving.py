@@ -87,7 +87,8 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     if cards and here > len(cards):
         raise ConfigError(Problem(message=f"{here} processes need a card each, and {len(cards)} can be used"))
     by_width = plan.strategy.value == BY_WIDTH
-    if by_width and (why_not := split_lack(plan.model_shape(), wanted)):
+    too_far = "what they send each other is too much for the network" if nodes > 1 else ""
+    if by_width and (why_not := too_far or split_lack(plan.model_shape(), wanted)):
         raise ConfigError(Problem(message=f"the layers are split by width, and {why_not}"))
     if wanted > plan.effective_batch_size.value and not by_width:
         message = f"{wanted} processes, but a step has {plan.effective_batch_size.value} rows: each needs one"
