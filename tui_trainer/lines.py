@@ -315,9 +315,11 @@ def _model_rows(plan: Plan) -> list[_Row]:
 
 def _step_rows(plan: Plan) -> list[_Row]:
     group = ("processes", plan.processes, _count(plan.processes)), ("strategy", plan.strategy, plan.strategy.value)
+    offload = ("CPU offload", plan.cpu_offload, "yes" if plan.cpu_offload.value else "no")
     return [
         ("effective batch", plan.effective_batch_size, _count(plan.effective_batch_size)),
-        *(group if plan.processes.value > 1 else ()),
+        *(group if plan.is_group else ()),
+        *([offload] if plan.config.distributed.cpu_offload else []),
         ("micro-batch", plan.per_device_train_batch_size, _count(plan.per_device_train_batch_size)),
         ("accumulation", plan.gradient_accumulation_steps, _count(plan.gradient_accumulation_steps)),
         ("evaluation batch", plan.per_device_eval_batch_size, _count(plan.per_device_eval_batch_size)),

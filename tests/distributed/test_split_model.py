@@ -76,6 +76,16 @@ def test_a_split_model_goes_on_whole_and_in_copies(reference_group, tiny_run, fo
     assert losses(folder) == pytest.approx(losses(whole), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, pytest.param({"tuning.method": "full", "distributed.processes": 4}, marks=pytest.mark.e2e)]
+)
+def test_parts_on_the_host_learn_the_same_to_the_bit(reference_group, tiny_run, changes):
+    """On a CPU they are there anyway: what is told to torch, saved, loaded and measured is otherwise."""
+    whole = reference_group(SAVED | changes)
+    folder, outcome = tiny_run("offloaded", SAVED | changes | {"distributed.cpu_offload": "true"})
+    assert outcome.exit_code == 0 and same(folder, whole)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_disk_that_is_full_holds_up_no_process(tiny_run, forked_ranks, rank):
     """Neither the one that commits nor one that writes its part."""

@@ -248,8 +248,6 @@ def test_nodes_have_all_parts_each_where_they_fit(monkeypatch):
     [
         ("distributed.strategy", "deepspeed-2", "fsdp splits by torch alone, and the weights as well"),
         ("distributed.strategy", "deepspeed-3", "fsdp splits by torch alone"),
-        ("distributed.strategy", "tp", "fsdp splits a model that is too large for one card"),
-        ("distributed.cpu_offload", "true", "stay on the cards"),
     ],
 )
 def test_what_is_not_here_is_refused_with_what_to_take_instead(key, value, words):
@@ -286,3 +284,99 @@ def test_what_fits_in_parts_and_not_whole_is_refused_on_resume():
     assert plan.training_setup.shards == 4
     with pytest.raises(ConfigError, match=r"the run needs about .* the GPU has 12\.0 GiB"):
         in_processes(plan, small, 1)
+
+
+def offloaded(hardware, **settings):
+    return large(hardware, distributed__cpu_offload="true", training__effective_batch_size=16, **settings)
+
+
+def cards_of(count, size):
+    cards = [replace(card(n), memory_bytes=size * 10**9, memory_free_bytes=size * 10**9) for n in range(count)]
+    return replace(machine(*cards), memory_bytes=256 * GIB)
+
+
+@pytest.fixture
+def no_disk(monkeypatch):
+    monkeypatch.setattr(planning, "disk_free_bytes", lambda folder: None)
+
+
+def test_all_weights_of_8_billion_parameters_train_on_one_card_of_24_gb_from_the_host(no_disk):
+    plan = offloaded(cards_of(1, 24))
+    assert (plan.processes.value, plan.strategy.value, plan.is_group) == (1, "fsdp", True)
+    assert plan.strategy.reason == "weights that stay on the host go to a card layer by layer"
+    assert {"weights", "optimizer", "gradients"}.isdisjoint(part.name for part in plan.memory_parts)
+    kept = {part.name: part.bytes for part in plan.host_memory_parts}
+    parameters = plan.parameters.value
+    # AdamW in fp32: a weight, its gradient and two moments.
+    assert kept["weights"] + kept["gradients"] + kept["optimizer"] == pytest.approx(16 * parameters, rel=1e-3)
+    assert plan.step_seconds.value is None and "measure a step" in plan.step_seconds.reason
+    shown = "\n".join(plan_lines(plan))
+    assert "CPU offload" in shown and "the CPU updates them" in shown and "fsdp" in shown
+
+
+def test_the_machine_has_to_have_room_for_what_cards_have_not(no_disk):
+    with pytest.raises(ConfigError, match="GiB of the machine's memory beside the GPU's"):
+        offloaded(replace(cards_of(1, 24), memory_bytes=96 * GIB))
+
+
+def test_parts_on_the_host_are_those_of_all_processes_together(no_disk):
+    one, two = (offloaded(replace(cards_of(count, 24), memory_bytes=1024 * GIB)) for count in (1, 2))
+
+    def kept(plan):
+        return sum(p.bytes for p in plan.host_memory_parts if p.name in ("weights", "gradients", "optimizer"))
+
+    assert kept(two) == pytest.approx(kept(one), rel=1e-6)
+    # Of a layer that is gathered each has copied its part only: there is room for more rows.
+    assert two.per_device_train_batch_size.value > one.per_device_train_batch_size.value
+    assert two.memory_bytes.value <= two.memory_budget_bytes
+
+
+def test_on_a_cpu_an_offload_changes_nothing_and_says_so():
+    plan = planned(FOUR, "none", distributed__cpu_offload="true")
+    assert (plan.processes.value, plan.strategy.value, plan.cpu_offload.value) == (1, "ddp", False)
+    assert plan.cpu_offload.reason == "from --set, which changes nothing on a CPU"
+    assert "changes nothing on a CPU" in "\n".join(plan_lines(plan))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"distributed__strategy": "ddp"}, "is ddp, which has all weights on each card"),
+        (
+            {"training__torch_compile": "true"},
+            "not compiled here: with distributed.cpu_offload = true the model is split",
+        ),
+        ({"training__optim": "adafactor"}, "the state of adafactor is not split"),
+    ],
+)
+def test_what_does_not_go_with_weights_on_the_host_is_one_sentence(no_disk, settings, words):
+    with pytest.raises(ConfigError) as caught:
+        offloaded(cards_of(1, 80), **settings)
+    [problem] = caught.value.problems
+    assert words in problem.message
+
+
+def test_layers_split_by_width_have_their_share_of_all_rows(no_disk):
+    hardware = replace(cards_of(4, 80), memory_bytes=1024 * GIB)
+    settings = {"training__effective_batch_size": 3, "training__gradient_checkpointing": "true"}
+    plan = large(hardware, distributed__strategy="tp", **settings)
+    assert (plan.processes.value, plan.strategy.value, plan.row_shares) == (4, "tp", 1)
+    # Three rows, and each of four processes computes all of them.
+    assert plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value == 3
+    whole = large(one_huge(), **settings)
+    parts, all_parts = ({p.name: p.bytes for p in one.memory_parts} for one in (plan, whole))
+    for name in ("weights", "optimizer"):
+        assert parts[name] == pytest.approx(all_parts[name] / 4, rel=0.01), name
+    assert plan.step_flops == pytest.approx(whole.step_flops / 4)
+    assert plan.step_seconds.value is None and plan.kernels.value == "none"
+
+
+def test_layers_split_by_width_go_on_where_heads_are_divided(no_disk):
+    hardware = replace(cards_of(4, 80), memory_bytes=1024 * GIB)
+    plan = large(hardware, distributed__strategy="tp", training__effective_batch_size=6)
+    fewer, words = in_processes(plan, hardware, 2)
+    assert words == "going on in 2 processes instead of 4"
+    product = fewer.per_device_train_batch_size.value * fewer.gradient_accumulation_steps.value
+    assert product == plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value
+    with pytest.raises(ConfigError, match="32 attention heads are not divided by 3 processes"):
+        in_processes(plan, hardware, 3)

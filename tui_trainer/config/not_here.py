@@ -7,10 +7,6 @@ STRATEGY: Final = "distributed.strategy"
 VALUES: Final = {
     (STRATEGY, "deepspeed-2"): "what DeepSpeed's ZeRO 2 splits, fsdp splits by torch alone, and the weights as well",
     (STRATEGY, "deepspeed-3"): "what DeepSpeed's ZeRO 3 splits, fsdp splits by torch alone",
-    (STRATEGY, "tp"): "layers are not split by width: fsdp splits a model that is too large for one card",
 }
 """By setting and value."""
-SETTINGS: Final = {
-    "distributed.cpu_offload": "weights and optimizer state stay on the cards: more cards with distributed.strategy = "
-    "fsdp, or tuning.method = lora or qlora, take less of each",
-}
+SETTINGS: Final = {}

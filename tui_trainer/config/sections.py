@@ -141,12 +141,20 @@ class DistributedSection(Section):
         "Where the nodes meet: HOST:PORT of the first one; empty: its name and a free port.",
         advanced=True,
     )
-    strategy: Literal["auto", "ddp", "fsdp", "hsdp"] = option(
+    strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp"] = option(
         "auto",
-        "ddp: each process has a copy of the model; fsdp: a part of it; hsdp: a part of its node's copy; auto: ddp "
-        "where that fits.",
-        memory="fsdp splits weights, gradients and optimizer state",
-        speed="fsdp sends all weights twice in each pass, hsdp within a node",
+        "ddp: each process has a copy; fsdp: a part; hsdp: a part of its node's copy; tp: a part of each layer; auto: "
+        "ddp, else fsdp or hsdp.",
+        memory="all but ddp split weights and optimizer state",
+        speed="fsdp sends weights twice a pass; tp waits in each layer",
+    )
+    cpu_offload: bool = option(
+        False,
+        "Weights, gradients and optimizer state stay in the machine's memory, and the CPU updates them: with fsdp or "
+        "hsdp, on one card as well.",
+        memory="a card has only what computes",
+        speed="all weights go to the card in each pass, gradients come back",
+        advanced=True,
     )
 
 

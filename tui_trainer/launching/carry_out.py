@@ -31,6 +31,7 @@ from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
+from tui_trainer.planning.times import timed_as
 from tui_trainer.reporting.write import write_report
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
@@ -250,7 +251,7 @@ def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> N
         step_seconds=step_seconds,
         flops=plan.step_flops,
         precision=plan.precision.value,
-        card_name=plan.device_name if plan.device == "cuda" else "",
+        card_name=timed_as(plan.device_name, plan.training_setup) if plan.device == "cuda" else "",
         load=None if plan.device == "cuda" else load_of_others(own),
     )
 

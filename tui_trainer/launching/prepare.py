@@ -165,6 +165,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             per_device_train_batch_size=plan.per_device_train_batch_size.value,
             gradient_accumulation_steps=plan.gradient_accumulation_steps.value,
             processes=plan.processes.value,
+            row_shares=plan.row_shares,
             command=command,
             parameters=plan.parameters.value,
             memory_bytes=plan.memory_bytes.value,

@@ -78,7 +78,7 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     controls = Controls(folder.control, asked_before=assignment.asked_before)
     device = device_of(plan)
     use_device(device)
-    ranks = join_ranks(device)
+    ranks = join_ranks(device, offloads=plan.cpu_offload.value)
     # What the others tell is the same, or concerns their own machine.
     path = folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl"
     with JournalWriter(path, tell_failing=say_failing if rank == 0 else lambda reason: None) as journal:

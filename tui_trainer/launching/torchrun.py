@@ -85,18 +85,18 @@ def command_words(plan: Plan, folder: RunFolder) -> str:
         if plan.nodes == 2:
             return f"{here}, and on node 1 `{join_command(folder, 1)}`"
         return f"{here}, and on the nodes K = 1 to {plan.nodes - 1} `{join_command(folder, 'K')}`"
-    if plan.processes.value > 1:
-        return shlex.join(["torchrun", *torchrun_arguments(folder, plan)])
-    if trains_apart(plan):
+    if unsloth.is_asked(plan.config):
         variables = [f"{name}={value}" for name, value in unsloth.python_variables(plan.config).items()]
         torchrun = [unsloth.python_of(plan.config), "-m", "torch.distributed.run"]
         return shlex.join([*variables, *torchrun, *torchrun_arguments(folder, plan)])
-    return ""
+    if not plan.is_group:
+        return ""
+    return shlex.join(["torchrun", *torchrun_arguments(folder, plan)])
 
 
 def trains_apart(plan: Plan) -> bool:
     """Whether other processes than this one train."""
-    return plan.processes.value > 1 or unsloth.is_asked(plan.config)
+    return plan.is_group or unsloth.is_asked(plan.config)
 
 
 def train_together(

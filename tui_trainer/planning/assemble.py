@@ -13,7 +13,7 @@ from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batching import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
-from tui_trainer.planning.fused_kernels import fused_kernels
+from tui_trainer.planning.fused_kernels import NOT_USED, fused_kernels
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_memory import measured_words, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
@@ -81,6 +81,7 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
         "processes": made.group.count,
         "nodes": made.group.nodes,
         "strategy": made.group.strategy,
+        "cpu_offload": made.group.cpu_offload,
         "gpu_uuids": made.group.gpu_uuids,
         "cpu_name": hardware.cpu_name,
         "memory_key": made.memory_key,
@@ -108,7 +109,7 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         "longest_row": row_tokens(loaded.config, made.setup),
         "training_setup": made.setup,
         "loss_chunk_tokens": made.choices.loss_chunk,
-        "kernels": fused_kernels(loaded, hardware, made.target, shape),
+        "kernels": fused_kernels(loaded, hardware, made.target, shape) if made.setup.widths == 1 else NOT_USED,
         "loader_workers": choices.loader_workers(loaded, made.target),
     }
 

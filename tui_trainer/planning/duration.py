@@ -98,11 +98,15 @@ def step_time(
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
         return StepTime(seconds=calibration.step_seconds, reason=f"measured here, {_runs(calibration, 'this shape')}")
+    if setup.widths > 1:
+        return StepTime(seconds=None, reason="how long layers wait for their other parts is not known: measure a step")
     if calibration.flops_per_second is not None:
         rate = calibration.flops_per_second
         return StepTime(
             seconds=flops / rate, reason=f"{_runs(calibration, 'a similar model')} here ({rate / 1e9:.0f} GFLOP/s)"
         )
+    if setup.cpu_offload:
+        return StepTime(seconds=None, reason="weights are on the host, how fast they come is not known: measure a step")
     return _on_card(flops, hidden_size, setup, card) if setup.device == "cuda" else _on_cpu(flops, hidden_size, setup)
 
 

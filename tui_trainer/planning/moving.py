@@ -25,8 +25,9 @@ from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned, exact
-from tui_trainer.planning.processes import SPLITTING, cards_for, tightest
+from tui_trainer.planning.processes import BY_WIDTH, SPLITTING, cards_for, tightest
 from tui_trainer.planning.remedies import BITSANDBYTES
+from tui_trainer.planning.tensor_parallel import split_lack
 from tui_trainer.planning.times import shape_key
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
@@ -88,13 +89,17 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         return plan, ""
     if cards and here > len(cards):
         raise ConfigError(Problem(message=f"{here} processes need a card each, and {len(cards)} can be used"))
-    if wanted > plan.effective_batch_size.value:
+    by_width = plan.strategy.value == BY_WIDTH
+    too_far = "what they send each other is too much for the network" if nodes > 1 else ""
+    if by_width and (why_not := too_far or split_lack(plan.model_shape(), wanted)):
+        raise ConfigError(Problem(message=f"the layers are split by width, and {why_not}"))
+    if wanted > plan.effective_batch_size.value and not by_width:
         message = f"{wanted} processes, but a step has {plan.effective_batch_size.value} rows: each needs one"
         raise ConfigError(Problem(message=message))
     words = f"going on in {wanted} {'process' if wanted == 1 else 'processes'} instead of {before}"
     words += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
-    rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * before
-    share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // wanted)
+    rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * plan.row_shares
+    share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // (1 if by_width else wanted))
     micro, eval_batch = min(plan.per_device_train_batch_size.value, share), plan.per_device_eval_batch_size
     if plan.config.evaluation.per_device_eval_batch_size == "auto":
         eval_batch = exact(min(eval_batch.value, micro), eval_batch.reason)
@@ -112,7 +117,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         "shape_key": "",
     }
     together = plan.model_copy(update=changes)
-    shape, setup = plan.model_shape(), _shared(plan.training_setup, together, before)
+    shape, setup = plan.model_shape(), _shared(plan.training_setup, together, plan.row_shares)
     target = Target.planned(hardware, plan.device, plan.device_reason, plan.gpu_uuid)
     room = MemoryBudget.of(hardware, tightest(hardware, target, uuids), here)
     split = _split(together, shape, setup, room)
@@ -120,13 +125,14 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
 
 
 def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
-    """What each of the plan's processes has of the model and of a step's rows, where there were `before` of them."""
+    """What each of the plan's processes has of the model and of a step's rows, which were shared by `before`."""
     shards = 1
     if plan.strategy.value in SPLITTING:
         shards = plan.processes_per_node if plan.strategy.value == "hsdp" else plan.processes.value
-    rows = -(-setup.most_rows * before // plan.processes.value)
+    rows = -(-setup.most_rows * before // plan.row_shares)
+    widths = plan.processes.value if plan.strategy.value == BY_WIDTH else 1
     # Of another number of processes nothing was measured.
-    return replace(setup, shards=shards, most_rows=rows, measured_peaks=())
+    return replace(setup, shards=shards, widths=widths, most_rows=rows, measured_peaks=())
 
 
 def _with_memory(
@@ -186,7 +192,8 @@ def less_memory(plan: Plan, tokens: int) -> str:
 def setup_of(plan: Plan, target: Target) -> tuple[ModelShape, TrainingSetup]:
     """The model and how it is trained, as memory depends on it: what the plan has decided, on another device."""
     shape = plan.model_shape()
-    setup = replace(plan.training_setup, device=target.device, measured_peaks=())
+    offloads = plan.cpu_offload.value and target.device == "cuda"
+    setup = replace(plan.training_setup, device=target.device, cpu_offload=offloads, measured_peaks=())
     return shape, with_dry_run(plan.config, shape, setup, plan.vocabulary.value)[0]
 
 
@@ -206,7 +213,7 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
     split = _split(plan, shape, setup, MemoryBudget.of(hardware, target, plan.processes_per_node))
     if split.micro != plan.per_device_train_batch_size.value:
         words += f", with micro-batches of {split.micro} rows instead of {plan.per_device_train_batch_size.value}"
-    gpu, config, processes = target.gpu, plan.config, plan.processes.value
+    gpu, config, shares = target.gpu, plan.config, plan.row_shares
     changes: dict[str, Any] = {
         "device": target.device,
         "device_name": full_name(gpu) if gpu else hardware.cpu_name,
@@ -222,9 +229,9 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
             shape,
             setup,
             split.micro,
-            -(-min(plan.effective_batch_size.value, plan.train_rows.value) // processes),
+            -(-min(plan.effective_batch_size.value, plan.train_rows.value) // shares),
             row_tokens(config, setup),
-            processes,
+            shares,
         ),
     }
     changes |= _with_memory(plan, hardware, shape, setup, split, words)
@@ -278,7 +285,7 @@ def _split(plan: Plan, shape: ModelShape, setup: TrainingSetup, room: MemoryBudg
     if room.free_bytes is not None and needed_bytes() > room.share * room.free_bytes:
         rows = micro * accumulation
         if not plan.packing.value:
-            rows = -(-plan.effective_batch_size.value // plan.processes.value)
+            rows = -(-plan.effective_batch_size.value // plan.row_shares)
         fits = largest_micro_batch(shape, setup, plan.config, room, micro)
         micro = -(-rows // -(-rows // fits))
         accumulation, eval_batch = -(-rows // micro), min(eval_batch, micro)

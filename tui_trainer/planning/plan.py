@@ -36,7 +36,18 @@ from tui_trainer.planning.memory.host import host_memory_problems
 from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.packing import longest_row, most_rows, packed_cut, packing, packing_problems
 from tui_trainer.planning.planned import Planned
-from tui_trainer.planning.processes import COPIES, ONE, SPLITTING, Strategy, processes_of, strategy_of, tightest
+from tui_trainer.planning.processes import (
+    BY_WIDTH,
+    COPIES,
+    ON_THE_CARDS,
+    ONE,
+    SPLITTING,
+    Strategy,
+    offload_of,
+    processes_of,
+    strategy_of,
+    tightest,
+)
 from tui_trainer.planning.remedies import remedies
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
@@ -61,6 +72,7 @@ class Plan(BaseModel):
     """That train together, each with its share of every step: on all nodes."""
     nodes: int = 1
     strategy: Planned[Strategy] = COPIES
+    cpu_offload: Planned[bool] = ON_THE_CARDS
     gpu_uuids: tuple[str, ...] = ()
     """The card of each process, where there are several; on the first node."""
     cpu_name: str
@@ -122,6 +134,16 @@ class Plan(BaseModel):
     """How often passes were made smaller since the run began."""
     deadline: PlannedDeadline | None = None
     """None where `targets.deadline` is empty."""
+
+    @property
+    def is_group(self) -> bool:
+        """Whether torchrun starts it, if only in one process: with weights on the host as well."""
+        return self.processes.value > 1 or self.cpu_offload.value
+
+    @property
+    def row_shares(self) -> int:
+        """Among how many processes the rows of a step are shared: layers split by width compute the same rows."""
+        return 1 if self.strategy.value == BY_WIDTH else self.processes.value
 
     @property
     def processes_per_node(self) -> int:
@@ -194,14 +216,16 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     if problems:
         raise ConfigError(problems)
     group = processes_of(loaded, hardware, target, chosen_gpu)
-    processes = group.count.value
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
+    processes = group.count.value
+    # How many of them share the rows of a step.
+    shares = 1 if config.distributed.strategy == BY_WIDTH else processes
     packed = packing(loaded, facts, shape, config.training.effective_batch_size)
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
         packed=packed.value,
         longest_row=widest,
-        most_rows=-(-most_rows(config, facts, packed.value, config.training.effective_batch_size) // processes),
+        most_rows=-(-most_rows(config, facts, packed.value, config.training.effective_batch_size) // shares),
         document_tokens=0.0 if packed.value else facts.row_tokens,
         target_tokens=facts.target_tokens,
     )
@@ -212,22 +236,27 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     room = MemoryBudget.of(hardware, tightest(hardware, target, group.gpu_uuids), group.per_node)
     threads = requested_threads(loaded, hardware, group.per_node)
 
+    offloads = config.distributed.cpu_offload and target.device == "cuda"
+    setup = replace(setup, cpu_offload=offloads)
+
     def fits(shards: int) -> bool:
         one_row = replace(setup, shards=shards)
         return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
 
-    strategy = strategy_of(loaded, group, fits)
+    strategy = strategy_of(loaded, group, shape, fits, offloads=offloads)
     if strategy.value in SPLITTING:
         setup = replace(setup, shards=group.per_node if strategy.value == "hsdp" else processes)
+    elif strategy.value == BY_WIDTH:
+        setup = replace(setup, widths=processes)
     tunes = config.training.per_device_train_batch_size == TUNE
-    key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, processes)
+    key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, shares)
     setup = replace(setup, measured_peaks=measured_peaks(key))
     kept = kept_micro_batch(key) if tunes else None
 
     def largest_fit(limit: int) -> int:
         return min(limit, kept.rows) if kept else largest_micro_batch(shape, setup, config, room, limit)
 
-    cut = cut_batch(loaded, largest_fit, processes)
+    cut = cut_batch(loaded, largest_fit, shares)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
     problems += fp16_problems(config, shape.model_type) + kernel_problems(loaded, hardware, target, shape)
     in_fp32 = (setup.device, setup.precision, setup.weights) == ("cuda", "fp32", "float32")
@@ -242,10 +271,12 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         words = kept.words if kept else f"{cut.micro_reason}; the fastest is measured before the start"
         cut = replace(cut, micro_reason=words)
     # A micro-batch and a number of parts that were both written make another effective batch.
-    rows = -(-most_rows(config, facts, packed.value, cut.effective) // processes)
+    rows = -(-most_rows(config, facts, packed.value, cut.effective) // shares)
     return Decisions(
         target=target,
-        group=replace(group, strategy=strategy),
+        group=replace(
+            group, strategy=strategy, cpu_offload=offload_of(loaded, strategy.value, target.device == "cuda")
+        ),
         room=room,
         shape=shape,
         setup=replace(setup, most_rows=rows),

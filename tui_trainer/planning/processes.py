@@ -10,19 +10,24 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
+from tui_trainer.planning.tensor_parallel import tensor_parallel_problems
 
-Strategy = Literal["ddp", "fsdp", "hsdp"]
+Strategy = Literal["ddp", "fsdp", "hsdp", "tp"]
 SPLITTING: tuple[Strategy, ...] = ("fsdp", "hsdp")
 """Strategies of which a process has a part of the model: of all of them, or of those of its node."""
-NODES, STRATEGY = "distributed.nodes", "distributed.strategy"
+BY_WIDTH: Strategy = "tp"
+"""Each process has a part of every layer, and all of them the same rows."""
+NODES, STRATEGY, OFFLOAD = "distributed.nodes", "distributed.strategy", "distributed.cpu_offload"
 # Of those whose state torch splits over processes as it splits the weights.
 SPLIT_OPTIMIZERS = ("adamw_torch_fused", "sgd")
 COPIES: Planned[Strategy] = exact("ddp", "one process")
 ONE: Planned[int] = exact(1, "one process")
+ON_THE_CARDS: Planned[bool] = exact(False, "weights are where they are computed with")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +37,7 @@ class Group:
     count: Planned[int] = ONE
     nodes: int = 1
     strategy: Planned[Strategy] = COPIES
+    cpu_offload: Planned[bool] = ON_THE_CARDS
     gpu_uuids: tuple[str, ...] = ()
     """On the first node."""
 
@@ -75,16 +81,31 @@ def _here(loaded: LoadedConfig, hardware: Hardware, target: Target, chosen_gpu: 
     return _on(cards[:count], f"from {loaded.where(PROCESSES)}")
 
 
-def strategy_of(loaded: LoadedConfig, group: Group, fits: Callable[[int], bool]) -> Planned[Strategy]:
+def strategy_of(
+    loaded: LoadedConfig, group: Group, shape: ModelShape, fits: Callable[[int], bool], *, offloads: bool = False
+) -> Planned[Strategy]:
     """Whether each process has a copy of the model or a part of it. `fits(shards)`: whether one row in a pass fits
-    where the model is split over so many. Raises ConfigError for what cannot be split.
+    where the model is split over so many. `offloads`: cards with weights on the host. Raises ConfigError for what
+    cannot be split.
     """
     requested, processes = loaded.config.distributed.strategy, group.count.value
-    if processes == 1:
+    if processes == 1 and not offloads:
         return COPIES
     has_nodes = group.nodes > 1 and group.per_node > 1
-    if requested == "ddp":
-        return exact("ddp", f"from {loaded.where(STRATEGY)}")
+    if requested in ("ddp", BY_WIDTH):
+        if offloads:
+            has = "all weights" if requested == "ddp" else "its part of all weights"
+            message = f"is {requested}, which has {has} on each card: {OFFLOAD} = true keeps them on the host"
+            raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp"))
+        if requested == BY_WIDTH:
+            problems = split_problems(loaded) + tensor_parallel_problems(loaded, shape, processes, group.nodes)
+            if problems:
+                raise ConfigError(problems)
+        return exact(requested, f"from {loaded.where(STRATEGY)}")
+    if requested == "auto" and offloads:
+        if problems := split_problems(loaded):
+            raise ConfigError(problems)
+        return exact("fsdp", "weights that stay on the host go to a card layer by layer")
     if requested == "auto":
         if fits(1):
             return exact("ddp", "the model fits beside its gradients in each process")
@@ -103,18 +124,33 @@ def strategy_of(loaded: LoadedConfig, group: Group, fits: Callable[[int], bool])
     return exact(requested, f"from {loaded.where(STRATEGY)}")
 
 
+def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Planned[bool]:
+    """Whether weights, gradients and optimizer state stay on the host."""
+    if not loaded.config.distributed.cpu_offload:
+        return ON_THE_CARDS
+    reason = f"from {loaded.where(OFFLOAD)}"
+    if on_card:
+        return exact(True, f"{reason}: weights go to the card in each pass, and the CPU updates them")
+    return exact(strategy in SPLITTING, f"{reason}, which changes nothing on a CPU")
+
+
 def split_problems(loaded: LoadedConfig) -> list[Problem]:
     """What does not go together with a model that is split over processes."""
     config, found = loaded.config, []
+    because = f"{STRATEGY} = {BY_WIDTH if config.distributed.strategy == BY_WIDTH else 'fsdp or hsdp'}"
+    if config.distributed.cpu_offload:
+        because = f"{OFFLOAD} = true"
 
     def refuse(key: str, message: str, hint: str) -> None:
-        found.append(loaded.problem(key, f"{message}: with {STRATEGY} = fsdp or hsdp the model is split", hint))
+        found.append(loaded.problem(key, f"{message}: with {because} the model is split", hint))
 
     if config.tuning.in_four_bits:
         refuse(
             "tuning.method",
             "weights in 4 bits are not split",
-            "set tuning.method = lora, or distributed.strategy = ddp",
+            "set tuning.method = lora, or distributed.strategy = ddp without distributed.cpu_offload"
+            if config.distributed.cpu_offload
+            else "set tuning.method = lora, or distributed.strategy = ddp",
         )
     if config.training.torch_compile:
         refuse("training.torch_compile", "layers that are split are not compiled here", "set it to false")
@@ -139,7 +175,7 @@ def _automatic(loaded: LoadedConfig, cards: list[Gpu], chosen_gpu: GpuChoice) ->
     if len(alike) == 1:
         return Group(count=exact(1, "one card" if len(cards) == 1 else "the other cards are not alike"))
     rows = loaded.config.training.effective_batch_size
-    if rows < len(alike):
+    if rows < len(alike) and loaded.config.distributed.strategy != BY_WIDTH:
         return _on(alike[:rows], f"{len(alike)} cards, but a step has {rows} rows only")
     return _on(alike, f"{len(alike)} cards of one kind")
 
@@ -151,7 +187,7 @@ def _on(cards: list[Gpu], reason: str) -> Group:
 
 def _with_rows(loaded: LoadedConfig, count: int) -> int:
     rows = loaded.config.training.effective_batch_size
-    if count > rows:
+    if count > rows and loaded.config.distributed.strategy != BY_WIDTH:
         nodes = loaded.config.distributed.nodes
         if nodes > 1:
             message = f"is {nodes}, which makes {count} processes, but a step has {rows} rows: each process needs one"

@@ -40,8 +40,10 @@ def times(
         row_tokens=max(1, round(facts.row_tokens)) if as_documents else row_tokens,
         document_tokens=facts.row_tokens or None,
     )
+    # Each computes its part of every layer, and all of the head.
+    flops /= setup.widths
     key = shape_key(shape, setup, cut.micro, rows, row_tokens, cut.processes)
-    card_name = (gpu.name or "") if gpu else ""
+    card_name = timed_as(gpu.name or "", setup) if gpu else ""
     calibration = read_calibration(
         state_folder(), hardware.cpu_name, threads, key, flops, precision=setup.precision, card_name=card_name
     )
@@ -60,6 +62,13 @@ def times(
     }
 
 
+def timed_as(card_name: str, setup: TrainingSetup) -> str:
+    """The name under which the rate of a card is kept: where it waits for the host or for others it is another one."""
+    if setup.cpu_offload:
+        return f"{card_name}, weights on the host"
+    return f"{card_name}, layers split over {setup.widths}" if setup.widths > 1 else card_name
+
+
 def shape_key(
     shape: ModelShape, setup: TrainingSetup, micro_batch: int, effective_batch: int, row_tokens: int, processes: int = 1
 ) -> str:
@@ -70,7 +79,9 @@ def shape_key(
     how += [setup.provider] if setup.provider != "transformers" else []
     how += [f"{processes}processes"] if processes > 1 else []
     how += ["ckpt"] if setup.gradient_checkpointing else []
+    how += [f"{setup.widths}widths"] if setup.widths > 1 else []
     how += ["packed"] if setup.packed else []
+    how += ["offloaded"] if setup.cpu_offload else []
     how += ["compiled"] if setup.compiled else []
     how += [shape.head] if shape.head != "causal_lm" else []
     how += [f"answers{setup.target_tokens}"] if setup.target_tokens else []

@@ -77,6 +77,10 @@ class TrainingSetup:
     """Behind an encoder: tokens of the longest answer, with which every row is reckoned."""
     shards: int = 1
     """Processes over which weights, gradients and the optimizer's state are split."""
+    widths: int = 1
+    """Processes over which each layer is split by its width: all of them compute the same rows."""
+    cpu_offload: bool = False
+    """All of these are on the host, and go to the card layer by layer."""
     counted: LayerBytes | None = None
     """For a family without a formula: what a dry run has counted."""
     measured_peaks: tuple[MeasuredPeak, ...] = ()

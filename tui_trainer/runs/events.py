@@ -113,6 +113,8 @@ class PlanMade(Event):
     most_learning_rate: float | None = None
     memory_budget_bytes: int | None = None
     processes: int = 1
+    row_shares: int | None = None
+    """Among how many of them the rows of a step are shared; None in journals that do not say: all."""
     command: str = ""
     """What starts the processes, where there are several."""
     best_samples_per_second: float | None = None

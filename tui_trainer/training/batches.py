@@ -58,8 +58,9 @@ class Batches:
     def documents(self, step: int) -> list[TokenRow]:
         """What one optimizer step learns from, in this process."""
         indices = self.order.at(step)
-        if self.ranks.count > 1:
-            indices = indices[share_of(self.rows.lengths[indices], self.ranks.number, self.ranks.count)]
+        number, count = self.ranks.row_share
+        if count > 1:
+            indices = indices[share_of(self.rows.lengths[indices], number, count)]
         return [self.rows.example(int(index)) for index in indices]
 
     def at(self, step: int) -> list[MicroBatch]:

@@ -109,7 +109,7 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
 def _optimizer_state(saved: SavedTensors, optimizer: RunOptimizer) -> Iterator[dict[str, Tensor]]:
     """Of one parameter after the other."""
     for parameter, names in groupby(sorted(saved.names, key=_parameter_of), key=_parameter_of):
-        yield {name: saved.like(name, optimizer.trained_of(parameter)) for name in names}
+        yield {name: saved.like(name, optimizer.trained_by_name.get(parameter)) for name in names}
 
 
 def _parameter_of(name: str) -> str:

@@ -19,7 +19,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.fused_kernels import Kernels
-from tui_trainer.planning.processes import SPLITTING
+from tui_trainer.planning.processes import BY_WIDTH, SPLITTING
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
@@ -38,6 +38,7 @@ from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
+from tui_trainer.training.tensor_parallel import TensorParallel
 from tui_trainer.tuning import find_method
 from tui_trainer.units import format_seconds
 
@@ -59,17 +60,25 @@ class Components:
         self.clock = Clock(self.device)
         self.mixed_precision = MixedPrecision(plan.precision.value, self.device)
         self.tokenizer = task.load_tokenizer(config, job.data)
-        is_split = plan.strategy.value in SPLITTING and ranks.count > 1
+        # With weights on the host one process is a group as well.
+        is_split = plan.strategy.value in (*SPLITTING, BY_WIDTH) and ranks.host is not None
+        if ranks.count > 1:
+            ranks.shares_rows = plan.row_shares > 1
         # What does not fit on one card is made on the host, and goes there part by part.
         place = torch.device("cpu") if is_split else self.device
-        self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.number)
+        self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.row_share[0])
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
-        self.replicas: Replicas | Sharded | None = None
-        if is_split:
+        self.replicas: Replicas | Sharded | TensorParallel | None = None
+        timed = Communication(self.clock)
+        if is_split and plan.strategy.value == BY_WIDTH:
+            self.replicas = TensorParallel(ranks, self.device, self.model, timed)
+        elif is_split:
             layers = decoder_layers(self.model)
             copies = plan.nodes if plan.strategy.value == "hsdp" else 1
-            timed = Communication(self.clock)
-            self.replicas = Sharded(ranks, self.device, self.model, layers, self.mixed_precision, timed, copies)
+            self.replicas = Sharded(
+                ranks, self.device, self.model, layers, self.mixed_precision, timed, copies,
+                offloads=plan.cpu_offload.value,
+            )  # fmt: skip
         rows = Rows(job.data.train_path)
         layout = partial(
             Layout,
@@ -96,6 +105,8 @@ class Components:
         if ranks.count > 1:
             self._require_same(job)
         self.optimizer = RunOptimizer(self.model, config.training, lr=plan.learning_rate.value)
+        if isinstance(self.replicas, TensorParallel):
+            self.replicas.follow(self.optimizer)
         self.learning_rate = LR_SCHEDULES[config.training.lr_scheduler_type].learning_rate(
             plan.learning_rate.value, warmup_steps=plan.warmup_steps.value, total_steps=plan.total_steps.value
         )
@@ -104,7 +115,7 @@ class Components:
         if config.training.torch_compile and not compile_layers(self, tell):
             self._free_widths()
         if ranks.count > 1 and self.replicas is None:
-            self.replicas = Replicas(ranks, self.model, self.loss, self.optimizer, Communication(self.clock))
+            self.replicas = Replicas(ranks, self.model, self.loss, self.optimizer, timed)
         self._ahead = self._prefetcher()
 
     @property
@@ -119,11 +130,13 @@ class Components:
     @property
     def is_sharded(self) -> bool:
         """Whether each process has a part of the model: then all of them compute what one of them needs."""
-        return isinstance(self.replicas, Sharded)
+        return isinstance(self.replicas, Sharded | TensorParallel)
 
     def reading(self) -> AbstractContextManager[object]:
         """Around forward passes that nothing is learnt from."""
-        return self.replicas.reading() if isinstance(self.replicas, Sharded) else torch.inference_mode()
+        return (
+            self.replicas.reading() if isinstance(self.replicas, Sharded | TensorParallel) else torch.inference_mode()
+        )
 
     def _require_same(self, job: Job) -> None:
         layout = self.batches.layout

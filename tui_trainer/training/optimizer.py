@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,9 +43,9 @@ class RunOptimizer:
         """What is trained, in a fixed order."""
         return list(self._trained.values())
 
-    def trained_of(self, name: str) -> nn.Parameter | None:
-        """What is trained of the weight of that name."""
-        return self._trained.get(name)
+    @property
+    def trained_by_name(self) -> Mapping[str, nn.Parameter]:
+        return self._trained
 
     def compile(self) -> None:
         """A step whose gradients and learning rate are 0, which makes the code of all later ones and moves nothing.
@@ -94,6 +94,8 @@ class RunOptimizer:
         if scaler:
             scaler.unscale_(self.torch)
         grad_norm = _clip(list(self._trained.values()), max_grad_norm)
+        # Weights may be on the host, where the loss is not. To wait for it is no loss: their gradients came later.
+        device, loss_sum = loss_sum.device, loss_sum.to(grad_norm.device)
         for group in self.torch.param_groups:
             if isinstance(group["lr"], Tensor):
                 # Of torchao, on the host: its compiled step would be compiled anew for each number.
@@ -106,7 +108,7 @@ class RunOptimizer:
         for name, master in self._masters.items():
             self._named[name].data.copy_(master)
         self.torch.zero_grad(set_to_none=True)
-        return grad_norm
+        return grad_norm.to(device, non_blocking=True)
 
     def _step_whole(self, is_finite: Tensor) -> None:
         """The first step allocates the state, parameter by parameter or one group after the other. All optimizers here
@@ -226,20 +228,29 @@ def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _groups(parameters: Any, weight_decay: float) -> list[dict[str, Any]]:
-    """Only matrices decay."""
-    trained = list(parameters)
+    """Only matrices decay. No operation takes sharded and whole ones together."""
     return [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in kind if (p.ndim >= 2) is decays], "weight_decay": weight_decay if decays else 0.0}
+        for kind in _kinds(list(parameters))
+        for decays in (True, False)
     ]
+
+
+def _kinds(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Those that are whole, and those of which each process has a part; most models have one kind only."""
+    kinds = ([tensor for tensor in tensors if isinstance(tensor, DTensor) is sharded] for sharded in (False, True))
+    return [kind for kind in kinds if kind] or [[]]
 
 
 def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
     """Clip to `max_grad_norm` and return the norm before; 0 only measures."""
+    kinds = _kinds([parameter for parameter in parameters if parameter.grad is not None])
+    norms = [whole(torch.nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None])) for kind in kinds]
+    norm = torch.stack(norms).norm() if len(norms) > 1 else norms[0]
     if max_grad_norm:
-        return whole(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return whole(torch.nn.utils.get_total_norm(gradients))
+        for kind in kinds:
+            torch.nn.utils.clip_grads_with_norm_(kind, max_grad_norm, norm)
+    return norm
 
 
 def _as_tensor(value: Any) -> Tensor:

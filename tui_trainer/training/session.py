@@ -246,7 +246,8 @@ class Session:
         where memory runs out.
         """
         components, progress = self.components, self._evaluation_progress()
-        own = self._eval_chosen[self.ranks.number :: self.ranks.count]
+        number, count = self.ranks.row_share
+        own = self._eval_chosen[number::count]
         while True:
             layout = components.eval_layout
 
@@ -257,7 +258,7 @@ class Session:
             parts = self.ranks.gathered(attempt(work, components.device))
             whole = [part for part in parts if isinstance(part, Observed)]
             if len(whole) == len(parts):
-                return concluded(components, whole)
+                return concluded(components, whole[:count])
             found = next((part for part in parts if isinstance(part, Shortage)), None)
             if found is None:
                 # A stop, which some may have seen before the others.

@@ -3,6 +3,9 @@
 Weights, gradients and the optimizer's state are split over the processes; a layer is whole only while it computes. What
 is split is a `DTensor` (`training/sharded_tensors.py`). On several nodes each may have all parts (HSDP): then only the
 sum of gradients goes over the network between them.
+
+Or the parts are on the host (CPU offload): a layer is copied to the card to compute, its gradients come back, and the
+update is the CPU's. That goes with one process as well.
 """
 
 from __future__ import annotations
@@ -32,12 +35,14 @@ class Sharded:
         mixed_precision: MixedPrecision,
         communication: Communication,
         copies: int = 1,
+        *,
+        offloads: bool = False,
     ) -> None:
         """`layers` are gathered one after the other, the rest of the model for all of a pass. `copies`: groups of
-        neighbouring processes of which each has all parts.
+        neighbouring processes of which each has all parts. `offloads`: parts are on the host.
         """
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
         self._ranks, self._model, self.communication = ranks, model, communication
         policy = MixedPrecisionPolicy()
@@ -49,8 +54,10 @@ class Sharded:
         else:
             places = (copies, ranks.count // copies)
             mesh = init_device_mesh(device.type, places, mesh_dim_names=("copies", "parts"))
+        # From pinned memory copies go beside the computation; without a card there is none to pin it for.
+        places_of_parts = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads else OffloadPolicy()
         for part in (*layers, model):
-            fully_shard(part, mesh=mesh, mp_policy=policy)
+            fully_shard(part, mesh=mesh, mp_policy=policy, offload_policy=places_of_parts)
             # Before torch 2.9 it takes no other functions.
             if hasattr(part, "set_custom_all_gather"):
                 part.set_custom_all_gather(TimedAllGather(communication))

@@ -25,8 +25,9 @@ def placed_as(value: Tensor, like: Tensor) -> Tensor:
         return value
     if not isinstance(like, DTensor):
         return value.to(like.device)
-    on_device = value.to(like.to_local().device)
-    return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
+    placed = distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+    # It lies on the cards of the mesh now; parts may be on the host.
+    return placed.to(like.device)
 
 
 def is_in_boxes(tensor: Tensor) -> bool:

@@ -23,6 +23,7 @@ from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
+from tui_trainer.training.tensor_parallel import TensorParallel
 
 LossSum = Callable[[MicroBatch], Tensor]
 """Nats summed over the labels that count."""
@@ -88,7 +89,7 @@ def take_step(
     lr: float,
     max_grad_norm: float,
     ranks: Ranks = ALONE,
-    replicas: Replicas | Sharded | None = None,
+    replicas: Replicas | Sharded | TensorParallel | None = None,
 ) -> StepReport:
     """Fetch a whole effective batch, accumulate its gradient, clip and update. `max_grad_norm` 0: not clipped.
 

@@ -8,6 +8,7 @@ formula are measured by `dry_run`. It does not know what data preparation needs,
 from collections.abc import Iterator
 
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.memory.by_width import gathered_head, own_part
 from tui_trainer.planning.memory.cpu import cpu_parts
 from tui_trainer.planning.memory.gpu import gpu_parts
 from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart
@@ -35,6 +36,10 @@ def memory_parts(
     one.
     """
     setup = setup or TrainingSetup()
+    beside: tuple[MemoryPart, ...] = ()
+    if setup.widths > 1:
+        beside = (gathered_head(shape, setup),)
+        shape, setup = own_part(shape, setup)
     batch = Batch(
         rows=micro_batch,
         eval_rows=eval_batch,
@@ -45,8 +50,8 @@ def memory_parts(
         labels_each=1 if shape.head == "sequence_classification" else setup.target_tokens,
     )
     if setup.device == "cuda":
-        return gpu_parts(shape, setup, batch)
-    parts = cpu_parts(shape, setup, batch)
+        return (*gpu_parts(shape, setup, batch), *beside)
+    parts = (*cpu_parts(shape, setup, batch), *beside)
     return parts if setup.shards == 1 else tuple(_split(parts, shape, setup))
 
 

@@ -25,10 +25,10 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[Me
     """Peak memory of training, by part; the parts are to be added."""
     static, layer = Static(shape, setup), layer_of(shape, setup, batch.row_tokens)
     moments = _with_checkpoints(static, layer, batch) if setup.gradient_checkpointing else _plain(static, layer, batch)
-    lasting = (static.weights(), static.optimizer())
-    if setup.shards > 1:
+    lasting: tuple[MemoryPart, ...] = (static.weights(), static.optimizer())
+    if setup.shards > 1 or setup.cpu_offload:
         moments = split_moments(static, moments)
-        lasting = (split_part(lasting[0], setup.shards), split_part(lasting[1], setup.shards))
+        lasting = () if setup.cpu_offload else tuple(split_part(part, setup.shards) for part in lasting)
     moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))
     there = sum(part.bytes for part in moment)
     parts = (*lasting, *moment, _evaluation(static, layer, batch, there))

@@ -1,6 +1,8 @@
 """Memory of the machine beside a run on a GPU. Weights are loaded to the card tensor by tensor, and what is saved comes
 back shard by shard: neither the model nor the optimizer's state is ever whole in it.
 
+With CPU offload they are: each process has its part, and the whole model for the time of loading.
+
 Prepared data is mapped from its file, which costs nothing that the system could not take back.
 """
 
@@ -15,6 +17,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.fit import row_tokens
 from tui_trainer.planning.memory.parts import FLOAT, MemoryPart, Static, largest_parameter
+from tui_trainer.planning.memory.split import split_part
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import GIB, format_bytes
@@ -37,6 +40,8 @@ def host_memory(
         return {"host_memory_parts": (), "host_memory_bytes": None}
     parts = tuple(_parts(shape, setup, config, loader_workers))
     reason = "the libraries, the most that loading or saving holds, and batches made ahead"
+    if setup.cpu_offload:
+        reason = f"weights, gradients and optimizer state, {reason}"
     if processes > 1:
         parts = tuple(part.model_copy(update={"bytes": processes * part.bytes}) for part in parts)
         reason += f", in each of {processes} processes"
@@ -56,7 +61,10 @@ def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> lis
 
 def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int) -> Iterable[MemoryPart]:
     yield MemoryPart(name="libraries", bytes=LIBRARIES_BYTES, formula="torch, transformers and CUDA: an assumption")
-    yield max(_loading(shape, setup, config), _saving(shape, setup), key=lambda part: part.bytes)
+    loading, saving = _loading(shape, setup, config), _saving(shape, setup)
+    kept = _offloaded(shape, setup) if setup.cpu_offload else ()
+    at_work = (*kept, saving)
+    yield from at_work if sum(part.bytes for part in at_work) >= loading.bytes else (loading,)
     if loader_workers:
         rows = setup.most_rows or config.training.effective_batch_size
         steps = loader_workers * config.dataloader.prefetch_factor
@@ -64,9 +72,16 @@ def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_worke
         yield MemoryPart(name="batches", bytes=found, formula=f"{steps} steps ahead x tokens x {_TOKEN_BYTES} bytes")
 
 
+def _offloaded(shape: ModelShape, setup: TrainingSetup) -> tuple[MemoryPart, ...]:
+    """Of one process, as long as it trains."""
+    static = Static(shape, setup)
+    gradients = MemoryPart(name="gradients", bytes=static.sum_bytes, formula="4 bytes x trained parameters")
+    return tuple(split_part(part, setup.shards) for part in (static.weights(), gradients, static.optimizer()))
+
+
 def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
     static = Static(shape, setup)
-    if setup.shards > 1:
+    if setup.shards > 1 or setup.cpu_offload or setup.widths > 1:
         found = shape.parameters * static.weight_size
         return MemoryPart(name="loading", bytes=found, formula="the whole model, before it is split over the processes")
     if is_from_scratch(config):

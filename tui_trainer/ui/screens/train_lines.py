@@ -324,9 +324,10 @@ def plan_rows(scene: TrainScene, *_: int) -> list[Line]:
         words = "".join(_trainable(plan))
         model = [("model", f"{_base_name(scene, plan)} on {device}")]
         model += [("LoRA", f"r {plan.lora_rank}, {words}") if plan.lora_rank else ("trains", f"{words} parameters")]
-    passes, processes, times = plan.gradient_accumulation_steps, plan.processes, f" {scene.glyphs.times} "
-    parts = [passes, plan.per_device_train_batch_size, *([processes] if processes > 1 else [])]
-    cut = f" = {times.join(map(str, parts))}" if passes > 1 or processes > 1 else ""
+    passes, shares = plan.gradient_accumulation_steps, plan.row_shares or plan.processes
+    parts, times = [passes, plan.per_device_train_batch_size], f" {scene.glyphs.times} "
+    parts += [shares] if shares > 1 else []
+    cut = f" = {times.join(map(str, parts))}" if passes > 1 or shares > 1 else ""
     rows = [
         *model,
         ("data", f"{data.rows:,} rows, {format_count(data.tokens)} tokens" if data else "--"),

@@ -1,0 +1,138 @@
+"""Weights on the host, computed with on a card (FSDP2's CPU offload): whatever is on the wrong one of both is refused
+by the simulated card. One process is all of the group; what goes over NCCL is not seen here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+from tests.simulated_card import card as cards
+from tests.simulated_card.card import CUDA, CardTensor
+from tests.simulated_card.machine import Event, simulated_card
+from tests.tiny_models import VOCABULARY, tiny_model
+from tui_trainer.config.sections import TrainingSection
+from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.training.clock import Clock
+from tui_trainer.training.compiled import decoder_layers
+from tui_trainer.training.optimizer import RunOptimizer
+from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.ranks import Ranks
+from tui_trainer.training.sharded import Sharded
+from tui_trainer.training.sharded_tensors import whole
+from tui_trainer.training.step import take_step
+
+CPU = torch.device("cpu")
+STEPS, PASSES, ROWS, TOKENS = 3, 2, 2, 24
+
+
+class Mark(Event):
+    """That other queues wait for."""
+
+    def wait(self, stream: object = None) -> None:
+        """What was asked for is done."""
+
+    def synchronize(self) -> None:
+        cards.now().wait("synchronize an event")
+
+
+class Queue:
+    """A stream of the card, which computes at once."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.device = CUDA
+
+    def wait_stream(self, stream: object) -> None:
+        """What was asked for is done."""
+
+    wait_event = wait_stream
+
+    def record_event(self, event: Mark | None = None) -> Mark:
+        event = event or Mark()
+        event.record()
+        return event
+
+
+@contextmanager
+def card_with_streams() -> Iterator[None]:
+    streams = {"Stream": Queue, "Event": Mark, "current_stream": lambda *_: Queue(), "stream": lambda _: nullcontext()}
+    with (
+        simulated_card(),
+        patch.multiple(torch.cuda, **streams),
+        patch.object(CardTensor, "record_stream", lambda *_: None, create=True),
+        patch.object(_fsdp_collectives, "record_grad_output_stream", lambda *_: None),
+        # A view of pinned memory is pinned as well, which FSDP2 asks.
+        patch.object(torch.Tensor, "is_pinned", lambda *_: True),
+    ):
+        yield
+
+
+@pytest.fixture
+def group(monkeypatch):
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield Ranks(host=dist.group.WORLD)
+    dist.destroy_process_group()
+
+
+class Trained:
+    def __init__(self, ranks, device, dtype="float32", *, offloads):
+        torch.manual_seed(3)
+        model = tiny_model("llama").to(getattr(torch, dtype)).train()
+        self.ranks, self.device, self.model = ranks, device, model
+        self.precision = MixedPrecision("fp32", device)
+        self.replicas = Sharded(ranks, device, model, decoder_layers(model), self.precision, offloads=offloads)
+        self.loss = NextTokenLoss(model, chunk_tokens=16)
+        self.optimizer = RunOptimizer(model, TrainingSection(adam_epsilon=1e-3), lr=5e-3)
+        self.random = torch.Generator().manual_seed(7)
+
+    def batch(self):
+        ids_BT = torch.randint(0, VOCABULARY, (ROWS, TOKENS), generator=self.random)
+        labels = ids_BT.roll(-1, 1).flatten()
+        places = torch.arange(ROWS * TOKENS)
+        return MicroBatch(
+            inputs={"input_ids": ids_BT}, labels=labels, places=places, samples=ROWS, tokens=ROWS * TOKENS,
+        ).to(self.device)  # fmt: skip
+
+    def step(self):
+        return take_step(
+            lambda: [self.batch() for _ in range(PASSES)], self.loss, self.optimizer, self.precision,
+            Clock(self.device), lr=5e-3, max_grad_norm=1.0, ranks=self.ranks, replicas=self.replicas,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype):
+    alone = Trained(group, CPU, dtype, offloads=False)
+    expected = [(float(report.loss_sum), float(report.grad_norm)) for report in (alone.step() for _ in range(STEPS))]
+    held_out = alone.batch()
+    with alone.replicas.reading():
+        expected_loss = float(alone.loss(held_out))
+    with card_with_streams():
+        trained = Trained(group, CUDA, dtype, offloads=True)
+        found = []
+        for _ in range(STEPS):
+            report = trained.step()
+            assert report.loss_sum.device == report.grad_norm.device == CUDA
+            found.append((float(report.loss_sum), float(report.grad_norm)))
+        with trained.replicas.reading():
+            loss = trained.loss(trained.batch())
+            assert loss.device == CUDA
+            assert float(loss) == pytest.approx(expected_loss, rel=1e-6)
+        optimizer = trained.optimizer
+        kept = [*trained.model.parameters(), *optimizer.trained]
+        kept += [value for state in optimizer.torch.state.values() for value in state.values()]
+        assert {tensor.device for tensor in kept} == {CPU}
+        saved = {name: whole(tensor).cpu().clone() for name, tensor in optimizer.tensors().items()}
+        optimizer.load_shards([saved])
+        again = optimizer.tensors()
+        assert all(tensor.device == CPU and torch.equal(whole(tensor), saved[name]) for name, tensor in again.items())
+        trained.step()
+    for one, two in zip(expected, found, strict=True):
+        assert two == pytest.approx(one, rel=1e-6)

@@ -1,0 +1,60 @@
+"""Memory of a process with a part of every layer (tensor parallel): fewer heads, a narrower MLP, a part of the words.
+
+Weights, gradients and the optimizer's state of split matrices are divided, and so is what attention and MLP keep;
+between layers, and for the loss, each process has all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tui_trainer.models.families.layers import Linear, Part
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.memory.layers import group_of
+from tui_trainer.planning.memory.parts import FLOAT, HALF, MemoryPart
+from tui_trainer.planning.training_setup import TrainingSetup
+
+
+def own_part(shape: ModelShape, setup: TrainingSetup) -> tuple[ModelShape, TrainingSetup]:
+    """The model and how it is trained, as one of `setup.widths` processes has it: all weights train."""
+    widths = setup.widths
+    linears = tuple(_narrower(linear, shape, widths) for linear in shape.linears)
+    parts = tuple(_fewer_words(part, shape, widths) for part in shape.parts)
+    parameters = shape.parameters - _counted(shape, shape.linears, shape.parts) + _counted(shape, linears, parts)
+    narrower = replace(
+        shape,
+        attention_heads=shape.attention_heads // widths,
+        key_value_heads=shape.key_value_heads // widths,
+        mlp_size=-(-shape.mlp_size // widths),
+        linears=linears,
+        parts=parts,
+        parameters=parameters,
+    )
+    return narrower, replace(setup, trained_parameters=parameters)
+
+
+def _counted(shape: ModelShape, linears: tuple[Linear, ...], parts: tuple[Part, ...]) -> int:
+    found = sum(x.parameters for x in linears) + sum(x.parameters for x in parts)
+    return found - (sum(x.matrix_parameters for x in linears if x.is_head) if shape.tied_embeddings else 0)
+
+
+def gathered_head(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
+    """The head is whole for the loss."""
+    size = FLOAT if setup.weights == "float32" else HALF
+    size += HALF if setup.precision != "fp32" and size == FLOAT else 0
+    found = size * shape.hidden_size * shape.vocabulary if shape.head == "causal_lm" else 0
+    return MemoryPart(name="gathered", bytes=found, formula="the head, whole")
+
+
+def _narrower(linear: Linear, shape: ModelShape, widths: int) -> Linear:
+    group = group_of(linear, shape)
+    if group in ("attention in", "MLP in") or (linear.is_head and not shape.labels):
+        return replace(linear, outputs=-(-linear.outputs // widths))
+    return replace(linear, inputs=-(-linear.inputs // widths)) if group else linear
+
+
+def _fewer_words(part: Part, shape: ModelShape, widths: int) -> Part:
+    if not part.is_embedding or part.rows != shape.vocabulary:
+        return part
+    rows = -(-part.rows // widths)
+    return replace(part, rows=rows, parameters_each=part.parameters_each // part.rows * rows)
