@@ -233,7 +233,7 @@ class Layer:
         q, k, heads = self.queries, self.keys, self.shape.attention_heads
         repeated = self.repeats_keys and k != q
         keys_and_values = 2 * q if repeated else 2 * k
-        if self.block.fused_queries and self.block.rotary_share and not repeated and not self._is_compiled:
+        if self.block.fused_queries and self.block.rotary_share and not repeated:
             keys_and_values = k + q + 2 * k
         kept = self.compute * (2 * q + keys_and_values)
         if self.drops_attention or self.setup.eager_attention:
