@@ -19,8 +19,12 @@ def placed_as(value: Tensor, like: Tensor) -> Tensor:
     if not isinstance(like, DTensor):
         return value.to(like.device)
     placed = distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
-    # It lies on the cards of the mesh now; parts may be on the host.
-    return placed.to(like.device)
+    if placed.device == like.device:
+        return placed
+    # What is distributed lies on the cards of the mesh; parts may be on the host.
+    on_host = torch.empty_like(like, dtype=value.dtype)
+    on_host.to_local().copy_(placed.to_local())
+    return on_host
 
 
 def gather_model(model: nn.Module, *, keep: bool) -> None:
