@@ -109,6 +109,8 @@ class Trained:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype):
+    # Numbers of 16 bits are rounded otherwise where the card's operations are taken apart.
+    rel = 1e-6 if dtype == "float32" else 2e-3
     alone = Trained(group, CPU, dtype, offloads=False)
     expected = [(float(report.loss_sum), float(report.grad_norm)) for report in (alone.step() for _ in range(STEPS))]
     held_out = alone.batch()
@@ -124,7 +126,7 @@ def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype)
         with trained.replicas.reading():
             loss = trained.loss(trained.batch())
             assert loss.device == CUDA
-            assert float(loss) == pytest.approx(expected_loss, rel=1e-6)
+            assert float(loss) == pytest.approx(expected_loss, rel=rel)
         optimizer = trained.optimizer
         kept = [*trained.model.parameters(), *optimizer.trained]
         kept += [value for state in optimizer.torch.state.values() for value in state.values()]
@@ -135,4 +137,4 @@ def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype)
         assert all(tensor.device == CPU and torch.equal(whole(tensor), saved[name]) for name, tensor in again.items())
         trained.step()
     for one, two in zip(expected, found, strict=True):
-        assert two == pytest.approx(one, rel=1e-6)
+        assert two == pytest.approx(one, rel=rel)

@@ -26,8 +26,13 @@ def placed_as(value: Tensor, like: Tensor) -> Tensor:
     if not isinstance(like, DTensor):
         return value.to(like.device)
     placed = distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
-    # It lies on the cards of the mesh now; parts may be on the host.
-    return placed.to(like.device)
+    part = placed.to_local()
+    if part.device == like.to_local().device:
+        return placed
+    # What is distributed lies on the cards of the mesh; parts may be on the host.
+    on_host: DTensor = torch.empty_like(like, dtype=value.dtype)  # type: ignore[assignment]
+    on_host.to_local().copy_(part)
+    return on_host
 
 
 def is_in_boxes(tensor: Tensor) -> bool:
