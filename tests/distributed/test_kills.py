@@ -37,6 +37,9 @@ from pathlib import Path
 sys.path.insert(0, {str(FAULTS)!r})
 import kill_sweep
 from kill_sweep import kill_self
+from tui_trainer.training import checkpoint_tensors
+# All processes write weights, few as they are.
+checkpoint_tensors.LEAST_BYTES = 0
 root = Path(sys.argv[1])
 def kill_group():
     pids = [json.loads(path.read_bytes())["pid"] for path in root.glob("logs/rank-?.json")]
@@ -70,9 +73,9 @@ CALLS = (
     ("checkpoint", "_save_weights", (1, 2, 4)),
     ("checkpoints", "random_tensors", (2, 3)),
 )
-# Of a run: all that its first three saves change on the disk. The fourth is at the last step.
-CHANGES, CHANGES_AT_A_TIME = 45, 5
-# Its weights and its part of the optimizer's state, each beside and renamed, in three saves.
+# Of a run: all that its first two saves write. The fourth is at the last step.
+CHANGES, CHANGES_AT_A_TIME = 50, 5
+# A file of weights, one of the optimizer's counters and one of its parts, each beside and renamed, in two saves.
 CHANGES_OF_ANOTHER = 12
 
 

@@ -31,6 +31,8 @@ from tui_trainer.training.optimizer import apart
 from tui_trainer.training.ranks import Ranks
 from tui_trainer.training.sharded_tensors import Box, box_of, is_in_boxes, placed_as, whole, writes_part
 
+LEAST_BYTES = 64 * 1024
+"""Of a file, where there is more: a few numbers are not worth a file of each process."""
 # The names of torch.distributed.checkpoint (`_hf_utils.py`).
 _PLACES, _OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
 
@@ -68,7 +70,7 @@ class TensorWriter:
         """Every tensor whole in one of several files, or in the file `single`. Returns the names in each."""
         count, total = self._ranks.count, sum(tensor.nbytes for tensor in tensors.values())
         # All processes together have as much on the host as one alone.
-        limit = total if in_one_file else min(shards.SHARD_BYTES, total) / count
+        limit = total if in_one_file else min(shards.SHARD_BYTES, max(total, LEAST_BYTES * count)) / count
         split = shards.split([([name], tensor.nbytes) for name, tensor in tensors.items()], limit)
         files = dict(zip(shards.file_names(single, len(split)), split, strict=True))
         waiting = iter(files.items())
