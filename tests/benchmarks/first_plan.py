@@ -38,7 +38,7 @@ def seconds(**changes):
     estimated_plan(loaded)
     return perf_counter() - started
 seconds()
-print(json.dumps({"rows": seconds(training__per_device_train_batch_size=2), "method": seconds(tuning__method="lora")}))
+print(json.dumps({"rows": seconds(training__per_device_train_batch_size=2), "method": seconds(tuning__method="full")}))
 """
 
 
