@@ -277,7 +277,7 @@ def flatten(raw: dict[str, Any], where: str, problems: list[Problem]) -> dict[st
 
 
 def _unknown(key: str, where: str) -> Problem:
-    hint = not_here.SETTINGS.get(key) or did_you_mean(key)
+    hint = did_you_mean(key)
     return Problem(message="unknown setting", where=where, key=key[:80], hint=hint)
 
 

@@ -9,4 +9,3 @@ VALUES: Final = {
     (STRATEGY, "deepspeed-3"): "what DeepSpeed's ZeRO 3 splits, fsdp splits by torch alone",
 }
 """By setting and value."""
-SETTINGS: Final = {}
