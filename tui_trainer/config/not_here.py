@@ -7,8 +7,6 @@ from typing import Final
 STRATEGY: Final = "distributed.strategy"
 
 VALUES: Final = {
-    (STRATEGY, "deepspeed-2"): "what DeepSpeed's ZeRO 2 splits, fsdp splits by torch alone, and the weights as well",
-    (STRATEGY, "deepspeed-3"): "what DeepSpeed's ZeRO 3 splits, fsdp splits by torch alone",
     (STRATEGY, "tp"): "layers are not split by width: fsdp splits a model that is too large for one card",
 }
 """By setting and value."""

@@ -141,12 +141,12 @@ class DistributedSection(Section):
         "Where the nodes meet: HOST:PORT of the first one; empty: its name and a free port.",
         advanced=True,
     )
-    strategy: Literal["auto", "ddp", "fsdp", "hsdp"] = option(
+    strategy: Literal["auto", "ddp", "fsdp", "hsdp", "deepspeed-2", "deepspeed-3"] = option(
         "auto",
-        "ddp: each process has a copy of the model; fsdp: a part of it; hsdp: a part of its node's copy; auto: ddp "
-        "where that fits.",
-        memory="fsdp splits weights, gradients and optimizer state",
-        speed="fsdp sends all weights twice in each pass, hsdp within a node",
+        "ddp: each process has a copy of the model; fsdp: a part of it; hsdp: a part of its node's copy; deepspeed-2 "
+        "and -3: split by DeepSpeed's ZeRO; auto: ddp where that fits, else fsdp, never DeepSpeed.",
+        memory="fsdp and deepspeed-3 split weights, gradients and optimizer state; deepspeed-2 does not split weights",
+        speed="fsdp and deepspeed-3 send all weights twice in each pass, hsdp within a node; deepspeed-2 once a step",
     )
     cpu_offload: bool = option(
         False,

@@ -73,6 +73,8 @@ class TrainingSetup:
     """Behind an encoder: tokens of the longest answer, with which every row is reckoned."""
     shards: int = 1
     """Processes over which weights, gradients and the optimizer's state are split."""
+    zero_stage: int = 0
+    """Of DeepSpeed: 2 splits gradients and the optimizer's state alone, 3 the weights as well."""
     cpu_offload: bool = False
     """All of these are on the host, and go to the card layer by layer."""
     counted: LayerBytes | None = None

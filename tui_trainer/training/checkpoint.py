@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
@@ -26,7 +26,8 @@ from tui_trainer.training.components import Components
 from tui_trainer.training.optimizer import apart
 from tui_trainer.training.position import Position
 from tui_trainer.training.random_state import random_tensors, restore_random
-from tui_trainer.training.sharded_tensors import placed_as, whole
+from tui_trainer.training.sharded_tensors import InParts, fill, whole
+from tui_trainer.training.zero import Zero
 
 OPTIMIZER, RANDOM, POSITION = "optimizer.safetensors", "rng_state.safetensors", "position.json"
 
@@ -41,7 +42,7 @@ def save_checkpoint(
     folder = checkpoint_folder.begin(checkpoints, position.step)
     method = components.method
     try:
-        files = _Files(folder, defers_errors=components.is_sharded)
+        files = _Files(folder, defers_errors=components.saves_together)
         _save_weights(components, files)
         _save_shards(components.optimizer.tensors(), files, OPTIMIZER, by_parameter=True)
         files.raise_error()
@@ -56,7 +57,7 @@ def save_checkpoint(
 
 
 def take_part_in_save(components: Components) -> None:
-    """Of a model that is split: give the process that writes what it has not."""
+    """Of a run whose state is split: give the process that writes what it has not."""
     nowhere = _Files(None)
     _save_weights(components, nowhere)
     _save_shards(components.optimizer.tensors(), nowhere, OPTIMIZER, by_parameter=True)
@@ -87,7 +88,7 @@ class _Files:
 
 def _save_weights(components: Components, out: _Files) -> None:
     method = components.method
-    weights = method.weights(components.model)
+    weights = components.weights()
     limit = shards.SHARD_BYTES if method.index_file else math.inf
     files = _save_shards(weights, out, method.weights_file, limit_bytes=limit, metadata={"format": "pt"})
     if len(files) > 1 and out.folder:
@@ -96,7 +97,7 @@ def _save_weights(components: Components, out: _Files) -> None:
 
 
 def _save_shards(
-    tensors: dict[str, Tensor],
+    tensors: Mapping[str, Tensor | InParts],
     out: _Files,
     single: str,
     *,
@@ -116,7 +117,7 @@ def _save_shards(
     return files
 
 
-def _groups(tensors: dict[str, Tensor], by_parameter: bool) -> Iterator[tuple[list[str], int]]:
+def _groups(tensors: Mapping[str, Tensor | InParts], by_parameter: bool) -> Iterator[tuple[list[str], int]]:
     ordered = sorted(tensors, key=_parameter_of) if by_parameter else list(tensors)
     for _, group in groupby(ordered, key=_parameter_of if by_parameter else None):
         names = list(group)
@@ -127,7 +128,7 @@ def _parameter_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _on_host(tensors: dict[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+def _on_host(tensors: Mapping[str, Tensor | InParts], names: Iterable[str]) -> dict[str, Tensor]:
     return apart({name: whole(tensors[name]).cpu().contiguous() for name in names})
 
 
@@ -155,16 +156,19 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
 
 def load_weights(folder: Path, components: Components) -> None:
     """Copy the weights of a checkpoint into the model. Raises CheckpointError when names or shapes differ."""
-    weights = components.method.weights(components.model)
+    weights = components.weights()
     odd = set(weights)
     for path in shards.files_of(folder, components.method.weights_file):
         saved = load_file(path)
         odd ^= saved.keys()
-        for name in saved.keys() & weights.keys():
+        # In one order: all processes fill what is split together.
+        for name in sorted(saved.keys() & weights.keys()):
             if saved[name].shape != weights[name].shape:
                 raise CheckpointError(f"{folder.name}: {name} has another shape than in this model")
-            weights[name].copy_(placed_as(saved[name], weights[name]))
+            fill(weights[name], saved[name])
     if odd:
         raise CheckpointError(
             f"{folder.name} does not have the weights of this model: {min(odd)} and {len(odd) - 1} more differ"
         )
+    if isinstance(components.replicas, Zero):
+        components.replicas.weights_were_loaded()

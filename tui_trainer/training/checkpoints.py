@@ -48,7 +48,7 @@ class Checkpoints:
         folder = self._job.folder
         write = partial(checkpoint.save_checkpoint, folder.checkpoints, self._components, position, random=random)
         try:
-            if self._components.is_sharded:
+            if self._components.saves_together:
                 saved = self._save_together(write)
             else:
                 saved = ranks.by_first(partial(attempt_twice, write, self._components.device))

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
@@ -19,7 +20,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.fused_kernels import Kernels
-from tui_trainer.planning.processes import SPLITTING
+from tui_trainer.planning.processes import SPLITTING, ZERO_STAGES
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
@@ -37,6 +38,9 @@ from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
+from tui_trainer.training.sharded_tensors import InParts, gather_model, whole
+from tui_trainer.training.zero import Zero
+from tui_trainer.training.zero_optimizer import ZeroOptimizer
 from tui_trainer.tuning import find_method
 from tui_trainer.units import format_seconds
 
@@ -59,15 +63,23 @@ class Components:
         self.mixed_precision = MixedPrecision(plan.precision.value, self.device)
         self.tokenizer = task.load_tokenizer(config, job.data)
         is_split = plan.strategy.value in SPLITTING and ranks.count > 1
+        # One card as well may have the optimizer's state on the host.
+        stage = ZERO_STAGES.get(plan.strategy.value, 0) if ranks.count > 1 or plan.cpu_offload.value else 0
         # What does not fit on one card is made on the host, and goes there part by part.
-        place = torch.device("cpu") if is_split else self.device
+        place = torch.device("cpu") if is_split or stage == 3 else self.device
         self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.number)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
-        self.replicas: Replicas | Sharded | None = None
+        self.replicas: Replicas | Sharded | Zero | None = None
         if is_split:
             layers = decoder_layers(self.model)
             copies = plan.nodes if plan.strategy.value == "hsdp" else 1
             self.replicas = Sharded(ranks, self.device, self.model, layers, self.mixed_precision, copies)
+        if stage:
+            zero_optimizer = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
+            self.optimizer: RunOptimizer = zero_optimizer
+            split_by_zero = partial(Zero, ranks, self.device, self.model, self.loss, zero_optimizer, plan)
+        if stage == 3:
+            self.replicas = split_by_zero()
         rows = Rows(job.data.train_path)
         layout = partial(
             Layout,
@@ -93,7 +105,8 @@ class Components:
         )
         if ranks.count > 1:
             self._require_same(job)
-        self.optimizer = RunOptimizer(self.model, config.training, lr=plan.learning_rate.value)
+        if not stage:
+            self.optimizer = RunOptimizer(self.model, config.training, lr=plan.learning_rate.value)
         self.learning_rate = LR_SCHEDULES[config.training.lr_scheduler_type].learning_rate(
             plan.learning_rate.value, warmup_steps=plan.warmup_steps.value, total_steps=plan.total_steps.value
         )
@@ -101,7 +114,9 @@ class Components:
         self._compile_optimizer(tell)
         if config.training.torch_compile and not compile_layers(self, tell):
             self._free_widths()
-        if ranks.count > 1 and self.replicas is None:
+        if stage == 2:
+            self.replicas = split_by_zero()
+        elif ranks.count > 1 and self.replicas is None:
             self.replicas = Replicas(ranks, self.model, self.loss, self.optimizer)
         self._ahead = self._prefetcher()
 
@@ -117,11 +132,26 @@ class Components:
     @property
     def is_sharded(self) -> bool:
         """Whether each process has a part of the model: then all of them compute what one of them needs."""
-        return isinstance(self.replicas, Sharded)
+        return isinstance(self.replicas, Sharded) or (isinstance(self.replicas, Zero) and self.replicas.splits_weights)
+
+    @property
+    def saves_together(self) -> bool:
+        """Whether each process has a part of what a checkpoint has."""
+        return isinstance(self.replicas, Sharded | Zero)
+
+    def weights(self) -> dict[str, Tensor | InParts]:
+        """What a checkpoint has of the model, by name."""
+        replicas, method = self.replicas, self.method
+        return replicas.weights(method) if isinstance(replicas, Zero) else dict(method.weights(self.model))
+
+    def gather_model(self) -> None:
+        """Make weights that are split whole in the first process. The model does not compute any more."""
+        zero = self.replicas if isinstance(self.replicas, Zero) else None
+        gather_model(self.model, zero.whole if zero else lambda p: whole(p.detach()), keep=self.ranks.is_first)
 
     def reading(self) -> AbstractContextManager[object]:
         """Around forward passes that nothing is learnt from."""
-        return self.replicas.reading() if isinstance(self.replicas, Sharded) else torch.inference_mode()
+        return self.replicas.reading() if isinstance(self.replicas, Sharded | Zero) else torch.inference_mode()
 
     def _require_same(self, job: Job) -> None:
         layout = self.batches.layout
@@ -153,9 +183,11 @@ class Components:
             torch.cuda.empty_cache()
 
     def close(self) -> None:
-        """End the threads that make batches."""
+        """End the threads that make batches, and what DeepSpeed holds."""
         if self._ahead:
             self._ahead.close()
+        if isinstance(self.replicas, Zero):
+            self.replicas.close()
 
     def _probed_kernels(self, layout: Callable[..., Layout], rows: Rows, tell: Tell) -> Kernels:
         """Attention and fused kernels of libraries, where they compute what the model's own operations do."""

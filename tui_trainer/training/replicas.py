@@ -23,7 +23,7 @@ from tui_trainer.training.ranks import Ranks
 _BUCKET_BYTES = 25 * 2**20
 
 
-class _Loss(nn.Module):
+class LossModule(nn.Module):
     """A forward pass with its loss, as one module: whatever of the model the loss calls, it is called within it."""
 
     def __init__(self, model: nn.Module, loss: Callable[[MicroBatch], Tensor]) -> None:
@@ -42,7 +42,7 @@ class Replicas:
         self, ranks: Ranks, model: nn.Module, loss: Callable[[MicroBatch], Tensor], optimizer: RunOptimizer
     ) -> None:
         self._ranks = ranks
-        module = _Loss(model, loss)
+        module = LossModule(model, loss)
         self._parallel: DistributedDataParallel | None = None
         self._forward: Any = module
         self._buckets: list[list[nn.Parameter]] = []

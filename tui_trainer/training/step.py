@@ -22,6 +22,7 @@ from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
+from tui_trainer.training.zero import Zero
 
 LossSum = Callable[[MicroBatch], Tensor]
 """Nats summed over the labels that count."""
@@ -81,7 +82,7 @@ def take_step(
     lr: float,
     max_grad_norm: float,
     ranks: Ranks = ALONE,
-    replicas: Replicas | Sharded | None = None,
+    replicas: Replicas | Sharded | Zero | None = None,
 ) -> StepReport:
     """Fetch a whole effective batch, accumulate its gradient, clip and update. `max_grad_norm` 0: not clipped.
 
@@ -90,11 +91,12 @@ def take_step(
     """
     started = perf_counter()
     window = fetch()
-    if isinstance(replicas, Sharded):
+    if isinstance(replicas, Sharded | Zero):
         window = replicas.in_step(window)
     tokens, input_tokens, samples, positions = ranks.sum_counts(_counts(window))
     data_seconds = perf_counter() - started
-    compute: LossSum = replicas if isinstance(replicas, Replicas) else loss_sum
+    compute: LossSum = replicas if isinstance(replicas, Replicas | Zero) else loss_sum
+    backward = replicas.backward if isinstance(replicas, Zero) else mixed_precision.backward
     divisor = replicas.scale(tokens) if replicas else tokens
     forwards: list[tuple[Any, Any]] = []
     total: Tensor | None = None
@@ -107,7 +109,7 @@ def take_step(
                     # A process without rows in this step takes part in the sum with a gradient of 0.
                     loss = loss * 0.0
             forwards.append((before, clock.mark()))
-            mixed_precision.backward(loss / divisor)
+            backward(loss / divisor)
         optimizer.collect()
         detached = loss.detach().double()
         total = detached if total is None else total + detached

@@ -15,6 +15,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.fit import row_tokens
 from tui_trainer.planning.memory.parts import FLOAT, MemoryPart, Static, largest_parameter
+from tui_trainer.planning.memory.zero import zero_on_host
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import GIB, format_bytes
@@ -56,6 +57,8 @@ def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> lis
 
 def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int) -> Iterable[MemoryPart]:
     yield MemoryPart(name="libraries", bytes=LIBRARIES_BYTES, formula="torch, transformers and CUDA: an assumption")
+    if setup.zero_stage and setup.cpu_offload:
+        yield zero_on_host(Static(shape, setup))
     yield max(_loading(shape, setup, config), _saving(shape, setup), key=lambda part: part.bytes)
     if loader_workers:
         rows = setup.most_rows or config.training.effective_batch_size
@@ -66,7 +69,7 @@ def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_worke
 
 def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
     static = Static(shape, setup)
-    if setup.shards > 1:
+    if setup.shards > 1 and setup.zero_stage != 2:
         found = shape.parameters * static.weight_size
         return MemoryPart(name="loading", bytes=found, formula="the whole model, before it is split over the processes")
     if is_from_scratch(config):
