@@ -246,8 +246,6 @@ def test_nodes_have_all_parts_each_where_they_fit(monkeypatch):
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("distributed.strategy", "deepspeed-2", "fsdp splits by torch alone, and the weights as well"),
-        ("distributed.strategy", "deepspeed-3", "fsdp splits by torch alone"),
         ("distributed.strategy", "tp", "fsdp splits a model that is too large for one card"),
         ("model.provider", "unsloth", "Unsloth needs older versions"),
     ],
