@@ -77,7 +77,8 @@ class Components:
         if stage:
             zero_optimizer = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
             self.optimizer: RunOptimizer = zero_optimizer
-            split_by_zero = partial(Zero, ranks, self.device, self.model, self.loss, zero_optimizer, plan)
+            layers = decoder_layers(self.model)
+            split_by_zero = partial(Zero, ranks, self.device, self.model, self.loss, zero_optimizer, plan, layers)
         if stage == 3:
             self.replicas = split_by_zero()
         rows = Rows(job.data.train_path)

@@ -23,7 +23,6 @@ from tui_trainer.planning.memory.zero import BUCKET_NUMBERS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.processes import INSTALL_DEEPSPEED, ZERO_STAGES
 from tui_trainer.training.batches import idle
-from tui_trainer.training.compiled import decoder_layers
 from tui_trainer.training.optimizer import SIXTEEN_BITS
 from tui_trainer.training.ranks import Ranks
 from tui_trainer.training.replicas import LossModule
@@ -43,15 +42,16 @@ class Zero:
         loss: Callable[[MicroBatch], Tensor],
         optimizer: ZeroOptimizer,
         plan: Plan,
+        layers: Sequence[nn.Module],
     ) -> None:
-        """With ZeRO 3 the model may be on the host: it goes to the device parameter by parameter. Raises RunError
+        """`layers` are gathered one after the other. With ZeRO 3 the model may be on the host: it goes to the device parameter by parameter. Raises RunError
         where DeepSpeed cannot be loaded.
         """
         deepspeed = _deepspeed(device)
         self._ranks, self._model, self._optimizer = ranks, model, optimizer
         self._stage = ZERO_STAGES[plan.strategy.value]
         module = LossModule(model, loss)
-        settings = _settings(plan, model, self._stage, device)
+        settings = _settings(plan, model, layers, self._stage, device)
         with _local_rank(device):
             if self._stage == 3:
                 for buffer in model.buffers():
@@ -203,11 +203,12 @@ def _local_rank(device: torch.device) -> Iterator[None]:
         os.environ.pop("LOCAL_RANK") if before is None else os.environ.update(LOCAL_RANK=before)
 
 
-def _settings(plan: Plan, model: nn.Module, stage: int, device: torch.device) -> dict[str, Any]:
+def _settings(
+    plan: Plan, model: nn.Module, layers: Sequence[nn.Module], stage: int, device: torch.device
+) -> dict[str, Any]:
     """As its JSON. The length of a step is not in it: the end of each is told (`Zero.summing`)."""
     parameters = list(model.parameters())
     trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    layers = decoder_layers(model)
     of_layer = max((sum(p.numel() for p in layer.parameters()) for layer in layers), default=0)
     zero: dict[str, Any] = {
         "stage": stage,
