@@ -81,6 +81,9 @@ class Components:
             split_by_zero = partial(Zero, ranks, self.device, self.model, self.loss, zero_optimizer, plan, layers)
         if stage == 3:
             self.replicas = split_by_zero()
+            if isinstance(self.loss, NextTokenLoss):
+                # DeepSpeed gathers ahead what the pass before has used, in all processes alike.
+                self.loss.always_in_chunks = True
         rows = Rows(job.data.train_path)
         layout = partial(
             Layout,
