@@ -17,6 +17,7 @@ from tests.distributed.test_every_combination import (
     base_of,
     differences,
     planned,
+    positions,
     train_all,
     weights,
 )
@@ -58,7 +59,7 @@ OFFLOADED = ("full", "full, three passes", "LoRA, three passes")
 
 @pytest.mark.parametrize("task", CASES)
 def test_two_processes_of_deepspeed_learn_what_one_process_does(tmp_path, no_dry_run, task):
-    base, alone, together = base_of(tmp_path, task), {}, {}
+    base, alone, together = base_of(tmp_path, task) | {"data.packing": "false"}, {}, {}
     for number, (name, settings) in enumerate(CASES[task].items()):
         alone[name] = planned(tmp_path, base, f"alone-{number}", settings)
         for strategy in STAGES:
@@ -69,6 +70,8 @@ def test_two_processes_of_deepspeed_learn_what_one_process_does(tmp_path, no_dry
                 together[name, key] = planned(tmp_path, base, f"{key}-{number}".replace(" ", "-"), settings | changes)
     train_all(tmp_path, alone.values(), 1)
     train_all(tmp_path, together.values(), 2)
+    if task == "causal_lm":
+        assert positions(alone["full, packed"]) != positions(alone["full, three passes"])
     wrong = []
     for (name, key), folder in together.items():
         found = differences(alone[name], folder)

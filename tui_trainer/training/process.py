@@ -58,9 +58,11 @@ _THREADS = _Setting(torch.get_num_threads, torch.set_num_threads)
 _TOKENIZERS = _variable("TOKENIZERS_PARALLELISM")
 # flash-attn does not ask torch; transformers reads this at each call of it.
 _FLASH = _variable("FLASH_ATTENTION_DETERMINISTIC")
+# It looks for a device when transformers first asks whether a model is one of its own, and tells what it found.
+_DEEPSPEED = _variable("DS_ACCELERATOR")
 _VERBOSITY = _Setting(transformers_logging.get_verbosity, transformers_logging.set_verbosity)
 _PROGRESS_BARS = _Setting(transformers_logging.is_progress_bar_enabled, _show_progress_bars)
-_ALL = (_DETERMINISTIC, _MATMULS, _THREADS, _TOKENIZERS, _FLASH, _VERBOSITY, _PROGRESS_BARS)
+_ALL = (_DETERMINISTIC, _MATMULS, _THREADS, _TOKENIZERS, _FLASH, _DEEPSPEED, _VERBOSITY, _PROGRESS_BARS)
 
 
 @contextmanager
@@ -83,6 +85,7 @@ def _set(plan: Plan) -> None:
     # The number of threads is part of exactness: another one sums in another order.
     _THREADS.set(plan.threads.value)
     _TOKENIZERS.set("false")
+    _DEEPSPEED.set(plan.device)
     _VERBOSITY.set(logging.ERROR)
     _PROGRESS_BARS.set(False)
     if on_gpu:

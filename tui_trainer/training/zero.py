@@ -47,7 +47,7 @@ class Zero:
         """`layers` are gathered one after the other. With ZeRO 3 the model may be on the host: it goes to the device parameter by parameter. Raises RunError
         where DeepSpeed cannot be loaded.
         """
-        deepspeed = _deepspeed(device)
+        deepspeed = _deepspeed()
         self._ranks, self._model, self._optimizer = ranks, model, optimizer
         self._stage = ZERO_STAGES[plan.strategy.value]
         module = LossModule(model, loss)
@@ -177,9 +177,7 @@ class Zero:
             module._parameters._in_forward = gather
 
 
-def _deepspeed(device: torch.device) -> Any:
-    # It would take a card that it finds, whatever the run computes on.
-    os.environ["DS_ACCELERATOR"] = device.type
+def _deepspeed() -> Any:
     try:
         import deepspeed
         from deepspeed import ops

@@ -89,7 +89,8 @@ class ZeroOptimizer(RunOptimizer):
         return found
 
     def _state_of(self, parameter: nn.Parameter) -> dict[str, Any]:
-        return self.torch.state.get(self._piece_of(parameter).flat, {})
+        found: dict[str, Any] = self.torch.state.get(self._piece_of(parameter).flat, {})
+        return found
 
     def _split(self, name: str, parameter: nn.Parameter, key: str) -> InParts:
         return InParts(self._shapes[name], torch.float32, partial(self._gathered, name, parameter, key))
