@@ -44,8 +44,8 @@ class Zero:
         plan: Plan,
         layers: Sequence[nn.Module],
     ) -> None:
-        """`layers` are gathered one after the other. With ZeRO 3 the model may be on the host: it goes to the device parameter by parameter. Raises RunError
-        where DeepSpeed cannot be loaded.
+        """`layers` are gathered one after the other. With ZeRO 3 the model may be on the host: it goes to the device
+        parameter by parameter. Raises RunError where DeepSpeed cannot be loaded.
         """
         deepspeed = _deepspeed()
         self._ranks, self._model, self._optimizer = ranks, model, optimizer
