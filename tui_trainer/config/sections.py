@@ -143,15 +143,15 @@ class DistributedSection(Section):
     )
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "deepspeed-2", "deepspeed-3"] = option(
         "auto",
-        "ddp: each process has a copy of the model; fsdp: a part of it; hsdp: a part of its node's copy; deepspeed-2 "
-        "and -3: split by DeepSpeed's ZeRO; auto: ddp where that fits, else fsdp, never DeepSpeed.",
+        "ddp: a copy of the model in each process; fsdp: a part; hsdp: a part of its node's copy; deepspeed-2, -3: ZeRO; "
+        "auto: ddp where it fits, else fsdp or hsdp.",
         memory="fsdp and deepspeed-3 split weights, gradients and optimizer state; deepspeed-2 does not split weights",
         speed="fsdp and deepspeed-3 send all weights twice in each pass, hsdp within a node; deepspeed-2 once a step",
     )
     cpu_offload: bool = option(
         False,
-        "Weights, gradients and optimizer state stay in the machine's memory, and the CPU updates them: with fsdp or "
-        "hsdp, on one card as well.",
+        "Weights, gradients and optimizer state stay in the machine's memory, and the CPU updates them: with fsdp, "
+        "hsdp or DeepSpeed, on one card as well.",
         memory="a card has only what computes",
         speed="all weights go to the card in each pass, gradients come back",
         advanced=True,
