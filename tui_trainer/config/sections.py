@@ -143,8 +143,8 @@ class DistributedSection(Section):
     )
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "deepspeed-2", "deepspeed-3"] = option(
         "auto",
-        "ddp: a copy of the model in each process; fsdp: a part; hsdp: a part of its node's copy; deepspeed-2, -3: ZeRO; "
-        "auto: ddp where it fits, else fsdp or hsdp.",
+        "ddp: a copy of the model in each process; fsdp: a part; hsdp: a part of its node's copy; deepspeed-2, -3: "
+        "ZeRO; auto: ddp where it fits, else fsdp or hsdp.",
         memory="fsdp and deepspeed-3 split weights, gradients and optimizer state; deepspeed-2 does not split weights",
         speed="fsdp and deepspeed-3 send all weights twice in each pass, hsdp within a node; deepspeed-2 once a step",
     )
