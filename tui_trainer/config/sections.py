@@ -145,8 +145,8 @@ class DistributedSection(Section):
         "auto",
         "ddp: a copy of the model in each process; fsdp: a part; hsdp: a part of its node's copy; deepspeed-2, -3: "
         "ZeRO; auto: ddp where it fits, else fsdp or hsdp.",
-        memory="fsdp and deepspeed-3 split weights, gradients and optimizer state; deepspeed-2 does not split weights",
-        speed="fsdp and deepspeed-3 send all weights twice in each pass, hsdp within a node; deepspeed-2 once a step",
+        memory="deepspeed-2 splits gradients and state, fsdp and -3 weights too",
+        speed="fsdp and deepspeed-3 send weights twice a pass, hsdp in a node",
     )
     cpu_offload: bool = option(
         False,
