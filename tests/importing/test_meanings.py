@@ -209,7 +209,7 @@ def test_a_llama_factory_file_keeps_its_meaning():
     assert why(imported)["dataset"] is Why.NOT_SUPPORTED
 
 
-def test_what_deepspeed_splits_is_split_by_torch():
+def test_deepspeed_stays_deepspeed():
     imported = import_file(CONFIGS / "deepspeed.json")
     assert imported.values == {
         "training.effective_batch_size": 64,
@@ -218,11 +218,41 @@ def test_what_deepspeed_splits_is_split_by_torch():
         "training.mixed_precision": "bf16",
         "training.optim": "adamw_torch_fused",
         "training.lr_scheduler_type": "linear",
-        "distributed.strategy": "fsdp",
+        "distributed.strategy": "deepspeed-2",
+        "distributed.cpu_offload": True,
     }
-    assert why(imported)["zero_optimization.offload_optimizer"] is Why.NOT_SUPPORTED
-    [line] = [line for line in imported.report if "distributed.strategy" in line]
-    assert "fsdp splits weights, gradients and the optimizer's state, as ZeRO 3 does" in line
+    [line] = [line for line in imported.report if "distributed.cpu_offload" in line]
+    assert "gradients and the optimizer's state stay on the host" in line
+
+
+@pytest.mark.parametrize(
+    ("zero", "values", "left_out"),
+    [
+        ({"stage": 0}, {"distributed.strategy": "ddp"}, {}),
+        (
+            {"stage": 1, "offload_optimizer": {"device": "cpu"}},
+            {"distributed.strategy": "fsdp"},
+            {"offload_optimizer": Why.NOT_SUPPORTED},
+        ),
+        (
+            {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "none"}},
+            {"distributed.strategy": "deepspeed-3", "distributed.cpu_offload": True},
+            {"offload_optimizer": Why.NOT_NEEDED},
+        ),
+        (
+            {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/disk"}},
+            {"distributed.strategy": "deepspeed-3"},
+            {"offload_param": Why.NOT_SUPPORTED},
+        ),
+    ],
+)
+def test_what_zero_splits_and_where_it_stays(tmp_path, zero, values, left_out):
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": zero}))
+    imported = import_file(path)
+    assert imported.values == {"training.effective_batch_size": 8} | values
+    found = why(imported)
+    assert {name: found[f"zero_optimization.{name}"] for name in left_out} == left_out
 
 
 def test_preferences_are_not_supported():

@@ -243,18 +243,6 @@ def test_nodes_have_all_parts_each_where_they_fit(monkeypatch):
         large(FOUR, distributed__strategy="hsdp", training__effective_batch_size=16)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("distributed.strategy", "deepspeed-2", "fsdp splits by torch alone, and the weights as well"),
-        ("distributed.strategy", "deepspeed-3", "fsdp splits by torch alone"),
-    ],
-)
-def test_what_is_not_here_is_refused_with_what_to_take_instead(key, value, words):
-    with pytest.raises(ConfigError, match=words):
-        load_config(Request(profile="tinyllama-lora", assignments=(f"{key}={value}",)))
-
-
 def test_weights_in_four_bits_are_not_split():
     with pytest.raises(ConfigError, match="weights in 4 bits are not split"):
         planned(replace(FOUR, libraries=FOUR.libraries | {"bitsandbytes": "0.48"}), distributed__strategy="fsdp",

@@ -101,6 +101,7 @@ def test_a_rehearsal_is_held_there(made, tmp_path, capsys):
         ("data.packing", "true", "set it to .auto."),
         ("distributed.processes", 2, "is 2"),
         ("distributed.nodes", 2, "is 2"),
+        ("distributed.cpu_offload", "true", "set it to false"),
     ],
 )
 def test_what_it_cannot_do_is_refused_before_it_starts(made, tmp_path, key, value, words):

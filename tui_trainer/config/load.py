@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tui_trainer.config import not_here
 from tui_trainer.config.fields import Setting, settings_of
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.profiles import Profile, find_profile
@@ -303,10 +302,7 @@ def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Pr
             wrong = values.get(key)
             shown = str(wrong).lower() if isinstance(wrong, bool) else one_line(repr(wrong), 60)
             message = f"{shown} does not fit; it must be {all_settings()[key].expected}"
-            hint = not_here.VALUES.get((key, str(wrong)), "")
-            problems.append(
-                Problem(message=message, where=layers[key].where if key in layers else "", key=key, hint=hint)
-            )
+            problems.append(Problem(message=message, where=layers[key].where if key in layers else "", key=key))
         return None
 
 

@@ -141,17 +141,17 @@ class DistributedSection(Section):
         "Where the nodes meet: HOST:PORT of the first one; empty: its name and a free port.",
         advanced=True,
     )
-    strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp"] = option(
+    strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "deepspeed-2", "deepspeed-3"] = option(
         "auto",
-        "ddp: each process has a copy; fsdp: a part; hsdp: a part of its node's copy; tp: a part of each layer; auto: "
-        "ddp, else fsdp or hsdp.",
-        memory="all but ddp split weights and optimizer state",
-        speed="fsdp sends weights twice a pass; tp waits in each layer",
+        "ddp: a copy in each process; fsdp: a part; hsdp: a part of its node's copy; tp: a part of each layer; "
+        "deepspeed-2, -3: ZeRO; auto: ddp, else fsdp or hsdp.",
+        memory="deepspeed-2 splits gradients and state, others but ddp weights too",
+        speed="fsdp, deepspeed-3 send weights twice a pass; tp waits in each layer",
     )
     cpu_offload: bool = option(
         False,
-        "Weights, gradients and optimizer state stay in the machine's memory, and the CPU updates them: with fsdp or "
-        "hsdp, on one card as well.",
+        "Weights, gradients and optimizer state stay in the machine's memory, and the CPU updates them: with fsdp, "
+        "hsdp or DeepSpeed, on one card as well.",
         memory="a card has only what computes",
         speed="all weights go to the card in each pass, gradients come back",
         advanced=True,

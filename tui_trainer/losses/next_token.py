@@ -38,6 +38,8 @@ class NextTokenLoss:
         self._transform = known or LogitTransform()
         self.chunk_tokens = chunk_tokens if known and type(_layer_of(self._head)) is nn.Linear else 0
         """Labels whose logits are there at one time; 0: all of a batch."""
+        self.always_in_chunks = False
+        """Also for fewer labels: every pass then goes the same way."""
         self._label_smoothing = label_smoothing
         self._batch: MicroBatch | None = None
         self._hidden: Tensor | None = None
@@ -107,7 +109,7 @@ class NextTokenLoss:
         hidden_Nh, places = args[0].flatten(0, -2), self._batch.places
         if len(places) < len(hidden_Nh):
             hidden_Nh = hidden_Nh.index_select(0, places)
-        if self.chunk_tokens and len(hidden_Nh) > self.chunk_tokens:
+        if self.chunk_tokens and (self.always_in_chunks or len(hidden_Nh) > self.chunk_tokens):
             # The head itself then computes one row only, which nobody reads.
             self._hidden = hidden_Nh
             hidden_Nh = hidden_Nh[:1].detach()

@@ -27,6 +27,7 @@ from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batching import TUNE, cut_batch
 from tui_trainer.planning.conflicts import disk_problems, memory_problems, setting_problems
 from tui_trainer.planning.deadline import PlannedDeadline
+from tui_trainer.planning.deepspeed_here import deepspeed_problems
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.four_bits_here import four_bit_problems
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, kernel_problems
@@ -42,6 +43,7 @@ from tui_trainer.planning.processes import (
     ON_THE_CARDS,
     ONE,
     SPLITTING,
+    ZERO_STAGES,
     Strategy,
     offload_of,
     processes_of,
@@ -244,8 +246,9 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
 
     strategy = strategy_of(loaded, group, shape, fits, offloads=offloads)
-    if strategy.value in SPLITTING:
+    if strategy.value in (*SPLITTING, *ZERO_STAGES):
         setup = replace(setup, shards=group.per_node if strategy.value == "hsdp" else processes)
+        setup = replace(setup, zero_stage=ZERO_STAGES.get(strategy.value, 0))
     elif strategy.value == BY_WIDTH:
         setup = replace(setup, widths=processes)
     tunes = config.training.per_device_train_batch_size == TUNE
@@ -258,6 +261,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
 
     cut = cut_batch(loaded, largest_fit, shares)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
+    problems += deepspeed_problems(loaded, hardware, strategy.value, setup)
     problems += fp16_problems(config, shape.model_type) + kernel_problems(loaded, hardware, target, shape)
     in_fp32 = (setup.device, setup.precision, setup.weights) == ("cuda", "fp32", "float32")
     if in_fp32 and config.model.attn_implementation in FLASH_KERNELS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,12 +17,15 @@ from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.tensor_parallel import tensor_parallel_problems
 
-Strategy = Literal["ddp", "fsdp", "hsdp", "tp"]
+Strategy = Literal["ddp", "fsdp", "hsdp", "tp", "deepspeed-2", "deepspeed-3"]
 SPLITTING: tuple[Strategy, ...] = ("fsdp", "hsdp")
 """Strategies of which a process has a part of the model: of all of them, or of those of its node."""
 BY_WIDTH: Strategy = "tp"
 """Each process has a part of every layer, and all of them the same rows."""
 NODES, STRATEGY, OFFLOAD = "distributed.nodes", "distributed.strategy", "distributed.cpu_offload"
+ZERO_STAGES: Mapping[Strategy, int] = {"deepspeed-2": 2, "deepspeed-3": 3}
+"""Strategies of DeepSpeed, by the stage of its ZeRO."""
+INSTALL_DEEPSPEED = "install it: uv pip install deepspeed"
 # Of those whose state torch splits over processes as it splits the weights.
 SPLIT_OPTIMIZERS = ("adamw_torch_fused", "sgd")
 COPIES: Planned[Strategy] = exact("ddp", "one process")
@@ -116,7 +119,7 @@ def strategy_of(
         if not fits(processes):
             return exact("fsdp", "the model does not fit beside its gradients: split it comes nearest")
         return exact("fsdp", "only a part of the model fits in a process")
-    if problems := split_problems(loaded):
+    if requested not in ZERO_STAGES and (problems := split_problems(loaded)):
         raise ConfigError(problems)
     if requested == "hsdp" and not has_nodes:
         message = "is hsdp, which needs several nodes with several processes each"
@@ -131,7 +134,7 @@ def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Plann
     reason = f"from {loaded.where(OFFLOAD)}"
     if on_card:
         return exact(True, f"{reason}: weights go to the card in each pass, and the CPU updates them")
-    return exact(strategy in SPLITTING, f"{reason}, which changes nothing on a CPU")
+    return exact(strategy in (*SPLITTING, *ZERO_STAGES), f"{reason}, which changes nothing on a CPU")
 
 
 def split_problems(loaded: LoadedConfig) -> list[Problem]:

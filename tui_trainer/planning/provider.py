@@ -25,6 +25,7 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
         "data.packing": (config.data.packing, ("auto", False)),
         PROCESSES: (config.distributed.processes, ("auto", 1)),
         "distributed.nodes": (config.distributed.nodes, (1,)),
+        "distributed.cpu_offload": (config.distributed.cpu_offload, (False,)),
     }
     return [
         loaded.problem(

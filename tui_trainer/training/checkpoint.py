@@ -30,6 +30,8 @@ from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.position import Position
 from tui_trainer.training.random_state import random_tensors, restore_random
 from tui_trainer.training.ranks import ALONE, sendable
+from tui_trainer.training.sharded_tensors import fill
+from tui_trainer.training.zero import Zero
 
 OPTIMIZER, RANDOM, POSITION = "optimizer.safetensors", "rng_state.safetensors", "position.json"
 
@@ -42,7 +44,7 @@ def save_checkpoint(
     Of a model that is split all processes call this: each writes its part, the first the rest, and what comes of it,
     or goes wrong in one of them, does so in all. `random`: the state of the generators of all processes.
     """
-    ranks = components.ranks if components.is_sharded else ALONE
+    ranks = components.ranks if components.saves_together else ALONE
     folder = ranks.by_first(partial(checkpoint_folder.begin, checkpoints, position.step))
     out = TensorWriter(folder, ranks)
     try:
@@ -75,7 +77,7 @@ def _save_rest(components: Components, position: Position, folder: Path, random:
 def _save_weights(components: Components, out: TensorWriter) -> None:
     """Whole, so that transformers and peft load them. Split ones are gathered for it, as in a forward pass."""
     method = components.method
-    weights = method.weights(components.model)
+    weights = components.weights()
     files = out.write_whole(weights, method.weights_file, in_one_file=not method.index_file, metadata={"format": "pt"})
     if len(files) > 1 and out.is_first:
         index = json.dumps(shards.index_of(files, sum(tensor.nbytes for tensor in weights.values())), indent=1)
@@ -118,14 +120,17 @@ def _parameter_of(name: str) -> str:
 
 def load_weights(folder: Path, components: Components) -> None:
     """Copy the weights of a checkpoint into the model. Raises CheckpointError when names or shapes differ."""
-    weights = components.method.weights(components.model)
+    weights = components.weights()
     with SavedTensors(shards.all_files_of(folder, components.method.weights_file)) as saved:
-        for name in saved.names & weights.keys():
+        # In one order: all processes fill what is split together.
+        for name in sorted(saved.names & weights.keys()):
             if saved.shape(name) != weights[name].shape:
                 raise CheckpointError(f"{folder.name}: {name} has another shape than in this model")
-            weights[name].copy_(saved.like(name, weights[name]))
+            fill(weights[name], saved.like(name, weights[name]))
         odd = saved.names ^ weights.keys()
     if odd:
         raise CheckpointError(
             f"{folder.name} does not have the weights of this model: {min(odd)} and {len(odd) - 1} more differ"
         )
+    if isinstance(components.replicas, Zero):
+        components.replicas.weights_were_loaded()

@@ -29,7 +29,7 @@ from tui_trainer.errors import CheckpointError
 from tui_trainer.models.files import shards
 from tui_trainer.training.optimizer import apart
 from tui_trainer.training.ranks import Ranks
-from tui_trainer.training.sharded_tensors import Box, box_of, is_in_boxes, placed_as, whole, writes_part
+from tui_trainer.training.sharded_tensors import Box, InParts, box_of, is_in_boxes, placed_as, whole, writes_part
 
 LEAST_BYTES = 64 * 1024
 """Of a file, where there is more: a few numbers are not worth a file of each process."""
@@ -61,7 +61,7 @@ class TensorWriter:
 
     def write_whole(
         self,
-        tensors: Mapping[str, Tensor],
+        tensors: Mapping[str, Tensor | InParts],
         single: str,
         *,
         in_one_file: bool = False,
@@ -104,14 +104,14 @@ class TensorWriter:
         self.files.append(file)
 
 
-def _on_host(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+def _on_host(tensors: Mapping[str, Tensor | InParts], names: Iterable[str]) -> dict[str, Tensor]:
     return apart({name: whole(tensors[name]).cpu().contiguous() for name in names})
 
 
-def divided(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def divided(tensors: Mapping[str, Tensor | InParts]) -> tuple[dict[str, Tensor | InParts], dict[str, Tensor]]:
     """(those that are written whole, those of which each process writes its part), by name: in the order of a state
     that was read from files as in any other."""
-    parts = {name: tensors[name] for name in sorted(tensors) if is_in_boxes(tensors[name])}
+    parts: dict[str, Tensor] = {name: found for name, found in sorted(tensors.items()) if is_in_boxes(found)}
     return {name: tensors[name] for name in sorted(tensors) if name not in parts}, parts
 
 
@@ -174,7 +174,7 @@ class SavedTensors:
             raise CheckpointError(f"a part of {name} is in none of the files")
         return found
 
-    def like(self, name: str, tensor: Tensor | None) -> Tensor:
+    def like(self, name: str, tensor: Tensor | InParts | None) -> Tensor:
         """As `tensor` lies in this process, where it has that shape; else whole, on the host."""
         if not isinstance(tensor, DTensor) or self.shape(name) != tensor.shape:
             return self.read(name)

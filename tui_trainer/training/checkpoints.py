@@ -46,7 +46,7 @@ class Checkpoints:
         folder = self._job.folder
         write = partial(checkpoint.save_checkpoint, folder.checkpoints, self._components, position, random=random)
         try:
-            if self._components.is_sharded:
+            if self._components.saves_together:
                 saved = write()
             else:
                 saved = ranks.by_first(partial(attempt_twice, write, self._components.device))

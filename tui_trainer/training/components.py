@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
@@ -19,7 +20,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.fused_kernels import Kernels
-from tui_trainer.planning.processes import BY_WIDTH, SPLITTING
+from tui_trainer.planning.processes import BY_WIDTH, SPLITTING, ZERO_STAGES
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
@@ -38,7 +39,10 @@ from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
+from tui_trainer.training.sharded_tensors import InParts, gather_model, whole
 from tui_trainer.training.tensor_parallel import TensorParallel
+from tui_trainer.training.zero import Zero
+from tui_trainer.training.zero_optimizer import ZeroOptimizer
 from tui_trainer.tuning import find_method
 from tui_trainer.units import format_seconds
 
@@ -62,13 +66,14 @@ class Components:
         self.tokenizer = task.load_tokenizer(config, job.data)
         # With weights on the host one process is a group as well.
         is_split = plan.strategy.value in (*SPLITTING, BY_WIDTH) and ranks.host is not None
+        stage = ZERO_STAGES.get(plan.strategy.value, 0) if ranks.host is not None else 0
         if ranks.count > 1:
             ranks.shares_rows = plan.row_shares > 1
         # What does not fit on one card is made on the host, and goes there part by part.
-        place = torch.device("cpu") if is_split else self.device
+        place = torch.device("cpu") if is_split or stage == 3 else self.device
         self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.row_share[0])
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
-        self.replicas: Replicas | Sharded | TensorParallel | None = None
+        self.replicas: Replicas | Sharded | TensorParallel | Zero | None = None
         timed = Communication(self.clock)
         if is_split and plan.strategy.value == BY_WIDTH:
             self.replicas = TensorParallel(ranks, self.device, self.model, timed)
@@ -79,6 +84,16 @@ class Components:
                 ranks, self.device, self.model, layers, self.mixed_precision, timed, copies,
                 offloads=plan.cpu_offload.value,
             )  # fmt: skip
+        if stage:
+            made = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
+            self.optimizer: RunOptimizer = made
+            layers = decoder_layers(self.model)
+            split_by_zero = partial(Zero, ranks, self.device, self.model, self.loss, made, plan, layers, timed)
+        if stage == 3:
+            self.replicas = split_by_zero()
+            if isinstance(self.loss, NextTokenLoss):
+                # DeepSpeed gathers ahead what the pass before has used, in all processes alike.
+                self.loss.always_in_chunks = True
         rows = Rows(job.data.train_path)
         layout = partial(
             Layout,
@@ -104,7 +119,8 @@ class Components:
         )
         if ranks.count > 1:
             self._require_same(job)
-        self.optimizer = RunOptimizer(self.model, config.training, lr=plan.learning_rate.value)
+        if not stage:
+            self.optimizer = RunOptimizer(self.model, config.training, lr=plan.learning_rate.value)
         if isinstance(self.replicas, TensorParallel):
             self.replicas.follow(self.optimizer)
         self.learning_rate = LR_SCHEDULES[config.training.lr_scheduler_type].learning_rate(
@@ -114,7 +130,9 @@ class Components:
         self._compile_optimizer(tell)
         if config.training.torch_compile and not compile_layers(self, tell):
             self._free_widths()
-        if ranks.count > 1 and self.replicas is None:
+        if stage == 2:
+            self.replicas = split_by_zero()
+        elif ranks.count > 1 and self.replicas is None:
             self.replicas = Replicas(ranks, self.model, self.loss, self.optimizer, timed)
         self._ahead = self._prefetcher()
 
@@ -130,13 +148,28 @@ class Components:
     @property
     def is_sharded(self) -> bool:
         """Whether each process has a part of the model: then all of them compute what one of them needs."""
-        return isinstance(self.replicas, Sharded | TensorParallel)
+        zero = self.replicas if isinstance(self.replicas, Zero) else None
+        return isinstance(self.replicas, Sharded | TensorParallel) or (zero is not None and zero.splits_weights)
+
+    @property
+    def saves_together(self) -> bool:
+        """Whether each process has a part of what a checkpoint has."""
+        return isinstance(self.replicas, Sharded | TensorParallel | Zero)
+
+    def weights(self) -> dict[str, Tensor | InParts]:
+        """What a checkpoint has of the model, by name."""
+        replicas, method = self.replicas, self.method
+        return replicas.weights(method) if isinstance(replicas, Zero) else dict(method.weights(self.model))
+
+    def gather_model(self) -> None:
+        """Make weights that are split whole in the first process. The model does not compute any more."""
+        zero = self.replicas if isinstance(self.replicas, Zero) else None
+        gather_model(self.model, zero.whole if zero else lambda p: whole(p.detach()), keep=self.ranks.is_first)
 
     def reading(self) -> AbstractContextManager[object]:
         """Around forward passes that nothing is learnt from."""
-        return (
-            self.replicas.reading() if isinstance(self.replicas, Sharded | TensorParallel) else torch.inference_mode()
-        )
+        replicas = self.replicas
+        return torch.inference_mode() if replicas is None or isinstance(replicas, Replicas) else replicas.reading()
 
     def _require_same(self, job: Job) -> None:
         layout = self.batches.layout
@@ -168,9 +201,11 @@ class Components:
             torch.cuda.empty_cache()
 
     def close(self) -> None:
-        """End the threads that make batches."""
+        """End the threads that make batches, and what DeepSpeed holds."""
         if self._ahead:
             self._ahead.close()
+        if isinstance(self.replicas, Zero):
+            self.replicas.close()
 
     def _probed_kernels(self, layout: Callable[..., Layout], rows: Rows, tell: Tell) -> Kernels:
         """Attention and fused kernels of libraries, where they compute what the model's own operations do."""

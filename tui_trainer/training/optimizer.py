@@ -15,20 +15,24 @@ from tui_trainer.errors import CheckpointError, RunError
 from tui_trainer.hardware.out_of_memory import is_out_of_memory
 from tui_trainer.optimizers import ADAFACTOR, OPTIMIZERS
 from tui_trainer.safe_text import one_line
-from tui_trainer.training.sharded_tensors import placed_as, whole
+from tui_trainer.training.sharded_tensors import InParts, placed_as, whole
 
-_SIXTEEN_BITS = (torch.bfloat16, torch.float16)
-_MASTER = "master"
+SIXTEEN_BITS = (torch.bfloat16, torch.float16)
+MASTER = "master"
+"""The last part of the name of an fp32 copy."""
 
 
 class RunOptimizer:
     """An optimizer over a model's trainable weights. Those of 16 bits have an fp32 copy, which is what is trained."""
 
-    def __init__(self, model: nn.Module, training: TrainingSection, *, lr: float) -> None:
+    def __init__(self, model: nn.Module, training: TrainingSection, *, lr: float, has_masters: bool = True) -> None:
+        """`has_masters`: whether the fp32 copies are made here."""
         self.name, self.spec = training.optim, OPTIMIZERS[training.optim]
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._masters = {
-            name: nn.Parameter(p.detach().float()) for name, p in self._named.items() if p.dtype in _SIXTEEN_BITS
+            name: nn.Parameter(p.detach().float())
+            for name, p in self._named.items()
+            if has_masters and p.dtype in SIXTEEN_BITS
         }
         self._trained = {name: self._masters.get(name, p) for name, p in self._named.items()}
         self.torch = self.spec.build(_groups(self._trained.values(), training.weight_decay), lr, training)
@@ -142,12 +146,12 @@ class RunOptimizer:
         elif bool(is_finite):
             self.torch.step()
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Mapping[str, Tensor | InParts]:
         """The state as `NAME.exp_avg`, `NAME.step`, ..., and `NAME.master` where weights have an fp32 copy.
 
         Each is in memory of its own, as safetensors wants it: bitsandbytes keeps one table for all parameters.
         """
-        found = {f"{name}.{_MASTER}": master.detach() for name, master in self._masters.items()}
+        found = {f"{name}.{MASTER}": master.detach() for name, master in self._masters.items()}
         for name, parameter in self._trained.items():
             for key, value in _in_parts(self.torch.state.get(parameter, {})).items():
                 if key not in self.spec.state_keys:
@@ -173,7 +177,7 @@ class RunOptimizer:
 
     def _load_parameter(self, name: str, state: dict[str, Tensor]) -> None:
         if name in self._masters:
-            self._load_master(name, state.pop(_MASTER, None))
+            self._load_master(name, state.pop(MASTER, None))
         # No state at all: it never had a gradient, or every step so far was passed over (fp16).
         if state and (missing := sorted(self.spec.needed_keys - state.keys())):
             raise CheckpointError(f"the optimizer state of {name} lacks {', '.join(missing)}")

@@ -61,9 +61,13 @@ _TOKENIZERS = _variable("TOKENIZERS_PARALLELISM")
 _CUDNN_ATTENTION = _Setting(torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp)
 # flash-attn does not ask torch; transformers reads this at each call of it.
 _FLASH = _variable("FLASH_ATTENTION_DETERMINISTIC")
+# It looks for a device when transformers first asks whether a model is one of its own, and tells what it found.
+_DEEPSPEED = _variable("DS_ACCELERATOR")
 _VERBOSITY = _Setting(transformers_logging.get_verbosity, transformers_logging.set_verbosity)
 _PROGRESS_BARS = _Setting(transformers_logging.is_progress_bar_enabled, _show_progress_bars)
-_ALL = (_DETERMINISTIC, _MATMULS, _CUDNN_ATTENTION, _THREADS, _TOKENIZERS, _FLASH, _VERBOSITY, _PROGRESS_BARS)
+_ALL = (
+    _DETERMINISTIC, _MATMULS, _CUDNN_ATTENTION, _THREADS, _TOKENIZERS, _FLASH, _DEEPSPEED, _VERBOSITY, _PROGRESS_BARS,
+)  # fmt: skip
 
 
 @contextmanager
@@ -86,6 +90,7 @@ def _set(plan: Plan) -> None:
     # The number of threads is part of exactness: another one sums in another order.
     _THREADS.set(plan.threads.value)
     _TOKENIZERS.set("false")
+    _DEEPSPEED.set(plan.device)
     _VERBOSITY.set(logging.ERROR)
     _PROGRESS_BARS.set(False)
     if on_gpu:

@@ -29,6 +29,7 @@ from tui_trainer.training.evaluate import evaluate
 from tui_trainer.training.recorder import peak_memory_bytes, start_peak
 from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, SAMPLE, TYPICAL, WORST
 from tui_trainer.training.session import Session
+from tui_trainer.training.sharded_tensors import whole
 from tui_trainer.training.worst_batch import largest_pass, tokens_of, train_on
 
 E = TypeVar("E", bound=Event)
@@ -168,7 +169,7 @@ class Rehearsal:
             for path in shards.files_of(saved.path, single):
                 for name, tensor in load_file(path).items():
                     names.discard(name)
-                    if not torch.equal(tensor, tensors[name].cpu()):
+                    if not torch.equal(tensor, whole(tensors[name]).cpu()):
                         raise OSError(f"{name} was read back otherwise than it was written")
             if names:
                 raise OSError(f"{min(names)} was written and is not in its file")

@@ -24,7 +24,7 @@ from tui_trainer.training.ranks import Ranks
 _BUCKET_BYTES = 25 * 2**20
 
 
-class _Loss(nn.Module):
+class LossModule(nn.Module):
     """A forward pass with its loss, as one module: whatever of the model the loss calls, it is called within it."""
 
     def __init__(self, model: nn.Module, loss: Callable[[MicroBatch], Tensor]) -> None:
@@ -49,7 +49,7 @@ class Replicas:
     ) -> None:
         self._ranks, self.communication = ranks, communication
         self._last_gradient: Any = None
-        module = _Loss(model, loss)
+        module = LossModule(model, loss)
         self._parallel: DistributedDataParallel | None = None
         self._forward: Any = module
         self._buckets: list[list[nn.Parameter]] = []

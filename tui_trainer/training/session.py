@@ -32,7 +32,6 @@ from tui_trainer.training.position import Position
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import Recorder
 from tui_trainer.training.sample import NO_MEMORY, why_no_text, write_text
-from tui_trainer.training.sharded_tensors import gather_model
 from tui_trainer.training.smaller_passes import Split, reduction, too_large
 from tui_trainer.training.step import StepReport, take_step
 
@@ -356,7 +355,7 @@ class Session:
         if self.plan.config.evaluation.early_stopping_patience and position.best_step not in (0, position.step):
             self._go_back_to_best()
         if self.components.is_sharded:
-            gather_model(self.components.model, keep=self.ranks.is_first)
+            self.components.gather_model()
         write = partial(write_final_model, self.job, self.plan, self.components, position)
         try:
             self.ranks.by_first(partial(attempt_twice, write, self.components.device))

@@ -4,6 +4,9 @@ all processes go together.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeGuard
 from zlib import crc32
 
 import torch
@@ -14,9 +17,35 @@ Box = tuple[slice, ...]
 """A part of a tensor: from where to where along each dimension."""
 
 
-def whole(tensor: Tensor) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class InParts:
+    """A tensor that DeepSpeed has in parts, by what is asked of it before it is gathered."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    gather: Callable[[], Tensor]
+    """The whole, in every process."""
+    fill: Callable[[Tensor], None] | None = None
+    """With a whole that every process has."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
+
+def whole(tensor: Tensor | InParts) -> Tensor:
     """All of a tensor in every process; one that is not sharded as it is."""
+    if isinstance(tensor, InParts):
+        return tensor.gather()
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def fill(tensor: Tensor | InParts, value: Tensor) -> None:
+    """With a whole tensor, which every process has."""
+    if not isinstance(tensor, InParts):
+        tensor.copy_(placed_as(value, tensor))
+    elif tensor.fill:
+        tensor.fill(value)
 
 
 def placed_as(value: Tensor, like: Tensor) -> Tensor:
@@ -35,7 +64,7 @@ def placed_as(value: Tensor, like: Tensor) -> Tensor:
     return on_host
 
 
-def is_in_boxes(tensor: Tensor) -> bool:
+def is_in_boxes(tensor: Tensor | InParts) -> TypeGuard[DTensor]:
     """Whether each process has one box of it. Where it was split twice along one dimension, as layers of tensor
     parallelism are by FSDP, it has several (`_StridedShard`)."""
     return (
@@ -62,13 +91,13 @@ def writes_part(tensor: DTensor, name: str) -> bool:
     return tensor.to_local().numel() > 0 and crc32(name.encode()) % copies == copy
 
 
-def gather_model(model: nn.Module, *, keep: bool) -> None:
+def gather_model(model: nn.Module, in_whole: Callable[[nn.Parameter], Tensor], *, keep: bool) -> None:
     """Make all its weights whole, on the host, where `keep`; others let them go. It does not compute any more."""
     made: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) not in made:
-                found = whole(parameter.detach())
+                found = in_whole(parameter)
                 made[id(parameter)] = nn.Parameter(
                     found.cpu() if keep else torch.empty(0), requires_grad=parameter.requires_grad
                 )

@@ -24,6 +24,7 @@ from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
 from tui_trainer.training.tensor_parallel import TensorParallel
+from tui_trainer.training.zero import Zero
 
 LossSum = Callable[[MicroBatch], Tensor]
 """Nats summed over the labels that count."""
@@ -89,7 +90,7 @@ def take_step(
     lr: float,
     max_grad_norm: float,
     ranks: Ranks = ALONE,
-    replicas: Replicas | Sharded | TensorParallel | None = None,
+    replicas: Replicas | Sharded | TensorParallel | Zero | None = None,
 ) -> StepReport:
     """Fetch a whole effective batch, accumulate its gradient, clip and update. `max_grad_norm` 0: not clipped.
 
@@ -102,11 +103,12 @@ def take_step(
     if communication:
         communication.begin()
     with communication.timed() if communication else nullcontext():
-        if isinstance(replicas, Sharded):
+        if isinstance(replicas, Sharded | Zero):
             window = replicas.in_step(window)
         tokens, input_tokens, samples, positions = ranks.sum_counts(_counts(window))
     data_seconds = perf_counter() - started
-    compute: LossSum = replicas if isinstance(replicas, Replicas) else loss_sum
+    compute: LossSum = replicas if isinstance(replicas, Replicas | Zero) else loss_sum
+    backward = replicas.backward if isinstance(replicas, Zero) else mixed_precision.backward
     divisor = replicas.scale(tokens) if replicas else tokens
     forwards: list[tuple[Any, Any]] = []
     total: Tensor | None = None
@@ -119,7 +121,7 @@ def take_step(
                     # A process without rows in this step takes part in the sum with a gradient of 0.
                     loss = loss * 0.0
             forwards.append((before, clock.mark()))
-            mixed_precision.backward(loss / divisor)
+            backward(loss / divisor)
         optimizer.collect()
         detached = loss.detach().double()
         total = detached if total is None else total + detached

@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON. What its ZeRO splits over processes, torch's FSDP2 splits here.
+"""DeepSpeed's JSON. ZeRO 2 and 3 are DeepSpeed's here as well, what ZeRO 1 splits torch's FSDP2 splits.
 
 Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19. A value "auto" there stands for one of the script beside it.
 """
@@ -9,11 +9,11 @@ from tui_trainer.importing.rules import Automatic, NotNeeded, Off, To, Why
 from tui_trainer.importing.spellings import OPTIMIZERS
 
 _OF_THE_SCRIPT = Automatic("the script beside it says it")
-_ON_THE_CARD = "all parts stay on the cards: more of them, or tuning.method = lora or qlora, take less of each"
-_SIZES = NotNeeded("torch decides what is sent at a time")
+_OFFLOADS = ("zero_optimization.offload_optimizer", "zero_optimization.offload_param")
+_SIZES = NotNeeded("what is sent at a time is reckoned from the model")
 _SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _OPTIMIZERS = {**OPTIMIZERS, **dict.fromkeys(("Adam", "AdamW"), "adamw_torch_fused")}
-_STRATEGIES = {0: "ddp", 1: "fsdp", 2: "fsdp", 3: "fsdp"}
+_STRATEGIES = {0: "ddp", 1: "fsdp", 2: "deepspeed-2", 3: "deepspeed-3"}
 
 
 def _precision(done: Conversion) -> None:
@@ -28,6 +28,22 @@ def _precision(done: Conversion) -> None:
         done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *names)
     elif found:
         done.write("training.mixed_precision", "no", *names, reason="no 16-bit format is on")
+
+
+def _offload(done: Conversion) -> None:
+    stage = done.given.get("zero_optimization.stage")
+    found = {name: value for name in _OFFLOADS if isinstance(value := done.given.get(name), dict)}
+    on = [name for name, value in found.items() if value.get("device", "none") == "cpu"]
+    off = [name for name, value in found.items() if value.get("device", "none") == "none"]
+    done.leave(Why.NOT_NEEDED, "off in the file", *off)
+    if not on:
+        return
+    if stage in (2, 3):
+        weights = ", and so do parts of weights" if stage == 3 else ""
+        reason = f"gradients and the optimizer's state stay on the host{weights}"
+        done.write("distributed.cpu_offload", True, *on, reason=reason)
+    else:
+        done.leave(Why.NOT_SUPPORTED, "only what ZeRO 2 or 3 splits stays on the host", *on)
 
 
 def _to(key: str) -> To:
@@ -53,10 +69,10 @@ IMPORTER = Importer(
             "scheduler.*": Automatic("training.warmup_steps says how long the learning rate goes up"),
             "zero_optimization.stage": To(
                 "distributed.strategy",
-                "fsdp splits weights, gradients and the optimizer's state, as ZeRO 3 does",
+                "2 and 3 by DeepSpeed, 1 by fsdp, which splits weights and gradients as well",
                 values=_STRATEGIES,
             ),
-            "zero_optimization.offload_optimizer zero_optimization.offload_param": Off(_ON_THE_CARD),
+            " ".join(_OFFLOADS): Off("parts stay on the cards or in the host's memory, none on a disk"),
             "zero_optimization.*": _SIZES,
             "bf16.* fp16.*": Automatic("the loss scale of fp16 begins high and follows what overflows"),
             "activation_checkpointing activation_checkpointing.*": Automatic(
@@ -68,5 +84,5 @@ IMPORTER = Importer(
             fp32_allreduce gradient_predivide_factor sparse_gradients""": OTHER_TOOL,
         },
     ),
-    groups=(Group(("bf16.enabled", "fp16.enabled"), _precision),),
+    groups=(Group(("bf16.enabled", "fp16.enabled"), _precision), Group(_OFFLOADS, _offload)),
 )

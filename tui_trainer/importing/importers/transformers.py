@@ -174,7 +174,7 @@ ARGUMENTS: Table = {
     "logging_nan_inf_filter": Always("a loss that is no number is shown as it is"),
     "logging_dir": NotNeeded("the journal lies in the run's folder"),
     "include_num_input_tokens_seen include_tokens_per_second": Always("tokens are counted in every step"),
-    "deepspeed": Off("its file is imported by itself; distributed.strategy = fsdp splits what ZeRO splits"),
+    "deepspeed": Off("its file is imported by itself; distributed.strategy = deepspeed-2 or -3 is what it says"),
     "fsdp": To("distributed.strategy", "layer by layer", convert=_split),
     "fsdp_*": Automatic("each layer is split, with its own gradients and optimizer state"),
     "local_rank ddp_*": NotNeeded("torchrun says it to each process"),

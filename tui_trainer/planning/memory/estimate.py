@@ -6,13 +6,15 @@ formula are measured by `dry_run`. It does not know what data preparation needs,
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.by_width import gathered_head, own_part
 from tui_trainer.planning.memory.cpu import cpu_parts
 from tui_trainer.planning.memory.gpu import gpu_parts
-from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart
+from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart, Static
 from tui_trainer.planning.memory.split import split_part
+from tui_trainer.planning.memory.zero import zero_lasting, zero_moment
 from tui_trainer.planning.training_setup import TrainingSetup
 
 _SPLIT = ("weights", "gradients", "optimizer", "update")
@@ -52,6 +54,11 @@ def memory_parts(
     if setup.device == "cuda":
         return (*gpu_parts(shape, setup, batch), *beside)
     parts = (*cpu_parts(shape, setup, batch), *beside)
+    if setup.zero_stage:
+        # There what is on the host is where it is computed with.
+        static = Static(shape, replace(setup, cpu_offload=False))
+        others = tuple(part for part in parts if part.name not in _SPLIT)
+        return (*zero_lasting(static), *zero_moment(static, others))
     return parts if setup.shards == 1 else tuple(_split(parts, shape, setup))
 
 

@@ -12,6 +12,7 @@ from tui_trainer.planning.memory.encoder_decoder import layer_of
 from tui_trainer.planning.memory.layers import Layer
 from tui_trainer.planning.memory.parts import FLOAT, Batch, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.memory.split import split_moments, split_part
+from tui_trainer.planning.memory.zero import zero_lasting, zero_moment
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import GIB
 
@@ -25,8 +26,10 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[Me
     """Peak memory of training, by part; the parts are to be added."""
     static, layer = Static(shape, setup), layer_of(shape, setup, batch.row_tokens)
     moments = _with_checkpoints(static, layer, batch) if setup.gradient_checkpointing else _plain(static, layer, batch)
-    lasting: tuple[MemoryPart, ...] = (static.weights(), static.optimizer())
-    if setup.shards > 1 or setup.cpu_offload:
+    lasting: Moment = (static.weights(), static.optimizer())
+    if setup.zero_stage:
+        lasting, moments = zero_lasting(static), tuple(zero_moment(static, moment) for moment in moments)
+    elif setup.shards > 1 or setup.cpu_offload:
         moments = split_moments(static, moments)
         lasting = () if setup.cpu_offload else tuple(split_part(part, setup.shards) for part in lasting)
     moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))

@@ -18,6 +18,7 @@ from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.fit import row_tokens
 from tui_trainer.planning.memory.parts import FLOAT, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.memory.split import split_part
+from tui_trainer.planning.memory.zero import zero_on_host
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import GIB, format_bytes
@@ -62,7 +63,9 @@ def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> lis
 def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int) -> Iterable[MemoryPart]:
     yield MemoryPart(name="libraries", bytes=LIBRARIES_BYTES, formula="torch, transformers and CUDA: an assumption")
     loading, saving = _loading(shape, setup, config), _saving(shape, setup)
-    kept = _offloaded(shape, setup) if setup.cpu_offload else ()
+    kept: tuple[MemoryPart, ...] = ()
+    if setup.cpu_offload:
+        kept = (zero_on_host(Static(shape, setup)),) if setup.zero_stage else _offloaded(shape, setup)
     at_work = (*kept, saving)
     yield from at_work if sum(part.bytes for part in at_work) >= loading.bytes else (loading,)
     if loader_workers:
@@ -81,7 +84,7 @@ def _offloaded(shape: ModelShape, setup: TrainingSetup) -> tuple[MemoryPart, ...
 
 def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
     static = Static(shape, setup)
-    if setup.shards > 1 or setup.cpu_offload or setup.widths > 1:
+    if setup.zero_stage != 2 and (setup.shards > 1 or setup.cpu_offload or setup.widths > 1):
         found = shape.parameters * static.weight_size
         return MemoryPart(name="loading", bytes=found, formula="the whole model, before it is split over the processes")
     if is_from_scratch(config):

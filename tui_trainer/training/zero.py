@@ -1,0 +1,244 @@
+"""One model whose training is split over processes by DeepSpeed: ZeRO 2 splits gradients and the optimizer's state,
+ZeRO 3 the weights as well. Either may keep its parts on the host (`distributed.cpu_offload`).
+
+DeepSpeed gathers, sums, clips and updates; the loss, the passes of a step and what is saved are those of every run.
+
+Source: deepspeed/runtime/engine.py and zero/ of DeepSpeed 0.19.8.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tui_trainer.errors import RunError
+from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.planning.memory.zero import BUCKET_NUMBERS
+from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.processes import INSTALL_DEEPSPEED, ZERO_STAGES
+from tui_trainer.training.batches import idle
+from tui_trainer.training.communication import Communication
+from tui_trainer.training.optimizer import SIXTEEN_BITS
+from tui_trainer.training.ranks import Ranks
+from tui_trainer.training.replicas import LossModule
+from tui_trainer.training.sharded_tensors import InParts
+from tui_trainer.training.zero_optimizer import ZeroOptimizer
+from tui_trainer.tuning.contract import Method
+
+
+class Zero:
+    """`zero(batch)`: the summed loss of a forward pass of this process."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        device: torch.device,
+        model: Any,
+        loss: Callable[[MicroBatch], Tensor],
+        optimizer: ZeroOptimizer,
+        plan: Plan,
+        layers: Sequence[nn.Module],
+        communication: Communication,
+    ) -> None:
+        """`layers` are gathered one after the other. With ZeRO 3 the model may be on the host: it goes to the device
+        parameter by parameter. Raises RunError where DeepSpeed cannot be loaded.
+        """
+        deepspeed = _deepspeed()
+        self._ranks, self._model, self._optimizer, self.communication = ranks, model, optimizer, communication
+        self._stage = ZERO_STAGES[plan.strategy.value]
+        module = LossModule(model, loss)
+        settings = _settings(plan, model, layers, self._stage, device)
+        with _local_rank(device):
+            if self._stage == 3:
+                for buffer in model.buffers():
+                    buffer.data = buffer.data.to(device)
+                # Before the engine, which would take the whole model to the device.
+                deepspeed.zero.Init(module=module, config_dict_or_path=settings)
+                self._gathered = deepspeed.zero.GatheredParameters
+            self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer.torch, config=settings)
+        optimizer.belongs_to(self._engine, device)
+        if self._stage == 3:
+            self._keep_head_whole()
+
+    @property
+    def splits_weights(self) -> bool:
+        """Whether every forward pass takes all processes."""
+        return self._stage == 3
+
+    def __call__(self, batch: MicroBatch) -> Tensor:
+        return self._engine(batch)  # type: ignore[no-any-return]
+
+    def in_step(self, window: Sequence[MicroBatch]) -> list[MicroBatch]:
+        """As many passes as each other process has: gradients are summed over all of them in each."""
+        (most,) = self._ranks.highest(len(window))
+        return [*window, *[idle(window[-1])] * (most - len(window))]
+
+    def summing(self, is_last: bool) -> AbstractContextManager[object]:
+        """Around the forward and backward pass of a micro-batch."""
+        self._engine.set_gradient_accumulation_boundary(is_last)
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Of a loss that is not finite the gradient is not either, so that no process takes the step."""
+        self._engine.backward(loss * (1.0 + 0.0 * loss.detach()), scale_wrt_gas=False)
+
+    def finish(self) -> None:
+        """Everything was summed in the backward passes."""
+
+    def scale(self, labels: int) -> float:
+        """What a summed loss is divided by: DeepSpeed takes the mean over the processes."""
+        return labels / self._ranks.count
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Forward passes that nothing is learnt from. Where weights are split, each is gathered where it is used."""
+        if not self.splits_weights:
+            with torch.inference_mode():
+                yield
+            return
+        # Not in inference mode: what is gathered there could not be used for training.
+        with torch.no_grad():
+            try:
+                self._gather_what_is_read(True)
+                yield
+            finally:
+                self._gather_what_is_read(False)
+
+    def weights(self, method: Method) -> dict[str, Tensor | InParts]:
+        """What a checkpoint has of the model, by name."""
+        if not self.splits_weights:
+            return dict(method.weights(self._model))
+        # What stands for a parameter meanwhile has its shape, and an address by which it is found under any name.
+        kept = [(parameter, parameter.data) for parameter in self._model.parameters()]
+        by_address: dict[int, Any] = {}
+        try:
+            for parameter, data in kept:
+                parameter.data = data.new_empty(()).expand(parameter.ds_shape)
+                by_address[parameter.data_ptr()] = parameter
+            found = method.weights(self._model)
+        finally:
+            for parameter, data in kept:
+                parameter.data = data
+        return {
+            name: self._in_parts(by_address[tensor.data_ptr()]) if tensor.data_ptr() in by_address else tensor
+            for name, tensor in found.items()
+        }
+
+    def weights_were_loaded(self) -> None:
+        """The fp32 weights follow those of the model."""
+        self._optimizer.take_weights()
+        if self.splits_weights:
+            self._gather_persistent()
+
+    def whole(self, parameter: nn.Parameter) -> Tensor:
+        """All of it, in memory of its own."""
+        if not self.splits_weights:
+            return parameter.detach().clone()
+        with self._gathered([parameter]):
+            return parameter.detach().clone()
+
+    def close(self) -> None:
+        """The model is an ordinary one again."""
+        self._engine.destroy()
+
+    def _in_parts(self, parameter: Any) -> InParts:
+        gather, fill = partial(self.whole, parameter), partial(self._fill, parameter)
+        return InParts(parameter.ds_shape, parameter.dtype, gather, fill)
+
+    def _fill(self, parameter: nn.Parameter, value: Tensor) -> None:
+        with self._gathered([parameter], modifier_rank=0):
+            parameter.data.copy_(value)
+
+    def _keep_head_whole(self) -> None:
+        """A loss in chunks reads its weight by itself, in some processes and not in others at the same time."""
+        head = self._model.get_output_embeddings()
+        kept = self._engine.optimizer.persistent_parameters
+        for parameter in head.parameters() if head is not None else ():
+            if not parameter.ds_persist:
+                parameter.ds_persist = True
+                kept.append(parameter)
+        self._gather_persistent()
+
+    def _gather_persistent(self) -> None:
+        kept = self._engine.optimizer.persistent_parameters
+        if kept:
+            kept[0].all_gather(kept)
+
+    def _gather_what_is_read(self, gather: bool) -> None:
+        """DeepSpeed does so inside of the outermost module alone, for layers that read weights of others."""
+        from deepspeed.runtime.zero.parameter_offload import ensure_zero_ordered_dict
+
+        for module in self._model.modules():
+            ensure_zero_ordered_dict(module)
+            module._parameters._in_forward = gather
+
+
+def _deepspeed() -> Any:
+    try:
+        import deepspeed
+        from deepspeed import ops
+    except ImportError as error:
+        raise RunError(
+            f"distributed.strategy needs DeepSpeed, which cannot be loaded: {error}; {INSTALL_DEEPSPEED}"
+        ) from None
+    # For sums within a CPU's memory it compiles code of its own; gloo's are those of all other runs.
+    ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+@contextmanager
+def _local_rank(device: torch.device) -> Iterator[None]:
+    """DeepSpeed takes the card of this number, and cards may be used in another order."""
+    before = os.environ.get("LOCAL_RANK")
+    os.environ["LOCAL_RANK"] = str(device.index or 0)
+    try:
+        yield
+    finally:
+        os.environ.pop("LOCAL_RANK") if before is None else os.environ.update(LOCAL_RANK=before)
+
+
+def _settings(
+    plan: Plan, model: nn.Module, layers: Sequence[nn.Module], stage: int, device: torch.device
+) -> dict[str, Any]:
+    """As its JSON. The length of a step is not in it: the end of each is told (`Zero.summing`)."""
+    parameters = list(model.parameters())
+    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    of_layer = max((sum(p.numel() for p in layer.parameters()) for layer in layers), default=0)
+    zero: dict[str, Any] = {
+        "stage": stage,
+        # It takes the memory of all of it, whatever there is to sum. Its numbers are even.
+        "reduce_bucket_size": min(BUCKET_NUMBERS, trained + trained % 2),
+        "allgather_bucket_size": BUCKET_NUMBERS,
+    }
+    if stage == 3:
+        zero |= {
+            # The next layer is gathered while one computes, and none is kept from the forward to the backward pass.
+            "stage3_prefetch_bucket_size": of_layer,
+            "stage3_max_reuse_distance": 0,
+            # Norms and biases stay whole.
+            "stage3_param_persistence_threshold": max((p.numel() for p in parameters if p.ndim < 2), default=0),
+            # It would replace a function of torch for the whole process.
+            "memory_efficient_linear": False,
+        }
+    if plan.cpu_offload.value:
+        on_host = {"device": "cpu", "pin_memory": device.type == "cuda"}
+        zero |= {"offload_optimizer": on_host} | ({"offload_param": on_host} if stage == 3 else {})
+    in_16_bits = any(parameter.dtype in SIXTEEN_BITS and parameter.requires_grad for parameter in parameters)
+    return {
+        "train_micro_batch_size_per_gpu": plan.per_device_train_batch_size.value,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": plan.config.training.max_grad_norm,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "bf16": {"enabled": in_16_bits, "check_grad_overflow": True},
+        # Gradients are summed in fp32, whatever the weights are.
+        "communication_data_type": "fp32",
+        "data_types": {"grad_accum_dtype": "fp32"},
+    }
