@@ -503,7 +503,6 @@ def test_saving_every_so_many_epochs_wants_a_number(read):
 @pytest.mark.parametrize(
     ("given", "kind"), [({"provider": "unsloth"}, "modelforge"), ({"use_unsloth": True}, "llama_factory")]
 )
-def test_unsloth_is_left_out_with_what_is_there_in_its_place(given, kind, read):
-    [left] = read({**given, "learning_rate": 1e-4}, kind).left_out
-    assert left.why is Why.NOT_YET
-    assert "Hugging Face's libraries build the model" in left.reason
+def test_unsloth_is_the_provider_of_the_model(given, kind, read):
+    imported = read({**given, "learning_rate": 1e-4}, kind)
+    assert imported.values["model.provider"] == "unsloth" and not imported.left_out

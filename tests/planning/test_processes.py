@@ -360,7 +360,7 @@ def test_layers_split_by_width_have_their_share_of_all_rows(no_disk):
 
 
 def test_layers_split_by_width_go_on_where_heads_are_divided(no_disk):
-    hardware = replace(cards_of(4, 80), memory_bytes=1024 * GIB)
+    hardware = replace(cards_of(4, 141), memory_bytes=1024 * GIB)
     plan = large(hardware, distributed__strategy="tp", training__effective_batch_size=6)
     fewer, words = in_processes(plan, hardware, 2)
     assert words == "going on in 2 processes instead of 4"

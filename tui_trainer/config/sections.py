@@ -143,10 +143,9 @@ class DistributedSection(Section):
     )
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "deepspeed-2", "deepspeed-3"] = option(
         "auto",
-        "ddp: a copy in each process; fsdp: a part; hsdp: a part of its node's copy; tp: a part of each layer; "
-        "deepspeed-2, -3: ZeRO; auto: ddp, else fsdp or hsdp.",
-        memory="deepspeed-2 splits gradients and state, others but ddp weights too",
-        speed="fsdp, deepspeed-3 send weights twice a pass; tp waits in each layer",
+        "ddp: a copy each; fsdp: a part; hsdp: a part of its node's copy; tp: a part of each layer; deepspeed-2, -3: "
+        "ZeRO; auto: ddp, else fsdp or hsdp.",
+        memory="all but ddp split the state, but deepspeed-2 weights too",
     )
     cpu_offload: bool = option(
         False,

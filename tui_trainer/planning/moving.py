@@ -25,7 +25,7 @@ from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned, exact
-from tui_trainer.planning.processes import BY_WIDTH, SPLITTING, ZERO_STAGES, cards_for, tightest
+from tui_trainer.planning.processes import BY_WIDTH, cards_for, split_over, tightest
 from tui_trainer.planning.remedies import BITSANDBYTES
 from tui_trainer.planning.tensor_parallel import split_lack
 from tui_trainer.planning.times import shape_key
@@ -126,13 +126,11 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
 
 def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
     """What each of the plan's processes has of the model and of a step's rows, which were shared by `before`."""
-    shards, stage = 1, ZERO_STAGES.get(plan.strategy.value, 0) if plan.is_group else 0
-    if plan.strategy.value in SPLITTING or stage:
-        shards = plan.processes_per_node if plan.strategy.value == "hsdp" else plan.processes.value
+    strategy = plan.strategy.value if plan.is_group else "ddp"
+    setup = split_over(setup, strategy, plan.processes.value, plan.processes_per_node)
     rows = -(-setup.most_rows * before // plan.row_shares)
-    widths = plan.processes.value if plan.strategy.value == BY_WIDTH else 1
     # Of another number of processes nothing was measured.
-    return replace(setup, shards=shards, widths=widths, zero_stage=stage, most_rows=rows, measured_peaks=())
+    return replace(setup, most_rows=rows, measured_peaks=())
 
 
 def _with_memory(

@@ -42,11 +42,10 @@ from tui_trainer.planning.processes import (
     COPIES,
     ON_THE_CARDS,
     ONE,
-    SPLITTING,
-    ZERO_STAGES,
     Strategy,
     offload_of,
     processes_of,
+    split_over,
     strategy_of,
     tightest,
 )
@@ -246,11 +245,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
 
     strategy = strategy_of(loaded, group, shape, fits, offloads=offloads)
-    if strategy.value in (*SPLITTING, *ZERO_STAGES):
-        setup = replace(setup, shards=group.per_node if strategy.value == "hsdp" else processes)
-        setup = replace(setup, zero_stage=ZERO_STAGES.get(strategy.value, 0))
-    elif strategy.value == BY_WIDTH:
-        setup = replace(setup, widths=processes)
+    setup = split_over(setup, strategy.value, processes, group.per_node)
     tunes = config.training.per_device_train_batch_size == TUNE
     key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, shares)
     setup = replace(setup, measured_peaks=measured_peaks(key))

@@ -16,6 +16,7 @@ from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.tensor_parallel import tensor_parallel_problems
+from tui_trainer.planning.training_setup import TrainingSetup
 
 Strategy = Literal["ddp", "fsdp", "hsdp", "tp", "deepspeed-2", "deepspeed-3"]
 SPLITTING: tuple[Strategy, ...] = ("fsdp", "hsdp")
@@ -125,6 +126,14 @@ def strategy_of(
         message = "is hsdp, which needs several nodes with several processes each"
         raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp: it splits over all processes"))
     return exact(requested, f"from {loaded.where(STRATEGY)}")
+
+
+def split_over(setup: TrainingSetup, strategy: Strategy, processes: int, per_node: int) -> TrainingSetup:
+    """What each process has of the model."""
+    if strategy == BY_WIDTH:
+        return replace(setup, shards=1, widths=processes, zero_stage=0)
+    shards = {"ddp": 1, "hsdp": per_node}.get(strategy, processes)
+    return replace(setup, shards=shards, widths=1, zero_stage=ZERO_STAGES.get(strategy, 0))
 
 
 def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Planned[bool]:

@@ -65,25 +65,16 @@ class Components:
         self.mixed_precision = MixedPrecision(plan.precision.value, self.device)
         self.tokenizer = task.load_tokenizer(config, job.data)
         # With weights on the host one process is a group as well.
-        is_split = plan.strategy.value in (*SPLITTING, BY_WIDTH) and ranks.host is not None
-        stage = ZERO_STAGES.get(plan.strategy.value, 0) if ranks.host is not None else 0
+        strategy = plan.strategy.value if ranks.host is not None else "ddp"
+        stage = ZERO_STAGES.get(strategy, 0)
         if ranks.count > 1:
             ranks.shares_rows = plan.row_shares > 1
         # What does not fit on one card is made on the host, and goes there part by part.
-        place = torch.device("cpu") if is_split or stage == 3 else self.device
+        place = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
         self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.row_share[0])
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
-        self.replicas: Replicas | Sharded | TensorParallel | Zero | None = None
         timed = Communication(self.clock)
-        if is_split and plan.strategy.value == BY_WIDTH:
-            self.replicas = TensorParallel(ranks, self.device, self.model, timed)
-        elif is_split:
-            layers = decoder_layers(self.model)
-            copies = plan.nodes if plan.strategy.value == "hsdp" else 1
-            self.replicas = Sharded(
-                ranks, self.device, self.model, layers, self.mixed_precision, timed, copies,
-                offloads=plan.cpu_offload.value,
-            )  # fmt: skip
+        self.replicas: Replicas | Sharded | TensorParallel | Zero | None = self._split(strategy, timed)
         if stage:
             made = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
             self.optimizer: RunOptimizer = made
@@ -135,6 +126,19 @@ class Components:
         elif ranks.count > 1 and self.replicas is None:
             self.replicas = Replicas(ranks, self.model, self.loss, self.optimizer, timed)
         self._ahead = self._prefetcher()
+
+    def _split(self, strategy: str, timed: Communication) -> Sharded | TensorParallel | None:
+        """The model in parts, before its optimizer is made; None where each process has all of it, or DeepSpeed
+        splits it."""
+        plan, ranks = self.plan, self.ranks
+        if strategy == BY_WIDTH:
+            return TensorParallel(ranks, self.device, self.model, timed)
+        if strategy not in SPLITTING:
+            return None
+        layers, copies = decoder_layers(self.model), plan.nodes if strategy == "hsdp" else 1
+        return Sharded(
+            ranks, self.device, self.model, layers, self.mixed_precision, timed, copies, offloads=plan.cpu_offload.value
+        )
 
     @property
     def pad_id(self) -> int:

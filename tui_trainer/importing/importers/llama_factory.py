@@ -82,7 +82,7 @@ IMPORTER = Importer(
             "disable_gradient_checkpointing": To(
                 "training.gradient_checkpointing", "the other way round", values={True: False, False: True}
             ),
-            "use_unsloth": To("model.provider", values={False: _OFF, True: hf.NO_UNSLOTH}),
+            "use_unsloth": To("model.provider", values={False: _OFF, True: "unsloth"}),
             "enable_liger_kernel": hf.LIGER,
             "kernel_config": hf.OWN_KERNELS,
             "pure_bf16": To("model.dtype", values={True: "bfloat16", False: _OFF}),

@@ -23,7 +23,7 @@ IMPORTER = Importer(
         {
             "task": To("task.type", convert=task_by(_TASKS)),
             "model_name": "model.model_name_or_path",
-            "provider": To("model.provider", values={"huggingface": _OUR_PROVIDER, "unsloth": hf.NO_UNSLOTH}),
+            "provider": To("model.provider", values={"huggingface": _OUR_PROVIDER, "unsloth": "unsloth"}),
             "dataset": To("data.path", convert=data_place),
             "use_4bit": hf.FOUR_BITS["load_in_4bit"],
             "use_8bit": hf.FOUR_BITS["load_in_8bit"],

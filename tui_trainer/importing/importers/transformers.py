@@ -40,9 +40,6 @@ CHAT_TEMPLATE = To(
     values={"chatml": "chatml", "llama3": "llama3"},
     otherwise=Automatic("the model's own chat template counts; task.chat_template names another"),
 )
-NO_UNSLOTH = Left(
-    Why.NOT_YET, "Hugging Face's libraries build the model; head and loss are computed in chunks, attention is fused"
-)
 
 
 def _split(given: Any) -> str:
