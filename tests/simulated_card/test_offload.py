@@ -20,6 +20,7 @@ from tui_trainer.config.sections import TrainingSection
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.clock import Clock
+from tui_trainer.training.communication import Communication
 from tui_trainer.training.compiled import decoder_layers
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
@@ -87,7 +88,9 @@ class Trained:
         model = tiny_model("llama").to(getattr(torch, dtype)).train()
         self.ranks, self.device, self.model = ranks, device, model
         self.precision = MixedPrecision("fp32", device)
-        self.replicas = Sharded(ranks, device, model, decoder_layers(model), self.precision, offloads=offloads)
+        self.replicas = Sharded(
+            ranks, device, model, decoder_layers(model), self.precision, Communication(Clock(device)), offloads=offloads
+        )
         self.loss = NextTokenLoss(model, chunk_tokens=16)
         self.optimizer = RunOptimizer(model, TrainingSection(adam_epsilon=1e-3), lr=5e-3)
         self.random = torch.Generator().manual_seed(7)

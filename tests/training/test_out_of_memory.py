@@ -29,7 +29,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.tasks.seq2seq import TASK as SEQ2SEQ
-from tui_trainer.training import attempt, checkpoint, checkpoint_folder, session
+from tui_trainer.training import attempt, checkpoint_folder, checkpoint_tensors, session
 from tui_trainer.training.checkpoint_folder import steps_saved
 from tui_trainer.training.host_memory import HostMemoryWatch
 from tui_trainer.training.session import Session
@@ -498,7 +498,7 @@ def test_answers_that_cannot_be_written_leave_the_loss_and_judge_nothing(tiny_ru
 @pytest.fixture
 def no_memory_to_save(monkeypatch):
     """`no_memory_to_save(times)`: the host has no room for the copies of the next `times` checkpoints."""
-    plain, left = checkpoint._on_host, [0]
+    plain, left = checkpoint_tensors._on_host, [0]
 
     def failing(tensors, names):
         if left[0]:
@@ -506,7 +506,7 @@ def no_memory_to_save(monkeypatch):
             raise MemoryError
         return plain(tensors, names)
 
-    monkeypatch.setattr(checkpoint, "_on_host", failing)
+    monkeypatch.setattr(checkpoint_tensors, "_on_host", failing)
     return lambda times: left.__setitem__(0, times)
 
 

@@ -95,15 +95,16 @@ def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryP
 
 
 def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
-    """Of the optimizer's state those of one parameter stay together, with its fp32 copy where it has one."""
+    """A file at a time, and no tensor is in two of them."""
     static = Static(shape, setup)
     state = static.optimizer().bytes + (FLOAT * static.trained if static.has_masters else 0)
     whole = max(state, static.trained * (FLOAT if setup.has_adapter else static.weight_size))
-    each = max(state // max(static.trained, 1), FLOAT) * min(largest_parameter(shape), static.trained)
+    largest = min(largest_parameter(shape), static.trained)
+    each = FLOAT * largest
     limit = SHARD_BYTES // setup.shards
     if setup.shards > 1:
         # Its own part of the state, and weights whole.
-        each = max(each // setup.shards, static.weight_size * min(largest_parameter(shape), static.trained))
+        each = max(each // setup.shards, static.weight_size * largest)
     shard = min(max(limit, each), whole)
-    formula = f"a shard of at most {format_bytes(limit)}, or the state of the largest parameter, twice"
+    formula = f"a shard of at most {format_bytes(limit)}, or the largest tensor, twice"
     return MemoryPart(name="saving", bytes=_SAVED_COPIES * shard, formula=formula)
