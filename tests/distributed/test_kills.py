@@ -37,9 +37,6 @@ from pathlib import Path
 sys.path.insert(0, {str(FAULTS)!r})
 import kill_sweep
 from kill_sweep import kill_self
-from tui_trainer.training import checkpoint_tensors
-# All processes write weights, few as they are.
-checkpoint_tensors.LEAST_BYTES = 0
 root = Path(sys.argv[1])
 def kill_group():
     pids = [json.loads(path.read_bytes())["pid"] for path in root.glob("logs/rank-?.json")]
@@ -48,6 +45,11 @@ def kill_group():
         os.kill(pid, signal.SIGKILL)
 def kill_agent():
     (root / "{AGENT_KILLED}").touch()
+"""
+# Of every process: all write weights, few as they are.
+ALL_WRITE = """
+from tui_trainer.training import checkpoint_tensors
+checkpoint_tensors.LEAST_BYTES = 0
 """
 AT_CHANGE = """
 watch = kill_sweep.Watch({number}, {strike})
@@ -103,7 +105,11 @@ def sweep(reference_group, tiny_run, forked_ranks):
         assert len(of_kind(whole, StepDone)) == 12
         for number, (rank, prelude) in enumerate(preludes):
             groups = len(forked_ranks.started)
-            forked_ranks.prelude = lambda group, its: STRIKES + prelude if (group, its) == (groups, rank) else ""  # noqa: B023
+
+            def of_process(group, its, struck=(groups, rank), prelude=prelude):
+                return ALL_WRITE + (STRIKES + prelude if (group, its) == struck else "")
+
+            forked_ranks.prelude = of_process
             folder, outcome = tiny_run(f"killed-{number}", SETTINGS)
             assert outcome.exit_code == 0, (rank, prelude, outcome)
             assert same(folder, whole), (rank, prelude)
