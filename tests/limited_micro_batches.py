@@ -11,7 +11,7 @@ from tui_trainer.models.child import answer_question
 from tui_trainer.training import worst_batch
 from tui_trainer.units import MIB
 
-LEFT_BYTES = 64 * MIB
+LEFT_BYTES = 80 * MIB
 
 
 class LimitedTries(worst_batch.MicroBatchTries):
