@@ -145,7 +145,7 @@ class DistributedSection(Section):
         "auto",
         "ddp: a copy each; fsdp: a part; hsdp: a part of its node's copy; tp: a part of each layer; deepspeed-2, -3: "
         "ZeRO; auto: ddp, else fsdp or hsdp.",
-        memory="all but ddp split the state, but deepspeed-2 weights too",
+        memory="fsdp, hsdp, tp, -3 split weights and state; deepspeed-2 the state",
     )
     cpu_offload: bool = option(
         False,
