@@ -134,8 +134,8 @@ def application() -> TrainerApp:
     from tui_trainer.config.load import Request
     from tui_trainer.hardware.probe import probe
     from tui_trainer.ui.app import TrainerApp
-    from tui_trainer.ui.glyphs import UNICODE
     from tui_trainer.ui.keymap import Keymap
+    from tui_trainer.ui.spans import UNICODE
     from tui_trainer.ui.workbench import Workbench
 
     hardware = replace(probe(), host=HOST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -14,16 +15,15 @@ from typing import Any
 
 import pytest
 
-from tests.programs import run_program
+from tests.programs import run_program, shared_folder
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.hardware.environment import prepare_environment
 from tui_trainer.launching import carry_out as carry_out_module
 from tui_trainer.launching.carry_out import Outcome, carry_out
 from tui_trainer.launching.start import OpenRun, load_config, open_new
-from tui_trainer.models import child
+from tui_trainer.models import answers, child
 from tui_trainer.planning import fit
-from tui_trainer.planning.memory.dry_run import DryRun
 from tui_trainer.runs.folder import RunFolder
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -94,6 +94,8 @@ def private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TUI_TRAINER_HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
+    # What architectures consist of is asked once for all tests.
+    monkeypatch.setattr(answers, "prepared_data_folder", lambda environment: shared_folder())
     return home
 
 
@@ -106,15 +108,23 @@ def forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         assert command[:3] == [sys.executable, "-P", "-m"]
         return run_program((), module=command[3], text=input, environment=env, timeout=timeout)
 
+    def ask(self: child.AnsweringChild, module: str, question: str, timeout_seconds: float) -> Any:
+        asked = json.dumps({"module": module, "question": json.loads(question)})
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+        done = run_program((), module="tui_trainer.models.answering", text=f"{asked}\n", environment=environment)
+        return child.read_answer(done.stdout)
+
     if not request.node.get_closest_marker("e2e"):
-        monkeypatch.setattr(child, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
+        monkeypatch.setattr(child, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": run}))
+        monkeypatch.setattr(child.AnsweringChild, "ask", ask)
 
 
-@pytest.fixture
-def no_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan counts the memory of families without a formula in a child that loads torch, for seconds; that is tested
-    elsewhere."""
-    monkeypatch.setattr(fit, "measure_layer", lambda *_, **__: DryRun(layer=None, reason="not counted in tests"))
+@pytest.fixture(autouse=True)
+def no_dry_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory goes by the general formula, but in tests with the mark `dry_run`: a process takes a second for each model
+    and setup."""
+    if not request.node.get_closest_marker("dry_run"):
+        monkeypatch.setattr(fit, "measure_layer", lambda *_, **__: (None, "not counted in tests"))
 
 
 @pytest.fixture
@@ -192,7 +202,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunFol
             with pytest.MonkeyPatch.context() as patch:
                 place = tmp_path_factory.mktemp(task)
                 patch.setenv("TUI_TRAINER_HOME", str(place / "home"))
-                patch.setattr(fit, "measure_layer", lambda *_, **__: DryRun(layer=None, reason="not counted in tests"))
+                patch.setattr(fit, "measure_layer", lambda *_, **__: (None, "not counted in tests"))
                 found[task] = train(place, task)
         return found[task]
 

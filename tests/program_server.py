@@ -30,7 +30,8 @@ from typing import Any
 
 LARGEST_REQUEST = 1 << 17
 LIBRARIES = """
-torch torch.nn.functional torch.optim torch.utils.checkpoint transformers transformers.modeling_utils
+torch torch.nn.functional torch.optim torch.utils.checkpoint torch._dynamo torch._subclasses.fake_tensor
+transformers transformers.modeling_utils
 transformers.models.auto.modeling_auto transformers.models.auto.tokenization_auto
 transformers.models.llama.modeling_llama transformers.tokenization_utils_tokenizers transformers.optimization
 transformers.generation.utils safetensors.torch tokenizers numpy pyarrow orjson xxhash psutil pynvml

@@ -25,6 +25,14 @@ _STARTS_WITHIN_SECONDS = 300
 _STACKS_WITHIN_SECONDS = 5
 
 
+# What architectures consist of is asked once for all tests.
+_ASKS_ONCE = """
+from pathlib import Path
+from tui_trainer.models import answers
+answers.prepared_data_folder = lambda environment: Path({folder!r})
+"""
+
+
 class Program:
     """A started program, with the part of `subprocess.Popen` that tests use."""
 
@@ -98,7 +106,7 @@ def start_program(
         "environment": dict(os.environ if environment is None else environment),
         "folder": str(folder or Path.cwd()),
         "module": module,
-        "prelude": prelude,
+        "prelude": _ASKS_ONCE.format(folder=str(shared_folder())) + prelude,
         "controlling": controlling,
         "closed": list(closed),
         "cores": list(cores) or sorted(os.sched_getaffinity(0)),
@@ -139,6 +147,12 @@ def _connect() -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(_server())
     return connection
+
+
+@cache
+def shared_folder() -> Path:
+    """One for all processes of a test run."""
+    return Path(_server()).parent
 
 
 @cache

@@ -221,7 +221,7 @@ def test_a_bad_model_is_refused_in_one_line_before_there_is_a_run(case, copied, 
 
 
 @pytest.mark.parametrize("family", first_by_default(["llama", "qwen2", "gpt2", "opt", "phi"], 2))
-def test_the_undamaged_models_would_be_trained(family, good_models, capsys, barred, no_dry_run):
+def test_the_undamaged_models_would_be_trained(family, good_models, capsys, barred):
     """The control of all cases: a good model gets past every check, and only then meets the bar."""
     assert train(good_models(family), output__name="good") == 1
     assert "tui_trainer.training.run" in capsys.readouterr().err
@@ -275,7 +275,6 @@ def test_rows_longer_than_the_learnt_positions_are_refused(good_models, capsys, 
     assert "set data.max_length = 128 or less" in told
 
 
-@pytest.mark.usefixtures("no_dry_run")
 @pytest.mark.parametrize(("family", "length"), [("gpt2", 128), ("opt", 128), ("llama", 1024)])
 def test_rows_of_a_recipe_are_cut_to_the_learnt_positions_and_that_is_told(family, length, good_models, capsys, barred):
     settings = {key: value for key, value in SETTINGS.items() if key != "data.max_length"}

@@ -110,7 +110,6 @@ def test_every_family_learns_and_its_result_loads_with_plain_libraries(family, m
     assert plan.packing.value
 
 
-@pytest.mark.usefixtures("no_dry_run")
 @pytest.mark.parametrize("family", NOT_PACKED)
 def test_families_that_mix_documents_run_unpacked(family, tune):
     folder, outcome = tune(family, changes={"training.max_steps": 3})

@@ -155,7 +155,7 @@ def test_a_long_conversation_loses_its_oldest_turns_and_keeps_the_system_prompt(
     assert "S" in text.split("user")[0] and "last" in text and "Q0 " not in text
 
 
-def test_a_base_model_answers_before_the_tuned_one(tmp_path, no_dry_run, monkeypatch, capsys):
+def test_a_base_model_answers_before_the_tuned_one(tmp_path, monkeypatch, capsys):
     save_tiny_model(tmp_path / "llama", "llama")
     changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "llama", "tuning.method": "lora"}
     run = train(tmp_path, "causal_lm", changes)

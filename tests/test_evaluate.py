@@ -57,7 +57,7 @@ def test_held_out_rows_give_what_the_run_measured_and_a_file_is_read_as_its_data
 
 
 @pytest.fixture
-def adapted(tmp_path, no_dry_run):
+def adapted(tmp_path):
     """A run with an adapter on a tiny Llama."""
     save_tiny_model(tmp_path / "llama", "llama")
     changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "llama", "tuning.method": "lora"}
@@ -109,7 +109,7 @@ def test_both_models_are_loaded_once_where_there_is_room_for_them(room, adapted,
         pytest.param("chat", "llama", marks=pytest.mark.e2e),
     ],
 )
-def test_a_fully_tuned_model_is_measured_where_its_base_is_gone(task, family, tmp_path, no_dry_run, capsys):
+def test_a_fully_tuned_model_is_measured_where_its_base_is_gone(task, family, tmp_path, capsys):
     save_tiny_model(tmp_path / family, family)
     changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / family}
     changes |= {"tuning.method": "full", "training.max_steps": 2}
@@ -138,7 +138,7 @@ def test_a_folder_of_an_export_stands_beside_its_run(adapted, capsys):
     assert evaluated(capsys, merged, "--against", adapted.name, "--rows", "3")["reference"]["name"] == "causal_lm"
 
 
-def test_a_base_model_without_a_head_for_the_labels_is_left_out(tmp_path, no_dry_run, capsys):
+def test_a_base_model_without_a_head_for_the_labels_is_left_out(tmp_path, capsys):
     save_tiny_model(tmp_path / "bert", "bert")
     changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "bert", "training.max_steps": 2}
     run = train(tmp_path, "sequence_classification", changes)

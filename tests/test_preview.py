@@ -223,7 +223,7 @@ def test_only_the_answers_of_a_talk_are_marked(capsys):
 
 def test_bad_rows_stop_the_preview_or_are_listed(capsys, monkeypatch):
     # The memory of this family is measured in a child process, and decides nothing here.
-    monkeypatch.setattr("tui_trainer.planning.plan.with_dry_run", lambda config, shape, setup, vocabulary: (setup, ""))
+    monkeypatch.setattr("tui_trainer.planning.plan.with_dry_run", lambda config, shape, setup: (setup, ""))
     rows = [{"text": f"text {n}", "label": ("joy", "anger")[n % 2]} for n in range(8)] + [{"text": "", "label": "joy"}]
     command = scratch("sequence_classification", table("rows.jsonl", rows))
     assert main(command) == 2

@@ -42,7 +42,8 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
         while thread.alive:
             thread.join(_POLL_SECONDS)
             signals.pass_on(run.folder)
-            _tell_failing_journal(run, printer)
+            if reason := run.journal.failing:
+                printer.note_once(f"the journal cannot be written ({reason}): training goes on, but is not shown here")
             # The run frees memory when it misses some; what is new is printed then.
             with suppress(MemoryError):
                 follower.show_new()
@@ -109,11 +110,6 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
         tell(f"{folder.name}: {ended}; `tui-trainer resume {folder.name}` goes on")
         return EXIT_FAILED
     return EXIT_STOPPED if follower.state.status == "stopped" else EXIT_DONE
-
-
-def _tell_failing_journal(run: OpenRun, printer: Printer) -> None:
-    if reason := run.journal.failing:
-        printer.note_once(f"the journal cannot be written ({reason}): training goes on, but is not shown here")
 
 
 class _Signals:

@@ -4,6 +4,8 @@ Paths of this machine are taken out of the texts, and nothing of the run but the
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,24 +192,18 @@ def _short(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2] if path.startswith(("/", "~", ".")) else path
 
 
-class _told:
+@contextmanager
+def _told(name: str) -> Iterator[None]:
     """huggingface_hub's errors and those of the network under it, as ours."""
+    from huggingface_hub import errors
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        from huggingface_hub import errors
-
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RunError(f"publishing {name} was stopped; the same command goes on") from None
+    except network_errors() as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, errors.HfHubHTTPError) and status in (401, 403):
-            owner = self._name.partition("/")[0]
-            raise InputError(
-                f"this account may not write to {self._name}", hint=f"log in as one that may write for {owner}"
-            ) from None
-        if isinstance(error, KeyboardInterrupt):
-            raise RunError(f"publishing {self._name} was stopped; the same command goes on") from None
-        if isinstance(error, network_errors()):
-            raise RunError(f"{self._name} could not be published: {network_reason(error)}") from None
+            hint = f"log in as one that may write for {name.partition('/')[0]}"
+            raise InputError(f"this account may not write to {name}", hint=hint) from None
+        raise RunError(f"{name} could not be published: {network_reason(error)}") from None

@@ -3,10 +3,10 @@
     python tests/benchmarks/memory_grid.py [--unlisted] [--device cuda] [--only PART OF A NAME] [--cases N] [--times K]
                                            [--calibrate]
 
---unlisted: 13 of families that no formula knows. --times 4: four times as wide, for a card; --cases 10: ten of them,
-evenly spaced; --json FILE keeps the figures. Where one fails it says so, and the others go on. --calibrate: a run with
-half the rows in a pass comes first, and a second prediction goes by its peak, as the plan does after a run or a
-rehearsal of the same model.
+--unlisted: 13 of families to which nothing was fitted. --times 4: four times as wide, for a card; --cases 10: ten of
+them, evenly spaced; --json FILE keeps the figures. Where one fails it says so, and the others go on. --calibrate: a
+run with half the rows in a pass comes first, and a second prediction goes by its peak, as the plan does after a run or
+a rehearsal of the same model.
 
 Each configuration is a child process with a small model of random weights, built from its config and trained by the
 program's own parts (loss, step, optimizer, adapters) for some steps, an evaluation between them. On a CPU resident
@@ -35,7 +35,6 @@ from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.measured_memory import NOT_ALLOCATED, corrected
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
-from tui_trainer.planning.memory.layers import has_formula
 from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
 
@@ -96,17 +95,17 @@ def compare(case: Case, device: str, state_folder: Path, calibrates: bool) -> Co
     counted = counted_parts(parts, device)
     tokens = case.rows * case.row_tokens * case.accumulation
     flops = training_flops(shape, setup, tokens=tokens, row_tokens=case.row_tokens)
-    guess = step_time(flops, shape.hidden_size, read_calibration(state_folder, "none", THREADS, "", flops), setup)
+    guess = step_time(flops, shape.hidden_size, read_calibration(state_folder, "none", "", flops), setup)
     first, rest = done["seconds"][CALIBRATION_STEPS], done["seconds"][CALIBRATION_STEPS.stop :]
-    keep_calibration(state_folder, "this", THREADS, case.name, step_seconds=median(first), flops=flops)
-    known = read_calibration(state_folder, "this", THREADS, case.name, flops)
-    predicted = step_time(flops, shape.hidden_size, known, setup).seconds
+    keep_calibration(state_folder, "this", case.name, step_seconds=median(first), flops=flops)
+    known = read_calibration(state_folder, "this", case.name, flops)
+    predicted = step_time(flops, shape.hidden_size, known, setup).value
     assert predicted is not None
     return Comparison(
         name=case.name,
         predicted_bytes=sum(counted.values()),
         measured_bytes=done["peak_bytes"],
-        guessed_seconds=guess.seconds,
+        guessed_seconds=guess.value,
         predicted_seconds=predicted,
         measured_seconds=median(rest),
         parts=counted,
@@ -115,13 +114,11 @@ def compare(case: Case, device: str, state_folder: Path, calibrates: bool) -> Co
 
 
 def completed(case: Case, setup: TrainingSetup) -> TrainingSetup:
-    """With what a dry run counts, where no formula knows the family."""
-    if has_formula(case.shape()):
-        return setup
-    found = measure_layer(case.config(), setup, case.row_tokens)
-    if found.layer is None:
-        raise ChildFailed(f"{case.name}: {found.reason}")
-    return replace(setup, counted=found.layer)
+    """With what a dry run counts."""
+    layer, why_not = measure_layer(case.config(), case.shape(), setup, case.row_tokens)
+    if layer is None:
+        raise ChildFailed(f"{case.name}: {why_not}")
+    return replace(setup, counted=layer)
 
 
 def counted_parts(parts: tuple[MemoryPart, ...], device: str) -> dict[str, int]:

@@ -1,5 +1,4 @@
-"""The configurations of `memory_grid.py`: small models of each family that has a formula for its memory, and of some
-that have none."""
+"""The configurations of `memory_grid.py`: small models of well-known families, and of some others."""
 
 from __future__ import annotations
 
@@ -276,7 +275,7 @@ CASES = (
     Case(family="bart", hidden=512, layers=3, heads=8, rows=8, row_tokens=64, answer=64, rank=16),
 )  # fmt: skip
 
-# Families that no formula knows: their layers are counted in a child, as the plan does.
+# Families to which no constant was fitted.
 UNLISTED = (
     Case(family="olmo2", hidden=384, layers=6, heads=6, rows=4, row_tokens=256),
     Case(family="gpt_neox", hidden=512, layers=6, heads=8, mlp=2048, rows=4, row_tokens=128, rank=16),

@@ -21,7 +21,6 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.targets import head_modules
-from tui_trainer.planning.memory.layers import has_formula
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
@@ -69,8 +68,7 @@ def train(case: Case, device: torch.device) -> list[float]:
 def build(case: Case, device: torch.device) -> Any:
     fields = case.config()
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    attention = {"attn_implementation": "sdpa"} if has_formula(case.shape()) else {}
-    model = auto_class(case.head).from_config(config, **attention).to(DTYPES[case.weights])
+    model = auto_class(case.head).from_config(config).to(DTYPES[case.weights])
     model.to(device)
     saved = ",".join(head_modules(case.shape())) if case.rank else ""
     tuning = TuningSection(method="lora" if case.rank else "full", r=case.rank or 1, target_modules=case.targets,

@@ -70,7 +70,7 @@ class Ours:
         parts = self._components
         report = take_step(
             lambda: parts.window(number), parts.loss, parts.optimizer, parts.mixed_precision, parts.clock,
-            lr=1e-3, max_grad_norm=1.0, ranks=parts.ranks, replicas=parts.replicas,
+            lr=1e-3, max_grad_norm=1.0, ranks=parts.ranks, together=parts.together,
         )  # fmt: skip
         return float(report.loss_sum)
 

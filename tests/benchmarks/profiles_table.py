@@ -75,7 +75,7 @@ def document() -> Iterator[str]:
     yield ""
     yield "## Plans"
     yield ""
-    yield "What `tui-trainer plan` says on each card before a step was measured there: estimates by formula. Rows are"
+    yield "What `tui-trainer plan` says on each card before a step was measured there: estimates. Rows are"
     yield f"full, {DOCUMENTS:,} documents of them. A step learns from one effective batch; its time is left out where a"
     yield "processor decides it. A machine has 64 GiB of memory of its own."
     for recipe in sorted(set(all_profiles("recipes")) - set(LEFT_OUT)):

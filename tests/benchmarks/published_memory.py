@@ -4,7 +4,7 @@
 
 Each row is a run that somebody measured on a real card, with its settings and its source. *Planned* are the plan's own
 lines of what torch allocates; *simulated* is a step of the program on tensors without numbers (`simulated_step.py`),
-which knows nothing of the formulas. Weights in 4 bits have no such step. All peaks are of what torch had allocated;
+which knows nothing of the plan. Weights in 4 bits have no such step. All peaks are of what torch had allocated;
 what its allocator could not use and CUDA's context are in none of them.
 
 The programs differ: torchtune and litgpt train 16-bit weights and adapters as they are, without copies in fp32
@@ -122,7 +122,7 @@ ROWS = (
 def planned_bytes(row: Published) -> int:
     """What the plan's lines say that torch allocates."""
     case, shape = row.case, row.case.shape()
-    setup = replace(completed(case, case.setup("cuda")), compiled=row.compiled)
+    setup = completed(case, replace(case.setup("cuda"), compiled=row.compiled))
     parts = memory_parts(
         shape, setup, micro_batch=case.rows, eval_batch=case.rows,
         row_tokens=case.row_tokens, accumulation=case.accumulation,

@@ -19,13 +19,11 @@ import torch
 from memory_grid_cases import Case
 from memory_grid_child import batch_of, build, loss_of
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import PreTrainedModel
 
 from tui_trainer.config.sections import TrainingSection
-from tui_trainer.planning.memory import dry_run_child
+from tui_trainer.models.fake_tensors import fake_tensors
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
@@ -122,12 +120,5 @@ def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = F
 @contextmanager
 def _fake_tensors() -> Iterator[None]:
     """No numbers, and nothing that would look at some: first weights, and whether a mask masks anything."""
-    setup = {"head": "sequence_classification"}
-    with (
-        FakeTensorMode(allow_non_fake_inputs=True),
-        patch.object(torch.nn.Module, "_apply", dry_run_child._convert),
-        patch.object(torch.nn.functional, "dropout", _dropout),
-        patch.object(PreTrainedModel, "initialize_weights", lambda *given, **more: None),
-        dry_run_child._without_questions_to_numbers(setup),
-    ):
+    with fake_tensors("sequence_classification"), patch.object(torch.nn.functional, "dropout", _dropout):
         yield

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -20,20 +20,21 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed import device_mesh
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from tests.benchmarks.llamas import SHAPES
 from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.models.fake_tensors import fake_tensors
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import lora_parameters, match_targets
 from tui_trainer.planning.automatic_values import GPU_LOSS_CHUNK_TOKENS
-from tui_trainer.planning.memory import dry_run_child
+from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import MemoryPart, memory_parts
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.training.clock import Clock
@@ -107,6 +108,9 @@ def planned(case: Case) -> tuple[MemoryPart, ...]:
         loss_chunk_tokens=GPU_LOSS_CHUNK_TOKENS,
         shards=case.cards,
     )
+    layer, why_not = measure_layer(config, shape, setup, case.tokens)
+    assert layer is not None, why_not
+    setup = replace(setup, counted=layer)
     return memory_parts(
         shape, setup, micro_batch=1, eval_batch=1, row_tokens=case.tokens, accumulation=case.accumulation
     )
@@ -116,7 +120,7 @@ def tracked(case: Case) -> dict[str, int]:
     """Bytes at the peak of a step, by what torch takes them for."""
     dist.init_process_group("fake", rank=0, world_size=case.cards, store=FakeStore())
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), _no_numbers():
+        with _no_numbers():
             return _tracked(case)
     finally:
         dist.destroy_process_group()
@@ -134,7 +138,7 @@ def _tracked(case: Case) -> dict[str, int]:
     loss = NextTokenLoss(model, chunk_tokens=GPU_LOSS_CHUNK_TOKENS)
     mixed_precision = MixedPrecision("bf16", device)
     timed = Communication(Clock(device))
-    replicas = Sharded(ranks, device, model, decoder_layers(model), mixed_precision, timed)
+    sharded = Sharded(ranks, device, model, decoder_layers(model), mixed_precision, timed)
     optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4)
     ids_BT = torch.zeros(1, case.tokens, dtype=torch.int64)
     batch = MicroBatch(
@@ -155,7 +159,7 @@ def _tracked(case: Case) -> dict[str, int]:
     with tracker, patch.object(optimizer, "apply", lambda *given, **more: torch.zeros(())):
         take_step(
             lambda: [batch] * case.accumulation, computed, optimizer, mixed_precision, Clock(device),
-            lr=1e-4, max_grad_norm=1.0, ranks=ranks, replicas=replicas,
+            lr=1e-4, max_grad_norm=1.0, ranks=ranks, together=sharded,
         )  # fmt: skip
     [peak] = (found for place, found in tracker.get_tracker_snapshot("peak").items() if place.type == "cpu")
     return {str(getattr(name, "value", name)): int(count) for name, count in peak.items()}
@@ -169,11 +173,7 @@ def _no_numbers() -> Iterator[None]:
         with unset_fake_temporarily():
             return device_mesh.DeviceMesh(args[0], torch.arange(prod(args[1])).view(args[1]), **more)
 
-    with (
-        patch.object(torch.nn.Module, "_apply", dry_run_child._convert),
-        patch.object(PreTrainedModel, "initialize_weights", lambda *given, **more: None),
-        patch.object(device_mesh, "init_device_mesh", mesh),
-    ):
+    with fake_tensors("causal_lm"), patch.object(device_mesh, "init_device_mesh", mesh):
         yield
 
 

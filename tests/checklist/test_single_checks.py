@@ -282,6 +282,7 @@ def test_early_stopping_keeps_its_evaluations_when_they_cost_too_much():
     assert fix and "evaluation.max_eval_rows" in fix and "evaluation.eval_steps" not in fix
 
 
+@pytest.mark.dry_run
 def test_dropout_is_weighed_in_bytes():
     verdict = look("attention", context(load_config(Request(profile="char-lm"))))
     assert verdict.status == "warn" and verdict.evidence.count("iB") == 2

@@ -40,7 +40,7 @@ def test_there_are_presets_of_both_kinds_and_each_file_is_one():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_every_preset_loads_is_planned_and_says_where_it_comes_from(path, no_dry_run):
+def test_every_preset_loads_is_planned_and_says_where_it_comes_from(path):
     about = tomllib.loads(path.read_text(encoding="utf-8"))["about"]
     assert about["title"] and (about.get("source") or about.get("summary"))
     if path.parent.name == "hardware":

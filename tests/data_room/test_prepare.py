@@ -101,7 +101,7 @@ def test_the_vocabulary_has_no_character_of_the_held_out_text_alone(data):
 @pytest.mark.parametrize("portion", [7, 32 * BATCH_ROWS, 100_000])
 def test_rows_cover_the_stream_and_each_label_once(tmp_path, tokens, portion):
     whole = np.arange(tokens, dtype=np.int32)
-    with StreamWriter(tmp_path / "rows.arrow", 16) as writer:
+    with StreamWriter(tmp_path / "rows.arrow", max_length=16) as writer:
         for start in range(0, tokens, portion):
             part = whole[start : start + portion]
             writer.add({COLUMN: (part, np.array([len(part)]))})

@@ -13,7 +13,7 @@ from tui_trainer.data.preparing.token_rows import COLUMN, Rows
 @pytest.mark.parametrize("many", [1, BATCH_ROWS - 1, BATCH_ROWS, 2 * BATCH_ROWS + 1])
 def test_a_writer_takes_many_documents_at_once(tmp_path, many):
     lengths = np.full(many, 12)
-    with DocumentWriter(tmp_path / "rows.arrow", 8) as writer:
+    with DocumentWriter(tmp_path / "rows.arrow", max_length=8) as writer:
         writer.add({COLUMN: (np.arange(12 * many, dtype=np.int32), lengths)})
         writer.add({COLUMN: (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64))})
     found = Rows(tmp_path / "rows.arrow")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.forked_ranks import ForkedRanks
+from tests.distributed.outcomes import DIES, STOPS, same, spoilt
 from tui_trainer.launching import torchrun
 from tui_trainer.runs.folder import RunFolder
 
@@ -44,5 +45,36 @@ def reference_group(forked_ranks: SimpleNamespace, reference_run: Callable[..., 
         folder = reference_run(changes)
         del forked_ranks.started[before:]
         return folder
+
+    return make
+
+
+@pytest.fixture
+def stopped_run(tiny_run: Callable[..., Any], forked_ranks: SimpleNamespace) -> Callable[..., RunFolder]:
+    """`stopped_run(name, changes)`: a run that was asked to stop at its fifth step, and has saved."""
+
+    def make(name: str, changes: dict[str, Any]) -> RunFolder:
+        number = len(forked_ranks.started)
+        forked_ranks.prelude = lambda group, rank: STOPS if group == number else ""
+        folder, outcome = tiny_run(name, changes)
+        assert outcome.exit_code == 3
+        return folder  # type: ignore[no-any-return]
+
+    return make
+
+
+@pytest.fixture
+def killed_run(
+    reference_group: Callable[..., RunFolder], tiny_run: Callable[..., Any], forked_ranks: SimpleNamespace
+) -> Callable[..., RunFolder]:
+    """`killed_run(changes, rank)`: a run that lost a process at its sixth step, which cost it no bit."""
+
+    def make(changes: dict[str, Any], killed: int) -> RunFolder:
+        whole = reference_group(changes)
+        forked_ranks.prelude = lambda group, rank: spoilt(6, DIES) if (group, rank) == (0, killed) else ""
+        folder, outcome = tiny_run("killed", changes)
+        assert outcome.exit_code == 0 and len(forked_ranks.started) == 2
+        assert same(folder, whole)
+        return folder  # type: ignore[no-any-return]
 
     return make

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.distributed.outcomes import losses
 from tests.distributed.test_every_combination import (
     LOSS,
     NORM,
@@ -19,9 +20,7 @@ from tests.distributed.test_every_combination import (
     planned,
     positions,
     train_all,
-    weights,
 )
-from tests.distributed.test_group_trouble import DIES, STOPS, losses, spoilt
 from tests.tiny_models import save_tiny_model
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import open_again
@@ -58,7 +57,7 @@ OFFLOADED = ("full", "full, three passes", "LoRA, three passes")
 
 
 @pytest.mark.parametrize("task", CASES)
-def test_two_processes_of_deepspeed_learn_what_one_process_does(tmp_path, no_dry_run, task):
+def test_two_processes_of_deepspeed_learn_what_one_process_does(tmp_path, task):
     base, alone, together = base_of(tmp_path, task) | {"data.packing": "false"}, {}, {}
     for number, (name, settings) in enumerate(CASES[task].items()):
         alone[name] = planned(tmp_path, base, f"alone-{number}", settings)
@@ -82,7 +81,7 @@ def test_two_processes_of_deepspeed_learn_what_one_process_does(tmp_path, no_dry
     assert not wrong, "\n".join(wrong)
 
 
-def test_weights_of_sixteen_bits_have_their_fp32_copies_in_parts(tmp_path, no_dry_run):
+def test_weights_of_sixteen_bits_have_their_fp32_copies_in_parts(tmp_path):
     base = base_of(tmp_path, "causal_lm") | FULL | {"model.dtype": "bfloat16", "training.mixed_precision": "no"}
     alone = planned(tmp_path, base, "alone", {})
     train_all(tmp_path, [alone], 1)
@@ -116,17 +115,8 @@ def settings_of(tmp_path, strategy, method):
 
 @pytest.mark.parametrize("strategy", STAGES)
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_a_killed_process_of_deepspeed_costs_no_bit(
-    tmp_path, reference_group, tiny_run, forked_ranks, strategy, method
-):
-    changes = settings_of(tmp_path, strategy, method)
-    whole = reference_group(changes)
-    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (0, 1) else ""
-    folder, outcome = tiny_run("killed", changes)
-    assert outcome.exit_code == 0 and len(forked_ranks.started) == 2
-    assert losses(folder) == losses(whole)
-    one, two = weights(folder), weights(whole)
-    assert one.keys() == two.keys() and all(tensor.equal(two[name]) for name, tensor in one.items())
+def test_a_killed_process_of_deepspeed_costs_no_bit(tmp_path, killed_run, strategy, method):
+    killed_run(settings_of(tmp_path, strategy, method), 1)
 
 
 def goes_on(folder, processes, strategy="ddp"):
@@ -141,14 +131,12 @@ def goes_on(folder, processes, strategy="ddp"):
 @pytest.mark.parametrize("strategies", [STAGES, STAGES[::-1]], ids=" then ".join)
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_a_run_of_deepspeed_goes_on_in_one_process_and_back(
-    tmp_path, reference_group, tiny_run, forked_ranks, monkeypatch, method, strategies
+    tmp_path, reference_group, stopped_run, forked_ranks, monkeypatch, method, strategies
 ):
     """What is saved is whole: it does not matter how the one before was split."""
     changes = settings_of(tmp_path, strategies[0], method)
     whole = reference_group(changes)
-    forked_ranks.prelude = lambda group, number: STOPS if group == 0 else ""
-    folder, outcome = tiny_run("stopped", changes)
-    assert outcome.exit_code == 3
+    folder = stopped_run("stopped", changes)
     take_step = Session.take_step
 
     def stopping(session, step):

@@ -174,7 +174,7 @@ def positions(folder):
     pytest.param(task, marks=getattr(pytest.mark, "slow" if task in LONG else "e2e"))
     for task in TASKS
 ])  # fmt: skip
-def test_any_number_of_processes_learns_what_one_does(tmp_path, no_dry_run, task):
+def test_any_number_of_processes_learns_what_one_does(tmp_path, task):
     base, found = base_of(tmp_path, task), variants(task)
     alone = {one: planned(tmp_path, base, f"alone-{n}", one.settings) for n, one in enumerate(found)}
     together = {}
@@ -192,7 +192,7 @@ def test_any_number_of_processes_learns_what_one_does(tmp_path, no_dry_run, task
 
 
 @pytest.mark.e2e
-def test_two_nodes_with_all_parts_each_learn_what_one_process_does(tmp_path, no_dry_run):
+def test_two_nodes_with_all_parts_each_learn_what_one_process_does(tmp_path):
     base, found = (
         base_of(tmp_path, "causal_lm"),
         [Variant("causal_lm", method, False, 3) for method in ("full", "lora")],

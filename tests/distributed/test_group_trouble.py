@@ -7,12 +7,11 @@ import os
 import signal
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from subprocess import PIPE, Popen
 
 import pytest
-from safetensors.torch import load_file
 
+from tests.distributed.outcomes import AT_STEP, DIES, events, losses, same, spoilt
 from tui_trainer.launching import torchrun
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import open_again
@@ -25,7 +24,6 @@ from tui_trainer.runs.events import (
     LibrariesLoaded,
     RunProblem,
     RunStarted,
-    StepDone,
 )
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter, read_all
@@ -33,58 +31,16 @@ from tui_trainer.runs.overview import overview
 from tui_trainer.runs.state import fold
 
 TWO = {"distributed.processes": 2, "training.max_steps": 12, "checkpoint.save_steps": 4}
-AT_STEP = """
-import os, signal
-from tui_trainer.training import session
-take = session.Session.take_step
-def spoilt(self, step):
-    if step == {step}:
-        {what}
-    return take(self, step)
-session.Session.take_step = spoilt
-"""
-DIES = "os.kill(os.getpid(), signal.SIGKILL)"
 NO_MEMORY = "raise session.GroupOutOfMemory('out of memory in process 1 at step 6 (planted)')"
 
 
-def spoilt(step, what):
-    return AT_STEP.format(step=step, what=what)
-
-
-STOPS = "from tui_trainer.runs import controls\n" + spoilt(
-    5, "self.ranks.is_first and controls.request(self.job.folder.control, 'stop')"
-)
-
-
-def losses(folder):
-    """Of each step, the last time that it was taken."""
-    return {event.step: event.loss_sum for event in read_all(folder.journal) if isinstance(event, StepDone)}
-
-
-def weights(folder):
-    return load_file(folder.model / "model.safetensors")
-
-
-def events(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
-
-
-def same(mine, theirs):
-    one, two = weights(mine), weights(theirs)
-    return losses(mine) == losses(theirs) and all(tensor.equal(two[name]) for name, tensor in one.items())
-
-
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.e2e)])
-def test_a_killed_process_is_told_and_the_run_goes_on_to_the_bit(reference_group, tiny_run, forked_ranks, rank):
-    whole = reference_group(TWO)
-    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (0, rank) else ""
-    folder, outcome = tiny_run("killed", TWO)
-    assert outcome.exit_code == 0 and len(forked_ranks.started) == 2
+def test_a_killed_process_is_told_and_the_run_goes_on_to_the_bit(killed_run, rank):
+    folder = killed_run(TWO, rank)
     [problem] = events(folder, RunProblem)
     assert (problem.kind, problem.step) == ("process ended", 4)
     assert f"process {rank} has ended (SIGKILL)" in problem.message and f"rank-{rank}.txt" in problem.message
     assert [event.resumed_from_step for event in events(folder, RunStarted)] == [None, 4]
-    assert same(folder, whole)
     assert fold(read_all(folder.journal)).status == "finished"
 
 
@@ -153,11 +109,9 @@ def test_requests_are_answered_by_all_at_one_step_and_change_no_loss(reference_g
     assert same(folder, plain)
 
 
-def test_a_stop_saves_and_another_number_of_processes_goes_on(reference_group, tiny_run, forked_ranks):
+def test_a_stop_saves_and_another_number_of_processes_goes_on(reference_group, stopped_run, forked_ranks):
     whole = reference_group(TWO)
-    forked_ranks.prelude = lambda group, number: STOPS if group == 0 else ""
-    folder, outcome = tiny_run("stopped", TWO)
-    assert outcome.exit_code == 3
+    folder = stopped_run("stopped", TWO)
     saved = events(folder, CheckpointSaved)[-1]
     assert saved.reason == "stopped" and saved.step in (5, 6)
     run = open_again(folder, processes=1)
@@ -167,23 +121,19 @@ def test_a_stop_saves_and_another_number_of_processes_goes_on(reference_group, t
     assert mine == pytest.approx(theirs, rel=1e-4) and mine.keys() == theirs.keys()
 
 
-def test_it_goes_on_in_as_many_as_before_to_the_bit(reference_group, tiny_run, forked_ranks):
+def test_it_goes_on_in_as_many_as_before_to_the_bit(reference_group, stopped_run):
     whole = reference_group(TWO)
-    forked_ranks.prelude = lambda group, number: STOPS if group == 0 else ""
-    folder, outcome = tiny_run("stopped", TWO)
-    assert outcome.exit_code == 3
+    folder = stopped_run("stopped", TWO)
     run = open_again(folder)
     assert run.plan.processes.value == 2 and not run.moved
-    assert carry_out(replace(run)).exit_code == 0
+    assert carry_out(run).exit_code == 0
     assert same(folder, whole)
 
 
 @pytest.mark.e2e
-def test_from_two_to_one_to_four(tiny_run, forked_ranks):
+def test_from_two_to_one_to_four(tiny_run, stopped_run):
     whole, _ = tiny_run("whole", TWO | {"training.effective_batch_size": 8})
-    forked_ranks.prelude = lambda group, number: STOPS if group == 1 else ""
-    folder, outcome = tiny_run("moving", TWO | {"training.effective_batch_size": 8})
-    assert outcome.exit_code == 3
+    folder = stopped_run("moving", TWO | {"training.effective_batch_size": 8})
     for processes in (1, 4):
         run = open_again(folder, processes=processes)
         if processes == 1:

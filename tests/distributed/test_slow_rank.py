@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from tests.distributed.test_group_trouble import events, losses
+from tests.distributed.outcomes import events, losses
 from tui_trainer.runs.events import RanksTimed, StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.slowest_rank import slowest_rank

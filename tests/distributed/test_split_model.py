@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.distributed.outcomes import events, losses, same
 from tests.distributed.test_equal_to_one_process import ACCUMULATED, CASES, LORA, MORE, UNEVEN, check_equal, train
-from tests.distributed.test_group_trouble import DIES, STOPS, events, losses, same, spoilt
 from tests.tiny_models import save_tiny_model
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching.carry_out import carry_out
@@ -58,20 +58,14 @@ SAVED = SPLIT | {"training.max_steps": 12, "checkpoint.save_steps": 4, "training
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.e2e), 1])
-def test_a_killed_process_of_a_split_model_costs_no_bit(reference_group, tiny_run, forked_ranks, rank):
-    whole = reference_group(SAVED)
-    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (0, rank) else ""
-    folder, outcome = tiny_run("killed", SAVED)
-    assert outcome.exit_code == 0 and len(forked_ranks.started) == 2
-    assert same(folder, whole)
+def test_a_killed_process_of_a_split_model_costs_no_bit(killed_run, rank):
+    killed_run(SAVED, rank)
 
 
-def test_a_split_model_goes_on_whole_and_in_copies(reference_group, tiny_run, forked_ranks):
+def test_a_split_model_goes_on_whole_and_in_copies(reference_group, stopped_run):
     """What is saved is whole: it does not matter how the one before was split."""
     whole = reference_group(SAVED)
-    forked_ranks.prelude = lambda group, number: STOPS if group == 0 else ""
-    folder, outcome = tiny_run("stopped", SAVED)
-    assert outcome.exit_code == 3
+    folder = stopped_run("stopped", SAVED)
     assert carry_out(open_again(folder, processes=1)).exit_code == 0
     assert losses(folder) == pytest.approx(losses(whole), rel=1e-4)
 

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
+from tests.distributed.outcomes import losses, same
 from tests.distributed.test_every_combination import Variant, base_of, check, planned, train_all
-from tests.distributed.test_group_trouble import DIES, STOPS, losses, same, spoilt
 from tests.tiny_models import save_tiny_model
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching.carry_out import carry_out
@@ -15,7 +15,7 @@ from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.start import open_again
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
-from tui_trainer.planning.tensor_parallel import FAMILIES
+from tui_trainer.planning.strategies import FAMILIES
 
 BY_WIDTH = {"distributed.processes": 2, "distributed.strategy": "tp"}
 
@@ -37,14 +37,14 @@ def variants(layouts=(False, True), passes=(1, 3)):
 
 
 @pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.e2e)], ids=["tied", "untied"])
-def test_layers_split_by_width_learn_what_whole_ones_do(tmp_path, no_dry_run, tied):
+def test_layers_split_by_width_learn_what_whole_ones_do(tmp_path, tied):
     model = save_tiny_model(tmp_path / "model", "llama", tie_word_embeddings=tied)
     compare(tmp_path, model, variants())
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("family", sorted(FAMILIES - {"llama"}))
-def test_other_families_are_split_by_width_alike(tmp_path, no_dry_run, family):
+def test_other_families_are_split_by_width_alike(tmp_path, family):
     """Biases, norms of the heads that a process has, soft caps."""
     compare(tmp_path, save_tiny_model(tmp_path / "model", family), variants(layouts=(False,)))
 
@@ -52,27 +52,22 @@ def test_other_families_are_split_by_width_alike(tmp_path, no_dry_run, family):
 SAVED = BY_WIDTH | {"training.max_steps": 12, "checkpoint.save_steps": 4, "training.effective_batch_size": 6}
 
 
-def test_what_was_split_by_width_goes_on_alike_or_whole(reference_group, tiny_run, forked_ranks):
+def test_what_was_split_by_width_goes_on_alike_or_whole(reference_group, stopped_run):
     """To the bit in as many processes, within rounding in one."""
     reference = reference_group(SAVED)
-    forked_ranks.prelude = lambda group, number: STOPS if group in (0, 2) else ""
-    folder, outcome = tiny_run("alike", SAVED)
-    assert outcome.exit_code == 3
+    folder = stopped_run("alike", SAVED)
     assert carry_out(open_again(folder)).exit_code == 0
     assert same(folder, reference)
-    folder, outcome = tiny_run("whole", SAVED)
-    assert outcome.exit_code == 3
+    folder = stopped_run("whole", SAVED)
     assert carry_out(open_again(folder, processes=1)).exit_code == 0
     assert losses(folder) == pytest.approx(losses(reference), rel=1e-5)
 
 
 @pytest.mark.e2e
-def test_what_was_split_by_width_goes_on_in_parts(reference_group, tiny_run, forked_ranks):
+def test_what_was_split_by_width_goes_on_in_parts(reference_group, stopped_run):
     """With another strategy, which only a changed plan can say."""
     reference = reference_group(SAVED)
-    forked_ranks.prelude = lambda group, number: STOPS if group == 0 else ""
-    folder, outcome = tiny_run("parts", SAVED)
-    assert outcome.exit_code == 3
+    folder = stopped_run("parts", SAVED)
     plan = read_plan(folder)
     write_plan_file(folder, plan.model_copy(update={"strategy": exact("fsdp", "a test")}))
     assert carry_out(open_again(folder)).exit_code == 0
@@ -81,12 +76,8 @@ def test_what_was_split_by_width_goes_on_in_parts(reference_group, tiny_run, for
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_process_of_layers_split_by_width_costs_no_bit(reference_group, tiny_run, forked_ranks, rank):
-    reference = reference_group(SAVED)
-    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (0, rank) else ""
-    folder, outcome = tiny_run("killed", SAVED)
-    assert outcome.exit_code == 0 and len(forked_ranks.started) == 2
-    assert same(folder, reference)
+def test_a_killed_process_of_layers_split_by_width_costs_no_bit(killed_run, rank):
+    killed_run(SAVED, rank)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def stand_in(tmp_path_factory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch, no_dry_run) -> Callable[..., None]:
+def machine(monkeypatch) -> Callable[..., None]:
     """A machine without a GPU, whose CPU has no bf16; `machine(flag)`: one that has the flag."""
 
     def make(*flags: str) -> None:

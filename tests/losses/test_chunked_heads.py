@@ -19,8 +19,6 @@ from tui_trainer.losses.chunked_head import chunked_head_loss
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models import logits
-from tui_trainer.models import shape as shapes
-from tui_trainer.models.families import counting
 from tui_trainer.models.logits import LogitTransform, logit_transform
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import automatic_values as choices
@@ -179,8 +177,6 @@ def test_a_plan_counts_on_chunks_exactly_where_the_loss_is_chunked(family, named
     """Also where the family is one whose logits no chunk can follow."""
     if named_otherwise:
         monkeypatch.setattr(logits, "_OTHERWISE", logits._OTHERWISE | {family})
-    # In this process, not in a child that loads torch once more.
-    monkeypatch.setattr(shapes, "count_parameters_in_child", counting._count)
     model = changed_model(family) if family in CHANGED else tiny_model(family)
     shape = shape_of(model.config.to_dict(), head="seq2seq_lm" if family in SEQ2SEQ else "causal_lm")
     card = choices.Target(device="cuda", reason="", gpu=None)

@@ -11,6 +11,7 @@ from operator import attrgetter
 
 import pytest
 
+from tests import catalogue_rows
 from tui_trainer.config.profiles import all_profiles
 from tui_trainer.models import catalogue
 from tui_trainer.models.catalogue import CatalogueEntry, all_entries, find_shape
@@ -71,7 +72,7 @@ def test_a_row_is_remade_from_a_config_json(entry, tmp_path, capsys):
         # transformers ties the head of every T5; the files of version 1.1 say that they have one of their own.
         tied = {"tie_word_embeddings": entry.config["tie_word_embeddings"]}
         (tmp_path / "config.json").write_text(json.dumps(config.to_diff_dict() | tied))
-    catalogue.main([str(tmp_path), "--name", entry.name])
+    catalogue_rows.main([str(tmp_path), "--name", entry.name])
     [(name, row)] = json.loads(capsys.readouterr().out).items()
     made = CatalogueEntry(name=name, **row)
     assert replace(made, config=entry.config) == entry
@@ -121,14 +122,14 @@ def test_a_row_names_its_page_and_is_found_by_its_name(entry):
 
 def test_a_new_row_is_put_behind_the_others_and_an_old_one_stays_where_it_is(tmp_path, monkeypatch):
     data = tmp_path / "catalogue.json"
-    monkeypatch.setattr(catalogue, "_DATA", data)
+    monkeypatch.setattr(catalogue_rows, "DATA", data)
     small = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 8, "n_layer": 1, "n_head": 2}
     (tmp_path / "config.json").write_text(
         json.dumps({**small, "n_positions": 16, "vocab_size": 32, "dtype": "float32"})
     )
     (tmp_path / "other.json").write_text(json.dumps(dict(ENTRIES[0].config)))
     paths = [str(tmp_path), str(tmp_path / "other.json")]
-    catalogue.main([*paths, "--name", "somebody/small", ENTRIES[0].name, "--license", "mit", "--gated", "--write"])
+    catalogue_rows.main([*paths, "--name", "somebody/small", ENTRIES[0].name, "--license", "mit", "--gated", "--write"])
     rows = json.loads(data.read_text())
     assert list(rows) == [*(entry.name for entry in ENTRIES), "somebody/small"]
     assert rows[ENTRIES[1].name]["config"] == ENTRIES[1].config
@@ -144,7 +145,7 @@ def test_a_new_row_is_put_behind_the_others_and_an_old_one_stays_where_it_is(tmp
 def test_a_row_that_would_lose_what_decides_its_size_is_not_made():
     config = {"model_type": "mamba", "architectures": ["MambaForCausalLM"], "hidden_size": 8, "num_hidden_layers": 1}
     with pytest.raises(ValueError, match="by the fields that are kept"):
-        catalogue.make_entry({**config, "vocab_size": 32, "state_size": 4}, "somebody/mamba")
+        catalogue_rows.make_entry({**config, "vocab_size": 32, "state_size": 4}, "somebody/mamba")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_a_row_that_would_lose_what_decides_its_size_is_not_made():
 def test_a_config_that_makes_no_row_is_named_in_one_line(text, words, tmp_path, capsys):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(SystemExit):
-        catalogue.main([str(tmp_path), "--name", "somebody/small"])
+        catalogue_rows.main([str(tmp_path), "--name", "somebody/small"])
     shown = capsys.readouterr()
     assert shown.out == ""
     last = shown.err.splitlines()[-1]
@@ -168,7 +169,7 @@ def test_a_config_that_makes_no_row_is_named_in_one_line(text, words, tmp_path, 
 
 
 def test_the_data_file_is_as_the_command_writes_it():
-    assert catalogue._DATA.read_text("utf-8") == catalogue.as_json(ENTRIES)
+    assert catalogue.DATA.read_text("utf-8") == catalogue_rows.as_json(ENTRIES)
 
 
 def test_no_name_stands_twice():

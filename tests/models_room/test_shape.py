@@ -10,11 +10,11 @@ import pytest
 from tests.models_room.conftest import VARIANTS, Tiny
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError
-from tui_trainer.models.families.layers import Linear
+from tui_trainer.models import child, counting
 from tui_trainer.models.files.headers import TensorFacts
-from tui_trainer.models.shape import FAMILIES, ModelShape, scratch_shape, shape_of
+from tui_trainer.models.modules import Linear
+from tui_trainer.models.shape import ModelShape, scratch_shape, shape_of
 from tui_trainer.planning.duration import training_flops
-from tui_trainer.planning.memory.layers import has_formula
 from tui_trainer.planning.training_setup import TrainingSetup
 
 
@@ -46,11 +46,6 @@ def headers_of(tiny: Tiny) -> dict[str, TensorFacts]:
         seen.setdefault(weight.data_ptr(), name)
     state = tiny.model.state_dict()
     return {name: TensorFacts(tuple(state[name].shape), "F32", "model.safetensors") for name in seen.values()}
-
-
-def test_every_family_has_a_variant():
-    assert {model_type for model_type, _ in VARIANTS.values()} == set(FAMILIES)
-    assert len(FAMILIES) == 18
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -88,7 +83,6 @@ def test_headers_of_an_unknown_architecture_give_its_parts(variant, make_tiny):
     tiny = make_tiny(variant)
     config = {**tiny.config, "model_type": "novel"}
     shape = shape_of(config, headers_of(tiny))
-    assert not has_formula(shape)
     assert shape.parameters == tiny.model.num_parameters()
     if variant != "gpt2":  # its matrices are stored the other way round
         assert linears_told(shape.linears) == linears_in(tiny.model)
@@ -109,9 +103,7 @@ def test_masks_and_frequencies_of_old_files_are_no_parameters(make_tiny):
     assert shape_of(tiny.config, old).parameters == tiny.model.num_parameters()
 
 
-def test_an_unknown_architecture_without_weights_is_built_in_a_child_and_kept(monkeypatch):
-    from tui_trainer.models.families import counting
-
+def test_an_architecture_is_asked_for_once_and_kept(tmp_path, monkeypatch):
     config = {
         "model_type": "olmo",
         "vocab_size": 96,
@@ -123,15 +115,20 @@ def test_an_unknown_architecture_without_weights_is_built_in_a_child_and_kept(mo
         "eos_token_id": 2,
         "pad_token_id": 1,
     }
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "other"))
     shape = shape_of(config)
     matrices = 2 * (4 * 32 * 32 + 3 * 32 * 48)
     assert shape.parameters == 96 * 32 + matrices  # its norms have no weights
-    assert shape.tied_embeddings and not has_formula(shape)
+    assert shape.tied_embeddings
     assert linears_told(shape.linears)["gate_proj", 32, 48] == 2
     assert [linear.name for linear in shape.linears if linear.is_head] == ["lm_head"]
 
-    monkeypatch.setattr(counting, "_ask_child", None)  # a second child would now be a TypeError
+    monkeypatch.setattr(child.AnsweringChild, "ask", None)  # a second question would now be a TypeError
     assert shape_of(config) == shape
+    counting.answers._known.clear()
+    assert shape_of(config) == shape
+    # Data decides the vocabulary.
+    assert shape_of({**config, "vocab_size": 100}).parameters == shape.parameters + 4 * 32
 
 
 def test_counting_runs_nothing_that_a_config_or_a_folder_brings(tmp_path, monkeypatch):
@@ -159,7 +156,7 @@ def test_counting_runs_nothing_that_a_config_or_a_folder_brings(tmp_path, monkey
 
 def test_an_architecture_that_transformers_does_not_know_is_said_so():
     config = {"model_type": "zebra", "hidden_size": 8, "num_hidden_layers": 1, "vocab_size": 9}
-    with pytest.raises(ConfigError, match=r"cannot build zebra: it does not know the architecture; a newer"):
+    with pytest.raises(ConfigError, match=r"cannot build zebra: transformers does not know the architecture; a newer"):
         shape_of(config)
 
 
@@ -195,7 +192,7 @@ def test_a_scratch_shape_is_the_model_that_its_settings_describe():
         tie_word_embeddings=True,
     )
     assert shape.parameters == LlamaForCausalLM(config).num_parameters()
-    assert has_formula(shape) and shape.tied_embeddings and shape.attention_dropout == 0
+    assert shape.tied_embeddings and shape.attention_dropout == 0
 
 
 def test_flops_are_six_for_a_weight_and_twelve_for_attention():

@@ -1,11 +1,14 @@
-"""Tiny models of the families whose memory has a formula, and what their layers really keep and make."""
+"""Tiny models of well-known families, and what a dry run counts of their layers."""
+
+from dataclasses import replace
 
 from tui_trainer.models.shape import shape_of
-from tui_trainer.planning.memory.layers import BLOCKS
+from tui_trainer.planning.memory.dry_run import measure_layer
+from tui_trainer.planning.memory.layers import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 
 ROWS, ROW_TOKENS = 2, 24
-FAMILIES = tuple(BLOCKS)
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "phi", "phi3", "gpt2")
 
 
 def config_of(family, **changes):
@@ -27,3 +30,19 @@ def setup_of(family, *, lora=False, dropout=False, targets=None, **changes):
         return TrainingSetup(**changes)
     names = tuple(sorted({linear.name for linear in shape_of(config_of(family)).linears if not linear.is_head}))
     return TrainingSetup(method="lora", lora_rank=5, lora_targets=targets or names, lora_dropout=dropout, **changes)
+
+
+def counted(config, setup=None, row_tokens=ROW_TOKENS, **shape):
+    """The setup with what a dry run counted of such a model."""
+    setup = setup or TrainingSetup()
+    if setup.counted:
+        return setup
+    layer, why_not = measure_layer(config, shape_of(config, head=setup.head, **shape), setup, row_tokens)
+    assert layer is not None, why_not
+    return replace(setup, counted=layer)
+
+
+def layer_of(config, setup=None, row_tokens=ROW_TOKENS):
+    """One layer of such a model, counted."""
+    setup = counted(config, setup, row_tokens)
+    return ModelMemory(shape_of(config, head=setup.head), setup, row_tokens)

@@ -3,52 +3,52 @@
 import pytest
 
 from tui_trainer.hardware.load import load_of_others, load_of_threads
-from tui_trainer.planning.calibration import (
-    Calibration,
-    keep_calibration,
-    read_calibration,
-)
+from tui_trainer.planning.calibration import Calibration, is_busy, keep_calibration, read_calibration
 from tui_trainer.planning.duration import step_time
+from tui_trainer.planning.kept_tables import machine_key
 
-CPU = ("some processor", 2)
+CPU = machine_key("some processor", 2)
 
 
-def keep(folder, shape, step_seconds, flops, **more):
-    keep_calibration(folder, *CPU, shape, step_seconds=step_seconds, flops=flops, **more)
+def keep(folder, shape, step_seconds, flops, machine=CPU, load=None):
+    keep_calibration(folder, machine, shape, step_seconds=step_seconds, flops=flops, busy=is_busy(load, 2))
 
 
 def test_the_same_shape_is_known_by_its_step_time(tmp_path):
     keep(tmp_path, "a", 0.5, 1e9)
-    assert read_calibration(tmp_path, *CPU, "a", 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
+    assert read_calibration(tmp_path, CPU, "a", 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
 
 
 def test_another_shape_takes_the_rate_of_the_most_similar_step(tmp_path):
     keep(tmp_path, "small", 0.1, 1e9)
     keep(tmp_path, "large", 1.0, 5e10)
-    assert read_calibration(tmp_path, *CPU, "new", 4e10) == Calibration(flops_per_second=5e10, runs=1)
+    assert read_calibration(tmp_path, CPU, "new", 4e10) == Calibration(flops_per_second=5e10, runs=1)
 
 
 def test_a_tiny_model_says_nothing_about_a_large_one(tmp_path):
     keep(tmp_path, "tiny", 0.005, 1e6)
-    assert read_calibration(tmp_path, *CPU, "large", 1e12) == Calibration()
+    assert read_calibration(tmp_path, CPU, "large", 1e12) == Calibration()
 
 
 def test_another_machine_is_another_matter(tmp_path):
     keep(tmp_path, "a", 0.5, 1e9)
-    assert read_calibration(tmp_path, "some processor", 4, "a", 1e9) == Calibration()
+    assert read_calibration(tmp_path, machine_key("some processor", 4), "a", 1e9) == Calibration()
 
 
 def test_precisions_of_one_machine_are_kept_apart(tmp_path):
-    keep_calibration(tmp_path, *CPU, "a", step_seconds=0.5, flops=1e9, precision="bf16")
-    assert read_calibration(tmp_path, *CPU, "a", 1e9) == Calibration()
-    assert read_calibration(tmp_path, *CPU, "a", 1e9, precision="bf16").step_seconds == 0.5
+    in_bf16 = machine_key("some processor", 2, "bf16")
+    keep(tmp_path, "a", 0.5, 1e9, in_bf16)
+    assert read_calibration(tmp_path, CPU, "a", 1e9) == Calibration()
+    assert read_calibration(tmp_path, in_bf16, "a", 1e9).step_seconds == 0.5
 
 
 def test_a_card_is_known_whatever_processor_it_sits_beside(tmp_path):
-    keep_calibration(tmp_path, *CPU, "a", step_seconds=0.5, flops=1e9, card_name="some card")
-    assert read_calibration(tmp_path, "another", 64, "a", 1e9, card_name="some card").step_seconds == 0.5
-    assert read_calibration(tmp_path, *CPU, "a", 1e9) == Calibration()
-    assert read_calibration(tmp_path, *CPU, "a", 1e9, card_name="another card") == Calibration()
+    keep(tmp_path, "a", 0.5, 1e9, machine_key("some processor", 2, card_name="some card"))
+    beside = machine_key("another", 64, card_name="some card")
+    assert read_calibration(tmp_path, beside, "a", 1e9).step_seconds == 0.5
+    assert read_calibration(tmp_path, CPU, "a", 1e9) == Calibration()
+    other = machine_key("some processor", 2, card_name="another card")
+    assert read_calibration(tmp_path, other, "a", 1e9) == Calibration()
 
 
 @pytest.mark.parametrize(
@@ -63,22 +63,22 @@ def test_a_card_is_known_whatever_processor_it_sits_beside(tmp_path):
 )
 def test_a_damaged_file_is_an_unmeasured_machine(tmp_path, content):
     (tmp_path / "calibration.json").write_bytes(content)
-    assert read_calibration(tmp_path, *CPU, "a", 1e9) == Calibration()
+    assert read_calibration(tmp_path, CPU, "a", 1e9) == Calibration()
     keep(tmp_path, "a", 0.5, 1e9)
-    assert read_calibration(tmp_path, *CPU, "a", 1e9).step_seconds == 0.5
+    assert read_calibration(tmp_path, CPU, "a", 1e9).step_seconds == 0.5
 
 
 def test_one_slow_run_among_others_changes_nothing(tmp_path):
     for seconds in (0.5, 3.0, 0.52, 0.51):
         keep(tmp_path, "a", seconds, 1e9)
-    found = read_calibration(tmp_path, *CPU, "a", 1e9)
+    found = read_calibration(tmp_path, CPU, "a", 1e9)
     assert (found.step_seconds, found.flops_per_second, found.runs) == (0.5, 2e9, 4)
 
 
 def test_one_impossibly_fast_run_among_many_changes_little(tmp_path):
     for seconds in (0.01, 0.5, 0.51, 0.52, 0.53, 0.5, 0.51, 0.52, 0.53, 0.54, 0.55, 0.56):
         keep(tmp_path, "a", seconds, 1e9)
-    assert read_calibration(tmp_path, *CPU, "a", 1e9).step_seconds == 0.5
+    assert read_calibration(tmp_path, CPU, "a", 1e9).step_seconds == 0.5
 
 
 def test_only_the_last_runs_of_a_shape_are_remembered(tmp_path):
@@ -86,30 +86,30 @@ def test_only_the_last_runs_of_a_shape_are_remembered(tmp_path):
         keep(tmp_path, "a", 0.5, 1e9)
     for _ in range(12):
         keep(tmp_path, "a", 0.8, 1e9)
-    found = read_calibration(tmp_path, *CPU, "a", 1e9)
+    found = read_calibration(tmp_path, CPU, "a", 1e9)
     assert (found.step_seconds, found.runs) == (0.8, 12)
 
 
 def test_runs_on_a_busy_machine_count_only_where_there_is_no_other(tmp_path):
     keep(tmp_path, "a", 0.2, 1e9, load=2.0)
-    assert read_calibration(tmp_path, *CPU, "a", 1e9).busy
+    assert read_calibration(tmp_path, CPU, "a", 1e9).busy
     keep(tmp_path, "a", 0.5, 1e9, load=0.1)
-    assert read_calibration(tmp_path, *CPU, "a", 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
+    assert read_calibration(tmp_path, CPU, "a", 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
 
 
 def test_a_similar_model_on_a_calm_machine_is_believed_before_a_busy_one(tmp_path):
     keep(tmp_path, "a", 3.0, 1e9, load=2.0)
     keep(tmp_path, "similar", 1.0, 2e9, load=0.0)
     calm = Calibration(flops_per_second=2e9, runs=1)
-    assert read_calibration(tmp_path, *CPU, "a", 1e9) == calm
-    assert read_calibration(tmp_path, *CPU, "new", 1.01e9) == calm
+    assert read_calibration(tmp_path, CPU, "a", 1e9) == calm
+    assert read_calibration(tmp_path, CPU, "new", 1.01e9) == calm
 
 
 def test_what_an_earlier_version_kept_is_one_run(tmp_path):
     content = b'{"some processor, 2 threads": {"a": {"step_seconds": 0.7, "flops": 1e9}}}'
     (tmp_path / "calibration.json").write_bytes(content)
     keep(tmp_path, "a", 0.5, 1e9)
-    found = read_calibration(tmp_path, *CPU, "a", 1e9)
+    found = read_calibration(tmp_path, CPU, "a", 1e9)
     assert (found.step_seconds, found.runs) == (0.5, 2)
 
 

@@ -1,70 +1,64 @@
-from dataclasses import asdict
-from pathlib import Path
-
 import pytest
 import torch
-from transformers import AutoConfig, masking_utils
+from transformers import AutoConfig
 
 from tests.combinations import first_by_default
-from tests.planning.families import config_of, setup_of
-from tui_trainer.config.load import Request
-from tui_trainer.launching.start import load_config
+from tests.planning.families import config_of, layer_of, setup_of
+from tui_trainer.models import child
+from tui_trainer.models.answers import Answers
+from tui_trainer.models.child import ChildFailed
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.shape import shape_of
-from tui_trainer.planning.memory import dry_run, dry_run_child
+from tui_trainer.planning.memory import dry_run
 from tui_trainer.planning.memory.dry_run import measure_layer
-from tui_trainer.planning.memory.layers import Layer, has_formula
-from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
-from tui_trainer.tasks import find_task
+from tui_trainer.planning.training_setup import TrainingSetup
 
-PROFILES = Path(__file__).parents[2] / "profiles"
+pytestmark = pytest.mark.dry_run
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path))
-    return tmp_path
+def test_a_question_is_asked_once(monkeypatch):
+    found = measure("llama", setup_of("llama", lora=True))
+    assert found[0] is not None, found[1]
+    monkeypatch.setattr(child.AnsweringChild, "ask", lambda *question: pytest.fail("the answer was not kept"))
+    dry_run.answers._known.clear()
+    assert measure("llama", setup_of("llama", lora=True)) == found
+    # Neither what no layer depends on, nor another vocabulary, nor a row of another length asks again.
+    dry_run.answers._known.clear()
+    assert measure("llama", setup_of("llama", lora=True, optim="sgd")) == found
+    assert measure("llama", setup_of("llama", lora=True), vocab_size=77) == found
+    assert measure("llama", setup_of("llama", lora=True), 20)[0] == found[0]
 
 
-def test_a_dry_run_in_a_child_agrees_with_the_formula_and_is_kept(monkeypatch):
-    config, setup = config_of("llama"), setup_of("llama", lora=True)
-    found = measure_layer(config, setup, 24)
-    assert found.layer is not None, found.reason
-    assert found.layer.kept == Layer(shape_of(config), setup, 24).kept
-    monkeypatch.setattr(dry_run, "ask_child", lambda *question: pytest.fail("the answer was not kept"))
-    assert measure_layer(config, setup, 24) == found
+def measure(family, setup, row_tokens=24, **changes):
+    config = config_of(family, **changes)
+    return measure_layer(config, shape_of(config), setup, row_tokens)
 
 
-def test_what_memory_does_not_depend_on_asks_no_second_time(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        dry_run, "ask_child", lambda *question: asked.append(question) or '{"kept": 1, "made": 3, "wide": 1}'
-    )
-    for changes in ({}, {"optim": "sgd"}, {"packed": True}):
-        found = measure_layer(config_of("llama"), setup_of("llama", **changes), 24)
-        assert found.layer == LayerBytes(kept=1, made=3, wide=1)
-    assert len(asked) == 2
+def test_a_row_of_any_length_is_found_from_those_that_were_counted(monkeypatch):
+    """Masks and scores grow with the square of it."""
+    setup = setup_of("llama", packed=True)
+    found = measure("llama", setup, 40)[0]
+    monkeypatch.setattr(dry_run, "_lengths", lambda has_answers, most: [(40, 0), (20, 0)])
+    assert measure("llama", setup, 40)[0] == found
 
 
-def test_a_model_that_transformers_does_not_know_is_not_known():
-    found = measure_layer({"model_type": "no-such-family"}, setup_of("llama"), 24)
-    assert found.layer is None
-    assert found.reason.startswith("not known: the dry run ended with: transformers does not know")
-    assert "\n" not in found.reason
+def test_what_cannot_be_counted_says_why(monkeypatch):
+    def ask(self, module, question, timeout_seconds):
+        raise ChildFailed("ended with: no memory", "no memory")
+
+    monkeypatch.setattr(child.AnsweringChild, "ask", ask)
+    found = measure("llama", setup_of("llama", lora_rank=77))
+    assert found == (None, "not known: the dry run ended with: no memory")
 
 
-def test_a_dry_run_that_takes_too_long_is_given_up():
-    found = measure_layer(config_of("llama"), setup_of("llama"), 24, timeout_seconds=0.01)
-    assert found.layer is None
-    assert "took more than" in found.reason
-
-
-@pytest.mark.parametrize("answer", ["", "{", "[]", '{"kept": 3, "made": 3}', '{"kept": null, "made": 1, "wide": 0}'])
+@pytest.mark.parametrize("answer", ["", [], [{"kept": 3, "made": 3}], {"kept": None}])
 def test_an_answer_that_is_none_is_not_known(monkeypatch, answer):
-    monkeypatch.setattr(dry_run, "ask_child", lambda *question: answer)
-    assert measure_layer(config_of("llama"), setup_of("llama"), 24).layer is None
+    monkeypatch.setattr(child.AnsweringChild, "ask", lambda *question: answer)
+    monkeypatch.setattr(dry_run, "answers", Answers(f"nobody {answer}"))
+    assert measure("llama", setup_of("llama"))[1] == "not known: the dry run gave no answer"
 
 
+_ROW, _ANSWER = 192, 160
 _SMALL = {
     "hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 200,
     "intermediate_size": 96, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
@@ -75,8 +69,10 @@ _HALVES = {
     "decoder_start_token_id": 2, "is_encoder_decoder": True,
 }  # fmt: skip
 # Attention of other kinds, experts, recurrence, and layers that differ from one another.
-UNLISTED = {
+ARCHITECTURES = {
     "olmo2": _SMALL,
+    "llama": _SMALL,
+    "phi": _SMALL,
     "gpt_neox": _SMALL,
     "gemma2": {**_SMALL, "head_dim": 16},
     "bloom": {"hidden_size": 64, "n_layer": 3, "n_head": 4, "vocab_size": 200},
@@ -90,26 +86,17 @@ UNLISTED = {
 _HEADS = {"modernbert": "sequence_classification", "m2m_100": "seq2seq_lm"}
 
 
-@pytest.fixture
-def unpatched(monkeypatch):
-    """The child changes torch and transformers, as it ends with its answer; a test goes on."""
-    monkeypatch.setattr(torch.nn.Module, "_apply", torch.nn.Module._apply)
-    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
-
-
 @pytest.mark.parametrize(
-    "family", first_by_default(["recurrent_gemma", *(name for name in UNLISTED if name != "recurrent_gemma")])
+    "family", first_by_default(["recurrent_gemma", *(name for name in ARCHITECTURES if name != "recurrent_gemma")])
 )
-def test_an_architecture_that_nobody_listed_is_counted(family, unpatched):
+def test_any_architecture_is_counted(family):
     """As much is kept as the whole model really keeps of one more row, with numbers."""
     head = _HEADS.get(family, "causal_lm")
-    config = {"model_type": family, **UNLISTED[family]}
-    setup = TrainingSetup(head=head, target_tokens=8 if head == "seq2seq_lm" else 0)
-    assert not has_formula(shape_of(config, head=head))
-    counted = dry_run_child.count(config, asdict(setup), 24)
-    layers = shape_of(config, head=head).layers
-    assert counted["kept"] == pytest.approx(_kept_of_a_row(config, head) / 24 / layers, rel=0.15)
-    assert counted["made"] >= counted["kept"]
+    config = {"model_type": family, **ARCHITECTURES[family]}
+    setup = TrainingSetup(head=head, target_tokens=_ANSWER if head == "seq2seq_lm" else 0)
+    layer = layer_of(config, setup, _ROW)
+    assert layer.counted.kept == pytest.approx(_kept_of_a_row(config, head) / _ROW / layer.shape.layers, rel=0.15)
+    assert layer.counted.made >= layer.counted.kept and layer.counted.evaluated > 0
 
 
 def _kept_of_a_row(config, head):
@@ -128,20 +115,10 @@ def _kept_of_a_row(config, head):
             kept[storage.data_ptr()] = storage
             return tensor
 
-        inputs = {"input_ids": torch.randint(3, 200, (rows, 24))}
+        inputs = {"input_ids": torch.randint(3, 200, (rows, _ROW))}
         if head == "seq2seq_lm":
-            inputs["decoder_input_ids"] = torch.randint(3, 200, (rows, 8))
+            inputs["decoder_input_ids"] = torch.randint(3, 200, (rows, _ANSWER))
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             model(**inputs, **({"use_cache": False} if head != "sequence_classification" else {}))
         found.append(sum(storage.nbytes() for key, storage in kept.items() if key not in weights))
     return found[1] - found[0]
-
-
-# The one that leaves the model to the user.
-OPEN = "finetune"
-
-
-@pytest.mark.parametrize("path", sorted(PROFILES.glob("recipes/*.toml")), ids=lambda path: path.stem)
-def test_the_first_plan_of_a_shipped_recipe_asks_no_child(path):
-    config = load_config(Request(profile=path.stem)).config
-    assert (path.stem == OPEN) or has_formula(find_task(config.task.type).model_shape(config, 1000, 3))

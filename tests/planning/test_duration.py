@@ -27,17 +27,17 @@ def matrices_at_100_gflops(monkeypatch):
 
 def test_a_step_of_this_shape_that_was_measured_is_believed_before_all_else(matrices_at_100_gflops):
     found = step_time(50e9, 128, Calibration(step_seconds=0.7, flops_per_second=1e9))
-    assert found.seconds == 0.7
+    assert found.value == 0.7
     assert "this shape" in found.reason
 
 
 def test_the_rate_of_another_shape_is_believed_before_numpy(matrices_at_100_gflops):
-    assert step_time(50e9, 128, Calibration(flops_per_second=25e9)).seconds == pytest.approx(2.0)
+    assert step_time(50e9, 128, Calibration(flops_per_second=25e9)).value == pytest.approx(2.0)
 
 
 def test_a_machine_without_any_run_is_timed_with_numpy(matrices_at_100_gflops):
     found = step_time(50e9, 150, Calibration())
-    assert found.seconds == pytest.approx(0.5 / 0.5)
+    assert found.value == pytest.approx(0.5 / 0.5)
     assert "numpy" in found.reason
 
 
@@ -61,7 +61,7 @@ def test_the_rate_of_matrix_products_is_one_that_a_processor_can_have():
 
 
 def test_bf16_on_a_cpu_is_guessed_faster_where_the_model_is_wide(matrices_at_100_gflops):
-    seconds = [step_time(50e9, 512, Calibration(), TrainingSetup(precision=name)).seconds for name in ("fp32", "bf16")]
+    seconds = [step_time(50e9, 512, Calibration(), TrainingSetup(precision=name)).value for name in ("fp32", "bf16")]
     assert seconds[0] / seconds[1] == pytest.approx(bf16_gain(512))
     assert bf16_gain(64) < 1 < bf16_gain(128) < bf16_gain(1024) < 2.2
 
@@ -72,7 +72,7 @@ def card(**rates):
 
 def test_a_card_reaches_a_share_of_its_makers_rate_and_says_so():
     found = step_time(1e15, 2048, Calibration(), TrainingSetup(device="cuda", precision="bf16"), card(bf16=100))
-    assert found.seconds == pytest.approx(10 / 0.40, rel=0.02)
+    assert found.value == pytest.approx(10 / 0.40, rel=0.02)
     assert "some card" in found.reason
     assert "a data sheet" in found.reason
 
@@ -81,9 +81,9 @@ def test_a_card_reaches_a_share_of_its_makers_rate_and_says_so():
 def test_what_the_catalogue_does_not_know_is_measured_rather_than_guessed(unknown):
     setup = TrainingSetup(device="cuda", precision="bf16")
     found = step_time(1e15, 2048, Calibration(), setup, unknown)
-    assert found.seconds is None
+    assert found.value is None
     assert "measure one step first" in found.reason
-    assert step_time(1e15, 2048, Calibration(step_seconds=3.0), setup, unknown).seconds == 3.0
+    assert step_time(1e15, 2048, Calibration(step_seconds=3.0), setup, unknown).value == 3.0
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_the_share_of_a_card_is_that_of_published_runs():
     h100 = next(card for card in CARDS if card.title == "H100 SXM")
     setup = TrainingSetup(device="cuda", precision="bf16")
     for width, utilisation in ((1536, 0.349), (2048, 0.418), (4096, 0.464)):
-        seconds = step_time(989e12, width, Calibration(), setup, h100).seconds
+        seconds = step_time(989e12, width, Calibration(), setup, h100).value
         assert 1 / seconds == pytest.approx(utilisation, rel=0.1)
 
 

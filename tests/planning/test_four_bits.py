@@ -18,6 +18,8 @@ from tui_trainer.planning.memory.parts import Static
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
 
+pytestmark = pytest.mark.dry_run
+
 RECIPE = "llama-8b-qlora"
 RTX_4070 = machine("NVIDIA GeForce RTX 4070", (8, 9), 12282)
 RTX_4090 = machine("NVIDIA GeForce RTX 4090", (8, 9), 24564)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.combinations import in_the_sweep
 from tests.models_room.headed import headed
+from tests.planning.families import counted, layer_of
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.duration import training_flops
-from tui_trainer.planning.memory import dry_run_child
 from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
-from tui_trainer.planning.memory.layers import Layer, has_formula
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
+pytestmark = pytest.mark.dry_run
+
 ROWS, ROW_TOKENS, ANSWER_TOKENS = 2, 24, 10
+HEAD = "sequence_classification"
 BERT = {
     "model_type": "bert", "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "pad_token_id": 0,
     "intermediate_size": 1024, "vocab_size": 8000, "max_position_embeddings": 128,
@@ -31,19 +33,9 @@ T5 = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def unpatched(monkeypatch):
-    """The child changes torch and transformers, as it ends with its answer; a test goes on."""
-    import torch
-    from transformers import masking_utils
-
-    monkeypatch.setattr(torch.nn.Module, "_apply", torch.nn.Module._apply)
-    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
-
-
-def counted(config, head, row_tokens=ROW_TOKENS, **changes):
-    setup = TrainingSetup(head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0, **changes)
-    return dry_run_child.count(config, asdict(setup), row_tokens)
+def kept(config, head, row_tokens=ROW_TOKENS, **changes):
+    setup = TrainingSetup(head=head, **{"target_tokens": ANSWER_TOKENS if head == "seq2seq_lm" else 0, **changes})
+    return layer_of(config, setup, row_tokens).counted.kept
 
 
 def kept_by(model, inputs):
@@ -85,23 +77,22 @@ def test_layers_keep_what_the_dry_run_counted(variant, head):
     inputs = {"input_ids": rows, "attention_mask": mask}
     if head == "seq2seq_lm":
         inputs["decoder_input_ids"] = torch.ones(ROWS, ANSWER_TOKENS, dtype=torch.int64)
-    kept = []
+    found = []
     for more in (0, 2):
         fields = {key: value for key, value in content.items() if key not in ("model_type", "layer_types")}
         config = AutoConfig.for_model(content["model_type"], **fields)
         config.num_hidden_layers = shape.layers + more
         if decoder := next((n for n in ("num_decoder_layers", "decoder_layers") if getattr(config, n, None)), ""):
             setattr(config, decoder, shape.decoder_layers * (shape.layers + more) // shape.layers)
-        kept.append(kept_by(auto_class(head).from_config(config).train(), inputs))
-    each = (kept[1] - kept[0]) / 2 / ROWS / ROW_TOKENS
-    assert counted(content, head)["kept"] == pytest.approx(each, rel=0.02)
+        found.append(kept_by(auto_class(head).from_config(config).train(), inputs))
+    each = (found[1] - found[0]) / 2 / ROWS / ROW_TOKENS
+    assert kept(content, head) == pytest.approx(each, rel=0.02)
 
 
 def test_dropout_within_attention_keeps_scores_on_a_cpu_only():
     content = headed("bert", "sequence_classification").config
     found = {
-        device: counted(content, "sequence_classification", row_tokens=40, device=device)["kept"]
-        for device in ("cpu", "cuda")
+        device: kept(content, "sequence_classification", row_tokens=40, device=device) for device in ("cpu", "cuda")
     }
     scores = 3 * 4 * shape_of(content, head="sequence_classification").attention_heads * 40
     assert found["cpu"] - found["cuda"] == pytest.approx(scores, rel=0.1)
@@ -110,18 +101,39 @@ def test_dropout_within_attention_keeps_scores_on_a_cpu_only():
 @pytest.mark.e2e
 def test_longer_answers_keep_more():
     content = headed("t5", "seq2seq_lm").config
-    short, long = (
-        dry_run_child.count(content, asdict(TrainingSetup(head="seq2seq_lm", target_tokens=n)), ROW_TOKENS)["kept"]
-        for n in (4, 40)
-    )
-    assert long > 1.5 * short
+    short, long = (layer_of(content, TrainingSetup(head="seq2seq_lm", target_tokens=n), ROW_TOKENS) for n in (4, 40))
+    assert long.counted.kept > 1.5 * short.counted.kept and long.layer_input > 1.5 * short.layer_input
 
 
-def test_a_decoder_that_classifies_has_no_formula_for_its_layers():
-    config = headed("llama-tied", "sequence_classification").config
-    assert has_formula(shape_of(config))
-    assert not has_formula(shape_of(config, head="sequence_classification"))
-    assert Layer(shape_of(config), TrainingSetup(counted=LayerBytes(kept=7, made=9)), 8).kept == 7
+def test_dropout_is_gone_in_an_evaluation():
+    content = headed("bert", "sequence_classification").config
+    plain = content | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    dropped, kept_as_it_is = (layer_of(each, TrainingSetup(head=HEAD)).counted for each in (content, plain))
+    assert dropped.evaluated == kept_as_it_is.evaluated == kept_as_it_is.made < dropped.made
+
+
+def test_the_backward_pass_holds_scores_where_attention_keeps_them():
+    """Dropout keeps them, and so does T5's table of distances while it trains."""
+    bert, t5 = headed("bert", HEAD).config, headed("t5", "seq2seq_lm").config | {"dropout_rate": 0.0}
+    assert layer_of(bert, TrainingSetup(head=HEAD)).keeps_scores
+    assert not layer_of(bert | {"attention_probs_dropout_prob": 0.0}, TrainingSetup(head=HEAD)).keeps_scores
+    answering = {"head": "seq2seq_lm", "target_tokens": ANSWER_TOKENS}
+    adapted = {"method": "lora", "lora_rank": 4, "lora_targets": ("q", "v")}
+    assert layer_of(t5, TrainingSetup(**answering)).keeps_scores
+    assert not layer_of(t5, TrainingSetup(**answering, **adapted)).keeps_scores
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("name", "head"), [("bert", "sequence_classification"), ("t5", "seq2seq_lm")])
+def test_checkpointing_keeps_one_layer_of_many(device, name, head):
+    config = headed(name, head).config | {"num_hidden_layers": 12, "num_layers": 12, "num_decoder_layers": 12}
+    answer = ANSWER_TOKENS if head == "seq2seq_lm" else 0
+    setup = counted(config, TrainingSetup(device=device, head=head, target_tokens=answer), 64)
+    plain, saved = (
+        total_bytes(memory_parts(shape_of(config, head=head), replace(setup, gradient_checkpointing=on),
+                                 micro_batch=64, eval_batch=1, row_tokens=64)) for on in (False, True)
+    )  # fmt: skip
+    assert saved < plain
 
 
 def logits_bytes(config, head, labels=0, target_tokens=0):
@@ -170,7 +182,8 @@ def test_adapters_named_by_their_path_are_part_of_the_operations():
 def test_the_peak_on_a_cpu_is_within_a_fifth_of_the_plan(config, head, answer):
     rows, row_tokens = 16, 128
     setup = TrainingSetup(head=head, target_tokens=answer)
-    parts = memory_parts(shape_of(config, head=head), setup, micro_batch=rows, eval_batch=rows, row_tokens=row_tokens)
+    parts = memory_parts(shape_of(config, head=head), counted(config, setup, row_tokens), micro_batch=rows,
+                         eval_batch=rows, row_tokens=row_tokens)  # fmt: skip
     question = {"config": config, "head": head, "rows": rows, "row_tokens": row_tokens, "answer": answer}
     child = Path(__file__).with_name("peak_of_heads.py")
     done = subprocess.run([sys.executable, child, json.dumps(question)], capture_output=True, text=True, check=True)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.planning.families import config_of, setup_of
+from tests.planning.families import config_of, counted, setup_of
 from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.models.four_bits import FourBits
@@ -17,6 +17,8 @@ from tui_trainer.planning.memory.parts import Static
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 from tui_trainer.tuning import find_method
 
+pytestmark = pytest.mark.dry_run
+
 WIDE = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
         "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
         "tie_word_embeddings": True}  # fmt: skip
@@ -25,8 +27,9 @@ GIB = 2**30
 
 
 def parts(setup=None, *, micro_batch=4, eval_batch=4, row_tokens=32, config=None, **more):
-    found = memory_parts(shape_of(config or config_of("llama")), setup, micro_batch=micro_batch, eval_batch=eval_batch,
-                         row_tokens=row_tokens, **more)  # fmt: skip
+    config = config or config_of("llama")
+    found = memory_parts(shape_of(config), counted(config, setup, row_tokens), micro_batch=micro_batch,
+                         eval_batch=eval_batch, row_tokens=row_tokens, **more)  # fmt: skip
     return {part.name: part.bytes for part in found}
 
 
@@ -49,7 +52,8 @@ def test_no_part_is_negative_and_the_total_is_their_sum(device):
 
 
 def test_without_a_setup_all_weights_train_in_fp32_on_a_cpu():
-    assert parts(None) == parts(TrainingSetup())
+    shape, rows = shape_of(config_of("llama")), {"micro_batch": 4, "eval_batch": 4, "row_tokens": 32}
+    assert memory_parts(shape, **rows) == memory_parts(shape, TrainingSetup(), **rows)
 
 
 def test_twice_the_rows_keep_twice_the_activations_and_leave_the_weights_alone():

@@ -307,6 +307,7 @@ def test_the_machine_has_to_have_room_for_what_cards_have_not(no_disk):
         offloaded(replace(cards_of(1, 24), memory_bytes=96 * GIB))
 
 
+@pytest.mark.dry_run
 def test_parts_on_the_host_are_those_of_all_processes_together(no_disk):
     one, two = (offloaded(replace(cards_of(count, 24), memory_bytes=1024 * GIB)) for count in (1, 2))
 

@@ -13,12 +13,13 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.catalogue import CARDS, find_card
 from tui_trainer.hardware.diagnosis import training_device
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
+from tui_trainer.models import child
 from tui_trainer.models.catalogue import find_shape
-from tui_trainer.planning import fit
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.hardware_match import choose_hardware_profile, match_problems, specificity, why_it_matches
-from tui_trainer.planning.memory.dry_run import DryRun
 from tui_trainer.tasks.contract import DataFacts
+
+pytestmark = pytest.mark.dry_run
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -267,9 +268,9 @@ OVERFLOW_IN_FP16 = ("t5-summarisation", "flan-t5-qa", "signature-summaries")
 
 
 @pytest.fixture(autouse=True)
-def no_dry_run(monkeypatch):
-    """Children that load torch to count a layer: seconds for each machine, and tested elsewhere."""
-    monkeypatch.setattr(fit, "measure_layer", lambda *args, **kwargs: DryRun(layer=None, reason="not counted in tests"))
+def no_child(monkeypatch):
+    """What the first plan of a recipe asks is shipped: `tests/ship_answers.py` wrote it."""
+    monkeypatch.setattr(child.AnsweringChild, "ask", lambda *asked: pytest.fail(f"not shipped: {asked[1:3]}"))
 
 
 @pytest.fixture
@@ -299,16 +300,6 @@ def test_every_recipe_is_planned_on_the_machine_of_every_hardware_profile(recipe
     memory = hardware.gpus[0].memory_bytes if on_card else hardware.memory_bytes
     assert 0 < plan.memory_bytes.value <= memory
     assert plan.step_seconds.value > 0
-
-
-@pytest.mark.parametrize(
-    "recipe", ["docstring-topics", "signature-summaries", "ner", "tamil-bert", "bart-summarisation"]
-)
-def test_encoders_are_planned_without_a_child_process(recipe, endless_disk, monkeypatch):
-    monkeypatch.setattr(fit, "measure_layer", None)  # a child would now be a TypeError
-    hardware = machine_of("cpu")
-    plan = planning.make(loaded_on(hardware, recipe), hardware, FACTS)
-    assert plan.memory_bytes.reason == "the sum of the parts, at the peak of a step"
 
 
 @pytest.mark.parametrize("name", sorted(set(HARDWARE) - {"cpu", "k80"}))

@@ -20,7 +20,7 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def run_on_card(tmp_path, models, no_dry_run):
+def run_on_card(tmp_path, models):
     """`run_on_card(task, settings, layout, folder=...)`: carries a run out, or one that was begun to its end; (the
     card, the run's folder, why it failed with its traceback)."""
 

@@ -88,7 +88,7 @@ class Trained:
         model = tiny_model("llama").to(getattr(torch, dtype)).train()
         self.ranks, self.device, self.model = ranks, device, model
         self.precision = MixedPrecision("fp32", device)
-        self.replicas = Sharded(
+        self.together = Sharded(
             ranks, device, model, decoder_layers(model), self.precision, Communication(Clock(device)), offloads=offloads
         )
         self.loss = NextTokenLoss(model, chunk_tokens=16)
@@ -106,7 +106,7 @@ class Trained:
     def step(self):
         return take_step(
             lambda: [self.batch() for _ in range(PASSES)], self.loss, self.optimizer, self.precision,
-            Clock(self.device), lr=5e-3, max_grad_norm=1.0, ranks=self.ranks, replicas=self.replicas,
+            Clock(self.device), lr=5e-3, max_grad_norm=1.0, ranks=self.ranks, together=self.together,
         )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype)
     alone = Trained(group, CPU, dtype, offloads=False)
     expected = [(float(report.loss_sum), float(report.grad_norm)) for report in (alone.step() for _ in range(STEPS))]
     held_out = alone.batch()
-    with alone.replicas.reading():
+    with alone.together.reading():
         expected_loss = float(alone.loss(held_out))
     with card_with_streams():
         trained = Trained(group, CUDA, dtype, offloads=True)
@@ -126,7 +126,7 @@ def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype)
             report = trained.step()
             assert report.loss_sum.device == report.grad_norm.device == CUDA
             found.append((float(report.loss_sum), float(report.grad_norm)))
-        with trained.replicas.reading():
+        with trained.together.reading():
             loss = trained.loss(trained.batch())
             assert loss.device == CUDA
             assert float(loss) == pytest.approx(expected_loss, rel=rel)

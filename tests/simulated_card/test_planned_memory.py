@@ -21,6 +21,7 @@ from tui_trainer.planning.memory import host
 from tui_trainer.runs.events import StepDone
 from tui_trainer.units import MIB
 
+pytestmark = pytest.mark.dry_run
 ROW_TOKENS = 128
 SHAPE = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 256}  # fmt: skip

@@ -245,7 +245,7 @@ def test_a_bias_behind_the_head_is_not_left_out_in_chunks():
 
 
 @pytest.mark.parametrize(("family", "method"), [("bart", "full"), ("t5", "lora")])
-def test_the_checklist_reckons_with_the_very_setup_of_the_plan(family, method, loaded, no_dry_run):
+def test_the_checklist_reckons_with_the_very_setup_of_the_plan(family, method, loaded):
     """With half the rows in a pass it finds what a plan for these finds, answers counted in."""
     asked = loaded(family, {"training.per_device_train_batch_size": 8, "tuning.method": method})
     context = gather(asked)

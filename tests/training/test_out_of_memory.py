@@ -198,7 +198,7 @@ def documents_run(tiny_run, tmp_path):
 LORA = {"tuning.method": "lora", "tuning.lora_dropout": 0.3, "data.packing": "false"}
 
 
-def test_lora_with_dropout_is_the_same_to_the_bit(documents_run, shortage, no_dry_run):
+def test_lora_with_dropout_is_the_same_to_the_bit(documents_run, shortage):
     small, outcome = documents_run("small", LORA | {MICRO: 2})
     assert outcome.exit_code == EXIT_DONE, outcome
     shortage.steps, shortage.rows = {1}, 2
@@ -212,7 +212,7 @@ def test_lora_with_dropout_is_the_same_to_the_bit(documents_run, shortage, no_dr
 PACKED = {"tuning.method": "full", "data.packing": "true", "data.max_length": 32}
 
 
-def test_packed_rows_are_halved_to_the_bit(documents_run, shortage, no_dry_run):
+def test_packed_rows_are_halved_to_the_bit(documents_run, shortage):
     small, outcome = documents_run("small", PACKED | {MICRO: 1})
     assert outcome.exit_code == EXIT_DONE, outcome
     shortage.steps, shortage.rows = {1}, 1
@@ -222,7 +222,7 @@ def test_packed_rows_are_halved_to_the_bit(documents_run, shortage, no_dry_run):
     assert of_kind(folder, MicroBatchReduced)[-1].rows == 1
 
 
-def test_one_packed_row_of_several_documents_is_made_narrower(documents_run, shortage, no_dry_run):
+def test_one_packed_row_of_several_documents_is_made_narrower(documents_run, shortage):
     whole, _ = documents_run("whole", PACKED | {MICRO: 1})
     shortage.steps, shortage.rows, shortage.width = {2}, 1, 20
     folder, outcome = documents_run("failing", PACKED | {MICRO: 1})

@@ -14,7 +14,7 @@ import tui_trainer.ui
 from tests.ui.pictures import picture
 from tui_trainer.ui.app import TERMINAL_THEME
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.keys_in_order import KeysInOrder
+from tui_trainer.ui.keymap import KeysInOrder
 from tui_trainer.ui.theme import AsciiOnly
 
 

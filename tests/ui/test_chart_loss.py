@@ -10,10 +10,8 @@ import pytest
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import RunState, fold
 from tui_trainer.ui.chart.axes import GUTTER
-from tui_trainer.ui.chart.drawing import METRICS, ChartView
-from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.spans import text_of, width_of
-from tui_trainer.ui.widgets.loss_chart import LossChart
+from tui_trainer.ui.chart.drawing import METRICS, ChartView, LossChart
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 
 SETS = pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 

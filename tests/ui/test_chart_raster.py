@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from tui_trainer.ui.chart.axes import Bounds, domain_steps, labels, log_ticks, settle, ticks, window
-from tui_trainer.ui.chart.raster import Raster
-from tui_trainer.ui.chart.series import Series
-from tui_trainer.ui.glyphs import ASCII, UNICODE, sparkline
-from tui_trainer.ui.spans import text_of
+from tui_trainer.ui.chart.raster import Raster, Series
+from tui_trainer.ui.spans import ASCII, UNICODE, sparkline, text_of
 
 
 def series(values, steps=None, smoothing=0.0):

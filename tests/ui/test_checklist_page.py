@@ -15,9 +15,9 @@ from tests.ui.test_snapshots import CPU, CannedBench
 from tui_trainer.bench import config_process
 from tui_trainer.config.load import Request
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.widgets.line_list import LineList
+from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.widgets.lists import LineList
 
 
 @pytest.fixture(autouse=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
 from tui_trainer.planning.measured_gains import Gain
-from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.screens.checklist_view import ChecklistModel, counts_line, finding_lines, finding_row, summary
-from tui_trainer.ui.spans import text_of, width_of
+from tui_trainer.ui.screens.checklist import ChecklistModel, counts_line, finding_lines, finding_row
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
+from tui_trainer.ui.workbench import Workbench
 
 
 def finding(name: str, status: str = "pass", order: int = 0, **changes) -> Finding:
@@ -156,7 +157,10 @@ def test_only_open_ones_are_listed_on_request():
 
 
 def test_the_header_gets_a_summary_of_a_few_signs():
-    assert summary([]) == ""
-    assert summary([finding("a"), finding("b", "n/a")]) == "ok"
-    assert summary([finding("a", "warn"), finding("b", "warn")]) == "2!"
-    assert summary([finding("a", "fail"), finding("b", "warn"), finding("c", "error")]) == "2x 1!"
+    def mark(*findings):
+        return Workbench.checks_mark(SimpleNamespace(findings=findings))
+
+    assert mark() == ("", "dim")
+    assert mark(finding("a"), finding("b", "n/a")) == ("ok", "good")
+    assert mark(finding("a", "warn"), finding("b", "warn")) == ("2!", "warn")
+    assert mark(finding("a", "fail"), finding("b", "warn"), finding("c", "error")) == ("2x 1!", "bad")

@@ -14,7 +14,7 @@ import tui_trainer.ui
 from tests.combinations import in_the_sweep
 from tests.ui.pictures import screen_text
 from tui_trainer.ui.actions import ACTIONS, Action
-from tui_trainer.ui.command_palette import ActionCommands
+from tui_trainer.ui.keymap import ActionCommands
 
 # Those of the last line come first.
 OFFERED = sorted((one for one in ACTIONS if one.place in ("app", "config")), key=lambda one: one.footer or 100)

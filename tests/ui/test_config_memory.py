@@ -9,8 +9,7 @@ import pytest
 
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.planning.fit import MemoryBudget
-from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.screens.config_plan import (
+from tui_trainer.ui.screens.config_view import (
     ACTIVATIONS,
     KINDS,
     OTHERS,
@@ -20,7 +19,7 @@ from tui_trainer.ui.screens.config_plan import (
     memory_budget,
     memory_lines,
 )
-from tui_trainer.ui.spans import text_of, width_of
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 
 GIB, MIB = 2**30, 2**20
 LORA = {"weights": 2.1, "optimizer": 0.1, "activations": 4.8, "head and loss": 0.75, "pieces": 0.25, "context": 0.7}

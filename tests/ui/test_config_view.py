@@ -19,13 +19,11 @@ from tui_trainer.config.load import Request, all_settings
 from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.planned import Planned
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens import config_files
-from tui_trainer.ui.screens.config_plan import PlanSummary, estimate_column, estimate_lines
-from tui_trainer.ui.screens.config_recipes import RecipeChooser, preview_lines
-from tui_trainer.ui.screens.config_view import ConfigPanes, detail_lines
-from tui_trainer.ui.spans import text_of
+from tui_trainer.ui.screens.config_dialogs import RecipeChooser, preview_lines
+from tui_trainer.ui.screens.config_view import ConfigPanes, PlanSummary, detail_lines, estimate_column, estimate_lines
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of
 
 SIZES = [(80, 24), (120, 35), (200, 50)]
 HOSTILE = "\x1b]0;title\x07[bold]x\u202e"

@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.spans import text_of, width_of
-from tui_trainer.ui.widgets.curves import ROLES, Curve, curves_lines
+from tui_trainer.ui.screens.runs_view import ROLES, Curve, curves_lines
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 
 FALLING = [(float(step), 5 - step / 100) for step in range(1, 401)]
 

@@ -15,11 +15,10 @@ from tests.ui.test_snapshots import CannedBench
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.spans import text_of, width_of
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 from tui_trainer.ui.widgets.gauge import Gauge, curve_lines, gauge_line
-from tui_trainer.ui.widgets.scroller import Scroller
+from tui_trainer.ui.widgets.pane import Scroller
 
 NAN = float("nan")
 

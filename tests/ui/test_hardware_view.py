@@ -10,16 +10,15 @@ from rich.cells import cell_len
 from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges, GpuGauge
-from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.screens import hardware_view
-from tui_trainer.ui.screens.hardware_view import Machine, machine_summary
-from tui_trainer.ui.spans import Line, text_of, width_of
+from tui_trainer.ui.page import machine_summary
+from tui_trainer.ui.screens.hardware import Machine
+from tui_trainer.ui.spans import ASCII, UNICODE, Line, text_of, width_of
 
 GIB = 1 << 30
 PARTS = (
-    hardware_view.device_section, hardware_view.problems_section, hardware_view.gpu_table, hardware_view.card_section,
-    hardware_view.peak_section, hardware_view.users_section, hardware_view.trail_title, hardware_view.processor_section,
-    hardware_view.disk_section, hardware_view.libraries_section, hardware_view.system_section,
+    Machine.device_section, Machine.problems_section, Machine.gpu_table, Machine.card_section,
+    Machine.peak_section, Machine.users_section, Machine.trail_title, Machine.processor_section,
+    Machine.disk_section, Machine.libraries_section, Machine.system_section,
 )  # fmt: skip
 HOSTILE = "x\x1b]0;owned\x07\x1b[2J\r\n[bold]\u202e\u6f22\u5b57"
 PROFILE = ("cpu", "trains on the CPU (Test CPU, 8 cores)")
@@ -194,7 +193,7 @@ def test_gauges_move_nothing():
     for name in ("eight", "one"):
         hardware = MACHINES[name]
         tables = [
-            hardware_view.gpu_table(machine(hardware, 80, now=now))
+            Machine.gpu_table(machine(hardware, 80, now=now))
             for now in (None, *(gauges(hardware, share) for share in (0, 0.07, 1)))
         ]
         shapes = [[[len(text) for text, _ in line] for line in lines] for lines in tables]

@@ -31,16 +31,15 @@ from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
 from tui_trainer.ui.chart.drawing import ChartDrawing, ChartView
 from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
-from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.screens.checklist_view import finding_lines, finding_row
+from tui_trainer.ui.screens.checklist import finding_lines, finding_row
+from tui_trainer.ui.screens.config_dialogs import RecipeChooser, preview_lines, recipe_line
 from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells
-from tui_trainer.ui.screens.config_recipes import RecipeChooser, preview_lines, recipe_line
 from tui_trainer.ui.screens.config_view import ConfigPanes
-from tui_trainer.ui.screens.hardware_view import Machine
-from tui_trainer.ui.screens.train_scene import TrainScene
-from tui_trainer.ui.screens.train_view import PARTS, visible_parts
-from tui_trainer.ui.spans import Line, fit, harmless, width_of
-from tui_trainer.ui.widgets.settings_table import row_line
+from tui_trainer.ui.screens.hardware import Machine
+from tui_trainer.ui.screens.train import PARTS, visible_parts
+from tui_trainer.ui.screens.train_lines import TrainScene
+from tui_trainer.ui.spans import ASCII, UNICODE, Line, fit, harmless, width_of
+from tui_trainer.ui.widgets.lists import row_line
 
 ESC, BEL, ST = "\x1b", "\x07", "\x1b\\"
 # What follows ESC [ : cursor, clearing, scrolling, modes, reports, colours, window operations.

@@ -15,12 +15,10 @@ from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.hardware.probe import probe
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.screens.gauges_view import GaugeTrail
-from tui_trainer.ui.screens.hardware_view import Machine
-from tui_trainer.ui.spans import text_of
-from tui_trainer.ui.widgets.gauge import GaugeBar
+from tui_trainer.ui.screens.hardware import Machine
+from tui_trainer.ui.spans import UNICODE, text_of
+from tui_trainer.ui.widgets.gauge import GaugeBar, GaugeTrail
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 

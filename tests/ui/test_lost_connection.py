@@ -18,16 +18,16 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 RAISES_WHEN_A_FILE_IS_THERE = """
 from pathlib import Path
-import tui_trainer.ui.screens.train_lines as lines
+from tui_trainer.ui.screens.train_lines import TrainScene
 
-draw = lines.rates_line
+draw = TrainScene.rates_line
 
 def rates_line(*state_and_width):
     if Path("tear").exists():
         raise RuntimeError("the picture tore")
     return draw(*state_and_width)
 
-lines.rates_line = rates_line
+TrainScene.rates_line = rates_line
 """
 
 

@@ -15,8 +15,8 @@ from tui_trainer.ui import app as app_module
 from tui_trainer.ui import terminal
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.dialogs import ChoiceDialog
-from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench
 
 

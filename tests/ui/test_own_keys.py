@@ -17,11 +17,9 @@ from tui_trainer.hardware.probe import probe
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.actions import ACTIONS
 from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.dialogs import HelpDialog, TextDialog
-from tui_trainer.ui.frame import footer_hints, hints_line
-from tui_trainer.ui.glyphs import UNICODE
+from tui_trainer.ui.dialogs import HelpDialog, TextDialog, footer_hints, hints_line
 from tui_trainer.ui.keymap import Keymap, keys_file, load_keymap
-from tui_trainer.ui.spans import text_of
+from tui_trainer.ui.spans import UNICODE, text_of
 from tui_trainer.ui.workbench import Workbench
 
 

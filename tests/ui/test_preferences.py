@@ -10,9 +10,9 @@ from tui_trainer.config.load import Request
 from tui_trainer.hardware.probe import probe
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.app import TERMINAL_THEME, TrainerApp
-from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.preferences import Preferences
+from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.theme import Preferences
 from tui_trainer.ui.workbench import Workbench
 
 

@@ -22,9 +22,9 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.main import _tell_end
+from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench
 
 PATIENCE_SECONDS, LOOK_SECONDS = 120.0, 0.05

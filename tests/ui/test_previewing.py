@@ -17,11 +17,11 @@ from tui_trainer.launching import preview as launching
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.actions import ACTIONS
 from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.previewing import PREVIEW as WORK
-from tui_trainer.ui.previewing import PreviewDialog
 from tui_trainer.ui.screens.config import ConfigPage
+from tui_trainer.ui.screens.config_dialogs import PREVIEW as WORK
+from tui_trainer.ui.screens.config_dialogs import PreviewDialog
+from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench
 
 SIZES = ((80, 24), (200, 50))

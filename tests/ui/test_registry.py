@@ -22,15 +22,10 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.actions import ACTIONS, PLACES, Action, key_sign
 from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.command_palette import ActionCommands
-from tui_trainer.ui.dialogs import HelpDialog
-from tui_trainer.ui.frame import footer_hints, hint_at, hints_line
-from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.keymap import FAILING_KEYS, Keymap
-from tui_trainer.ui.page import KeyHints
-from tui_trainer.ui.screens.hardware_view import machine_summary
-from tui_trainer.ui.spans import Line, text_of, width_of
-from tui_trainer.ui.tabs import header
+from tui_trainer.ui.dialogs import HelpDialog, footer_hints, hint_at, hints_line
+from tui_trainer.ui.keymap import FAILING_KEYS, ActionCommands, Keymap
+from tui_trainer.ui.page import KeyHints, header, machine_summary
+from tui_trainer.ui.spans import ASCII, UNICODE, Line, text_of, width_of
 from tui_trainer.ui.workbench import Workbench
 
 WIDTHS = range(80, 221)

@@ -9,9 +9,9 @@ import pytest
 
 from tests.ui.bare_app import seen
 from tui_trainer.bench.config_process import RehearsalProcess
-from tui_trainer.ui.glyphs import UNICODE
-from tui_trainer.ui.own_process_dialog import RehearsalDialog
 from tui_trainer.ui.processes import Rehearsals
+from tui_trainer.ui.screens.config_dialogs import RehearsalDialog
+from tui_trainer.ui.spans import UNICODE
 from tui_trainer.units import MIB
 
 PATCH = {"training.per_device_train_batch_size": 2}

@@ -26,12 +26,11 @@ from tui_trainer.ui import app as app_module
 from tui_trainer.ui.actions import ACTIONS
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
-from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens.runs import RunsPage
 from tui_trainer.ui.screens.runs_view import RunsModel, detail_lines, head, run_row, summary
-from tui_trainer.ui.spans import text_of, width_of
-from tui_trainer.ui.widgets.line_list import LineList
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
+from tui_trainer.ui.widgets.lists import LineList
 
 WIDTHS = (80, 120, 200)
 NOW = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)

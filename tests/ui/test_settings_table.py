@@ -9,10 +9,9 @@ from textual.app import App
 from textual.events import MouseScrollDown, Paste
 from textual.geometry import Region
 
-from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.spans import text_of, width_of
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 from tui_trainer.ui.widgets.fields import LIMIT_CHARACTERS, LineField
-from tui_trainer.ui.widgets.settings_table import Row, SettingsTable, row_line, shortened, value_cells
+from tui_trainer.ui.widgets.lists import Row, SettingsTable, row_line, shortened, value_cells
 
 ROWS = [
     row

@@ -16,8 +16,8 @@ from tui_trainer.ui import app as app_module
 from tui_trainer.ui import main
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.dialogs import ChoiceDialog, HelpDialog
-from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.workbench import Workbench
 
 

@@ -32,11 +32,10 @@ from tui_trainer.runs import events as e
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.exporting import ExportDialog
-from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.own_process_dialog import TuneDialog
-from tui_trainer.ui.previewing import PreviewDialog
+from tui_trainer.ui.run_dialogs import ExportDialog
+from tui_trainer.ui.screens.config_dialogs import PreviewDialog, TuneDialog
+from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
@@ -241,9 +240,8 @@ async def _pictures(name: str, glyphs) -> dict[tuple[int, int], list[str]]:
         if name == "commands":
             await app.workers.wait_for_complete()
         if name == "try":
-            app.dialog._wrote(
-                ("The ", 'such objects, such an\n"iterator" of the', "weights of model; Enter writes another one")
-            )
+            text = 'The such objects, such an\n"iterator" of the'
+            app.dialog._wrote((text, "weights of model; Enter writes another one"))
         if name == "preview":
             # Without the work behind it, which would read a data set.
             bench.background.do = lambda *_: None
@@ -294,7 +292,7 @@ def made_up_runs(monkeypatch):
     monkeypatch.setattr("tui_trainer.ui.screens.runs._now", lambda: NOW)
     monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: RUNS)
     monkeypatch.setattr("tui_trainer.runs.at_rest.bytes_to_free", lambda _: RUNS[1].freed_bytes)
-    monkeypatch.setattr("tui_trainer.ui.screens.runs_compare.compare", lambda _: COMPARISON)
+    monkeypatch.setattr("tui_trainer.ui.screens.runs_view.compare", lambda _: COMPARISON)
 
 
 @pytest.fixture(autouse=True)
@@ -304,6 +302,7 @@ def no_clock(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
+@pytest.mark.dry_run
 @pytest.mark.parametrize("glyphs", first_by_default([UNICODE, ASCII]), ids=["unicode", "ascii"])
 @pytest.mark.parametrize("name", SCENES)
 def test_a_screen_looks_as_it_did_when_it_was_found_good(name, glyphs):
@@ -322,6 +321,7 @@ def test_a_screen_looks_as_it_did_when_it_was_found_good(name, glyphs):
             pytest.fail("another picture; UPDATE_SNAPSHOTS=1 takes it over\n" + "\n".join(rows), pytrace=False)
 
 
+@pytest.mark.dry_run
 @pytest.mark.parametrize("name", first_by_default(SCENES))
 def test_without_colours_a_screen_says_the_same_and_no_cell_has_a_colour(name, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")

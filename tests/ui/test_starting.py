@@ -20,9 +20,9 @@ from tui_trainer.runs.state import RunState
 from tui_trainer.ui import starting
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.dialogs import TextDialog
-from tui_trainer.ui.glyphs import UNICODE
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.main import _afterwards
+from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench
 
 PATIENCE_SECONDS = 30.0

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from tui_trainer.ui.terminal_output import LastWords
+from tui_trainer.ui.terminal import LastWords
 
 ROOM_CHARACTERS, PATIENCE_SECONDS = 300, 30
 

@@ -10,7 +10,7 @@ from textual.app import App, ComposeResult
 from textual.screen import Screen
 
 from tests.ui.pictures import picture
-from tui_trainer.ui.tight_updates import tighten
+from tui_trainer.ui.driver import tighten
 from tui_trainer.ui.widgets.pane import Pane
 
 SIZE = (60, 4)

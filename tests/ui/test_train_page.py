@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import runpy
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 import pytest
-from textual.app import App
 from textual.events import MouseScrollDown, MouseScrollUp
 
-import tui_trainer.ui.widgets
 from tests.ui.pictures import picture, screen_text
 from tests.ui.test_snapshots import CPU, DONE, GPUS, LORA, CannedBench, CannedRun, trained
 from tests.ui.test_train_view import evaluated, gauges, prepared, step
@@ -23,12 +19,12 @@ from tui_trainer.config.load import Request
 from tui_trainer.runs import events as e
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.glyphs import UNICODE
+from tui_trainer.ui.chart.drawing import LossChart
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.screens import train_view
-from tui_trainer.ui.widgets.loss_chart import LossChart
+from tui_trainer.ui.screens import train as page_module
+from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.widgets.demo import DEMOS, Demo
 
-WIDGETS = Path(tui_trainer.ui.widgets.__path__[0])
 RUNNING = trained(248, **LORA)
 
 
@@ -64,13 +60,13 @@ def still(monkeypatch):
 def calls(monkeypatch):
     """How often each part was drawn."""
     counted: Counter[str] = Counter()
-    for name, (draw, heading) in train_view.PARTS.items():
+    for name, (draw, heading) in page_module.PARTS.items():
 
         def counting(*args, name=name, draw=draw):
             counted[name] += 1
             return draw(*args)
 
-        monkeypatch.setitem(train_view.PARTS, name, (counting, heading))
+        monkeypatch.setitem(page_module.PARTS, name, (counting, heading))
     return counted
 
 
@@ -284,14 +280,15 @@ ALONE = {"curves": "steps", "gauge": "82 %", "line_list": "line 9", "loss_chart"
          "settings_table": "made_up_9"}  # fmt: skip
 
 
+def test_every_widget_of_the_demo_can_be_looked_at_alone():
+    assert set(DEMOS) == set(ALONE)
+
+
 @pytest.mark.parametrize("name", ALONE)
-def test_a_widget_can_be_looked_at_alone(name, monkeypatch):
+def test_a_widget_can_be_looked_at_alone(name):
     async def look(app):
         async with app.run_test(size=(60, 20)) as pilot:
             await pilot.pause()
             return screen_text(app)
 
-    shown: list[str] = []
-    monkeypatch.setattr(App, "run", lambda app: shown.append(asyncio.run(look(app))))
-    runpy.run_path(str(WIDGETS / f"{name}.py"), run_name="__main__")
-    assert ALONE[name] in shown[0]
+    assert ALONE[name] in asyncio.run(look(Demo(name)))

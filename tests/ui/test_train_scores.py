@@ -7,9 +7,8 @@ import pytest
 from tests.ui.test_train_view import drawn as drawn_scene
 from tests.ui.test_train_view import prepared, scene
 from tui_trainer.runs import events as e
-from tui_trainer.ui.glyphs import ASCII, UNICODE
 from tui_trainer.ui.screens.train_story import table_rows
-from tui_trainer.ui.spans import text_of, width_of
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 
 SIZES = ((80, 22), (120, 33), (200, 48))
 

@@ -8,13 +8,17 @@ from tui_trainer.hardware.gauges import Gauges, GpuGauge
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
 from tui_trainer.ui.actions import ACTIONS, key_sign
-from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.screens.gauges_view import CPU_TARGET, GaugeTrail, gauge_lines
-from tui_trainer.ui.screens.train_lines import memory_role, memory_words, part_shares, stack, training_memory_bytes
-from tui_trainer.ui.screens.train_scene import TrainScene
-from tui_trainer.ui.screens.train_view import PARTS, visible_parts
-from tui_trainer.ui.spans import text_of, width_of
-from tui_trainer.ui.widgets.gauge import target_bar
+from tui_trainer.ui.screens.train import PARTS, visible_parts
+from tui_trainer.ui.screens.train_lines import (
+    TrainScene,
+    memory_role,
+    memory_words,
+    part_shares,
+    stack,
+    training_memory_bytes,
+)
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
+from tui_trainer.ui.widgets.gauge import CPU_TARGET, GaugeTrail, gauge_lines, target_bar
 
 # Of the first column at 80, 120 and 200 cells, and of the second one.
 WIDTHS, SECOND_WIDTHS = (80, 76, 136), (42, 62)

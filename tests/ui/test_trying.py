@@ -9,7 +9,7 @@ from tests.ui.bare_app import seen
 from tui_trainer.errors import DataError
 from tui_trainer.exporting import generate, trained_model
 from tui_trainer.runs.state import RunState
-from tui_trainer.ui.trying import TryDialog
+from tui_trainer.ui.run_dialogs import TryDialog
 
 
 class FakeWriter:

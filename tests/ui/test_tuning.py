@@ -8,9 +8,9 @@ import pytest
 
 from tests.ui.bare_app import seen
 from tests.ui.tuned import PATCH, RESULT, FakeTune
-from tui_trainer.ui.glyphs import UNICODE
-from tui_trainer.ui.own_process_dialog import TuneDialog, offer
 from tui_trainer.ui.processes import Rehearsals, Tunings
+from tui_trainer.ui.screens.config_dialogs import TuneDialog, offer
+from tui_trainer.ui.spans import UNICODE
 
 
 @pytest.fixture

@@ -68,10 +68,6 @@ class Document:
         return self._presets.recipe_name
 
     @property
-    def presets(self) -> Presets:
-        return self._presets
-
-    @property
     def is_unsaved(self) -> bool:
         """Something was edited since the last save, or since it was opened."""
         return bool(self.unsaved())

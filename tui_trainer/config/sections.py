@@ -156,6 +156,11 @@ class DistributedSection(Section):
         advanced=True,
     )
 
+    @property
+    def shares_rows(self) -> bool:
+        """Whether each process learns from rows of its own: parts of a layer compute the same ones."""
+        return self.strategy != "tp"
+
 
 class OutputSection(Section):
     runs_dir: str = option("./runs", "The folder that holds the run folders.", completes="folder")

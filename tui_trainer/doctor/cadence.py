@@ -1,7 +1,5 @@
 """How seldom something must be for its share of the time to be small."""
 
-from __future__ import annotations
-
 import math
 
 

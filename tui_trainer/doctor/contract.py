@@ -4,8 +4,6 @@ A share is of the time of the run, 0 to 1: what the cause costs, measured where 
 ranked by it. A fault is no cost but an end: what spoils the run, or will end it, comes before all that is merely slow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Asks every diagnosis, and ranks what they find."""
 
-from __future__ import annotations
-
 import pkgutil
 from functools import cache
 from importlib import import_module
@@ -29,7 +27,8 @@ def all_diagnoses() -> tuple[Diagnosis, ...]:
 def examine(state: RunState) -> Verdict:
     """What the journal so far tells. Quick: a few sums over what was added up already."""
     view = RunView(state)
-    has_steps = _has_steps(view)
+    is_long_enough = view.is_over or view.sums.steps * view.whole_seconds >= LEAST_SECONDS
+    has_steps = view.sums.steps >= LEAST_STEPS and is_long_enough
     findings = [
         Finding(diagnosis=one, found=found)
         for one in all_diagnoses()
@@ -43,11 +42,6 @@ def examine(state: RunState) -> Verdict:
         healthy=_where_time_goes(view) if has_steps else _too_early(view),
         step=state.step,
     )
-
-
-def _has_steps(view: RunView) -> bool:
-    seconds = view.sums.steps * view.whole_seconds
-    return view.sums.steps >= LEAST_STEPS and (view.is_over or seconds >= LEAST_SECONDS)
 
 
 def _look(diagnosis: Diagnosis, view: RunView) -> Cause | None:

@@ -1,7 +1,5 @@
 """What the curve of a run tells about its learning rate."""
 
-from __future__ import annotations
-
 
 def two_digits(rate: float) -> float:
     """`0.00033`: a rate as one would write it."""

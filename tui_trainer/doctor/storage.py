@@ -1,7 +1,5 @@
 """Whether the data of a run comes from storage, or lies in memory already."""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.view import RunView
 from tui_trainer.units import MIB
 

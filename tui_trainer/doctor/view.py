@@ -4,17 +4,15 @@ Made from a RunState, which added everything up while the journal was read. Whil
 steps and two minutes of readings count; afterwards all of its last start.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import cached_property
 from itertools import islice, pairwise
+from statistics import fmean, median_high
 
-from tui_trainer.runs.events import GaugesRead, GpuReading, PlanMade
+from tui_trainer.runs.events import GaugesRead, GpuReading
 from tui_trainer.runs.state import WARM_UP_STEPS, RunState
-from tui_trainer.runs.step_times import StepSums
 
 _RECENT_READINGS = 24
 _LOSS_BLOCKS = 20
@@ -22,70 +20,37 @@ _LEAST_BLOCK = 5
 
 
 class RunView:
-    """Cheap to make; what is asked for is computed once."""
+    """Cheap to make; what takes a look at the readings or at all steps is computed once, where it is asked for.
+
+    `..._seconds` say where the time of a step goes: `step_seconds` are those of the step itself, `compute_seconds` its
+    forward and backward passes, the others what happens between steps, for each step.
+    """
 
     def __init__(self, state: RunState) -> None:
-        self.state = state
-
-    @property
-    def plan(self) -> PlanMade | None:
-        return self.state.plan
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.state.device.startswith("cuda")
-
-    @property
-    def is_over(self) -> bool:
-        return self.state.finished is not None or self.state.failed is not None
-
-    @cached_property
-    def first_step(self) -> int:
+        self.state, self.plan, times = state, state.plan, state.times
+        self.on_gpu = state.device.startswith("cuda")
+        self.is_over = state.finished is not None or state.failed is not None
+        self.first_step = state.resumed_from_step or 0
         """After which step this start began."""
-        return self.state.resumed_from_step or 0
-
-    # --------------------------------------------------------------- where the time goes, in seconds for each step
-
-    @cached_property
-    def sums(self) -> StepSums:
-        times = self.state.times
-        return times.whole if self.is_over else times.recent
-
-    def _each(self, seconds: float) -> float:
-        return seconds / self.sums.steps if self.sums.steps else 0.0
-
-    @cached_property
-    def data_seconds(self) -> float:
-        return self._each(self.sums.data_seconds)
-
-    @cached_property
-    def compute_seconds(self) -> float:
-        """Forward and backward."""
-        return self._each(self.sums.forward_seconds + self.sums.backward_seconds)
-
-    @cached_property
-    def optimizer_seconds(self) -> float:
-        return self._each(self.sums.optimizer_seconds)
-
-    @cached_property
-    def step_seconds(self) -> float:
-        """The step itself, without what happens between steps."""
-        return self._each(self.sums.step_seconds)
-
-    @cached_property
-    def evaluation_seconds(self) -> float:
-        return self._on_the_way((done.step, done.seconds) for done in self.state.evals if done.scheduled)
-
-    @cached_property
-    def checkpoint_seconds(self) -> float:
-        return self._on_the_way((done.step, done.seconds) for done in self.state.checkpoints)
-
-    @cached_property
-    def sample_seconds(self) -> float:
-        samples, plan = self.state.samples, self.plan
-        if not samples or plan is None or not plan.sample_every_steps:
-            return 0.0
-        return sum(sample.seconds for sample in samples) / len(samples) / plan.sample_every_steps
+        self.sums = sums = times.whole if self.is_over else times.recent
+        steps = max(sums.steps, 1)
+        self.data_seconds = sums.data_seconds / steps
+        self.compute_seconds = (sums.forward_seconds + sums.backward_seconds) / steps
+        self.optimizer_seconds = sums.optimizer_seconds / steps
+        self.step_seconds = sums.step_seconds / steps
+        self.evaluation_seconds = self._on_the_way((done.step, done.seconds) for done in state.evals if done.scheduled)
+        self.checkpoint_seconds = self._on_the_way((done.step, done.seconds) for done in state.checkpoints)
+        every = self.plan.sample_every_steps if self.plan else None
+        self.sample_seconds = fmean(one.seconds for one in state.samples) / every if state.samples and every else 0.0
+        between = max(times.between_steps, 1)
+        self.journal_seconds = times.journal_seconds / between
+        self.empty_cache_seconds = times.empty_cache_seconds / between
+        # What nothing accounts for. On a GPU the device may be computing meanwhile: not counted.
+        self.other_seconds = 0.0 if self.on_gpu else times.other_seconds / between
+        on_the_way = self.evaluation_seconds + self.checkpoint_seconds + self.sample_seconds
+        own = self.journal_seconds + self.empty_cache_seconds + self.other_seconds
+        self.whole_seconds = self.step_seconds + on_the_way + own
+        """A step and its part of all that happens between steps."""
 
     def _on_the_way(self, costs: Iterable[tuple[int, float]]) -> float:
         """Of each step, until the last of them; what happens at the end happens anyway, and is no interruption."""
@@ -93,29 +58,6 @@ class RunView:
         last = min(self.state.total_steps or self.state.step + 1, finished.step if finished else math.inf)
         found = [(step, seconds) for step, seconds in costs if self.first_step < step < last]
         return sum(seconds for _, seconds in found) / (found[-1][0] - self.first_step) if found else 0.0
-
-    def _between(self, seconds: float) -> float:
-        steps = self.state.times.between_steps
-        return seconds / steps if steps else 0.0
-
-    @cached_property
-    def journal_seconds(self) -> float:
-        return self._between(self.state.times.journal_seconds)
-
-    @cached_property
-    def empty_cache_seconds(self) -> float:
-        return self._between(self.state.times.empty_cache_seconds)
-
-    @cached_property
-    def other_seconds(self) -> float:
-        """Between steps, that nothing accounts for. On a GPU the device may be computing meanwhile: not counted."""
-        return 0.0 if self.on_gpu else self._between(self.state.times.other_seconds)
-
-    @cached_property
-    def whole_seconds(self) -> float:
-        """A step and its part of all that happens between steps."""
-        between = self.evaluation_seconds + self.checkpoint_seconds + self.sample_seconds
-        return self.step_seconds + between + self.journal_seconds + self.empty_cache_seconds + self.other_seconds
 
     def share(self, seconds: float) -> float:
         """Of a whole step."""
@@ -148,23 +90,16 @@ class RunView:
     def seconds_between_readings(self) -> float | None:
         """The median, by the wall clock: one that jumps spoils few of them."""
         times = [datetime.fromisoformat(reading.at) for reading in self.readings if reading.at]
-        gaps = sorted((after - before).total_seconds() for before, after in pairwise(times))
-        return gaps[len(gaps) // 2] if gaps and gaps[len(gaps) // 2] > 0 else None
+        gaps = [(after - before).total_seconds() for before, after in pairwise(times)]
+        return middle if gaps and (middle := median_high(gaps)) > 0 else None
 
     def mean(self, value: Callable[[GaugesRead], float | None]) -> float | None:
         """Over the readings that report it."""
-        known = [found for reading in self.readings if (found := value(reading)) is not None and math.isfinite(found)]
-        return sum(known) / len(known) if known else None
+        return _mean(map(value, self.readings))
 
     def gpu_mean(self, value: Callable[[GpuReading], float | None]) -> float | None:
         """Over all cards of the readings that report it."""
-        known = [
-            found
-            for reading in self.readings
-            for gpu in reading.gpus
-            if (found := value(gpu)) is not None and math.isfinite(found)
-        ]
-        return sum(known) / len(known) if known else None
+        return _mean(value(gpu) for reading in self.readings for gpu in reading.gpus)
 
     @cached_property
     def usable_cores(self) -> float | None:
@@ -200,5 +135,10 @@ class RunView:
             start, end = block * count // blocks, (block + 1) * count // blocks
             finite = [loss for loss in state.losses[start:end] if math.isfinite(loss)]
             if finite:
-                found.append((state.steps[end - 1], sum(finite) / len(finite)))
+                found.append((state.steps[end - 1], fmean(finite)))
         return found
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return fmean(known) if known else None

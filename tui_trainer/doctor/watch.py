@@ -1,7 +1,5 @@
 """The doctor beside a run that lives: looks now and then, and says when its verdict is news."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from time import monotonic
 

@@ -4,8 +4,6 @@ Only files that can be read are fetched, and the README.md that may say which of
 data set is neither fetched nor run.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath

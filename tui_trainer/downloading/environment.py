@@ -1,7 +1,6 @@
 """The environment of its own in which Unsloth trains, made by uv."""
 
-from __future__ import annotations
-
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from tui_trainer.models.unsloth import NAME, environment_folder, environment_pyt
 
 SIZE_GIB = 6.1
 """Of unsloth 2026.10 with torch 2.14 and its CUDA libraries."""
+_VERSION = f"from importlib.metadata import version; print(version({NAME!r}))"
 
 
 def commands(folder: Path) -> list[list[str]]:
@@ -39,7 +39,7 @@ def make_environment(told: Callable[[str], None]) -> str:
         new.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(new, ignore_errors=True)
         for command in commands(new):
-            told(subprocess.list2cmdline(command))
+            told(shlex.join(command))
             _run(command)
         version = _run([str(environment_python(new)), "-c", _VERSION])
         mark_made(new, version)
@@ -53,9 +53,6 @@ def make_environment(told: Callable[[str], None]) -> str:
         for left in (new, old):
             shutil.rmtree(left, ignore_errors=True)
     return version
-
-
-_VERSION = f"from importlib.metadata import version; print(version({NAME!r}))"
 
 
 def _run(command: list[str]) -> str:

@@ -4,8 +4,6 @@ What was fetched before a stop is kept, and the next time goes on from there. Wh
 user was asked, is the matter of `model.py` and `data_set.py`.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ Only what training reads is fetched: config, tokenizer and weights as safetensor
 others).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path

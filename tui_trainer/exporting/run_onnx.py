@@ -3,8 +3,6 @@
 An export has a copy of this file beside its graphs: `python run_onnx.py "a text" "another one"`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

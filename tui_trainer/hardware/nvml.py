@@ -251,7 +251,7 @@ def read_cards(nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS) ->
     if nvml is None:
         return None, ()
     hung = Driver(problem=f"the NVIDIA driver does not answer: no word in {deadline_seconds:g} s", error_code=TIMEOUT)
-    return within(deadline_seconds, lambda: _ask_all(nvml)) or (hung, ())
+    return within(deadline_seconds, lambda: (nvml.driver(), nvml.gpus())) or (hung, ())
 
 
 def with_memory_now(
@@ -274,11 +274,6 @@ def _as_now(gpu: Gpu, now: Gpu | None) -> Gpu:
         utilisation_share=now.utilisation_share,
         problem=now.problem or gpu.problem,
     )
-
-
-def _ask_all(nvml: Nvml) -> tuple[Driver, tuple[Gpu, ...]]:
-    driver = nvml.driver()
-    return driver, () if driver.problem else nvml.gpus()
 
 
 def _code(error: Exception) -> int | None:

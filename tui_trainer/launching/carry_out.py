@@ -25,13 +25,13 @@ from tui_trainer.launching.gauges import PERIOD_SECONDS, GaugeWriter
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, trains_apart
 from tui_trainer.launching.trackers import start_trackers
-from tui_trainer.planning.calibration import keep_calibration
+from tui_trainer.planning.calibration import is_busy, keep_calibration
+from tui_trainer.planning.kept_tables import machine_key, timed_as
 from tui_trainer.planning.measured_memory import keep_measured_peak
 from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
-from tui_trainer.planning.times import timed_as
 from tui_trainer.reporting.write import write_report
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
@@ -134,11 +134,7 @@ def _write_report(folder: RunFolder, journal: JournalWriter) -> None:
     except Exception as error:
         message = f"the report could not be written: {one_line(str(error), 200) or type(error).__name__}"
         hint = f"`tui-trainer report {folder.name}` tries it again"
-        journal.append(
-            RunProblem(
-                step=max(steps_saved(folder.checkpoints), default=0), kind="no report", message=message, hint=hint
-            )
-        )
+        journal.append(RunProblem(step=_saved_step(folder), kind="no report", message=message, hint=hint))
 
 
 def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
@@ -242,17 +238,16 @@ def _reduction(plan: Plan, event: RunProblem) -> MicroBatchReduced:
 
 def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> None:
     """For the next plan of such a run. `busy_seconds`: for how long this process has been at it."""
-    own = load_of_threads(plan.threads.value * plan.processes_per_node, busy_seconds)
+    on_card, threads = plan.device == "cuda", plan.threads.value
+    card = timed_as(plan.device_name, plan.training_setup) if on_card else ""
+    load = None if on_card else load_of_others(load_of_threads(threads * plan.processes_per_node, busy_seconds))
     keep_calibration(
         registry.state_folder(),
-        plan.cpu_name,
-        plan.threads.value,
+        machine_key(plan.cpu_name, threads, plan.precision.value, card),
         plan.shape_key,
         step_seconds=step_seconds,
         flops=plan.step_flops,
-        precision=plan.precision.value,
-        card_name=timed_as(plan.device_name, plan.training_setup) if plan.device == "cuda" else "",
-        load=None if plan.device == "cuda" else load_of_others(own),
+        busy=is_busy(load, threads),
     )
 
 

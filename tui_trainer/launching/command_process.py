@@ -1,7 +1,5 @@
 """A command of this program in a process of its own, for screens that neither load torch nor wait."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -5,8 +5,6 @@ one model are not offered for another. A draft is a convenience: one that is dam
 nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

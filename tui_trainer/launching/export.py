@@ -3,8 +3,6 @@
 The process is `tui-trainer export --json`: it loads torch, and the screens neither do nor wait.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It asks the system and the driver, never torch, and draws no random numbers: tra
 for the thread: a driver that hangs ends the readings and not the run.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress

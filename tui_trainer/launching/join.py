@@ -1,7 +1,5 @@
 """A node of a run that another node carries out: it starts its processes whenever the first one asks for them."""
 
-from __future__ import annotations
-
 from time import monotonic, sleep
 
 from tui_trainer.data.progress import Progress

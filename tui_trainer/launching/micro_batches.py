@@ -4,8 +4,6 @@ the real model and data in a process of its own.
 The effective batch stays: candidates are its equal parts. It grows by doubling until one fails, and is bisected then.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """From what was asked to an exact plan: the part of a run before torch is loaded."""
 
-from __future__ import annotations
-
 import platform
 import shlex
 from contextlib import suppress
@@ -10,7 +8,7 @@ from importlib import metadata
 from time import monotonic
 
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.sections import Config, TargetsSection
+from tui_trainer.config.sections import Config
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
@@ -33,6 +31,14 @@ from tui_trainer.tasks.contract import Baselines, DataFacts
 _PACKAGES = (
     "tui-trainer", "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "bitsandbytes", "torchao",
     "triton", "liger-kernel", "kernels", "flash-attn", "flash-attn-3",
+)  # fmt: skip
+
+# What the journal has of the plan by the same name.
+_ANNOUNCED = (
+    "total_steps", "steps_per_epoch", "effective_batch_size", "per_device_train_batch_size", "learning_rate",
+    "gradient_accumulation_steps", "processes", "parameters", "trained_parameters", "memory_bytes", "disk_bytes",
+    "duration_seconds", "eval_rows", "eval_every_steps", "save_every_steps", "sample_every_steps", "precision",
+    "packing", "loader_workers",
 )  # fmt: skip
 
 
@@ -157,39 +163,30 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
     """Tell the journal what the exact plan says, and which command starts its processes."""
     config = plan.config
     is_pretrained = config.model.init == "pretrained"
+    values = {name: getattr(plan, name).value for name in _ANNOUNCED}
+    asked = config.targets
+    targets = {
+        "samples_per_second": asked.samples_per_second,
+        "memory_gib": asked.memory_gib,
+        "model_size_gib": asked.model_size_gib,
+        "loss": asked.loss,
+        "score": asked.score,
+    }
     journal.append(
         PlanMade(
-            total_steps=plan.total_steps.value,
-            steps_per_epoch=plan.steps_per_epoch.value,
-            effective_batch_size=plan.effective_batch_size.value,
-            per_device_train_batch_size=plan.per_device_train_batch_size.value,
-            gradient_accumulation_steps=plan.gradient_accumulation_steps.value,
-            processes=plan.processes.value,
+            **values,
             row_shares=plan.row_shares,
             command=command,
-            parameters=plan.parameters.value,
-            memory_bytes=plan.memory_bytes.value,
-            disk_bytes=plan.disk_bytes.value,
-            duration_seconds=plan.duration_seconds.value,
-            eval_rows=plan.eval_rows.value,
-            eval_every_steps=plan.eval_every_steps.value,
-            save_every_steps=plan.save_every_steps.value,
-            sample_every_steps=plan.sample_every_steps.value,
-            trained_parameters=plan.trained_parameters.value,
             base_model=config.model.model_name_or_path if is_pretrained else "",
             lora_rank=config.tuning.r if config.tuning.has_adapter else None,
-            targets=_targets(config.targets),
+            targets={name: value for name, value in targets.items() if value},
             deadline=plan.deadline.at.astimezone(UTC).isoformat() if plan.deadline else "",
             metric=config.evaluation.metric_for_best_model,
-            precision=plan.precision.value,
             best_precision=plan.best_precision or "",
-            packing=plan.packing.value,
             group_by_length=config.data.group_by_length,
             torch_compile=config.training.torch_compile,
-            loader_workers=plan.loader_workers.value,
             logging_steps=config.logging.logging_steps,
             empty_cache_steps=config.training.empty_cache_steps,
-            learning_rate=plan.learning_rate.value,
             most_learning_rate=peak_rate(config).most,
             memory_budget_bytes=plan.memory_budget_bytes,
             best_samples_per_second=_best_rate(plan),
@@ -203,17 +200,6 @@ def _best_rate(plan: Plan) -> float | None:
     if seconds.value is None or not seconds.reason.startswith("measured here"):
         return None
     return min(plan.effective_batch_size.value, plan.train_rows.value) / seconds.value
-
-
-def _targets(targets: TargetsSection) -> dict[str, float]:
-    every = {
-        "samples_per_second": targets.samples_per_second,
-        "memory_gib": targets.memory_gib,
-        "model_size_gib": targets.model_size_gib,
-        "loss": targets.loss,
-        "score": targets.score,
-    }
-    return {name: value for name, value in every.items() if value}
 
 
 def versions() -> dict[str, str]:

@@ -1,7 +1,5 @@
 """What a run would learn from, before it begins: the first rows of its own batches, and numbers about all rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal

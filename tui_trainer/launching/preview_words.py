@@ -4,8 +4,6 @@ Trained tokens stand in double brackets and special tokens in pointed ones where
 the data passes `safe_text`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -50,10 +48,11 @@ def sample_lines(
     sample: Sample, number: int, count: int, signs: Signs, width: int, most: int = MOST_CHARACTERS
 ) -> Iterator[list[Marked]]:
     """One row of a batch: a title, and each document. Of a text beyond `most` characters the middle is left out."""
-    yield [(f"sample {number} of {count}: {_place(sample)}", "head")]
+    place = f"step {sample.step}, pass {sample.forward_pass}, row {sample.row}"
+    yield [(f"sample {number} of {count}: {place}", "head")]
     yield [(f"  {_sizes(sample)}", "note")]
-    for place, document in enumerate(sample.documents, 1):
-        yield [(f"  {_document_words(document, place, len(sample.documents))}", "note")]
+    for at, document in enumerate(sample.documents, 1):
+        yield [(f"  {_document_words(document, at, len(sample.documents))}", "note")]
         if any(piece.tag for piece in document.pieces):
             yield from _tagged(document.pieces, signs, width)
         else:
@@ -63,10 +62,6 @@ def sample_lines(
         if document.answer:
             yield [("  answer:", "note")]
             yield from _flowing(document.answer, signs, width, most)
-
-
-def _place(sample: Sample) -> str:
-    return f"step {sample.step}, pass {sample.forward_pass}, row {sample.row}"
 
 
 def _sizes(sample: Sample) -> str:

@@ -1,7 +1,5 @@
 """What is asked of a process that trains for a measurement: a request, as JSON has it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

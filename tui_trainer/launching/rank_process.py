@@ -1,7 +1,5 @@
 """`python -m tui_trainer.launching.rank_process RUN_FOLDER`: one of the processes of a run, as torchrun starts it."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -21,7 +21,7 @@ from uuid import uuid4
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, Problem, RunError
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.folder import RunFolder, write_atomically
+from tui_trainer.runs.folder import RunFolder, read_fields, write_atomically
 from tui_trainer.runs.lock import LockOwner, owner
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.units import format_seconds
@@ -119,11 +119,8 @@ def _has_come(folder: RunFolder, node_rank: int, attempt: str) -> bool:
 
 
 def _told(folder: RunFolder, node_rank: int, attempt: str) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        found = json.loads(_node_path(folder, node_rank).read_bytes())
-        if isinstance(found, dict) and found.get("attempt") == attempt:
-            return found
-    return {}
+    found = read_fields(_node_path(folder, node_rank))
+    return found if found.get("attempt") == attempt else {}
 
 
 def _node_path(folder: RunFolder, node_rank: int) -> Path:

@@ -1,7 +1,5 @@
 """Opening a run: its folder, its lock, its entry in the index. Everything that can be refused is refused here."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass, replace

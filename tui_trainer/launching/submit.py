@@ -6,8 +6,6 @@ step may get the signal, and by default SIGUSR1 ends a process. `srun` forwards 
 stops and asks for the requeue itself (`runs/slurm.py`): only it knows whether it has come any further.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

@@ -3,8 +3,6 @@
 The thread never calls back. What it does is read from the journal; what it should do is written to `control.json`.
 """
 
-from __future__ import annotations
-
 import threading
 
 from tui_trainer.errors import FolderError

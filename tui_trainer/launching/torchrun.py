@@ -6,8 +6,6 @@ disk. Each holds a lock on its log as long as it lives: the
 next group does not begin beside one that is still there.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -19,6 +17,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from select import select
 from threading import Event, Thread
@@ -39,7 +38,7 @@ from tui_trainer.launching.rendezvous import (
 from tui_trainer.models import unsloth
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.controls import Controls
-from tui_trainer.runs.folder import RunFolder, write_atomically
+from tui_trainer.runs.folder import RunFolder, read_fields, write_atomically
 from tui_trainer.safe_text import one_line
 from tui_trainer.training.job import Job, Result
 
@@ -130,31 +129,19 @@ def take_part(
     """The processes of another node than the first, until they or the run have ended; how they have."""
     with (folder.logs / f"node-{node_rank}.txt").open("ab") as log:
         agent = _start(folder, plan, log, node_rank, rendezvous)
-        with _ended_when(agent, until):
+        with _beside(partial(_end_when, until, agent), "tui-trainer-node"):
             ended = watched(agent)
     first = node_rank * plan.processes_per_node
     _wait_for_ends(folder, range(first, first + plan.processes_per_node))
     return ended
 
 
-@contextmanager
-def _ended_when(agent: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> Iterator[None]:
+def _end_when(is_over: Callable[[], bool], agent: subprocess.Popen[bytes], done: Event) -> None:
     """Nodes that wait for one that is gone would do so for minutes."""
-    done = Event()
-
-    def look() -> None:
-        while not done.wait(POLL_SECONDS):
-            if is_over():
-                agent.send_signal(signal.SIGTERM)
-                return
-
-    watcher = Thread(target=look, name="tui-trainer-node", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
+    while not done.wait(POLL_SECONDS):
+        if is_over():
+            agent.send_signal(signal.SIGTERM)
+            return
 
 
 def _start(
@@ -187,29 +174,30 @@ def _start(
     return agent
 
 
-@contextmanager
-def _heard(fd: int, tell_failing: Callable[[str | None], None]) -> Iterator[None]:
+def _hear(fd: int, tell_failing: Callable[[str | None], None], done: Event) -> None:
     """What the first process says, as long as torchrun runs."""
+    said = b""
+    while not done.is_set():
+        if select([fd], [], [], _HEARING_SECONDS)[0]:
+            found = os.read(fd, 4096)
+            if not found:
+                return
+            *lines, said = (said + found).split(b"\n")
+            for line in lines:
+                tell_failing(one_line(line.decode("utf-8", "replace"), 200) or None)
+
+
+@contextmanager
+def _beside(work: Callable[[Event], None], name: str) -> Iterator[None]:
+    """`work` in a thread; what it is given is set at the end of the block, which waits for it."""
     done = Event()
-
-    def listen() -> None:
-        said = b""
-        while not done.is_set():
-            if select([fd], [], [], _HEARING_SECONDS)[0]:
-                found = os.read(fd, 4096)
-                if not found:
-                    return
-                *lines, said = (said + found).split(b"\n")
-                for line in lines:
-                    tell_failing(one_line(line.decode("utf-8", "replace"), 200) or None)
-
-    listener = Thread(target=listen, name="tui-trainer-hears", daemon=True)
-    listener.start()
+    thread = Thread(target=work, args=(done,), name=name, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         done.set()
-        listener.join()
+        thread.join()
 
 
 def say_failing(reason: str | None) -> None:
@@ -225,7 +213,7 @@ def watched(
     """Wait for the end of torchrun; what it says of it: {} where all went well."""
     assert agent.stdin is not None and agent.stdout is not None
     try:
-        with _heard(agent.stdin.fileno(), tell_failing):
+        with _beside(partial(_hear, agent.stdin.fileno(), tell_failing), "tui-trainer-hears"):
             said = agent.stdout.read()
             code = agent.wait()
     finally:
@@ -267,7 +255,7 @@ def _wait_for_ends(folder: RunFolder, ranks: range) -> None:
             # Not even a kill ends one that waits for a disk that does not answer.
             while _is_held(log) and (now := monotonic()) < until + KILLED_SECONDS:
                 if now > until:
-                    _kill(_told(folder, rank).get("pid"))
+                    _kill(read_fields(result_path(folder, rank)).get("pid"))
                 sleep(_POLL_SECONDS)
 
 
@@ -289,7 +277,7 @@ def _is_held(log: IO[bytes]) -> bool:
 
 
 def _result(folder: RunFolder, count: int, ended: dict[str, Any]) -> Result:
-    told = [_told(folder, rank) for rank in range(count)]
+    told = [read_fields(result_path(folder, rank)) for rank in range(count)]
     by_signal = ended.get("exit_code", 0) < 0
     # A process that was killed lets those fail that were waiting for it.
     for found in [] if by_signal else told:
@@ -307,14 +295,6 @@ def _result(folder: RunFolder, count: int, ended: dict[str, Any]) -> Result:
             peak_memory_bytes=told[0]["peak_memory_bytes"],
         )
     raise RankEnded(_words(folder, ended))
-
-
-def _told(folder: RunFolder, rank: int) -> dict[str, Any]:
-    try:
-        found = json.loads(result_path(folder, rank).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _words(folder: RunFolder, ended: dict[str, Any]) -> str:

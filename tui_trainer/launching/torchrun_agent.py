@@ -1,7 +1,5 @@
 """`python -m tui_trainer.launching.torchrun_agent ARGUMENTS`: torchrun, which says in JSON which process ended it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -3,8 +3,6 @@
 Nothing of a tracker runs here: this process only waits for lines, in a thread that ends with them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

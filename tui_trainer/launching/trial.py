@@ -1,7 +1,5 @@
 """What a machine really does, tried in a process of its own within seconds, and kept by machine with its date."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,14 +19,13 @@ from tui_trainer.hardware.nvml import session
 from tui_trainer.hardware.problems import SEVERITIES, HardwareProblem
 from tui_trainer.hardware.processor import training_threads
 from tui_trainer.models.child import ChildFailed, hear_child
-from tui_trainer.planning.calibration import machine_key, read_table, table_in
+from tui_trainer.planning.kept_tables import keep_entry, machine_key, read_table
 from tui_trainer.runs.events import utc_now
-from tui_trainer.runs.folder import write_atomically
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import GIB, format_bytes, format_count
 
-_FILE = "trials.json"
+_FILE, _KEEP = "trials.json", 200
 _CHILD = "tui_trainer.launching.trial_child"
 _SHM = Path("/dev/shm")
 # torch's loaders and NCCL put what processes share there; a container of Docker gets 64 MiB.
@@ -74,7 +71,7 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[st
         trial["ended"] = f"trying {part} {error}"
     trial |= _read_here(gpu)
     trial["problems"] = [asdict(problem) for problem in problems_of(trial, hardware, gpu)]
-    _keep(_key(hardware, gpu), trial)
+    keep_entry(state_folder() / _FILE, _key(hardware, gpu), entry=trial, most=_KEEP)
     return trial
 
 
@@ -82,20 +79,12 @@ def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
     """The newest of this machine and its card; None where nothing was tried yet."""
     gpu = choose_gpu(hardware.gpus, chosen)[0]
     gpu = gpu if training_device(hardware, gpu, chosen)[0] == "cuda" else None
-    return table_in(read_table(state_folder() / _FILE), _key(hardware, gpu)) or None
+    return read_table(state_folder() / _FILE, _key(hardware, gpu)) or None
 
 
 def _key(hardware: Hardware, gpu: Gpu | None) -> str:
     name = f"{gpu.name} {gpu.cuda_uuid}" if gpu else ""
-    return f"{hardware.host}: {machine_key(hardware.cpu_name, training_threads(hardware.usable_cores), 'fp32', name)}"
-
-
-def _keep(key: str, trial: Trial) -> None:
-    """A folder that cannot be written is no error: the next one tries again."""
-    path = state_folder() / _FILE
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(read_table(path) | {key: trial}, indent=1).encode())
+    return f"{hardware.host}: {machine_key(hardware.cpu_name, training_threads(hardware.usable_cores), card_name=name)}"
 
 
 def _read_here(gpu: Gpu | None) -> Trial:

@@ -3,8 +3,6 @@
 It alone loads torch, sees the cards and computes on them; whoever asks goes on when it dies of a driver.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -133,20 +131,18 @@ def attention(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def long_load(question: dict[str, Any]) -> dict[str, Any]:
     """The rate of matmuls at the beginning and at the end of a second and more, and whether the card was slowed."""
-    if question["device"] == "cpu":
-        torch = _torch(question)
-        one = torch.ones(_SIDE["cpu"] // 2, _SIDE["cpu"] // 2)
-        seconds = _timed(question, lambda: one @ one, _LONG_SECONDS)
-        first, last = seconds[: len(seconds) // 4 or 1], seconds[-(len(seconds) // 4 or 1) :]
-        return {"slower_at_the_end": median(last) / median(first), "slowed_by": ""}
-    torch = _torch(question)
-    one = torch.ones(_SIDE["cuda"], _SIDE["cuda"], device="cuda", dtype=torch.float16)
+    torch, on_cpu = _torch(question), question["device"] == "cpu"
+    side, dtype = (_SIDE["cpu"] // 2, torch.float32) if on_cpu else (_SIDE["cuda"], torch.float16)
+    one = torch.ones(side, side, device=question["device"], dtype=dtype)
     seconds = _timed(question, lambda: one @ one, _LONG_SECONDS)
+    quarter = len(seconds) // 4 or 1
+    slower = median(seconds[-quarter:]) / median(seconds[:quarter])
+    if on_cpu:
+        return {"slower_at_the_end": slower, "slowed_by": ""}
     nvml = session()
     found = nvml.in_use(question["uuid"], 0) if nvml else None
-    first, last = seconds[: len(seconds) // 4 or 1], seconds[-(len(seconds) // 4 or 1) :]
     return {
-        "slower_at_the_end": median(last) / median(first),
+        "slower_at_the_end": slower,
         "slowed_by": (found[0].slowed_by if found else None) or "",
         "clock_share": found[0].clock_share if found else None,
         "temperature_celsius": found[0].temperature_celsius if found else None,

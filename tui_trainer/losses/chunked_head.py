@@ -6,8 +6,6 @@ kept: three matmuls a chunk as in the plain form, no second pass. A chunk's logi
 gradient in place: 4 bytes for each token and word, and 4 more for the slope of a soft cap.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Each is a sum over `batch.label_count` labels: of B rows, and of B x C answers where each class has one of its own.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from typing import Any

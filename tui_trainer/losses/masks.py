@@ -5,8 +5,6 @@ host then waits for the GPU in every forward pass. Both are known of a batch bef
 nothing, and leaves a mask of ones out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -5,8 +5,6 @@ That is done in front of the head itself, so whatever the model does to its logi
 In chunks it is done here, by what `models/logits.py` knows of the model.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

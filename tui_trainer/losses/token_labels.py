@@ -1,7 +1,5 @@
 """Cross entropy of a class for each word, on the token that stands for it, summed over the labels that count."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

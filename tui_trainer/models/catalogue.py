@@ -3,24 +3,20 @@
 Each row of `catalogue.json` repeats what the model's own page on the hub says: the fields of its config.json that
 decide the shape, and the count of its weights, which a test compares with the model as transformers builds it. A model
 whose count could not be confirmed in this way has no row.
-`python -m tui_trainer.models.catalogue CONFIG.json --name NAME` makes one.
+`python -m tests.catalogue_rows CONFIG.json --name NAME` makes one.
 
 Rows of encoders, alone or with a decoder, tell nothing of files with weights: old ones hold heads beside the model,
 which a task makes anew.
 """
 
 import json
-from argparse import ArgumentParser, BooleanOptionalAction
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.models.config_fields import all_aliases
-from tui_trainer.safe_text import one_line
-
-_DATA = Path(__file__).with_suffix(".json")
+DATA = Path(__file__).with_suffix(".json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +41,7 @@ class CatalogueEntry:
 @cache
 def all_entries() -> tuple[CatalogueEntry, ...]:
     """Every row, family by family."""
-    return tuple(CatalogueEntry(name=name, **row) for name, row in json.loads(_DATA.read_text("utf-8")).items())
+    return tuple(CatalogueEntry(name=name, **row) for name, row in json.loads(DATA.read_text("utf-8")).items())
 
 
 def find_shape(name: str) -> CatalogueEntry | None:
@@ -59,83 +55,3 @@ def find_shape(name: str) -> CatalogueEntry | None:
             return entry
     alike = [entry for entry in all_entries() if entry.name.rpartition("/")[2].lower() == wanted]
     return alike[0] if len(alike) == 1 else None
-
-
-def make_entry(config: Mapping[str, Any], name: str, **facts: Any) -> CatalogueEntry:
-    """The row of a config.json. `facts` are the other fields of a row; those that are not given stay as they are in
-    the row of that name, where there is one.
-
-    Raises ValueError where a field that the catalogue does not keep decides the count of the weights.
-    """
-    kept_fields = {field for entry in all_entries() for field in entry.config} | all_aliases()
-    # Newer files say `dtype`.
-    told = {**config, "torch_dtype": config.get("torch_dtype") or config.get("dtype")}
-    kept = {field: value for field, value in told.items() if field in kept_fields and value is not None}
-    parameters = _count_parameters(kept)
-    if parameters != (whole := _count_parameters(config)):
-        raise ValueError(f"{name}: {parameters} parameters by the fields that are kept, {whole} by all of config.json")
-    row: dict[str, Any] = {"weights_bytes": None, "gated": False, "license": "not said"}
-    if old := find_shape(name):
-        row = {field.name: getattr(old, field.name) for field in fields(old)}
-    row |= {field: value for field, value in facts.items() if value is not None}
-    files = "" if row["weights_bytes"] is None else " and the metadata of its safetensors files"
-    row.setdefault("source", f"huggingface.co/{name}: config.json{files}")
-    return CatalogueEntry(**row | {"name": name, "parameters": parameters, "config": kept})
-
-
-def as_json(entries: Sequence[CatalogueEntry]) -> str:
-    """The text of a data file: a line for each fact of a row."""
-    rows = []
-    for entry in entries:
-        facts = asdict(entry)
-        lines = ",\n".join(f"  {json.dumps(field)}: {json.dumps(facts[field])}" for field in facts if field != "name")
-        rows.append(f" {json.dumps(entry.name)}: {{\n{lines}\n }}")
-    return "{\n" + ",\n".join(rows) + "\n}\n"
-
-
-def _count_parameters(config: Mapping[str, Any]) -> int:
-    """Of the architecture that a config.json names, as transformers builds it, on torch's meta device."""
-    import torch
-    import transformers
-
-    values = dict(config)
-    built = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
-    with torch.device("meta"):
-        model: Any = getattr(transformers, config["architectures"][0])._from_config(built)
-    head, table = model.get_output_embeddings(), model.get_input_embeddings()
-    # transformers ties the head of every T5, unless the files have one of their own, as those of version 1.1.
-    own_head = head is not None and head.weight is table.weight and not config.get("tie_word_embeddings", True)
-    more = table.weight.numel() if own_head else 0
-    return int(more + sum(parameter.numel() for parameter in model.parameters()))
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Make rows from config.json files: print them, or write them into the data file."""
-    parser = ArgumentParser(prog="python -m tui_trainer.models.catalogue", description=main.__doc__)
-    parser.add_argument("configs", nargs="+", type=Path, help="config.json files, or folders with one")
-    parser.add_argument("--name", nargs="+", required=True, help="the name on the hub, for each config")
-    parser.add_argument("--source", help="where the numbers stand; else the model's page on the hub")
-    parser.add_argument("--license", help="by the hub's name for it")
-    parser.add_argument("--weights-bytes", type=int, help="of all tensors in the safetensors files")
-    parser.add_argument("--gated", action=BooleanOptionalAction, help="whether the hub asks for an account")
-    parser.add_argument("--write", action="store_true", help="put the rows into the data file")
-    told = vars(parser.parse_args(arguments))
-    paths, names, write = told.pop("configs"), told.pop("name"), told.pop("write")
-    if len(paths) != len(names):
-        parser.error(f"{len(paths)} configs and {len(names)} names")
-    files = [path / "config.json" if path.is_dir() else path for path in paths]
-    made = []
-    for file, name in zip(files, names, strict=True):
-        try:
-            made.append(make_entry(json.loads(file.read_text("utf-8")), name, **told))
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            parser.error(f"{file}: {type(error).__name__}: {one_line(str(error), 200)}")
-    if write:
-        rows = {entry.name: entry for entry in (*all_entries(), *made)}
-        _DATA.write_text(as_json(list(rows.values())), "utf-8")
-    else:
-        print(as_json(made), end="")
-
-
-if __name__ == "__main__":
-    main()

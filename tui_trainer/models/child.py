@@ -1,22 +1,23 @@
-"""Questions that only torch can answer, asked of a child process: plans load no torch. Answers are kept on the disk."""
+"""Questions that only torch can answer, asked of a child process: plans load no torch."""
 
+import atexit
 import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout, suppress
-from importlib import metadata
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 from tui_trainer.errors import InputError
-from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.safe_text import one_line
 
 
@@ -35,6 +36,7 @@ class ChildFailed(Exception):
 def ask_child(module: str, question: str, timeout_seconds: float, *, sees_gpus: bool = False) -> str:
     """What `python -m module` prints when it reads the question. No network and no GPU but with `sees_gpus`. Raises
     ChildFailed."""
+    answering_child.close()
     command, environment = _command(module, sees_gpus)
     try:
         done = subprocess.run(
@@ -48,6 +50,7 @@ def ask_child(module: str, question: str, timeout_seconds: float, *, sees_gpus: 
 
 def hear_child(module: str, question: str, *, sees_gpus: bool = False) -> Iterator[dict[str, Any]]:
     """The same for a child that tells how far it is: each line that it prints, at once. Raises ChildFailed."""
+    answering_child.close()
     command, environment = _command(module, sees_gpus)
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -66,6 +69,85 @@ def hear_child(module: str, question: str, *, sees_gpus: bool = False) -> Iterat
                 process.wait()
         errors.seek(0)
         _raise_for(process.returncode, errors.read())
+
+
+class AnsweringChild:
+    """A process that answers one question after the other: only the first one waits until torch is loaded. It is begun
+    with the first question, and ends when nobody has asked for a while."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, module: str, question: str, timeout_seconds: float) -> Any:
+        """What `module.answer(question)` gives there; both are JSON. Raises ChildFailed."""
+        with self._lock:
+            line = self._hear(json.dumps({"module": module, "question": json.loads(question)}), timeout_seconds)
+        return read_answer(line)
+
+    def _hear(self, question: str, timeout_seconds: float) -> bytes:
+        """The line that it answers with. One that has ended meanwhile is begun again."""
+        for _ in range(2):
+            process = self._running()
+            assert process.stdin is not None and process.stdout is not None
+            with suppress(BrokenPipeError):
+                process.stdin.write(f"{question}\n".encode())
+                process.stdin.flush()
+            until, line = time.monotonic() + timeout_seconds, b""
+            while not line.endswith(b"\n"):
+                if not select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+                    self._end(process)
+                    raise ChildFailed(f"took more than {timeout_seconds:.0f} s")
+                if not (more := os.read(process.stdout.fileno(), 1 << 16)):
+                    break
+                line += more
+            else:
+                return line
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5)
+            self._end(process)
+            if process.returncode:
+                break
+        _raise_for(process.returncode or 1, "")
+        raise AssertionError
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process and self._process.poll() is not None:
+            self._end(self._process)
+        if self._process is None:
+            command, environment = _command("tui_trainer.models.answering", False)
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(
+                command, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment
+            )
+        return self._process
+
+    def close(self) -> None:
+        """End it when it has answered: what comes next may need its memory."""
+        with self._lock:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._process:
+            self._end(self._process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        with process:  # closes its pipes, and waits
+            self._process = None
+
+
+def read_answer(line: str | bytes) -> Any:
+    """What an `AnsweringChild` wrote. Raises ChildFailed."""
+    told = json.loads(line)
+    if "failed" in told:
+        raise ChildFailed(f"ended with: {told['failed']}", told["failed"])
+    return told["answer"]
+
+
+answering_child = AnsweringChild()
+atexit.register(answering_child.kill)
 
 
 def _command(module: str, sees_gpus: bool) -> tuple[list[str], dict[str, str]]:
@@ -97,20 +179,3 @@ def answer_question(answer: Callable[[dict[str, Any]], Any]) -> None:
     except Exception as error:  # whatever torch, a model or the libraries of a format raise
         sys.exit(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
     print(json.dumps(found))
-
-
-def answer_place(folder: str, version: int, question: str) -> Path:
-    """Where the answer to a question is kept: another file for another form of it, and for another transformers."""
-    import xxhash
-
-    digest = xxhash.xxh3_128(f"{version} {metadata.version('transformers')} {question}".encode()).hexdigest()
-    return prepared_data_folder(os.environ) / folder / f"{digest}.json"
-
-
-def keep_answer(place: Path, answer: str) -> None:
-    """A cache that cannot be written costs seconds the next time, and nothing else."""
-    with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
-            file.write(answer)
-        Path(file.name).replace(place)

@@ -10,28 +10,15 @@ from tui_trainer.safe_text import one_line
 MODEL_KEY = "model.model_name_or_path"
 _LARGEST = 10**9
 # Source: `attribute_map` and the names of fields in the configuration files of transformers 5.23 and older.
-_ALIASES: dict[str, tuple[str, ...]] = {
-    "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model", "dim"),
-    "num_hidden_layers": ("encoder_layers", "num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads"),
-    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
-    "intermediate_size": (
-        "intermediate_size",
-        "ffn_dim",
-        "n_inner",
-        "ffn_hidden_size",
-        "hidden_dim",
-        "d_ff",
-        "encoder_ffn_dim",
-    ),
-    "max_position_embeddings": ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"),
-    "attention_dropout": ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "dropout_rate"),
+ALIASES: dict[str, list[str]] = {
+    "hidden_size": "hidden_size n_embd n_embed d_model dim".split(),
+    "num_hidden_layers": "encoder_layers num_hidden_layers n_layer num_layers n_layers".split(),
+    "num_attention_heads": "num_attention_heads n_head num_heads n_heads encoder_attention_heads".split(),
+    "num_key_value_heads": "num_key_value_heads num_kv_heads n_head_kv".split(),
+    "intermediate_size": "intermediate_size ffn_dim n_inner ffn_hidden_size hidden_dim d_ff encoder_ffn_dim".split(),
+    "max_position_embeddings": "max_position_embeddings n_positions n_ctx seq_length max_seq_len".split(),
+    "attention_dropout": "attention_dropout attn_pdrop attention_probs_dropout_prob dropout_rate".split(),
 }
-
-
-def all_aliases() -> set[str]:
-    """Every name that one of the questions goes by."""
-    return {alias for aliases in _ALIASES.values() for alias in aliases}
 
 
 def bad_model(message: str, hint: str = "", where: str = "") -> ConfigError:
@@ -60,7 +47,7 @@ class ConfigFields:
 
     def optional(self, name: str) -> int | None:
         """A positive whole number, or None where it is missing or null."""
-        for alias in _ALIASES.get(name, (name,)):
+        for alias in ALIASES.get(name, [name]):
             value = self.values.get(alias)
             if value is None:
                 continue
@@ -74,7 +61,7 @@ class ConfigFields:
 
     def share(self, name: str) -> float:
         """A number from 0 to below 1; 0 where it is missing."""
-        for alias in _ALIASES.get(name, (name,)):
+        for alias in ALIASES.get(name, [name]):
             value = self.values.get(alias)
             if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1:
                 return float(value)

@@ -41,7 +41,8 @@ class ModelFacts:
     revision: str
     folder: Path | None
     config: Mapping[str, Any]
-    shape: ModelShape
+    head: Head
+    labels: int
     weights: Weights
     weight_files: tuple[str, ...] = ()
     weights_bytes: int | None = None
@@ -53,6 +54,11 @@ class ModelFacts:
     has_remote_code: bool = False
     eos_token_ids: tuple[int, ...] = ()
     catalogue: CatalogueEntry | None = None
+
+    @property
+    def shape(self) -> ModelShape:
+        """The first answer about a model takes seconds. Raises ConfigError where nobody can tell."""
+        return shape_of(self.config, self.headers, head=self.head, labels=self.labels)
 
 
 def find_model(
@@ -88,8 +94,7 @@ def find_model(
 def require_folder(facts: ModelFacts) -> Path:
     """The folder to train from. Raises ConfigError with both remedies for a model that is only catalogued."""
     if facts.folder is None:
-        what = f"the model {facts.name} can be planned, but it is not on this machine"
-        raise bad_model(what, hint=remedies(facts.name))
+        raise bad_model(f"the model {facts.name} can be planned, but it is not on this machine", remedies(facts.name))
     return facts.folder
 
 
@@ -108,7 +113,8 @@ def _facts_of(name: str, revision: str, folder: Path, head: Head, labels: int) -
         revision=revision,
         folder=folder,
         config=config,
-        shape=shape_of(config, headers or None, head=head, labels=labels),
+        head=head,
+        labels=labels,
         weights=kind,
         weight_files=files,
         weights_bytes=sum(_size(folder / file) for file in files) or None,
@@ -125,13 +131,13 @@ def _facts_of(name: str, revision: str, folder: Path, head: Head, labels: int) -
 
 def _catalogued(name: str, revision: str, entry: CatalogueEntry, head: Head, labels: int) -> ModelFacts:
     refuse_other_kinds(entry.config, entry.name, head)
-    shape = shape_of(entry.config, head=head, labels=labels)
     return ModelFacts(
         name=name,
         revision=revision,
         folder=None,
         config=entry.config,
-        shape=shape,
+        head=head,
+        labels=labels,
         weights="not here",
         weights_bytes=entry.weights_bytes,
         dtype=_told_dtype(entry.config),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import Config, ModelSection
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.families.layers import Linear
+from tui_trainer.models.modules import Linear
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import head_modules
 from tui_trainer.safe_text import one_line

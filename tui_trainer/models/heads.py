@@ -25,23 +25,14 @@ TASK_OF: dict[Head, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """What a head is called: in a sentence, and its class and table of model types in transformers."""
-
-    words: str
-    auto_class: str
-    mapping: str
-
-
-_NAMES: dict[Head, _Names] = {
-    "causal_lm": _Names("causal", "AutoModelForCausalLM", "CAUSAL_LM"),
-    "sequence_classification": _Names(
-        "sequence classification", "AutoModelForSequenceClassification", "SEQUENCE_CLASSIFICATION"
-    ),
-    "token_classification": _Names("token classification", "AutoModelForTokenClassification", "TOKEN_CLASSIFICATION"),
-    "seq2seq_lm": _Names("sequence-to-sequence", "AutoModelForSeq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
+# The class of each in transformers, and the name of the table of model types there.
+_CLASSES: dict[Head, tuple[str, str]] = {
+    "causal_lm": ("AutoModelForCausalLM", "CAUSAL_LM"),
+    "sequence_classification": ("AutoModelForSequenceClassification", "SEQUENCE_CLASSIFICATION"),
+    "token_classification": ("AutoModelForTokenClassification", "TOKEN_CLASSIFICATION"),
+    "seq2seq_lm": ("AutoModelForSeq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
 }
+_WORDS: dict[Head, str] = {"causal_lm": "causal", "seq2seq_lm": "sequence-to-sequence"}
 # Types whose plain architecture sees the tokens to the right as well. Source: the documentation of transformers.
 ENCODERS = frozenset(
     """albert bert camembert canine convbert data2vec-text deberta deberta-v2 distilbert electra ernie esm esmc eurobert
@@ -66,7 +57,7 @@ def types_with(head: Head) -> frozenset[str]:
     text = ""
     with suppress(OSError):
         text = (Path((folders or ["."])[0]) / "models/auto/modeling_auto.py").read_text("utf-8")
-    _, _, table = text.partition(f"\nMODEL_FOR_{_NAMES[head].mapping}_MAPPING_NAMES = OrderedDict(")
+    _, _, table = text.partition(f"\nMODEL_FOR_{_CLASSES[head][1]}_MAPPING_NAMES = OrderedDict(")
     return frozenset(re.findall(r'\(\s*"([^"]+)",', table.partition("\n)")[0])) - _NO_TEXT
 
 
@@ -96,7 +87,7 @@ def auto_class(head: Head) -> Any:
     """The class of transformers that loads and makes models with this head."""
     import transformers
 
-    return getattr(transformers, _NAMES[head].auto_class)
+    return getattr(transformers, _CLASSES[head][0])
 
 
 def is_unfit(model_type: str, head: Head) -> bool:
@@ -120,7 +111,7 @@ def instead(model_type: str) -> str:
 
 def lack_of(model_type: str, head: Head) -> str:
     """The sentence about a kind of model that has no such head."""
-    return f"{model_type} has no {_NAMES[head].words} head"
+    return f"{model_type} has no {_WORDS.get(head, head.replace('_', ' '))} head"
 
 
 def stored_labels(config: Mapping[str, Any]) -> int:

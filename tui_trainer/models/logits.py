@@ -18,55 +18,28 @@ class LogitTransform:
     soft_cap: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """The field of config.json that decides, and its value where config.json is silent."""
-
-    field: str
-    default: float | None
-    does: Literal["multiply", "divide", "cap"]
-
-    def transform(self, config: Mapping[str, Any]) -> LogitTransform:
-        value = config.get(self.field, self.default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value:
-            return LogitTransform()
-        if self.does == "cap":
-            return LogitTransform(soft_cap=float(value))
-        return LogitTransform(scale=float(value) if self.does == "multiply" else 1 / value)
-
-
-def _cap(default: float | None = 30.0, field: str = "final_logit_softcapping") -> _Rule:
-    return _Rule(field, default, "cap")
-
-
-_COHERE = _Rule("logit_scale", 0.0625, "multiply")
-_GRANITE = _Rule("logits_scaling", 1.0, "divide")
+# The field of config.json that decides, its value where config.json is silent, and what is done with it.
+_Rule = tuple[str, float | None, Literal["multiply", "divide", "cap"]]
+_CAP: _Rule = ("final_logit_softcapping", 30.0, "cap")
+_CAP_IF_SAID: _Rule = ("final_logit_softcapping", None, "cap")
+_COHERE: _Rule = ("logit_scale", 0.0625, "multiply")
+_GRANITE: _Rule = ("logits_scaling", 1.0, "divide")
 # Source: the forward pass of every causal and sequence-to-sequence model of transformers 5.23, and the defaults of its
 # configuration. All others end with the head. A field of this kind means nothing elsewhere: MPT has a logit_scale that
 # nobody reads, and MiniCPM3 divides the hidden states by its logits_scaling, before the head.
 _RULES: dict[str, _Rule] = {
-    "beam": _cap(),
-    "gemma2": _cap(),
-    "gemma3_text": _cap(None),
-    "gemma3n_text": _cap(),
-    "gemma4_text": _cap(None),
-    "gemma4_unified_text": _cap(None),
-    "nanochat": _cap(15.0),
-    "recurrent_gemma": _cap(field="logits_soft_cap"),
-    "vaultgemma": _cap(),
-    "xlstm": _cap(field="output_logit_soft_cap"),
-    "cohere": _COHERE,
-    "cohere2": _COHERE,
-    "cohere2_moe": _COHERE,
-    "cohere_compass_text": _Rule("logit_scale", None, "multiply"),
-    "falcon_h1": _Rule("lm_head_multiplier", 1.0, "multiply"),
-    "hyperclovax": _Rule("logits_scaling", 1.0, "multiply"),
-    "granite": _GRANITE,
-    "granite_swa": _GRANITE,
-    "granitemoe": _GRANITE,
-    "granitemoe_swa": _GRANITE,
-    "granitemoehybrid": _GRANITE,
-    "granitemoeshared": _GRANITE,
+    **dict.fromkeys("beam gemma2 gemma3n_text vaultgemma".split(), _CAP),
+    **dict.fromkeys("gemma3_text gemma4_text gemma4_unified_text".split(), _CAP_IF_SAID),
+    "nanochat": ("final_logit_softcapping", 15.0, "cap"),
+    "recurrent_gemma": ("logits_soft_cap", 30.0, "cap"),
+    "xlstm": ("output_logit_soft_cap", 30.0, "cap"),
+    **dict.fromkeys("cohere cohere2 cohere2_moe".split(), _COHERE),
+    "cohere_compass_text": ("logit_scale", None, "multiply"),
+    "falcon_h1": ("lm_head_multiplier", 1.0, "multiply"),
+    "hyperclovax": ("logits_scaling", 1.0, "multiply"),
+    **dict.fromkeys(
+        "granite granite_swa granitemoe granitemoe_swa granitemoehybrid granitemoeshared".split(), _GRANITE
+    ),
 }
 # Models that leave out some of the vocabulary, choose among clusters of it, predict several tokens at once, or have
 # the fields of their decoder inside of another config.
@@ -85,5 +58,12 @@ def logit_transform(config: Mapping[str, Any]) -> LogitTransform | None:
     model_type = str(config.get("model_type") or "")
     if model_type in _OTHERWISE:
         return None
-    rule = _RULES.get(model_type)
-    return rule.transform(config) if rule else LogitTransform()
+    if model_type not in _RULES:
+        return LogitTransform()
+    field, default, does = _RULES[model_type]
+    value = config.get(field, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value:
+        return LogitTransform()
+    if does == "cap":
+        return LogitTransform(soft_cap=float(value))
+    return LogitTransform(scale=float(value) if does == "multiply" else 1 / value)

@@ -11,7 +11,7 @@ from tui_trainer.models.files.fit import embedding_rows, misfits
 from tui_trainer.models.files.headers import SINGLE_FILE
 from tui_trainer.models.files.hub_cache import remedies
 from tui_trainer.models.files.pickles import foreign_calls
-from tui_trainer.models.shape import ModelShape, is_described
+from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.tokenizing.tokenizer import sentencepiece_file, tokenizer_command, tokenizer_facts
 from tui_trainer.safe_text import one_line
 
@@ -81,7 +81,7 @@ def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     elif not facts.headers:
         yield _about(facts, "the files with weights hold no tensors", "copy or download the model again")
     else:
-        for what in misfits(facts.shape, facts.headers, is_known=is_described(facts.shape)):
+        for what in misfits(facts.shape, facts.headers):
             yield _about(facts, what, "take config.json and weights of the same model")
 
 

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.families.layers import Linear, Part
 from tui_trainer.models.heads import CLASSIFYING
+from tui_trainer.models.modules import Linear, Part
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.safe_text import one_line
 

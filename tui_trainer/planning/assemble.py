@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tui_trainer.config.load import LoadedConfig
+from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.processor import training_threads
@@ -11,18 +12,22 @@ from tui_trainer.models.facts import find_model
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batching import BatchCut
+from tui_trainer.planning.calibration import read_calibration
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
+from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import NOT_USED, fused_kernels
+from tui_trainer.planning.kept_tables import machine_key, shape_key, timed_as
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_memory import measured_words, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
-from tui_trainer.planning.planned import Planned, exact
+from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.processes import Group
 from tui_trainer.planning.steps import Steps
-from tui_trainer.planning.times import times
 from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.runs.registry import state_folder
+from tui_trainer.runs.remaining import EVALUATION_SHARE
 from tui_trainer.tasks.contract import DataFacts
 
 
@@ -36,7 +41,7 @@ class Decisions:
     shape: ModelShape
     setup: TrainingSetup
     cut: BatchCut
-    choices: choices.Choices
+    chosen: dict[str, Any]
     packing: Planned[bool]
     threads: Planned[int]
     memory_reason: str
@@ -53,17 +58,7 @@ def assemble(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         | _batch(loaded, facts, made, steps)
         | _cadence(loaded, steps)
         | _memory_and_disk(loaded, facts, made, steps)
-        | times(
-            facts,
-            made.shape,
-            made.setup,
-            made.cut,
-            steps,
-            row_tokens=row_tokens(loaded.config, made.setup),
-            hardware=hardware,
-            gpu=made.target.gpu,
-            threads=made.threads.value,
-        )
+        | _times(loaded, hardware, facts, made, steps)
     )
 
 
@@ -100,15 +95,13 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         "classes": facts.classes,
         "parameters": Planned(value=shape.parameters, exact=is_exact, reason=counted),
         "trained_parameters": Planned(value=trained, exact=is_exact, reason=share),
-        "precision": made.choices.precision,
+        **made.chosen,
         "best_precision": choices.best_precision(hardware, made.target, made.shape).value,
         "memory_budget_bytes": made.room.budget_bytes,
-        "weights_dtype": made.choices.weights,
         "learning_rate": learning_rate(loaded),
         "packing": made.packing,
         "longest_row": row_tokens(loaded.config, made.setup),
         "training_setup": made.setup,
-        "loss_chunk_tokens": made.choices.loss_chunk,
         "kernels": fused_kernels(loaded, hardware, made.target, shape) if made.setup.widths == 1 else NOT_USED,
         "loader_workers": choices.loader_workers(loaded, made.target),
     }
@@ -171,13 +164,49 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
     total = memory.total_bytes(parts)
     return {
         "memory_parts": parts,
-        "memory_bytes": Planned(value=total, exact=False, reason=reason),
-        "checkpoint_bytes": Planned(value=saved, exact=False, reason=saved_reason),
+        "memory_bytes": estimated(total, reason),
+        "checkpoint_bytes": estimated(saved, saved_reason),
         "final_model_bytes": final_model,
-        "disk_bytes": Planned(value=disk, exact=False, reason=disk_reason),
+        "disk_bytes": estimated(disk, disk_reason),
         **host_memory(
             made.shape, setup, config, choices.loader_workers(loaded, made.target).value, made.group.per_node
         ),
+    }
+
+
+def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
+    """Seconds are None for a card of which nothing is known."""
+    shape, setup, cut, gpu = made.shape, made.setup, made.cut, made.target.gpu
+    longest = row_tokens(loaded.config, setup)
+    # Of one process: all compute at the same time.
+    rows = -(-min(cut.effective, facts.rows) // cut.processes)
+    # Attention sees full rows where they are packed, else rows as long as their documents.
+    as_documents = facts.row_tokens and not setup.packed
+    flops = training_flops(
+        shape,
+        setup,
+        tokens=round(rows * (facts.row_tokens or longest)),
+        row_tokens=max(1, round(facts.row_tokens)) if as_documents else longest,
+        document_tokens=facts.row_tokens or None,
+    )
+    # Each computes its part of every layer, and all of the head.
+    flops /= setup.widths
+    key = shape_key(shape, setup, cut.micro, rows, longest, cut.processes)
+    card_name = timed_as(gpu.name or "", setup) if gpu else ""
+    machine = machine_key(hardware.cpu_name, made.threads.value, setup.precision, card_name)
+    calibration = read_calibration(state_folder(), machine, key, flops)
+    card = find_card(gpu.name, gpu.memory_bytes) if gpu else None
+    step = step_time(flops, shape.hidden_size, calibration, setup, card)
+    total = None
+    if step.value is not None:
+        evaluation = step.value / rows * steps.eval_rows / cut.processes * EVALUATION_SHARE
+        total = steps.total.value * step.value + steps.evaluations * evaluation
+    reason = f"{steps.total.value} steps and {steps.evaluations} evaluations; without loading, saving and text samples"
+    return {
+        "step_seconds": step,
+        "step_flops": flops,
+        "shape_key": key,
+        "duration_seconds": estimated(total, reason),
     }
 
 

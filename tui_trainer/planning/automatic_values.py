@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import LoadedConfig
@@ -166,7 +167,6 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision) -> Planned[Dtype]:
 
 
 def is_from_scratch(config: Config) -> bool:
-    """Whether the model starts from scratch."""
     return config.task.type == "char_lm" or config.model.init == "scratch"
 
 
@@ -183,20 +183,10 @@ def loss_chunk(loaded: LoadedConfig, target: Target, shape: ModelShape) -> Plann
     return exact(0, "auto: on a CPU all at once is faster")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choices:
-    """What the settings become: with reasons for a reader, and as memory and time depend on it."""
-
-    precision: Planned[Precision]
-    weights: Planned[Dtype]
-    loss_chunk: Planned[int]
-    setup: TrainingSetup
-
-
 def choose(
     loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape, known: TrainingSetup
-) -> Choices:
-    """How the model is trained. Raises ConfigError for targets that match nothing.
+) -> tuple[TrainingSetup, dict[str, Any]]:
+    """How the model is trained, and fields of a plan that say so. Raises ConfigError for targets that match nothing.
 
     `known` has what no setting decides: how the rows of the data are, and what a dry run counted. It stays as it is.
     """
@@ -232,7 +222,7 @@ def choose(
         compiled=training.torch_compile,
         tf32=training.tf32,
     )
-    return Choices(precision=chosen, weights=weights, loss_chunk=chunk, setup=setup)
+    return setup, {"precision": chosen, "weights_dtype": weights, "loss_chunk_tokens": chunk}
 
 
 def loader_workers(loaded: LoadedConfig, target: Target) -> Planned[int]:

@@ -14,7 +14,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batching import MICRO
-from tui_trainer.planning.fit import MemoryBudget, parts_of_run
+from tui_trainer.planning.fit import MemoryBudget, parts_of_run, with_dry_run
 from tui_trainer.planning.memory.estimate import total_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 
@@ -45,12 +45,13 @@ class Basis:
     def changed(self, patch: Mapping[str, Any]) -> Basis:
         """The same with some settings changed, of which nothing is checked. Raises ConfigError for wrong LoRA targets.
 
-        What a dry run counted for the plan is taken as it is: another one takes seconds.
+        A dry run of what is new takes a second.
         """
         loaded = with_settings(self.loaded, patch)
         # In rows of another length a step may have one for each document.
         known = replace(self.setup, most_rows=0) if "data.max_length" in patch else self.setup
-        setup = choices.choose(loaded, self.hardware, self.target, self.shape, known).setup
+        setup, _ = choices.choose(loaded, self.hardware, self.target, self.shape, known)
+        setup, _ = with_dry_run(loaded.config, self.shape, setup)
         return replace(self, loaded=loaded, setup=setup, micro_batch=patch.get(MICRO, self.micro_batch))
 
     def needed_bytes(self, micro_batch: int = 0, eval_batch: int = 0) -> int:

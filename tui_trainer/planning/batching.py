@@ -51,7 +51,7 @@ def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[P
         return []
     if processes is None:
         requested = loaded.config.distributed.processes
-        if loaded.config.distributed.strategy == "tp":
+        if not loaded.config.distributed.shares_rows:
             # All of them compute the same rows.
             requested = 1
         # With auto there may be as many as make it right.
@@ -77,7 +77,7 @@ def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
     both_written = all(loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
     if both_written and isinstance(micro, int) and isinstance(accumulation, int):
         requested = loaded.config.distributed.processes
-        each = 1 if requested == "auto" or loaded.config.distributed.strategy == "tp" else requested
+        each = 1 if requested == "auto" or not loaded.config.distributed.shares_rows else requested
         return micro * accumulation * (processes or each * loaded.config.distributed.nodes)
     return training.effective_batch_size
 

@@ -8,19 +8,15 @@ where there is no such run.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
-from tui_trainer.runs.folder import write_atomically
+from pydantic import Field, PositiveFloat
 
-if TYPE_CHECKING:
-    from tui_trainer.planning.training_setup import Precision
+from tui_trainer.planning.kept_tables import entry_of, keep_entry, read_table
 
 _FILE = "calibration.json"
 _KEEP_SHAPES, _KEEP_RUNS = 200, 12
@@ -43,46 +39,46 @@ class Calibration:
     busy: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Shape:
-    """What the runs of one shape say."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    step_seconds: PositiveFloat
+    busy: bool = False
 
-    step_seconds: float
-    flops: float
-    runs: int
-    busy: bool
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """The runs of one shape."""
+
+    flops: PositiveFloat
+    runs: Annotated[list[_Run], Field(min_length=1)]
 
     @classmethod
-    def of(cls, entry: dict[str, Any]) -> _Shape | None:
-        """None where the entry is damaged."""
-        flops, runs = entry.get("flops"), _runs_of(entry)
-        if flops is None or not _is_positive(flops) or not runs:
-            return None
-        calm = [run["step_seconds"] for run in runs if not run.get("busy")]
-        seconds = sorted(calm or [run["step_seconds"] for run in runs])
-        fastest = seconds[: -(-len(seconds) // 4)]
-        return cls(step_seconds=median(fastest), flops=flops, runs=len(seconds), busy=not calm)
+    def of(cls, entry: dict[str, object]) -> _Shape | None:
+        """None where the entry is damaged. Until each run was kept there was one, of which nothing was said."""
+        return entry_of(cls, {"runs": [entry], **entry})
+
+    @property
+    def busy(self) -> bool:
+        return all(run.busy for run in self.runs)
+
+    @property
+    def seconds(self) -> list[float]:
+        """Those that count, the shortest first."""
+        return sorted(run.step_seconds for run in self.runs if run.busy == self.busy)
+
+    @property
+    def step_seconds(self) -> float:
+        return median(self.seconds[: -(-len(self.seconds) // 4)])
 
     def distance(self, flops: float) -> float:
         return abs(math.log(self.flops / flops))
 
 
-def read_calibration(
-    state_folder: Path,
-    cpu_name: str,
-    threads: int,
-    shape_key: str,
-    flops: float,
-    *,
-    precision: Precision = "fp32",
-    card_name: str = "",
-) -> Calibration:
-    """What is known about steps of `flops` operations here; a missing or damaged file means nothing is.
-
-    With `card_name` the steps are those of a card; processor and threads do not matter then.
-    """
-    table = table_in(read_table(state_folder / _FILE), machine_key(cpu_name, threads, precision, card_name))
-    shapes = {key: shape for key in table if (shape := _Shape.of(table_in(table, key)))}
+def read_calibration(state_folder: Path, machine: str, shape_key: str, flops: float) -> Calibration:
+    """What is known about steps of `flops` operations on a machine of that key."""
+    table = read_table(state_folder / _FILE, machine)
+    entries = {key: entry for key, entry in table.items() if isinstance(entry, dict)}
+    shapes = {key: shape for key, entry in entries.items() if (shape := _Shape.of(entry))}
     similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
     nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
     this = shapes.get(shape_key)
@@ -92,73 +88,21 @@ def read_calibration(
     return Calibration(
         step_seconds=this.step_seconds if this else None,
         flops_per_second=nearest.flops / nearest.step_seconds if nearest else None,
-        runs=told.runs if told else 0,
+        runs=len(told.seconds) if told else 0,
         busy=told.busy if told else False,
     )
 
 
 def keep_calibration(
-    state_folder: Path,
-    cpu_name: str,
-    threads: int,
-    shape_key: str,
-    *,
-    step_seconds: float,
-    flops: float,
-    precision: Precision = "fp32",
-    card_name: str = "",
-    load: float | None = None,
+    state_folder: Path, machine: str, shape_key: str, *, step_seconds: float, flops: float, busy: bool = False
 ) -> None:
-    """Remember the seconds of a step of `flops` operations.
-
-    `load`: runnable tasks of others meanwhile (`hardware/load.py`); None where the system does not tell, or on a card.
-    """
-    everything = read_table(state_folder / _FILE)
-    key = machine_key(cpu_name, threads, precision, card_name)
-    shapes = table_in(everything, key)
-    earlier = _runs_of(shapes.pop(shape_key, None))
-    run = {"step_seconds": step_seconds, "busy": load is not None and load > max(_CALM_LOAD * threads, _LEAST_LOAD)}
-    shapes[shape_key] = {"flops": flops, "runs": [*earlier, run][-_KEEP_RUNS:]}
-    everything[key] = dict(list(shapes.items())[-_KEEP_SHAPES:])
-    write_table(state_folder / _FILE, everything)
+    """Remember the seconds of a step of `flops` operations."""
+    earlier = _Shape.of(read_table(state_folder / _FILE, machine, shape_key))
+    runs = [*(earlier.runs if earlier else ()), _Run(step_seconds, busy)][-_KEEP_RUNS:]
+    entry = asdict(_Shape(flops, runs))
+    keep_entry(state_folder / _FILE, machine, shape_key, entry=entry, most=_KEEP_SHAPES)
 
 
-def _runs_of(entry: Any) -> list[dict[str, Any]]:
-    """The runs of one shape. Until each was kept there was one, on a machine of which nothing was said."""
-    if not isinstance(entry, dict):
-        return []
-    runs = entry.get("runs", [entry])
-    found = [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
-    return [run for run in found if _is_positive(run.get("step_seconds"))]
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and value > 0
-
-
-def machine_key(cpu_name: str, threads: int, precision: Precision, card_name: str) -> str:
-    """Under which name the figures of this machine are kept."""
-    machine = card_name or f"{cpu_name}, {threads} threads"
-    return machine if precision == "fp32" else f"{machine}, {precision}"
-
-
-def read_table(path: Path) -> dict[str, Any]:
-    """The JSON object of a file; empty where it is not there or damaged."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def write_table(path: Path, table: Mapping[str, Any]) -> None:
-    """A folder that cannot be written is no error: nothing is known the next time either."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(table, indent=1).encode())
-
-
-def table_in(values: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The object under a key; empty where there is none."""
-    found = values.get(key)
-    return found if isinstance(found, dict) else {}
+def is_busy(load: float | None, threads: int) -> bool:
+    """Whether runnable tasks of others (`hardware/load.py`) slow down so many threads; None: nobody tells."""
+    return load is not None and load > max(_CALM_LOAD * threads, _LEAST_LOAD)

@@ -6,14 +6,14 @@ share. Nothing is guessed for a card that is not in the catalogue.
 """
 
 import time
-from dataclasses import dataclass
 from functools import cache
 
 from tui_trainer.hardware.catalogue import Card
-from tui_trainer.models.families.layers import Reads
+from tui_trainer.models.modules import Reads
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
 from tui_trainer.planning.calibration import Calibration
+from tui_trainer.planning.planned import Planned, estimated
 from tui_trainer.planning.training_setup import TrainingSetup
 
 # A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
@@ -30,14 +30,6 @@ CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 # How much longer a step takes when each product unpacks its weight from 4 bits. An estimate: torchtune's README has 8B
 # with 4096 tokens a pass on an RTX 4090 at 3,083 tokens/s with LoRA and 2,413 with QLoRA (3B on an A100: 1.02 times).
 UNPACKING_TIMES = 1.28
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepTime:
-    """Seconds of one optimizer step, and where the figure comes from. None: only a measured step can tell."""
-
-    seconds: float | None
-    reason: str
 
 
 def training_share(hidden_size: int) -> float:
@@ -93,20 +85,19 @@ def step_time(
     calibration: Calibration,
     setup: TrainingSetup | None = None,
     card: Card | None = None,
-) -> StepTime:
-    """Seconds of a step of so many floating-point operations, in a model of this width, on this machine."""
+) -> Planned[float | None]:
+    """Seconds of a step of so many floating-point operations, in a model of this width, on this machine, and where the
+    figure comes from. None: only a measured step can tell."""
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
-        return StepTime(seconds=calibration.step_seconds, reason=f"measured here, {_runs(calibration, 'this shape')}")
+        return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'this shape')}")
     if setup.widths > 1:
-        return StepTime(seconds=None, reason="how long layers wait for their other parts is not known: measure a step")
+        return estimated(None, "how long layers wait for their other parts is not known: measure a step")
     if calibration.flops_per_second is not None:
         rate = calibration.flops_per_second
-        return StepTime(
-            seconds=flops / rate, reason=f"{_runs(calibration, 'a similar model')} here ({rate / 1e9:.0f} GFLOP/s)"
-        )
+        return estimated(flops / rate, f"{_runs(calibration, 'a similar model')} here ({rate / 1e9:.0f} GFLOP/s)")
     if setup.cpu_offload:
-        return StepTime(seconds=None, reason="weights are on the host, how fast they come is not known: measure a step")
+        return estimated(None, "weights are on the host, how fast they come is not known: measure a step")
     return _on_card(flops, hidden_size, setup, card) if setup.device == "cuda" else _on_cpu(flops, hidden_size, setup)
 
 
@@ -115,13 +106,13 @@ def _runs(calibration: Calibration, what: str) -> str:
     return f"from {count} of {what}" + (" while others kept the machine busy" if calibration.busy else "")
 
 
-def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup) -> StepTime:
+def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup) -> Planned[float | None]:
     rate, share = matrix_flops_per_second(), training_share(hidden_size)
     reason = f"numpy multiplies at {rate / 1e9:.0f} GFLOP/s here, of which this width reaches about {share:.0%}"
     if setup.precision != "fp32":
         gain = bf16_gain(hidden_size)
         share, reason = share * gain, f"{reason}, and in bf16 {gain:.1f} times that"
-    return StepTime(seconds=flops / (rate * share), reason=reason)
+    return estimated(flops / (rate * share), reason)
 
 
 def bf16_gain(hidden_size: int) -> float:
@@ -129,17 +120,17 @@ def bf16_gain(hidden_size: int) -> float:
     return BF16_GAIN * hidden_size / (hidden_size + BF16_HALF_GAIN_WIDTH)
 
 
-def _on_card(flops: float, hidden_size: int, setup: TrainingSetup, card: Card | None) -> StepTime:
+def _on_card(flops: float, hidden_size: int, setup: TrainingSetup, card: Card | None) -> Planned[float | None]:
     rate = card_flops_per_second(card, setup) if card else None
     if card is None or rate is None:
         known = f"the catalogue has no {setup.precision} rate for it" if card else "the card is not in the catalogue"
-        return StepTime(seconds=None, reason=f"{known}: measure one step first")
+        return estimated(None, f"{known}: measure one step first")
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), of which this width reaches about {share:.0%}"
     if setup.four_bits:
         share /= UNPACKING_TIMES
         reason += f"; unpacking 4 bits makes it about {UNPACKING_TIMES} times as long (an estimate: torchtune's README)"
-    return StepTime(seconds=flops / (rate * share), reason=reason)
+    return estimated(flops / (rate * share), reason)
 
 
 def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:

@@ -12,8 +12,8 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.measured_memory import corrected, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
+from tui_trainer.planning.memory.by_width import own_config
 from tui_trainer.planning.memory.dry_run import measure_layer
-from tui_trainer.planning.memory.layers import has_formula
 from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
@@ -56,16 +56,15 @@ class MemoryBudget:
         return cls(free_bytes=total if free is None else free, total_bytes=total, where="the GPU", share=GPU_SHARE)
 
 
-def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup, vocabulary: int) -> tuple[TrainingSetup, str]:
-    """The setup with what a dry run counted, where the family has no formula; and what the memory is reckoned from."""
+def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tuple[TrainingSetup, str]:
+    """The setup with what a dry run counted, and what the memory is reckoned from."""
     reason = "the sum of the parts, at the peak of a step"
-    if has_formula(shape):
-        return setup, reason
-    model = find_task(config.task.type).model_config(config, vocabulary, shape.labels)
-    found = measure_layer(model, setup, row_tokens(config, setup))
-    if found.layer is None:
-        return setup, f"{reason}; activations as of a Llama, as those of {shape.model_type} are {found.reason}"
-    return replace(setup, counted=found.layer), f"{reason}; activations of {shape.model_type} {found.reason}"
+    model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
+    model = own_config(model, shape, setup.widths) if setup.widths > 1 else model
+    layer, why_not = measure_layer(model, shape, setup, row_tokens(config, setup))
+    if layer is None:
+        reason += f"; activations by a general formula, as those of {shape.model_type} are {why_not}"
+    return replace(setup, counted=layer), reason
 
 
 def largest_micro_batch(shape: ModelShape, setup: TrainingSetup, config: Config, room: MemoryBudget, limit: int) -> int:

@@ -8,7 +8,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target
-from tui_trainer.planning.fit import needed_bytes
+from tui_trainer.planning.fit import needed_bytes, with_dry_run
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
 
@@ -33,7 +33,7 @@ def four_bit_problems(
 def _sixteen_bits(loaded: LoadedConfig, shape: ModelShape, setup: TrainingSetup) -> str:
     """LoRA beside the same weights in 16 bits, with the memory that each takes at one row in a pass."""
     config = loaded.config
-    whole = replace(setup, method="lora", four_bits=None, weights="bfloat16")
+    whole, _ = with_dry_run(config, shape, replace(setup, method="lora", four_bits=None, weights="bfloat16"))
     wanted, packed = (format_bytes(needed_bytes(shape, way, config, 1)) for way in (whole, setup))
     ways = f'set {_KEY} = "lora" and model.dtype = "bfloat16"'
     return f"{ways}: about {wanted} of memory at one row in a pass, where 4 bits would take {packed}"

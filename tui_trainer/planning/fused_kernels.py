@@ -12,7 +12,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target
-from tui_trainer.planning.planned import Planned, exact
+from tui_trainer.planning.planned import Planned, estimated, exact
 
 Kernels = Literal["none", "liger", "hub"]
 
@@ -45,7 +45,7 @@ def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shap
     if why_not:
         return exact("none", f"auto: {why_not}")
     version = hardware.libraries.get(LIBRARIES["liger"])
-    return Planned(value="liger", exact=False, reason=f"auto: liger-kernel {version} knows {shape.model_type}")
+    return estimated("liger", f"auto: liger-kernel {version} knows {shape.model_type}")
 
 
 def kernel_problems(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> list[Problem]:

@@ -4,16 +4,16 @@ shape of a step and by what else decides its memory and its time.
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from statistics import median
 
+from pydantic import PositiveInt
+
 from tui_trainer.config.load import LoadedConfig, value_of
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.calibration import machine_key, read_table, table_in, write_table
-from tui_trainer.planning.times import shape_key
+from tui_trainer.planning.kept_tables import entry_of, keep_entry, machine_key, read_table, shape_key
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.units import format_seconds
@@ -31,7 +31,7 @@ _SETTINGS = (
 class KeptMicroBatch:
     """`step_seconds`: of the micro-batches that were timed; `step_rows` is what they cut."""
 
-    rows: int
+    rows: PositiveInt
     step_rows: int
     step_seconds: Mapping[int, float]
 
@@ -71,19 +71,13 @@ def micro_batch_key(
 
 def kept_micro_batch(key: str) -> KeptMicroBatch | None:
     """None where none was measured, and where the file is damaged."""
-    entry = table_in(read_table(state_folder() / _FILE), key)
-    with suppress(LookupError, TypeError, ValueError, AttributeError):
-        seconds = {int(rows): float(value) for rows, value in entry["step_seconds"].items()}
-        rows, step_rows = int(entry["rows"]), int(entry["step_rows"])
-        if 0 < rows <= step_rows and (rows in seconds or not seconds):
-            return KeptMicroBatch(rows=rows, step_rows=step_rows, step_seconds=seconds)
-    return None
+    found = entry_of(KeptMicroBatch, read_table(state_folder() / _FILE, key))
+    is_sound = found and found.rows <= found.step_rows and (not found.step_seconds or found.rows in found.step_seconds)
+    return found if is_sound else None
 
 
 def keep_micro_batch(key: str, rows: int, step_rows: int, step_seconds: Mapping[int, tuple[float, ...]]) -> None:
     """Remember it in the place of an earlier one."""
-    everything = read_table(state_folder() / _FILE)
-    everything.pop(key, None)
-    medians = {str(size): median(measured) for size, measured in step_seconds.items()}
-    everything[key] = {"rows": rows, "step_rows": step_rows, "step_seconds": medians}
-    write_table(state_folder() / _FILE, dict(list(everything.items())[-_KEEP:]))
+    medians = {size: median(measured) for size, measured in step_seconds.items()}
+    entry = {"rows": rows, "step_rows": step_rows, "step_seconds": medians}
+    keep_entry(state_folder() / _FILE, key, entry=entry, most=_KEEP)

@@ -18,7 +18,6 @@ _WORDS: dict[Start, tuple[str, str]] = {
 
 
 def learning_rate(loaded: LoadedConfig) -> Planned[float]:
-    """The peak rate."""
     config, written = loaded.config, loaded.config.training.learning_rate
     if written != "auto":
         return _scaled(loaded, exact(written, f"from {loaded.where(KEY)}"))

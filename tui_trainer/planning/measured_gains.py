@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, PositiveFloat
 
 from tui_trainer.config.load import all_settings, value_of
 from tui_trainer.hardware.libraries import read_versions
-from tui_trainer.planning.calibration import machine_key, read_table, table_in, write_table
+from tui_trainer.planning.kept_tables import entry_of, keep_entry, machine_key, read_table
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.safe_text import one_line
@@ -26,22 +27,15 @@ from tui_trainer.units import format_bytes
 _FILE, _KEEP_GAINS = "gains.json", 300
 # What decides how often something is done beside the steps, how many there are and where they are written: the steps
 # themselves are the same.
-_OUTSIDE_OF_STEPS = (
-    "evaluation.",
-    "checkpoint.",
-    "logging.",
-    "output.",
-    "targets.",
-    "training.num_train_epochs",
-    "training.max_steps",
-    "data.eval_fraction",
-    "data.eval_path",
-    "data.max_chars",
-    "data.dedup",
+_OUTSIDE_OF_STEPS = tuple(
+    """evaluation. checkpoint. logging. output. targets. training.num_train_epochs training.max_steps data.eval_fraction
+    data.eval_path data.max_chars data.dedup""".split()
 )
 _NAMES = ("schema_version", "profile", "hardware_profile")
 # Of one config measured against itself on a machine that does something else as well.
 _LEAST_DIFFERENCE, _LEAST_MEMORY_DIFFERENCE = 0.02, 0.03
+
+_Line = Annotated[str, AfterValidator(lambda text: one_line(text, 300))]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,12 +44,12 @@ class Gain:
     where `reason` says why there are none. Memory is that of the peak, losses are held out, both of one and the other.
     """
 
-    at: str
-    ratios: tuple[float, ...] = ()
+    at: _Line
+    ratios: tuple[PositiveFloat, ...] = ()
     steps: int = 0
     memory_bytes: tuple[int, int] = (0, 0)
     losses: tuple[float, float] = (0.0, 0.0)
-    reason: str = ""
+    reason: _Line = ""
 
     @property
     def speed_up(self) -> float | None:
@@ -120,7 +114,7 @@ class Measurable:
     def of(cls, plan: Plan) -> Measurable:
         card = plan.device_name if plan.device == "cuda" else ""
         return cls(
-            machine=machine_key(plan.cpu_name, plan.threads.value, "fp32", card),
+            machine=machine_key(plan.cpu_name, plan.threads.value, card_name=card),
             torch=read_versions(("torch",))["torch"] or "",
             shape_key=plan.shape_key,
             settings={key: value_of(plan.config, key) for key in all_settings() if is_of_steps(key)},
@@ -147,49 +141,28 @@ class KeptGains:
 
     @classmethod
     def read(cls, about: Measurable) -> KeptGains:
-        return cls(about, table_in(read_table(state_folder() / _FILE), about.machine))
+        return cls(about, read_table(state_folder() / _FILE, about.machine))
 
     def find(self, patch: Mapping[str, Any]) -> Gain | None:
         """From this config to that with the patch; None: not measured with this shape, or with another torch."""
         here, there = self.about.digest({}), self.about.digest(patch)
-        entry = table_in(self.entries, _pair(here, there))
-        same = entry.get("torch") == self.about.torch and table_in(entry, "shapes").get(here) == self.about.shape_key
-        if here == there or not same:
+        entry = self.entries.get(_pair(here, there), {})
+        gain = entry_of(Gain, entry)
+        if gain is None or here == there or entry["torch"] != self.about.torch:
             return None
-        with suppress(KeyError, TypeError, ValueError):
-            gain = _gain_of(entry)
-            if entry["from"] == here:
-                return gain
-            return gain.turned() if gain.ratios else None
-        return None
+        if entry["shapes"].get(here) != self.about.shape_key:
+            return None
+        if entry["from"] == here:
+            return gain
+        return gain.turned() if gain.ratios else None
 
 
 def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str, gain: Gain) -> None:
     """Remember it in the place of an earlier one."""
-    path, here, there = state_folder() / _FILE, before.digest({}), before.digest(patch)
-    everything = read_table(path)
-    entries = table_in(everything, before.machine)
-    entries.pop(_pair(here, there), None)
+    here, there = before.digest({}), before.digest(patch)
     shapes = {here: before.shape_key, there: after_shape_key}
-    entries[_pair(here, there)] = {"from": here, "torch": before.torch, "shapes": shapes, **asdict(gain)}
-    everything[before.machine] = dict(list(entries.items())[-_KEEP_GAINS:])
-    write_table(path, everything)
-
-
-def _gain_of(entry: Mapping[str, Any]) -> Gain:
-    before, after = map(int, entry["memory_bytes"])
-    first, second = map(float, entry["losses"])
-    ratios = tuple(map(float, entry["ratios"]))
-    if any(ratio <= 0 for ratio in ratios):
-        raise ValueError("a damaged entry")
-    return Gain(
-        at=one_line(str(entry["at"]), 40),
-        ratios=ratios,
-        steps=int(entry["steps"]),
-        memory_bytes=(before, after),
-        losses=(first, second),
-        reason=one_line(str(entry["reason"]), 300),
-    )
+    entry = {"from": here, "torch": before.torch, "shapes": shapes, **asdict(gain)}
+    keep_entry(state_folder() / _FILE, before.machine, _pair(here, there), entry=entry, most=_KEEP_GAINS)
 
 
 def _pair(one: str, other: str) -> str:

@@ -7,9 +7,10 @@ setup and what else decides the memory, with the last peaks of each number of ro
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
-from tui_trainer.planning.calibration import read_table, table_in, write_table
+from pydantic import PositiveInt
+
+from tui_trainer.planning.kept_tables import entry_of, keep_entry, read_table
 from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.training_setup import MeasuredPeak
 from tui_trainer.runs.registry import state_folder
@@ -32,27 +33,21 @@ _OTHER_ROWS_SHARE = 0.5
 def measured_peaks(key: str) -> tuple[MeasuredPeak, ...]:
     """The highest peak of each number of rows; none where nothing was measured or the file is damaged."""
     found = []
-    for cut, peaks in table_in(read_table(state_folder() / _FILE), key).items():
+    for cut, entry in read_table(state_folder() / _FILE, key).items():
         with suppress(ValueError):
             rows, eval_rows = map(int, cut.split("+"))
-            if min(rows, eval_rows) > 0 and (known := _peaks_of(peaks)):
-                found.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(known), runs=len(known)))
+            if min(rows, eval_rows) > 0 and (peaks := entry_of(list[PositiveInt], entry)):
+                found.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(peaks), runs=len(peaks)))
     return tuple(found)
 
 
 def keep_measured_peak(key: str, rows: int, eval_rows: int, peak_bytes: int) -> None:
     """`peak_bytes` as the plan counts: on a CPU without the libraries."""
-    everything = read_table(state_folder() / _FILE)
-    peaks: dict[str, Any] = table_in(everything, key)
-    everything.pop(key, None)
-    cut = f"{rows}+{eval_rows}"
-    peaks[cut] = [*_peaks_of(peaks.get(cut)), peak_bytes][-_KEEP_RUNS:]
-    everything[key] = peaks
-    write_table(state_folder() / _FILE, dict(list(everything.items())[-_KEEP_KEYS:]))
-
-
-def _peaks_of(entry: Any) -> list[int]:
-    return [peak for peak in entry if isinstance(peak, int) and peak > 0] if isinstance(entry, list) else []
+    path, cut = state_folder() / _FILE, f"{rows}+{eval_rows}"
+    peaks = read_table(path, key)
+    earlier = entry_of(list[PositiveInt], peaks.get(cut)) or []
+    peaks[cut] = [*earlier, peak_bytes][-_KEEP_RUNS:]
+    keep_entry(path, key, entry=peaks, most=_KEEP_KEYS)
 
 
 def nearest_peak(peaks: Sequence[MeasuredPeak], rows: int, eval_rows: int) -> MeasuredPeak | None:

@@ -5,7 +5,7 @@ What a step learns from stays: the effective batch, the precision and the steps 
 batch is split into forward passes follows the memory that is there.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tui_trainer.errors import ConfigError, Problem
@@ -21,27 +21,18 @@ from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.assemble import threads_of
 from tui_trainer.planning.automatic_values import Target, is_from_scratch
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
+from tui_trainer.planning.kept_tables import shape_key
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.planned import Planned, exact
-from tui_trainer.planning.processes import BY_WIDTH, cards_for, split_over, tightest
+from tui_trainer.planning.planned import Planned, estimated, exact
+from tui_trainer.planning.processes import cards_for, split_over, tightest
 from tui_trainer.planning.remedies import BITSANDBYTES
-from tui_trainer.planning.tensor_parallel import split_lack
-from tui_trainer.planning.times import shape_key
+from tui_trainer.planning.strategies import BY_WIDTH, split_lack
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Split:
-    """A step as forward passes: rows in one of them, how many make a step, rows of an evaluation's."""
-
-    micro: int
-    accumulation: int
-    eval_batch: int
 
 
 def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]:
@@ -107,21 +98,20 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         "processes": exact(wanted, words),
         "nodes": nodes,
         "gpu_uuids": uuids,
-        "threads": threads_of(hardware, here) if plan.config.training.cpu_threads == "auto" else plan.threads,
+        "threads": _threads(plan, hardware, here),
         "per_device_train_batch_size": exact(micro, words),
         "gradient_accumulation_steps": exact(-(-share // micro), words),
         "per_device_eval_batch_size": eval_batch,
-        "step_seconds": Planned(value=None, exact=False, reason=f"only a measured step can tell: {words}"),
-        "duration_seconds": Planned(value=None, exact=False, reason=words),
+        **_unknown_times(words, words),
         # Of another number of processes nothing was measured that goes under the old name.
         "shape_key": "",
     }
     together = plan.model_copy(update=changes)
     shape, setup = plan.model_shape(), _shared(plan.training_setup, together, plan.row_shares)
+    setup, _ = with_dry_run(plan.config, shape, setup)
     target = Target.planned(hardware, plan.device, plan.device_reason, plan.gpu_uuid)
     room = MemoryBudget.of(hardware, tightest(hardware, target, uuids), here)
-    split = _split(together, shape, setup, room)
-    return together.model_copy(update=_with_memory(together, hardware, shape, setup, split, words)), words
+    return _split(together, hardware, shape, setup, room, words)
 
 
 def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
@@ -133,24 +123,13 @@ def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
     return replace(setup, most_rows=rows, measured_peaks=())
 
 
-def _with_memory(
-    plan: Plan, hardware: Hardware, shape: ModelShape, setup: TrainingSetup, split: _Split, words: str
-) -> dict[str, Any]:
-    """The fields of the plan about the memory of such a run, and how it splits a step. Raises ConfigError where the
-    machine has not enough beside its cards."""
-    parts = parts_of_run(shape, setup, plan.config, split.micro, split.eval_batch)
-    found = host_memory(shape, setup, plan.config, plan.loader_workers.value, plan.processes_per_node)
-    if problems := host_memory_problems(found["host_memory_bytes"], hardware):
-        raise ConfigError(problems)
-    return found | {
-        "training_setup": setup,
-        "memory_key": "",
-        "per_device_train_batch_size": exact(split.micro, words),
-        "gradient_accumulation_steps": exact(split.accumulation, words),
-        "per_device_eval_batch_size": exact(split.eval_batch, words),
-        "memory_parts": parts,
-        "memory_bytes": Planned(value=memory.total_bytes(parts), exact=False, reason=plan.memory_bytes.reason),
-    }
+def _threads(plan: Plan, hardware: Hardware, processes: int) -> Planned[int]:
+    return threads_of(hardware, processes) if plan.config.training.cpu_threads == "auto" else plan.threads
+
+
+def _unknown_times(why: str, why_in_all: str) -> dict[str, Any]:
+    step = estimated(None, f"only a measured step can tell: {why}")
+    return {"step_seconds": step, "duration_seconds": estimated(None, why_in_all)}
 
 
 def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packed_width: int = 0) -> Plan:
@@ -192,7 +171,7 @@ def setup_of(plan: Plan, target: Target) -> tuple[ModelShape, TrainingSetup]:
     shape = plan.model_shape()
     offloads = plan.cpu_offload.value and target.device == "cuda"
     setup = replace(plan.training_setup, device=target.device, cpu_offload=offloads, measured_peaks=())
-    return shape, with_dry_run(plan.config, shape, setup, plan.vocabulary.value)[0]
+    return shape, with_dry_run(plan.config, shape, setup)[0]
 
 
 def _card(plan: Plan) -> str:
@@ -208,9 +187,8 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
     if obstacles := _obstacles(plan, hardware, target):
         raise ConfigError([Problem(message=f"{words}: {obstacle}", hint=hint) for obstacle, hint in obstacles])
     shape, setup = setup_of(plan, target)
-    split = _split(plan, shape, setup, MemoryBudget.of(hardware, target, plan.processes_per_node))
-    if split.micro != plan.per_device_train_batch_size.value:
-        words += f", with micro-batches of {split.micro} rows instead of {plan.per_device_train_batch_size.value}"
+    room = MemoryBudget.of(hardware, target, plan.processes_per_node)
+    split, words = _split(plan, hardware, shape, setup, room, words)
     gpu, config, shares = target.gpu, plan.config, plan.row_shares
     changes: dict[str, Any] = {
         "device": target.device,
@@ -218,22 +196,18 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
         "device_reason": target.reason,
         "gpu_uuid": gpu.cuda_uuid if gpu else "",
         "cpu_name": hardware.cpu_name,
-        "threads": threads_of(hardware, plan.processes_per_node)
-        if config.training.cpu_threads == "auto"
-        else plan.threads,
-        "step_seconds": Planned(value=None, exact=False, reason="only a measured step can tell: the device is another"),
-        "duration_seconds": Planned(value=None, exact=False, reason="the device is another one than at the start"),
+        "threads": _threads(plan, hardware, plan.processes_per_node),
+        **_unknown_times("the device is another", "the device is another one than at the start"),
         "shape_key": shape_key(
             shape,
             setup,
-            split.micro,
+            split.per_device_train_batch_size.value,
             -(-min(plan.effective_batch_size.value, plan.train_rows.value) // shares),
             row_tokens(config, setup),
             shares,
         ),
     }
-    changes |= _with_memory(plan, hardware, shape, setup, split, words)
-    return plan.model_copy(update=changes), words
+    return split.model_copy(update=changes), words
 
 
 def _obstacles(plan: Plan, hardware: Hardware, target: Target) -> list[tuple[str, str]]:
@@ -272,23 +246,39 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: Target) -> list[tu
     return found
 
 
-def _split(plan: Plan, shape: ModelShape, setup: TrainingSetup, room: MemoryBudget) -> _Split:
-    """The plan's where its memory is free here, else the largest equal parts that fit. Raises ConfigError."""
+def _split(
+    plan: Plan, hardware: Hardware, shape: ModelShape, setup: TrainingSetup, room: MemoryBudget, words: str
+) -> tuple[Plan, str]:
+    """The plan with its forward passes where their memory is free here, else with the largest equal parts that fit, and
+    what such a run needs; and the clause, also about that. Raises ConfigError where there is not enough memory."""
     micro, eval_batch = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
     accumulation = plan.gradient_accumulation_steps.value
-
-    def needed_bytes() -> int:
-        return memory.total_bytes(parts_of_run(shape, setup, plan.config, micro, eval_batch))
-
-    if room.free_bytes is not None and needed_bytes() > room.share * room.free_bytes:
+    parts = parts_of_run(shape, setup, plan.config, micro, eval_batch)
+    if room.free_bytes is not None and memory.total_bytes(parts) > room.share * room.free_bytes:
         rows = micro * accumulation
         if not plan.packing.value:
             rows = -(-plan.effective_batch_size.value // plan.row_shares)
         fits = largest_micro_batch(shape, setup, plan.config, room, micro)
         micro = -(-rows // -(-rows // fits))
+        if micro != plan.per_device_train_batch_size.value:
+            words += f", with micro-batches of {micro} rows instead of {plan.per_device_train_batch_size.value}"
         accumulation, eval_batch = -(-rows // micro), min(eval_batch, micro)
-    if room.total_bytes is not None and needed_bytes() > room.total_bytes:
-        message = f"the run needs about {format_bytes(needed_bytes())} of memory with {micro} rows in a pass, "
+        parts = parts_of_run(shape, setup, plan.config, micro, eval_batch)
+    needed = memory.total_bytes(parts)
+    if room.total_bytes is not None and needed > room.total_bytes:
+        message = f"the run needs about {format_bytes(needed)} of memory with {micro} rows in a pass, "
         message += f"{room.where} has {format_bytes(room.total_bytes)}"
         raise ConfigError(Problem(message=message, hint="choose another card (--gpu N), or go on where there is one"))
-    return _Split(micro=micro, accumulation=accumulation, eval_batch=eval_batch)
+    on_host = host_memory(shape, setup, plan.config, plan.loader_workers.value, plan.processes_per_node)
+    if problems := host_memory_problems(on_host["host_memory_bytes"], hardware):
+        raise ConfigError(problems)
+    changes = on_host | {
+        "training_setup": setup,
+        "memory_key": "",
+        "per_device_train_batch_size": exact(micro, words),
+        "gradient_accumulation_steps": exact(accumulation, words),
+        "per_device_eval_batch_size": exact(eval_batch, words),
+        "memory_parts": parts,
+        "memory_bytes": estimated(needed, plan.memory_bytes.reason),
+    }
+    return plan.model_copy(update=changes), words

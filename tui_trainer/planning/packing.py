@@ -37,7 +37,6 @@ _BATCH_SPREAD, _GUESSED_SPREAD = 1.3, 1.5
 
 
 def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective: int) -> Planned[bool]:
-    """Whether documents share rows."""
     requested = loaded.config.data.packing
     where = f", from {loaded.where(KEY)}"
     if requested is False:
@@ -80,7 +79,6 @@ def longest_row(config: Config, facts: DataFacts, packed: bool) -> int:
 
 
 def _longest(config: Config, facts: DataFacts) -> int:
-    """Tokens of the longest document."""
     length = config.data.max_length
     return min(length, math.ceil((facts.longest_row or length) * (1.0 if facts.exact else _GUESSED_SPREAD)))
 

@@ -27,7 +27,6 @@ from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batching import TUNE, cut_batch
 from tui_trainer.planning.conflicts import disk_problems, memory_problems, setting_problems
 from tui_trainer.planning.deadline import PlannedDeadline
-from tui_trainer.planning.deepspeed_here import deepspeed_problems
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.four_bits_here import four_bit_problems
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, kernel_problems
@@ -38,11 +37,9 @@ from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.packing import longest_row, most_rows, packed_cut, packing, packing_problems
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.processes import (
-    BY_WIDTH,
     COPIES,
     ON_THE_CARDS,
     ONE,
-    Strategy,
     offload_of,
     processes_of,
     split_over,
@@ -50,6 +47,7 @@ from tui_trainer.planning.processes import (
     tightest,
 )
 from tui_trainer.planning.remedies import remedies
+from tui_trainer.planning.strategies import BY_WIDTH, Strategy, deepspeed_problems
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
@@ -220,7 +218,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     processes = group.count.value
     # How many of them share the rows of a step.
-    shares = 1 if config.distributed.strategy == BY_WIDTH else processes
+    shares = processes if config.distributed.shares_rows else 1
     packed = packing(loaded, facts, shape, config.training.effective_batch_size)
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
@@ -230,8 +228,8 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         document_tokens=0.0 if packed.value else facts.row_tokens,
         target_tokens=facts.target_tokens,
     )
-    chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
-    setup, memory_reason = with_dry_run(config, shape, chosen.setup, facts.vocabulary)
+    setup, chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
+    setup, memory_reason = with_dry_run(config, shape, setup)
     if problems := four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)
     room = MemoryBudget.of(hardware, tightest(hardware, target, group.gpu_uuids), group.per_node)
@@ -246,6 +244,8 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
 
     strategy = strategy_of(loaded, group, shape, fits, offloads=offloads)
     setup = split_over(setup, strategy.value, processes, group.per_node)
+    if setup.widths > 1:
+        setup, memory_reason = with_dry_run(config, shape, setup)
     tunes = config.training.per_device_train_batch_size == TUNE
     key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, shares)
     setup = replace(setup, measured_peaks=measured_peaks(key))
@@ -280,7 +280,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         shape=shape,
         setup=replace(setup, most_rows=rows),
         cut=cut,
-        choices=chosen,
+        chosen=chosen,
         packing=packed,
         threads=threads,
         memory_key=key,

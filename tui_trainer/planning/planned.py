@@ -8,8 +8,6 @@ T = TypeVar("T")
 
 
 class Planned(BaseModel, Generic[T]):
-    """One derived number."""
-
     model_config = ConfigDict(frozen=True)
 
     value: T
@@ -20,3 +18,8 @@ class Planned(BaseModel, Generic[T]):
 def exact(value: T, reason: str) -> Planned[T]:
     """What is known, not guessed."""
     return Planned(value=value, exact=True, reason=reason)
+
+
+def estimated(value: T, reason: str) -> Planned[T]:
+    """What only the run itself will tell."""
+    return Planned(value=value, exact=False, reason=reason)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.shape import ModelShape
@@ -15,20 +14,19 @@ from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
-from tui_trainer.planning.tensor_parallel import tensor_parallel_problems
+from tui_trainer.planning.strategies import (
+    BY_WIDTH,
+    NODES,
+    OFFLOAD,
+    SPLITTING,
+    STRATEGY,
+    ZERO_STAGES,
+    Strategy,
+    split_problems,
+    tensor_parallel_problems,
+)
 from tui_trainer.planning.training_setup import TrainingSetup
 
-Strategy = Literal["ddp", "fsdp", "hsdp", "tp", "deepspeed-2", "deepspeed-3"]
-SPLITTING: tuple[Strategy, ...] = ("fsdp", "hsdp")
-"""Strategies of which a process has a part of the model: of all of them, or of those of its node."""
-BY_WIDTH: Strategy = "tp"
-"""Each process has a part of every layer, and all of them the same rows."""
-NODES, STRATEGY, OFFLOAD = "distributed.nodes", "distributed.strategy", "distributed.cpu_offload"
-ZERO_STAGES: Mapping[Strategy, int] = {"deepspeed-2": 2, "deepspeed-3": 3}
-"""Strategies of DeepSpeed, by the stage of its ZeRO."""
-INSTALL_DEEPSPEED = "install it: uv pip install deepspeed"
-# Of those whose state torch splits over processes as it splits the weights.
-SPLIT_OPTIMIZERS = ("adamw_torch_fused", "sgd")
 COPIES: Planned[Strategy] = exact("ddp", "one process")
 ONE: Planned[int] = exact(1, "one process")
 ON_THE_CARDS: Planned[bool] = exact(False, "weights are where they are computed with")
@@ -146,34 +144,6 @@ def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Plann
     return exact(strategy in (*SPLITTING, *ZERO_STAGES), f"{reason}, which changes nothing on a CPU")
 
 
-def split_problems(loaded: LoadedConfig) -> list[Problem]:
-    """What does not go together with a model that is split over processes."""
-    config, found = loaded.config, []
-    because = f"{STRATEGY} = {BY_WIDTH if config.distributed.strategy == BY_WIDTH else 'fsdp or hsdp'}"
-    if config.distributed.cpu_offload:
-        because = f"{OFFLOAD} = true"
-
-    def refuse(key: str, message: str, hint: str) -> None:
-        found.append(loaded.problem(key, f"{message}: with {because} the model is split", hint))
-
-    if config.tuning.in_four_bits:
-        refuse(
-            "tuning.method",
-            "weights in 4 bits are not split",
-            "set tuning.method = lora, or distributed.strategy = ddp without distributed.cpu_offload"
-            if config.distributed.cpu_offload
-            else "set tuning.method = lora, or distributed.strategy = ddp",
-        )
-    if config.training.torch_compile:
-        refuse("training.torch_compile", "layers that are split are not compiled here", "set it to false")
-    if config.training.mixed_precision == "fp16":
-        refuse("training.mixed_precision", "the loss scale of fp16 is not summed", "set it to bf16 or no")
-    if config.training.optim not in SPLIT_OPTIMIZERS:
-        hint = f"set it to {' or '.join(SPLIT_OPTIMIZERS)}"
-        refuse("training.optim", f"the state of {config.training.optim} is not split", hint)
-    return found
-
-
 def cards_for(hardware: Hardware, first: Gpu) -> list[Gpu]:
     """Cards that can be used, that one first, then those like it."""
     usable = [gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem and gpu.index != first.index]
@@ -187,7 +157,7 @@ def _automatic(loaded: LoadedConfig, cards: list[Gpu], chosen_gpu: GpuChoice) ->
     if len(alike) == 1:
         return Group(count=exact(1, "one card" if len(cards) == 1 else "the other cards are not alike"))
     rows = loaded.config.training.effective_batch_size
-    if rows < len(alike) and loaded.config.distributed.strategy != BY_WIDTH:
+    if rows < len(alike) and loaded.config.distributed.shares_rows:
         return _on(alike[:rows], f"{len(alike)} cards, but a step has {rows} rows only")
     return _on(alike, f"{len(alike)} cards of one kind")
 
@@ -199,7 +169,7 @@ def _on(cards: list[Gpu], reason: str) -> Group:
 
 def _with_rows(loaded: LoadedConfig, count: int) -> int:
     rows = loaded.config.training.effective_batch_size
-    if count > rows and loaded.config.distributed.strategy != BY_WIDTH:
+    if count > rows and loaded.config.distributed.shares_rows:
         nodes = loaded.config.distributed.nodes
         if nodes > 1:
             message = f"is {nodes}, which makes {count} processes, but a step has {rows} rows: each process needs one"

@@ -16,11 +16,16 @@ Precision = Literal["fp32", "bf16", "fp16"]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerBytes:
     """What a dry run counted: bytes of one token in one layer, kept for the backward pass and made in all. `wide`: of
-    those that are made and not kept, those in fp32."""
+    those that are made and not kept, those in fp32. `evaluated`: made in an evaluation. `made_per_pair`: of what is
+    made, how much each token more in the row adds."""
 
     kept: int
     made: int
     wide: int = 0
+    evaluated: int = 0
+    largest_kept: int = 0
+    largest_made: int = 0
+    made_per_pair: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +89,7 @@ class TrainingSetup:
     cpu_offload: bool = False
     """All of these are on the host, and go to the card layer by layer."""
     counted: LayerBytes | None = None
-    """For a family without a formula: what a dry run has counted."""
+    """What a dry run has counted; None where it failed."""
     measured_peaks: tuple[MeasuredPeak, ...] = ()
     """Of runs of the same model, settings and machine."""
 

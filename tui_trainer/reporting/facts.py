@@ -1,6 +1,5 @@
 """Everything a report states about a run, from its journal, its plan and its folder; assembled once."""
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from tui_trainer.reporting.curves import Chart, CurveCollector, seconds_between
 from tui_trainer.reporting.model_rows import ModelFacts
 from tui_trainer.runs.comparison import settings_of
 from tui_trainer.runs.events import Event, RunFailed, RunFinished, RunStarted
-from tui_trainer.runs.folder import RunFolder, folder_size, read_plain_file
+from tui_trainer.runs.folder import RunFolder, folder_size, read_fields, read_plain_file
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.result import best_evaluation, held_out_loss, newest_scores
@@ -185,13 +184,8 @@ def _text(path: Path) -> str:
 
 def certificates(folder: RunFolder) -> dict[str, dict[str, Any]]:
     """What was found out about each export of a run, by the name of its folder; damaged ones are left out."""
-    found = {}
-    for path in sorted(folder.exports.glob(f"*/{CERTIFICATE_FILE}")):
-        with suppress(OSError, ValueError, RecursionError):
-            certificate = json.loads(read_plain_file(path, _FILE_LIMIT_BYTES))
-            if isinstance(certificate, dict):
-                found[path.parent.name] = certificate
-    return found
+    paths = sorted(folder.exports.glob(f"*/{CERTIFICATE_FILE}"))
+    return {path.parent.name: certificate for path in paths if (certificate := read_fields(path))}
 
 
 def _model_facts(state: RunState, plan: Plan | None) -> ModelFacts:

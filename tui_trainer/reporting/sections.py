@@ -126,10 +126,6 @@ def _targets(facts: RunFacts) -> Iterator[Block]:
         yield Pairs(rows)
 
 
-def _charts(facts: RunFacts) -> Iterator[Block]:
-    yield from facts.charts
-
-
 def _asked(facts: RunFacts) -> Iterator[Block]:
     plan = facts.plan
     if plan is not None:
@@ -324,7 +320,7 @@ def _again(facts: RunFacts) -> Iterator[Block]:
 _SECTIONS: dict[str, Callable[[RunFacts], Iterator[Block]]] = {
     "What happened": _outcome,
     "Targets": _targets,
-    "Curves": _charts,
+    "Curves": lambda facts: iter(facts.charts),
     "Evaluations": _evaluations,
     "Problems and resumes": _history,
     "What was asked": _asked,

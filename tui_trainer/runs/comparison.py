@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from tui_trainer.errors import InputError
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.folder import RunFolder, read_plain_file
+from tui_trainer.runs.folder import RunFolder, read_fields, read_plain_file
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.journal_ends import spread_ends
-from tui_trainer.runs.json_fields import dotted_keys, parsed
+from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.runs.overview import metric_value, overview
 from tui_trainer.runs.result import best_evaluation, held_out_loss, lowest_evaluation, newest_scores
 from tui_trainer.runs.state import RunState, smoothing_window
@@ -198,12 +198,11 @@ def _sums(values: Iterable[float]) -> list[float]:
 
 def settings_of(folder: RunFolder) -> dict[str, Any]:
     """The settings of a run by dotted key: all of plan.json, or, before there is a plan, those of config.toml."""
-    with suppress(OSError, ValueError, RecursionError):
-        plan = parsed(read_plain_file(folder.plan, _FILE_LIMIT_BYTES))
-        if isinstance(plan, dict) and isinstance(plan.get("config"), dict):
-            planned = {key: plan[key] for key in _PLANNED if key in plan}
-            derived = {key: one["value"] if isinstance(one, dict) else one for key, one in planned.items()}
-            return dotted_keys(plan["config"]) | {f"plan.{key}": value for key, value in derived.items()}
+    plan = read_fields(folder.plan)
+    if isinstance(plan.get("config"), dict):
+        planned = {key: plan[key] for key in _PLANNED if key in plan}
+        derived = {key: one["value"] if isinstance(one, dict) else one for key, one in planned.items()}
+        return dotted_keys(plan["config"]) | {f"plan.{key}": value for key, value in derived.items()}
     with suppress(OSError, ValueError, RecursionError):
         return dotted_keys(tomllib.loads(read_plain_file(folder.config, _FILE_LIMIT_BYTES).decode("utf-8")))
     return {}

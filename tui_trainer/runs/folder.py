@@ -4,6 +4,7 @@ Everything is private to its owner (folders 0700, files 0600, whatever the umask
 is written, and only what is known to be ours is removed.
 """
 
+import json
 import os
 import re
 import secrets
@@ -14,11 +15,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from tui_trainer.errors import FolderError, Problem
 from tui_trainer.local_paths import from_the_root
 from tui_trainer.safe_text import one_line
+from tui_trainer.units import MIB
 
 MARKER: Final = ".tui-trainer"
 _MARKER_TEXT: Final = b"A run of tui-trainer. This file allows `tui-trainer` to remove what it made here.\n"
@@ -239,6 +241,14 @@ def read_plain_file(path: Path, limit_bytes: int) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{path} is not a plain file")
         return file.read(limit_bytes)
+
+
+def read_fields(path: Path) -> dict[str, Any]:
+    """The JSON object in a plain file of at most 1 MiB; empty where there is none, or it cannot be read."""
+    with suppress(OSError, ValueError, RecursionError):
+        if isinstance(found := json.loads(read_plain_file(path, MIB)), dict):
+            return found
+    return {}
 
 
 def _probe(folder: Path) -> None:

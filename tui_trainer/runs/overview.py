@@ -16,15 +16,12 @@ from typing import Any, Final, Literal
 from tui_trainer.runs import registry
 from tui_trainer.runs.at_rest import named_root, remains_of
 from tui_trainer.runs.events import EvalDone, MicroBatchReduced
-from tui_trainer.runs.folder import MARKER, OUR_NAMES, FolderSize, RunFolder, folder_size, read_plain_file
+from tui_trainer.runs.folder import MARKER, OUR_NAMES, FolderSize, RunFolder, folder_size, read_fields
 from tui_trainer.runs.journal_ends import read_ends
-from tui_trainer.runs.json_fields import parsed
 from tui_trainer.runs.lock import owner
 from tui_trainer.runs.result import best_evaluation, held_out_loss, newest_scores
 from tui_trainer.runs.state import Status
-from tui_trainer.units import MIB
 
-_PLAN_LIMIT_BYTES: Final = MIB
 # A folder for runs with more in it is something else as well.
 _MOST_UNLISTED: Final = 1_000
 # Clocks of machines that are kept in time differ by less.
@@ -179,7 +176,7 @@ def _overview(folder: RunFolder, alive: bool) -> RunOverview:
         in_place = folder.root.is_dir()
         return replace(about, status="unreadable" if in_place else "no run folder")
     try:
-        return _of_journal(about, fd, _plan_fields(folder.plan))
+        return _of_journal(about, fd, read_fields(folder.plan))
     except OSError:
         return replace(about, status="unreadable")
     finally:
@@ -230,15 +227,6 @@ def _without_journal(root: Path, alive: bool) -> RunStatus:
     if "config.toml" in names:
         return "preparing" if alive else "submitted" if "job.json" in names else "interrupted"
     return "half deleted" if MARKER in names or names & OUR_NAMES else "no run folder"
-
-
-def _plan_fields(path: Path) -> dict[str, Any]:
-    """Of a plan.json, of any version; empty where there is none."""
-    try:
-        found = parsed(read_plain_file(path, _PLAN_LIMIT_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _planned_metric(plan: dict[str, Any]) -> str:

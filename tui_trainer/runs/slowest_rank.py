@@ -4,8 +4,6 @@ All of them end what they do together at the same time, so the one that spends t
 slowest, and what the others spend more is what they wait for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median

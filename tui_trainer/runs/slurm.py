@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
@@ -16,11 +15,10 @@ from time import monotonic
 from typing import Final
 
 from tui_trainer.errors import InputError, RunError
-from tui_trainer.runs.folder import RunFolder, read_plain_file
+from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.safe_text import one_line
 
 _PATIENCE_SECONDS: Final = 60.0
-_LIMIT_BYTES: Final = 10_000
 # The controller answers everybody: administrators ask for no more than a few questions a minute.
 QUESTION_EVERY_SECONDS = 10.0
 # Of the states that squeue names, those of a job that may run on.
@@ -113,9 +111,7 @@ def _words(done: subprocess.CompletedProcess[str]) -> str:
 
 def job_of(folder: RunFolder) -> str:
     """The job that carries a run out, as `submit` gave it; "" for a run of no job."""
-    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        return str(json.loads(read_plain_file(folder.job, _LIMIT_BYTES))["job"])
-    return ""
+    return str(read_fields(folder.job).get("job", ""))
 
 
 def remember_job(folder: RunFolder, job: str) -> None:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from tui_trainer.runs import events
 from tui_trainer.runs.gauges import GaugeSummary
@@ -95,7 +95,6 @@ class RunState:
     """Of this start, without its first two steps."""
     peak_memory_bytes: int = 0
     """The highest of all steps, as `StepDone` counts it; a resume drops none."""
-    unknown_events: int = 0
 
     def apply(self, event: events.Event) -> None:
         """Takes one event in. Kinds that change nothing here are passed over."""
@@ -144,8 +143,6 @@ class RunState:
                 self.finished, self.failed, self.progress = event, None, None
             case events.RunFailed():
                 self.finished, self.failed, self.progress = None, event, None
-            case events.Unknown():
-                self.unknown_events += 1
 
     @property
     def status(self) -> Status:
@@ -203,7 +200,8 @@ class RunState:
 
     def _drop_after(self, step: int) -> None:
         length = bisect_right(self.steps, step)
-        for column in self._columns():
+        columns = self.steps, self.token_counts, self.loss_sums, self.losses, self.lrs, self.grad_norms
+        for column in (*columns, self.step_seconds):
             del column[length:]
         self.evals = [done for done in self.evals if done.step <= step]
         self.epochs = [done for done in self.epochs if done.step <= step]
@@ -211,10 +209,6 @@ class RunState:
         self.samples = deque((sample for sample in self.samples if sample.step <= step), maxlen=SAMPLES_KEPT)
         if self.last_step is not None and self.last_step.step > step:
             self.last_step = None
-
-    def _columns(self) -> list[array[Any]]:
-        floats = [self.loss_sums, self.losses, self.lrs, self.grad_norms, self.step_seconds]
-        return [self.steps, self.token_counts, *floats]
 
     def _take_step(self, event: events.StepDone) -> None:
         step = event.step

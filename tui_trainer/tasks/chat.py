@@ -33,7 +33,7 @@ from tui_trainer.tasks.parts.ngram import unigram_loss
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from tui_trainer.data.preparing.cache import PreparedData
 
@@ -73,12 +73,12 @@ class Chat(StartsFromModel, LearnsFromData, LearnsNextToken):
         template = template_text(wanted) if wanted else ""
         return {**super().reading(config), "template": template, "stops": _model_stops(config)}
 
-    def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
+    def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         tokenizer = super().load_tokenizer(config, data)
         give_template(config, tokenizer)
         return tokenizer
 
-    def set_generation(self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
         """Generation stops at the end of a turn, and where the model stopped before."""
         stops = renderer_of(config, tokenizer).stops
         model.generation_config.eos_token_id = [tokenizer.convert_tokens_to_ids(stop) for stop in stops]
@@ -93,7 +93,7 @@ class Chat(StartsFromModel, LearnsFromData, LearnsNextToken):
         return Baselines(losses={"unigram": loss}, eval_tokens=labels)
 
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
     ) -> tuple[str, str]:
         """The conversation up to its last answer, and the answer that the model gives."""
         start = _last_answer(row)
@@ -103,10 +103,10 @@ class Chat(StartsFromModel, LearnsFromData, LearnsNextToken):
         new_tokens = max(1, min(_ANSWER_TOKENS, config.data.max_length - start))
         return continued(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
-    def input_reader(self, config: Config, tokenizer: PreTrainedTokenizerBase) -> InputReader:
+    def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return ConversationInputs(config.data, renderer_of(config, tokenizer))
 
-    def prompt_ids(self, tokenizer: PreTrainedTokenizerBase, contents: Sequence[Any]) -> list[list[int]]:
+    def prompt_ids(self, tokenizer: Tokenizer, contents: Sequence[Any]) -> list[list[int]]:
         return [ids for ids, _ in encode_conversations(tokenizer, contents)]
 
 

@@ -16,7 +16,8 @@ from tui_trainer.models.writing import Sampling
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from tui_trainer.data.batching.collate import Collate
     from tui_trainer.data.columns.row import Row
@@ -174,7 +175,7 @@ class Task(Protocol):
         self,
         config: Config,
         path: str,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Tokenizer,
         model_config: Mapping[str, Any],
         folder: Path,
         progress: Progress,
@@ -188,14 +189,14 @@ class Task(Protocol):
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
         """What simple models reach on the rows that evaluation reads; None when there is nothing to compare."""
 
-    def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
+    def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         """The tokenizer that the final model is saved with."""
 
     def build_model(
         self,
         config: Config,
         data: PreparedData,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Tokenizer,
         dtype: torch.dtype,
         device: torch.device,
         tell: Tell,
@@ -216,38 +217,28 @@ class Task(Protocol):
         """A new one for each evaluation; None where the loss says it all. `objective` is what this task made."""
 
     def answer_scores(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
+        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
     ) -> Mapping[str, float]:
         """Scores of what the model writes for some held-out rows, without chance; {} where nothing is written."""
 
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
     ) -> tuple[str, str]:
         """(what was given, what the model makes of it) for a person to look at. The caller seeds torch."""
 
-    def set_generation(self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
         """How a model begins and ends what it writes. An adapter is loaded with the settings of its base model."""
 
-    def input_reader(self, config: Config, tokenizer: PreTrainedTokenizerBase) -> InputReader:
+    def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         """A new one. `config` is that of a run, here and in what follows."""
 
     def encode_inputs(
-        self,
-        config: Config,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        contents: Sequence[Any],
-        sampling: Sampling,
+        self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
         """What the input reader gave, as the model gets it. Nothing of it depends on the other inputs."""
 
     def predict(
-        self,
-        config: Config,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        rows: Sequence[InputRow],
-        sampling: Sampling,
+        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
         """What a trained model makes of each row, as JSON has it, in one pass over all of them. The caller has seeded
         torch and set the model to evaluate."""
@@ -255,7 +246,5 @@ class Task(Protocol):
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         """The same for people."""
 
-    def answer(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
-    ) -> str:
+    def answer(self, config: Config, model: Any, tokenizer: Tokenizer, text: str, sampling: Sampling) -> str:
         """What a trained model makes of a text that a person typed, for `tui-trainer generate`: one prediction."""

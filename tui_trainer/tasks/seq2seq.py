@@ -33,7 +33,7 @@ from tui_trainer.tasks.parts.ngram import unigram_loss
 from tui_trainer.tasks.parts.start import StartsFromModel, model_of
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from tui_trainer.data.preparing.cache import PreparedData
 
@@ -74,7 +74,7 @@ class Seq2Seq(StartsFromModel, LearnsFromData, LearnsNextToken):
         known = data.counts.longest_labels if data else 0
         return known or config.task.max_target_length
 
-    def set_generation(self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
         begin_answers(model, tokenizer)
 
     def collate(self, model: Any, pad_id: int) -> Collate:
@@ -95,28 +95,23 @@ class Seq2Seq(StartsFromModel, LearnsFromData, LearnsNextToken):
         return Baselines(losses={"unigram": loss}, eval_tokens=labels, scores=scores)
 
     def answer_scores(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
+        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
     ) -> Mapping[str, float]:
         return mean_scores(_answers(config, model, tokenizer, rows), _references(tokenizer, rows))
 
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
     ) -> tuple[str, str]:
         """An input, and the likeliest answer beside the one that was expected."""
         [answer], [reference] = _answers(config, model, tokenizer, [row]), _references(tokenizer, [row])
         return _texts(tokenizer, [row.tokens])[0], f"{answer} (expected: {reference})"
 
-    def input_reader(self, config: Config, tokenizer: PreTrainedTokenizerBase) -> InputReader:
+    def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         set_languages(config, tokenizer)
         return QuestionInputs(config.data, config.task.source_prefix)
 
     def encode_inputs(
-        self,
-        config: Config,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        contents: Sequence[Any],
-        sampling: Sampling,
+        self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
         found = cut_token_ids(tokenizer, contents, config.data.max_length)
         empty = [pad_token_id(tokenizer)]
@@ -189,7 +184,7 @@ def _start_id(config: Any) -> int | None:
     return int(found)
 
 
-def begin_answers(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+def begin_answers(model: Any, tokenizer: Tokenizer) -> None:
     """What the model writes begins as in training, here and wherever it is loaded: as the tokenizer begins answers."""
     empty, some = (tokenizer(text_target=text)["input_ids"] for text in ("", "a"))
     settings, start = model.generation_config, _start_id(model.config)

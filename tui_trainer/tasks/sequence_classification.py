@@ -19,7 +19,6 @@ from tui_trainer.data.columns.labels import Kind
 from tui_trainer.data.preparing.byte_bpe import FOR_CLASSES
 from tui_trainer.data.preparing.token_rows import LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.families.encoder import READS_LAST_POSITION
 from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.tokenizing.token_ids import cut_token_ids
 from tui_trainer.models.writing import NO_SAMPLING, Sampling, pad_token_id, row_padding_id
@@ -47,6 +46,9 @@ if TYPE_CHECKING:
     from tui_trainer.losses.micro_batch import MicroBatch
 
 _SHOWN_LABELS = 5
+# Decoders that classify look for the last token before the padding; this one does not, and its own tokenizer pads at
+# the left.
+_READS_LAST_POSITION = "xlnet"
 _MODEL = "model.model_name_or_path"
 
 
@@ -192,7 +194,7 @@ def _words_of(prediction: Mapping[str, Any], most: int) -> list[str]:
 
 def _last_position_problems(family: str) -> list[Problem]:
     """A model that looks for its answer where rows are filled up."""
-    if family not in READS_LAST_POSITION:
+    if family != _READS_LAST_POSITION:
         return []
     message = f"{family} reads the class off the last position of a row, where shorter rows are filled up"
     return [Problem(message=message, key=_MODEL, hint="take another encoder, such as bert, roberta or deberta-v2")]

@@ -33,7 +33,7 @@ from tui_trainer.tasks.parts.word_tokens import WordTokens, with_words_spaced, w
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.losses.micro_batch import MicroBatch
@@ -72,8 +72,8 @@ class TokenClassification(StartsFromModel, LearnsFromData):
     def labels(self, config: Config, data: PreparedData) -> Labels:
         return Labels(tuple(data.details["names"]))
 
-    def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
-        tokenizer: PreTrainedTokenizerBase = with_words_spaced(super().load_tokenizer(config, data))
+    def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
+        tokenizer: Tokenizer = with_words_spaced(super().load_tokenizer(config, data))
         return tokenizer
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
@@ -113,7 +113,7 @@ class TokenClassification(StartsFromModel, LearnsFromData):
         return _Scorer(objective, data.details["names"], data.details["scheme"])
 
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
     ) -> tuple[str, str]:
         """The sentence; and the same twice, with what the model marks in it and with what is true."""
         names, scheme = data.details["names"], data.details["scheme"]
@@ -125,16 +125,11 @@ class TokenClassification(StartsFromModel, LearnsFromData):
         true = [names[number] for _, number in found]
         return " ".join(words), f"{marked(words, told, scheme)} (in truth: {marked(words, true, scheme)})"
 
-    def input_reader(self, config: Config, tokenizer: PreTrainedTokenizerBase) -> InputReader:
+    def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return WordInputs(config.data)
 
     def encode_inputs(
-        self,
-        config: Config,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        contents: Sequence[Any],
-        sampling: Sampling,
+        self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
         words = [[text[start:end] for start, end in places] for text, places in contents]
         rows = iter(word_tokens(tokenizer, [some for some in words if some], config.data.max_length))
@@ -145,12 +140,7 @@ class TokenClassification(StartsFromModel, LearnsFromData):
         ]
 
     def predict(
-        self,
-        config: Config,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        rows: Sequence[InputRow],
-        sampling: Sampling,
+        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
         """The words with their tags, None for those that the model did not read, and the entities in the text."""
         numbers_BT, names = logits_of(model, tokenizer, rows).argmax(-1).tolist(), model.config.id2label

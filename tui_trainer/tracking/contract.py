@@ -3,8 +3,6 @@
 A tracker may raise whatever its library raises, and may hang: nothing of it runs in the process that trains.
 """
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass

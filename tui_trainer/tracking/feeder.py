@@ -3,8 +3,6 @@
 After a failure the same is tried again, less and less often, and given up in the end.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from time import monotonic
 
 from tui_trainer.runs.comparison import settings_of
 from tui_trainer.runs.events import RunStarted
-from tui_trainer.runs.folder import RunFolder, make_private_folder, read_plain_file, write_atomically
+from tui_trainer.runs.folder import RunFolder, make_private_folder, read_fields, write_atomically
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
@@ -23,7 +21,6 @@ from tui_trainer.tracking.metrics import metrics_of
 
 _MOST_FAILURES = 6
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2.0, 60.0
-_NOTE_LIMIT_BYTES = 10_000
 Tell = Callable[[str, str], None]
 """Told a message and what to do about it."""
 
@@ -88,7 +85,8 @@ class Feeder:
         if status:
             self.tracker.end(status)
         self.handed, self._status = seen, status
-        self._write_note()
+        note = {"handed": self.handed, "status": self._status}
+        write_atomically(self._note, json.dumps(note).encode(), durable=False)
 
     def _begin(self) -> None:
         state = self._state
@@ -134,11 +132,7 @@ class Feeder:
             self.tell(f"{self.tracker.name} took nothing: {reason}", later)
 
     def _noted(self) -> tuple[int, str]:
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            note = json.loads(read_plain_file(self._note, _NOTE_LIMIT_BYTES))
+        with suppress(ValueError, LookupError, TypeError):
+            note = read_fields(self._note)
             return max(int(note["handed"]), 0), str(note["status"])
         return 0, ""
-
-    def _write_note(self) -> None:
-        note = {"handed": self.handed, "status": self._status}
-        write_atomically(self._note, json.dumps(note).encode(), durable=False)

@@ -1,7 +1,5 @@
 """Events of a journal as metrics, under the names that trackers show in groups."""
 
-from __future__ import annotations
-
 import math
 from datetime import datetime
 

@@ -4,8 +4,6 @@ It reads the journal as any other reader does, so that no tracker, however slow 
 Each tracker has a thread of its own. Standard output has one line of JSON for each thing that a user should know.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Work that may run out of memory: it is left as if it had never been begun, and can be tried again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar

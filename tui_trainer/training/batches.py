@@ -5,8 +5,6 @@ torch. A step always learns from the same rows; packing and sorting only decide 
 gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace

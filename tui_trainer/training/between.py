@@ -1,7 +1,5 @@
 """The time between steps: what of it the journal accounts for by name, and the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partialmethod

@@ -7,8 +7,6 @@ The folder also has the configuration (of the model, or of the adapter) and the 
 it as it is: weights are whole in their files. The optimizer's state may be in parts (`checkpoint_tensors.py`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import partial
@@ -31,7 +29,6 @@ from tui_trainer.training.position import Position
 from tui_trainer.training.random_state import random_tensors, restore_random
 from tui_trainer.training.ranks import ALONE, sendable
 from tui_trainer.training.sharded_tensors import fill
-from tui_trainer.training.zero import Zero
 
 OPTIMIZER, RANDOM, POSITION = "optimizer.safetensors", "rng_state.safetensors", "position.json"
 
@@ -44,7 +41,7 @@ def save_checkpoint(
     Of a model that is split all processes call this: each writes its part, the first the rest, and what comes of it,
     or goes wrong in one of them, does so in all. `random`: the state of the generators of all processes.
     """
-    ranks = components.ranks if components.saves_together else ALONE
+    ranks = components.ranks if components.together.splits_state else ALONE
     folder = ranks.by_first(partial(checkpoint_folder.begin, checkpoints, position.step))
     out = TensorWriter(folder, ranks)
     try:
@@ -132,5 +129,4 @@ def load_weights(folder: Path, components: Components) -> None:
         raise CheckpointError(
             f"{folder.name} does not have the weights of this model: {min(odd)} and {len(odd) - 1} more differ"
         )
-    if isinstance(components.replicas, Zero):
-        components.replicas.weights_were_loaded()
+    components.together.weights_were_loaded()

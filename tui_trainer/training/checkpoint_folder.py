@@ -6,8 +6,6 @@ way round: first the name, then the files. So a kill at any moment leaves only w
 begin with a dot, which the next start clears away.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

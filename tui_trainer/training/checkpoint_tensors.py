@@ -9,8 +9,6 @@ folder.
 Any number of processes reads them back, split in any way.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """When a checkpoint was written, whether it is there, and what is told of it."""
 
-from __future__ import annotations
-
 from functools import partial
 from time import perf_counter
 
@@ -46,7 +44,7 @@ class Checkpoints:
         folder = self._job.folder
         write = partial(checkpoint.save_checkpoint, folder.checkpoints, self._components, position, random=random)
         try:
-            if self._components.saves_together:
+            if self._components.together.splits_state:
                 saved = write()
             else:
                 saved = ranks.by_first(partial(attempt_twice, write, self._components.device))

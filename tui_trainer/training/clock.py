@@ -1,7 +1,5 @@
 """Time on the device that computes: marks that are set without waiting, and read when a group of steps is written."""
 
-from __future__ import annotations
-
 from time import perf_counter
 from typing import Any
 

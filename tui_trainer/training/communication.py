@@ -4,9 +4,7 @@ It is marked as a step's other parts are, without waiting for the device, and ea
 the numbers that are summed once a step anyway.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,6 +53,16 @@ class Communication:
 def seconds_of(spans: Sequence[Span]) -> float:
     """Reads the marks: the step must be over."""
     return sum(seconds_between(before, after) for before, after in spans)
+
+
+def in_one(gradients: Sequence[Tensor], send: Callable[[Tensor], object]) -> None:
+    """Send them as one flat tensor, and take over what became of it."""
+    if not gradients:
+        return
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    send(flat)
+    for gradient, sent in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(sent.view_as(gradient))
 
 
 class _Timed:

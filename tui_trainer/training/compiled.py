@@ -1,7 +1,5 @@
 """torch.compile for each decoder layer, with the way back where it fails."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.training.batches import Batches
 from tui_trainer.training.job import Tell
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.step import LossSum
+from tui_trainer.training.together import LossSum
 from tui_trainer.units import format_seconds
 
 _MOST_COMPILATIONS = 32

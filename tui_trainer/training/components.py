@@ -1,10 +1,8 @@
 """What a run is made of: model, loss, optimizer, schedule, precision and batches."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -20,7 +18,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.fused_kernels import Kernels
-from tui_trainer.planning.processes import BY_WIDTH, SPLITTING, ZERO_STAGES
+from tui_trainer.planning.strategies import BY_WIDTH, SPLITTING, ZERO_STAGES
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
@@ -39,8 +37,9 @@ from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
-from tui_trainer.training.sharded_tensors import InParts, gather_model, whole
+from tui_trainer.training.sharded_tensors import InParts, gather_model
 from tui_trainer.training.tensor_parallel import TensorParallel
+from tui_trainer.training.together import Together
 from tui_trainer.training.zero import Zero
 from tui_trainer.training.zero_optimizer import ZeroOptimizer
 from tui_trainer.tuning import find_method
@@ -74,14 +73,14 @@ class Components:
         self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.row_share[0])
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
         timed = Communication(self.clock)
-        self.replicas: Replicas | Sharded | TensorParallel | Zero | None = self._split(strategy, timed)
+        self.together: Together = self._split(strategy, timed)
         if stage:
             made = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
             self.optimizer: RunOptimizer = made
             layers = decoder_layers(self.model)
             split_by_zero = partial(Zero, ranks, self.device, self.model, self.loss, made, plan, layers, timed)
         if stage == 3:
-            self.replicas = split_by_zero()
+            self.together = split_by_zero()
             if isinstance(self.loss, NextTokenLoss):
                 # DeepSpeed gathers ahead what the pass before has used, in all processes alike.
                 self.loss.always_in_chunks = True
@@ -112,29 +111,30 @@ class Components:
             self._require_same(job)
         if not stage:
             self.optimizer = RunOptimizer(self.model, config.training, lr=plan.learning_rate.value)
-        if isinstance(self.replicas, TensorParallel):
-            self.replicas.follow(self.optimizer)
+        if isinstance(self.together, TensorParallel):
+            self.together.follow(self.optimizer)
         self.learning_rate = LR_SCHEDULES[config.training.lr_scheduler_type].learning_rate(
             plan.learning_rate.value, warmup_steps=plan.warmup_steps.value, total_steps=plan.total_steps.value
         )
         self._check_chunks(rows, tell)
         self._compile_optimizer(tell)
         if config.training.torch_compile and not compile_layers(self, tell):
-            self._free_widths()
+            # Layers that are not compiled take rows of any width.
+            self.eval_layout = replace(self.eval_layout, fixed_width=0)
+            self.batches.layout = replace(self.batches.layout, fixed_width=0)
         if stage == 2:
-            self.replicas = split_by_zero()
-        elif ranks.count > 1 and self.replicas is None:
-            self.replicas = Replicas(ranks, self.model, self.loss, self.optimizer, timed)
+            self.together = split_by_zero()
+        elif ranks.count > 1 and strategy == "ddp":
+            self.together = Replicas(ranks, self.model, self.loss, self.optimizer, timed)
         self._ahead = self._prefetcher()
 
-    def _split(self, strategy: str, timed: Communication) -> Sharded | TensorParallel | None:
-        """The model in parts, before its optimizer is made; None where each process has all of it, or DeepSpeed
-        splits it."""
+    def _split(self, strategy: str, timed: Communication) -> Together:
+        """The model in parts, before its optimizer is made; DeepSpeed splits it later."""
         plan, ranks = self.plan, self.ranks
         if strategy == BY_WIDTH:
             return TensorParallel(ranks, self.device, self.model, timed)
         if strategy not in SPLITTING:
-            return None
+            return Together()
         layers, copies = decoder_layers(self.model), plan.nodes if strategy == "hsdp" else 1
         return Sharded(
             ranks, self.device, self.model, layers, self.mixed_precision, timed, copies, offloads=plan.cpu_offload.value
@@ -149,31 +149,13 @@ class Components:
         window = self._ahead.at(step) if self._ahead else self.batches.at(step)
         return [batch.to(self.device) for batch in window]
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether each process has a part of the model: then all of them compute what one of them needs."""
-        zero = self.replicas if isinstance(self.replicas, Zero) else None
-        return isinstance(self.replicas, Sharded | TensorParallel) or (zero is not None and zero.splits_weights)
-
-    @property
-    def saves_together(self) -> bool:
-        """Whether each process has a part of what a checkpoint has."""
-        return isinstance(self.replicas, Sharded | TensorParallel | Zero)
-
     def weights(self) -> dict[str, Tensor | InParts]:
         """What a checkpoint has of the model, by name."""
-        replicas, method = self.replicas, self.method
-        return replicas.weights(method) if isinstance(replicas, Zero) else dict(method.weights(self.model))
+        return self.together.weights(self.method, self.model)
 
     def gather_model(self) -> None:
         """Make weights that are split whole in the first process. The model does not compute any more."""
-        zero = self.replicas if isinstance(self.replicas, Zero) else None
-        gather_model(self.model, zero.whole if zero else lambda p: whole(p.detach()), keep=self.ranks.is_first)
-
-    def reading(self) -> AbstractContextManager[object]:
-        """Around forward passes that nothing is learnt from."""
-        replicas = self.replicas
-        return torch.inference_mode() if replicas is None or isinstance(replicas, Replicas) else replicas.reading()
+        gather_model(self.model, self.together.whole, keep=self.ranks.is_first)
 
     def _require_same(self, job: Job) -> None:
         layout = self.batches.layout
@@ -208,8 +190,7 @@ class Components:
         """End the threads that make batches, and what DeepSpeed holds."""
         if self._ahead:
             self._ahead.close()
-        if isinstance(self.replicas, Zero):
-            self.replicas.close()
+        self.together.close()
 
     def _probed_kernels(self, layout: Callable[..., Layout], rows: Rows, tell: Tell) -> Kernels:
         """Attention and fused kernels of libraries, where they compute what the model's own operations do."""
@@ -267,7 +248,10 @@ class Components:
         self.model.eval()
         try:
             # Only what is split has to be whole for it; and nothing is kept from it that training could not use.
-            with self.reading() if self.is_sharded else nullcontext(), self.mixed_precision.autocast():
+            with (
+                self.together.reading() if self.together.splits_weights else nullcontext(),
+                self.mixed_precision.autocast(),
+            ):
                 batch = next(windows(rows, [0], self.eval_layout)).to(self.device)
                 is_same = self.loss.chunk_as_the_model(batch)
         finally:
@@ -276,11 +260,6 @@ class Components:
             message = "this model changes its logits after the head in a way that is not known here"
             hint = "all logits of a micro-batch are computed at once, which takes more memory than planned"
             tell("loss not in chunks", message, hint)
-
-    def _free_widths(self) -> None:
-        """Layers that are not compiled take rows of any width."""
-        self.eval_layout = replace(self.eval_layout, fixed_width=0)
-        self.batches.layout = replace(self.batches.layout, fixed_width=0)
 
     def _prefetcher(self) -> Prefetcher | None:
         workers, loader = self.plan.loader_workers.value, self.plan.config.dataloader

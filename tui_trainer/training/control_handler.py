@@ -3,8 +3,6 @@
 None of them changes a later loss: evaluation and saving draw nothing from the random state that training uses.
 """
 
-from __future__ import annotations
-
 import time
 
 from tui_trainer.runs.controls import Controls

@@ -1,7 +1,5 @@
 """Whether a run that goes on is done by its deadline: looked at from its first steps on, told once, with ways out."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from time import perf_counter
 
@@ -40,7 +38,8 @@ class DeadlineWatch:
         deadline, session = self._deadline, self._session
         if deadline is None:
             return None
-        is_time, step = self._is_time(), session.position.step
+        step = session.position.step
+        is_time = step - self._first <= _FIRST_STEPS or (step - self._first) % _EVERY_STEPS == 0
         if is_time:
             session.flush()  # the device has done what it was given
         if step - self._first <= WARM_UP_STEPS:
@@ -58,10 +57,6 @@ class DeadlineWatch:
             return None
         self._deadline = None
         return _at_risk(session.plan, step, step_seconds, now + timedelta(seconds=left), self._began)
-
-    def _is_time(self) -> bool:
-        steps = self._session.position.step - self._first
-        return steps <= _FIRST_STEPS or steps % _EVERY_STEPS == 0
 
 
 def _at_risk(plan: Plan, step: int, step_seconds: float, expected: datetime, began: datetime | None) -> DeadlineAtRisk:

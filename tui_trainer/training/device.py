@@ -4,8 +4,6 @@ CUDA reads CUDA_VISIBLE_DEVICES once, when anything in the process first asks it
 changes nothing, and the first card computes. So it stays as the user has set it, and the card is named to torch.
 """
 
-from __future__ import annotations
-
 import torch
 
 from tui_trainer.models.cards import card_index

@@ -1,7 +1,5 @@
 """Held-out loss, with the same definition as in training: a sum and a count; and what else the task measures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -76,15 +74,15 @@ def observe(
     forward = scorer.observe if scorer else components.loss
     components.model.eval()
     try:
-        with components.reading(), components.mixed_precision.autocast():
+        with components.together.reading(), components.mixed_precision.autocast():
             while True:
                 batch, has_rows = next(left, None), 1
-                if components.is_sharded:
+                if components.together.splits_weights:
                     has_rows, is_stopped = components.ranks.highest(int(batch is not None), int(is_stopped))
                 if is_stopped:
                     return None
                 if batch is None:
-                    if not (components.is_sharded and has_rows and spare):
+                    if not (components.together.splits_weights and has_rows and spare):
                         break
                     components.loss(spare().to(components.device))
                     continue

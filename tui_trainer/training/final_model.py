@@ -1,7 +1,5 @@
 """The model that a run leaves behind: weights, tokenizer and a card that says how it was made."""
 
-from __future__ import annotations
-
 import shutil
 
 from tui_trainer.planning.plan import Plan

@@ -7,8 +7,6 @@ and gives no logits; the loss here computes it for places with a label only, in 
 time. Of the hub's kernels neither loss nor linear layers are taken: LoRA's and those in 4 bits are none of theirs.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +17,8 @@ from torch import nn
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.fused_kernels import LIBRARIES, Kernels
-from tui_trainer.safe_text import one_line
-from tui_trainer.training.device import breaks_the_device
 from tui_trainer.training.job import Tell
-from tui_trainer.training.rounding_probe import Probed, difference
+from tui_trainer.training.rounding_probe import Probed, reason_against
 
 _HUB_LAYERS = ("RMSNorm", "SwiGLUMLP", "GeGLUMLP")
 _ABSENT = object()
@@ -73,14 +69,7 @@ def use_kernels(run: Probed, kernels: Kernels, batch: MicroBatch, tell: Tell) ->
     def switch() -> None:
         counts[0] = _switch_on(run.model, kernels)
 
-    try:
-        reason = difference(run, batch, switch)
-        reason = reason and f"with it {reason}, more than rounding does here"
-    except Exception as error:  # libraries and compilers raise whatever their parts raise
-        if breaks_the_device(error):
-            raise
-        reason = one_line(f"{type(error).__name__}: {error}", 200)
-    if reason:
+    if reason := reason_against(run, batch, switch):
         _process.undo(before)
         torch.cuda.empty_cache()
         hint = 'the model\'s own operations are used; model.kernels = "none" does not try'

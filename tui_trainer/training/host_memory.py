@@ -1,7 +1,5 @@
 """Whether the machine's memory will run out while a run trains: a trend over two minutes, not a single reading."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What a run is given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

@@ -5,8 +5,6 @@ gradients of their embeddings, which come through the backward pass of every att
 without any sign of where documents begin, whose logits must differ, or the question was not put.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol

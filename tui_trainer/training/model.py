@@ -1,7 +1,5 @@
 """The model of a run, ready for its first step: built, checked, adapted, placed and, where asked, compiled."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """How a model was made, in the Markdown that model hubs show."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

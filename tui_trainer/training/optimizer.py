@@ -1,7 +1,5 @@
 """The optimizer as a run uses it: built by name, fed with clipped gradients, its state as named tensors (no pickle)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -154,10 +152,15 @@ class RunOptimizer:
         found = {f"{name}.{MASTER}": master.detach() for name, master in self._masters.items()}
         for name, parameter in self._trained.items():
             for key, value in _in_parts(self.torch.state.get(parameter, {})).items():
-                if key not in self.spec.state_keys:
-                    raise CheckpointError(f"the optimizer {self.name} keeps {key!r}, which cannot be saved")
-                found[f"{name}.{key}"] = _as_tensor(value)
+                self._require_saveable(key)
+                found[f"{name}.{key}"] = (
+                    value.detach().contiguous() if isinstance(value, Tensor) else torch.tensor(value)
+                )
         return apart(found)
+
+    def _require_saveable(self, key: str) -> None:
+        if key not in self.spec.state_keys:
+            raise CheckpointError(f"the optimizer {self.name} keeps {key!r}, which cannot be saved")
 
     def load_shards(self, shards: Iterable[dict[str, Tensor]]) -> None:
         """Put back what `tensors` gave, in one part or several; what belongs to a parameter is in one of them.
@@ -178,21 +181,8 @@ class RunOptimizer:
     def _load_parameter(self, name: str, state: dict[str, Tensor]) -> None:
         if name in self._masters:
             self._load_master(name, state.pop(MASTER, None))
-        # No state at all: it never had a gradient, or every step so far was passed over (fp16).
-        if state and (missing := sorted(self.spec.needed_keys - state.keys())):
-            raise CheckpointError(f"the optimizer state of {name} lacks {', '.join(missing)}")
-        self._load_state(name, self._trained[name], state)
-
-    def _load_master(self, name: str, saved: Tensor | None) -> None:
-        master = self._masters[name]
-        if saved is None or saved.shape != master.shape:
-            raise CheckpointError(f"the optimizer state has no fp32 copy of {name}")
-        master.data.copy_(placed_as(saved, master))
-
-    def _load_state(self, name: str, parameter: Tensor, state: dict[str, Tensor]) -> None:
-        for key, value in state.items():
-            if key in self.spec.shaped_keys and value.shape != parameter.shape:
-                raise CheckpointError(f"the optimizer state of {name} has another shape than the weight")
+        parameter = self._trained[name]
+        self._require_whole(name, state, parameter.shape)
         if not state:
             return
         if self.spec.begin:
@@ -204,6 +194,17 @@ class RunOptimizer:
                 else self.spec.placed(key, value, parameter)
                 for key, value in state.items()
             }
+
+    def _load_master(self, name: str, saved: Tensor | None) -> None:
+        master = self._masters[name]
+        master.data.copy_(placed_as(master_of(name, saved, master.shape), master))
+
+    def _require_whole(self, name: str, state: Mapping[str, Tensor], shape: torch.Size) -> None:
+        # No state at all: it never had a gradient, or every step so far was passed over (fp16).
+        if state and (missing := sorted(self.spec.needed_keys - state.keys())):
+            raise CheckpointError(f"the optimizer state of {name} lacks {', '.join(missing)}")
+        if any(value.shape != shape for key, value in state.items() if key in self.spec.shaped_keys):
+            raise CheckpointError(f"the optimizer state of {name} has another shape than the weight")
 
     def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
         """Into the optimizer's own tensors, which stay where they are."""
@@ -217,6 +218,13 @@ class RunOptimizer:
                 raise CheckpointError(f"the optimizer state of {name} has another form: {key} is {value.dtype}")
             else:
                 begun[key].copy_(value)
+
+
+def master_of(name: str, saved: Tensor | None, shape: torch.Size) -> Tensor:
+    """The saved fp32 copy of a weight. Raises CheckpointError where there is none of its shape."""
+    if saved is None or saved.shape != shape:
+        raise CheckpointError(f"the optimizer state has no fp32 copy of {name}")
+    return saved
 
 
 def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
@@ -255,10 +263,6 @@ def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
         for kind in kinds:
             torch.nn.utils.clip_grads_with_norm_(kind, max_grad_norm, norm)
     return norm
-
-
-def _as_tensor(value: Any) -> Tensor:
-    return value.detach().contiguous() if isinstance(value, Tensor) else torch.tensor(value)
 
 
 def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -4,8 +4,6 @@ Weights that train are never 16 bits without an fp32 copy (`training/optimizer.p
 weight would be lost.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 import torch

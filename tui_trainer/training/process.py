@@ -4,8 +4,6 @@ found. And the memory of a run that is over.
 torch's generators are not among it: each run seeds them, or restores those of its checkpoint.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

@@ -1,7 +1,5 @@
 """torch's own generators, which dropout draws from. Everything else draws from generators of its own."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

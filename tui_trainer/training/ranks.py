@@ -4,8 +4,6 @@ What they tell each other about the run (counts, requests, what came of a save) 
 waits for a device; sums of losses go where they were computed.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Steps into journal lines, in groups, so that training waits for the device once a group."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import resource

@@ -1,7 +1,5 @@
 """What a run would come to late, at once: its largest batches, a checkpoint, the final model, a text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

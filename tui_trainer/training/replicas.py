@@ -4,8 +4,6 @@ Each process learns from its share of the rows of a step (`data/batching/shares.
 by the labels of all processes, so the gradient is the one that a single process would have computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -16,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.training.communication import Communication
+from tui_trainer.training.communication import Communication, in_one
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.ranks import Ranks
+from tui_trainer.training.together import LossSum, Together
 
 # As much as DistributedDataParallel sends at a time.
 _BUCKET_BYTES = 25 * 2**20
@@ -36,9 +35,7 @@ class LossModule(nn.Module):
         return self._loss(batch)
 
 
-class Replicas:
-    """`replicas(batch)`: the summed loss of a forward pass of this process."""
-
+class Replicas(Together):
     def __init__(
         self,
         ranks: Ranks,
@@ -47,17 +44,18 @@ class Replicas:
         optimizer: RunOptimizer,
         communication: Communication,
     ) -> None:
-        self._ranks, self.communication = ranks, communication
+        self._ranks = ranks
+        self.communication: Communication = communication
         self._last_gradient: Any = None
         module = LossModule(model, loss)
         self._parallel: DistributedDataParallel | None = None
-        self._forward: Any = module
+        self.forward: LossSum = module
         self._buckets: list[list[nn.Parameter]] = []
         if optimizer.has_masters:
             # Weights of 16 bits have their gradients summed in fp32, outside of the model: by hand, at the end.
             self._buckets = list(_buckets(optimizer.trained))
         else:
-            self._forward = self._parallel = DistributedDataParallel(
+            self.forward = self._parallel = DistributedDataParallel(
                 module,
                 broadcast_buffers=False,
                 gradient_as_bucket_view=True,
@@ -68,39 +66,26 @@ class Replicas:
             # The first layer gets its gradient last: from then on the backward pass is over but for the others.
             optimizer.trained[0].register_post_accumulate_grad_hook(self._note_last_gradient)
 
-    def __call__(self, batch: MicroBatch) -> Tensor:
-        return self._forward(batch)  # type: ignore[no-any-return]
-
     def _note_last_gradient(self, _: Tensor) -> None:
         self._last_gradient = self.communication.mark()
 
     def summing(self, is_last: bool) -> AbstractContextManager[object]:
-        """Around the forward and backward pass of a micro-batch: gradients are summed over all processes in the last
-        one of a step."""
+        """Gradients are summed over all processes in the last pass of a step."""
         return nullcontext() if is_last or self._parallel is None else self._parallel.no_sync()
 
     def finish(self) -> None:
-        """What was not summed in the last backward pass."""
         began, self._last_gradient = self._last_gradient or self.communication.mark(), None
         for bucket in self._buckets:
-            _sum_gradients(bucket)
+            for parameter in bucket:
+                if parameter.grad is None:
+                    # What had no part in a step of this process counts as 0 there.
+                    parameter.grad = torch.zeros_like(parameter)
+            in_one([parameter.grad for parameter in bucket if parameter.grad is not None], dist.all_reduce)
         self.communication.since(began)
 
     def scale(self, labels: int) -> float:
-        """What a summed loss is divided by: torch's DistributedDataParallel takes the mean over the processes."""
+        """torch's DistributedDataParallel takes the mean over the processes."""
         return labels / self._ranks.count if self._parallel else labels
-
-
-def _sum_gradients(bucket: Sequence[nn.Parameter]) -> None:
-    """Of all processes, in each; what had no part in a step of this process counts as 0 there."""
-    for parameter in bucket:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(flat)
-    for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(summed.view_as(gradient))
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.safe_text import one_line
 from tui_trainer.training.compiled import decoder_layers
+from tui_trainer.training.device import breaks_the_device
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.step import LossSum
+from tui_trainer.training.together import LossSum
 
 # TF32 has a mantissa of 10 bits, fp32 of 23, but its sums of thousands in another order differ by several steps.
 _TF32_STEP, _LEAST_STEP = 2.0**-10, 2.0**-20
@@ -66,6 +68,18 @@ def difference(run: Probed, batch: MicroBatch, switch: Callable[[], None]) -> st
         if not far <= rounding:
             return f"{what} differ by {far / max(float(whole.norm()), 1e-30):.1%}"
     return ""
+
+
+def reason_against(run: Probed, batch: MicroBatch, switch: Callable[[], None]) -> str:
+    """Why what `switch` switches on cannot be used: it does not compute the same, or fails. Raises what breaks the
+    device."""
+    try:
+        reason = difference(run, batch, switch)
+    except Exception as error:  # libraries and compilers raise whatever their parts raise
+        if breaks_the_device(error):
+            raise
+        return one_line(f"{type(error).__name__}: {error}", 200)
+    return reason and f"with it {reason}, more than rounding does here"
 
 
 def numbers(run: Probed, batch: MicroBatch) -> Numbers:

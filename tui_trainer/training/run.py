@@ -1,7 +1,5 @@
 """The story of a run, from load to the final model, on one page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace

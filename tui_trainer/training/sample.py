@@ -1,7 +1,5 @@
 """Texts that the model writes on the way, so that a person sees what it has learnt."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,7 +27,7 @@ def answering(components: Components, seed: int) -> Iterator[None]:
     try:
         with (
             torch.random.fork_rng(devices=gpus),
-            components.reading(),
+            components.together.reading(),
             components.mixed_precision.autocast(),
             _any_kernels(),
             uncompiled(components.model),

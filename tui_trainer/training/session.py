@@ -1,7 +1,5 @@
 """The parts of a run that is under way, and what can be done with them between two steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -116,7 +114,7 @@ class Session:
             lr=components.learning_rate(step),
             max_grad_norm=self.plan.config.training.max_grad_norm,
             ranks=self.ranks,
-            replicas=components.replicas,
+            together=components.together,
         )
 
     def _take_smaller_passes(self, step: int, shortage: Shortage) -> None:
@@ -192,7 +190,7 @@ class Session:
         result = self._evaluated(self._eval_rows, scheduled)
         if result is None:
             return
-        if self.components.is_sharded:
+        if self.components.together.splits_weights:
             # All compute them, as each has a part of the model.
             answered = self._answer_scores(self._eval_rows)
         else:
@@ -294,7 +292,7 @@ class Session:
     def sample(self) -> None:
         """Let the model show what it makes of a held-out row. One that fails is told, and costs no more."""
         self.flush()
-        if not (self.ranks.is_first or self.components.is_sharded):
+        if not (self.ranks.is_first or self.components.together.splits_weights):
             return
         rows = self._eval_rows or self.batches.rows
         step = self.position.step
@@ -354,7 +352,7 @@ class Session:
         position = self.position
         if self.plan.config.evaluation.early_stopping_patience and position.best_step not in (0, position.step):
             self._go_back_to_best()
-        if self.components.is_sharded:
+        if self.components.together.splits_weights:
             self.components.gather_model()
         write = partial(write_final_model, self.job, self.plan, self.components, position)
         try:

@@ -8,23 +8,23 @@ Or the parts are on the host (CPU offload): a layer is copied to the card to com
 update is the CPU's. That goes with one process as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.training.batches import idle
 from tui_trainer.training.communication import Communication, TimedAllGather, TimedReduceScatter
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import Ranks
+from tui_trainer.training.together import Together, evened
 
 
-class Sharded:
+class Sharded(Together):
     """The model split over `ranks`. Passes are made as with a whole one; what of them needs the others is here."""
+
+    splits_weights = splits_state = True
 
     def __init__(
         self,
@@ -64,20 +64,12 @@ class Sharded:
                 part.set_custom_reduce_scatter(TimedReduceScatter(communication))
 
     def in_step(self, window: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """As many forward passes as each other process has: every one of them gathers the weights."""
-        (most,) = self._ranks.highest(len(window))
-        return [*window, *[idle(window[-1])] * (most - len(window))]
-
-    def summing(self, is_last: bool) -> AbstractContextManager[object]:
-        """Around the forward and backward pass of a micro-batch: gradients are summed over all processes in each, as
-        whole ones between two of them would take the memory of a whole model."""
-        return nullcontext()
-
-    def finish(self) -> None:
-        """Everything was summed in the backward passes."""
+        """Every pass gathers the weights, and sums the gradients: whole ones between two passes would take the memory
+        of a whole model."""
+        return evened(window, self._ranks)
 
     def scale(self, labels: int) -> float:
-        """What a summed loss is divided by: torch takes the mean over the processes."""
+        """torch takes the mean over the processes."""
         return labels / self._ranks.count
 
     @contextmanager

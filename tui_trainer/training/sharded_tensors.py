@@ -2,8 +2,6 @@
 all processes go together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeGuard

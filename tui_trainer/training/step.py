@@ -5,8 +5,6 @@ the same however the batch is cut or packed. Nothing here waits for the device: 
 `training/recorder.py` reads a group of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,13 +19,7 @@ from tui_trainer.training.communication import Span, seconds_of
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
-from tui_trainer.training.replicas import Replicas
-from tui_trainer.training.sharded import Sharded
-from tui_trainer.training.tensor_parallel import TensorParallel
-from tui_trainer.training.zero import Zero
-
-LossSum = Callable[[MicroBatch], Tensor]
-"""Nats summed over the labels that count."""
+from tui_trainer.training.together import LossSum, Together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,45 +82,42 @@ def take_step(
     lr: float,
     max_grad_norm: float,
     ranks: Ranks = ALONE,
-    replicas: Replicas | Sharded | TensorParallel | Zero | None = None,
+    together: Together | None = None,
 ) -> StepReport:
     """Fetch a whole effective batch, accumulate its gradient, clip and update. `max_grad_norm` 0: not clipped.
 
-    A loss or gradient that is not finite changes no weight. Where several processes train together (`replicas`), each
+    A loss or gradient that is not finite changes no weight. Where several processes train together (`together`), each
     fetches its share, and the report is about all of them.
     """
     started = perf_counter()
     window = fetch()
-    communication = replicas.communication if replicas else None
+    together = together or Together()
+    communication = together.communication
     if communication:
         communication.begin()
     with communication.timed() if communication else nullcontext():
-        if isinstance(replicas, Sharded | Zero):
-            window = replicas.in_step(window)
+        window = together.in_step(window)
         tokens, input_tokens, samples, positions = ranks.sum_counts(_counts(window))
     data_seconds = perf_counter() - started
-    compute: LossSum = replicas if isinstance(replicas, Replicas | Zero) else loss_sum
-    backward = replicas.backward if isinstance(replicas, Zero) else mixed_precision.backward
-    divisor = replicas.scale(tokens) if replicas else tokens
+    compute, divisor = together.forward or loss_sum, together.scale(tokens)
     forwards: list[tuple[Any, Any]] = []
     total: Tensor | None = None
     for number, batch in enumerate(window, 1):
         before = clock.mark()
-        with replicas.summing(number == len(window)) if replicas else nullcontext():
+        with together.summing(number == len(window)):
             with mixed_precision.autocast():
                 loss = compute(batch)
                 if batch.is_idle:
                     # A process without rows in this step takes part in the sum with a gradient of 0.
                     loss = loss * 0.0
             forwards.append((before, clock.mark()))
-            backward(loss / divisor)
+            together.backward(loss / divisor, mixed_precision)
         optimizer.collect()
         detached = loss.detach().double()
         total = detached if total is None else total + detached
     assert total is not None, "an effective batch has at least one row"
-    if replicas:
-        replicas.finish()
-        total = ranks.sum(total)
+    together.finish()
+    total = ranks.sum(total)
     accumulated = clock.mark()
     grad_norm = optimizer.apply(total, lr=lr, max_grad_norm=max_grad_norm, scaler=mixed_precision.scaler)
     return StepReport(

@@ -4,10 +4,8 @@ Which matrices are split, and along which side, says the model itself (transform
 weight is a `DTensor` (`training/sharded_tensors.py`). What is whole (norms) has the same gradient in all processes.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,22 +13,25 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tui_trainer.training.communication import Communication
+from tui_trainer.training.communication import Communication, in_one
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.ranks import Ranks
+from tui_trainer.training.together import Together
 
 # Of heads that are split: each process has the gradient of its own heads only.
 _SUMMED = "replicated_with_grad_allreduce"
 
 
-class TensorParallel:
+class TensorParallel(Together):
     """The model split over `ranks`. Passes are made as with a whole one, by all of them together."""
+
+    splits_weights = splits_state = True
 
     def __init__(self, ranks: Ranks, device: torch.device, model: Any, communication: Communication) -> None:
         """`model` is whole, on the host; afterwards the part of this process is on the device."""
         from torch.distributed.device_mesh import init_device_mesh
 
-        self.communication = communication
+        self.communication: Communication = communication
         self._summed = _split(model, init_device_mesh(device.type, (ranks.count,)))
         for parameter in model.parameters():
             if not isinstance(parameter, DTensor):
@@ -48,40 +49,21 @@ class TensorParallel:
             else:
                 self._whole.append((parameter, name in self._summed))
 
-    def summing(self, is_last: bool) -> AbstractContextManager[object]:
-        """Around the forward and backward pass of a micro-batch."""
-        return nullcontext()
-
     def finish(self) -> None:
-        """After the backward passes of a step: the same gradients of whole weights in all, to the bit."""
+        """The same gradients of whole weights in all, to the bit."""
         for parameter in self._split:
             gradient = parameter.grad
             if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:  # type: ignore[attr-defined]
                 parameter.grad = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
-        for is_summed in (True, False):
+        # Kernels that sum in any order would let the rest drift apart.
+        for is_summed, send in ((True, dist.all_reduce), (False, partial(dist.broadcast, src=0))):
             found = [p.grad for p, summed in self._whole if summed is is_summed and p.grad is not None]
-            if not found:
-                continue
-            flat = torch.cat([gradient.flatten() for gradient in found])
             with self.communication.timed():
-                if is_summed:
-                    dist.all_reduce(flat)
-                else:
-                    # Kernels that sum in any order would let them drift apart.
-                    dist.broadcast(flat, src=0)
-            for gradient, same in zip(found, flat.split([g.numel() for g in found]), strict=True):
-                gradient.copy_(same.view_as(gradient))
+                in_one(found, send)
 
-    def scale(self, labels: int) -> float:
-        """What a summed loss is divided by: each has all of it."""
-        return labels
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Forward passes without a backward pass. Not in inference mode: what is made of parts there could not be
-        used for training."""
-        with torch.no_grad():
-            yield
+    def reading(self) -> AbstractContextManager[object]:
+        """Not in inference mode: what is made of parts there could not be used for training."""
+        return torch.no_grad()
 
 
 def _split(model: Any, mesh: Any) -> frozenset[str]:
@@ -94,7 +76,8 @@ def _split(model: Any, mesh: Any) -> frozenset[str]:
     made: dict[int, nn.Parameter] = {}
     summed: list[str] = []
     for module_name, module in model.named_modules():
-        style_name = _style_of(module_name, model.tp_plan)
+        # `model.layers.3.mlp.up_proj` is `model.layers.*.mlp.up_proj` in a plan.
+        style_name = model.tp_plan.get(".".join("*" if word.isdigit() else word for word in module_name.split(".")))
         if style_name is None:
             continue
         if style_name == _SUMMED:
@@ -109,11 +92,6 @@ def _split(model: Any, mesh: Any) -> frozenset[str]:
             module._parameters[name] = made[id(parameter)]
         style.install_forward(module, mesh)
     return frozenset(summed)
-
-
-def _style_of(module_name: str, plan: Mapping[str, str]) -> str | None:
-    """`model.layers.3.mlp.up_proj` is `model.layers.*.mlp.up_proj` in a plan."""
-    return plan.get(".".join("*" if word.isdigit() else word for word in module_name.split(".")))
 
 
 def _in_own_memory(parameter: Any) -> nn.Parameter:

@@ -7,8 +7,6 @@ takes differs between them and their versions, so its own signature decides. Whe
 down to its attention is not taken for granted: the probe (`leak_probe.py`) looks at its logits and gradients.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """The forward pass of a run that takes most memory, and micro-batches of other sizes tried on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -6,8 +6,6 @@ DeepSpeed gathers, sums, clips and updates; the loss, the passes of a step and w
 Source: deepspeed/runtime/engine.py and zero/ of DeepSpeed 0.19.8.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,19 +19,20 @@ from tui_trainer.errors import RunError
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.memory.zero import BUCKET_NUMBERS
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.processes import INSTALL_DEEPSPEED, ZERO_STAGES
-from tui_trainer.training.batches import idle
+from tui_trainer.planning.strategies import INSTALL_DEEPSPEED, ZERO_STAGES
 from tui_trainer.training.communication import Communication
 from tui_trainer.training.optimizer import SIXTEEN_BITS
+from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import Ranks
 from tui_trainer.training.replicas import LossModule
 from tui_trainer.training.sharded_tensors import InParts
+from tui_trainer.training.together import LossSum, Together, evened
 from tui_trainer.training.zero_optimizer import ZeroOptimizer
 from tui_trainer.tuning.contract import Method
 
 
-class Zero:
-    """`zero(batch)`: the summed loss of a forward pass of this process."""
+class Zero(Together):
+    splits_state = True
 
     def __init__(
         self,
@@ -52,6 +51,7 @@ class Zero:
         deepspeed = _deepspeed()
         self._ranks, self._model, self._optimizer, self.communication = ranks, model, optimizer, communication
         self._stage = ZERO_STAGES[plan.strategy.value]
+        self.splits_weights = self._stage == 3
         module = LossModule(model, loss)
         settings = _settings(plan, model, layers, self._stage, device)
         with _local_rank(device):
@@ -62,42 +62,30 @@ class Zero:
                 deepspeed.zero.Init(module=module, config_dict_or_path=settings)
                 self._gathered = deepspeed.zero.GatheredParameters
             self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer.torch, config=settings)
+        self.forward: LossSum = self._engine
         optimizer.belongs_to(self._engine, device)
         if self._stage == 3:
             self._keep_head_whole()
 
-    @property
-    def splits_weights(self) -> bool:
-        """Whether every forward pass takes all processes."""
-        return self._stage == 3
-
-    def __call__(self, batch: MicroBatch) -> Tensor:
-        return self._engine(batch)  # type: ignore[no-any-return]
-
     def in_step(self, window: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """As many passes as each other process has: gradients are summed over all of them in each."""
-        (most,) = self._ranks.highest(len(window))
-        return [*window, *[idle(window[-1])] * (most - len(window))]
+        """Gradients are summed over all processes in each pass."""
+        return evened(window, self._ranks)
 
     def summing(self, is_last: bool) -> AbstractContextManager[object]:
-        """Around the forward and backward pass of a micro-batch."""
         self._engine.set_gradient_accumulation_boundary(is_last)
         return nullcontext()
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor, mixed_precision: MixedPrecision) -> None:
         """Of a loss that is not finite the gradient is not either, so that no process takes the step."""
         self._engine.backward(loss * (1.0 + 0.0 * loss.detach()), scale_wrt_gas=False)
 
-    def finish(self) -> None:
-        """Everything was summed in the backward passes."""
-
     def scale(self, labels: int) -> float:
-        """What a summed loss is divided by: DeepSpeed takes the mean over the processes."""
+        """DeepSpeed takes the mean over the processes."""
         return labels / self._ranks.count
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Forward passes that nothing is learnt from. Where weights are split, each is gathered where it is used."""
+        """Where weights are split, each is gathered where it is used."""
         if not self.splits_weights:
             with torch.inference_mode():
                 yield
@@ -110,18 +98,17 @@ class Zero:
             finally:
                 self._gather_what_is_read(False)
 
-    def weights(self, method: Method) -> dict[str, Tensor | InParts]:
-        """What a checkpoint has of the model, by name."""
+    def weights(self, method: Method, model: Any) -> dict[str, Tensor | InParts]:
         if not self.splits_weights:
-            return dict(method.weights(self._model))
+            return super().weights(method, model)
         # What stands for a parameter meanwhile has its shape, and an address by which it is found under any name.
-        kept = [(parameter, parameter.data) for parameter in self._model.parameters()]
+        kept = [(parameter, parameter.data) for parameter in model.parameters()]
         by_address: dict[int, Any] = {}
         try:
             for parameter, data in kept:
                 parameter.data = data.new_empty(()).expand(parameter.ds_shape)
                 by_address[parameter.data_ptr()] = parameter
-            found = method.weights(self._model)
+            found = method.weights(model)
         finally:
             for parameter, data in kept:
                 parameter.data = data

@@ -4,8 +4,6 @@ DeepSpeed puts weights that train, in fp32, one behind the other into flat tenso
 and the state of that piece. Source: deepspeed/runtime/zero/stage_1_and_2.py and stage3.py of DeepSpeed 0.19.8.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,8 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tui_trainer.config.sections import TrainingSection
-from tui_trainer.errors import CheckpointError
-from tui_trainer.training.optimizer import MASTER, SIXTEEN_BITS, RunOptimizer
+from tui_trainer.training.optimizer import MASTER, SIXTEEN_BITS, RunOptimizer, master_of
 from tui_trainer.training.sharded_tensors import InParts
 
 
@@ -82,8 +79,7 @@ class ZeroOptimizer(RunOptimizer):
             if parameter.dtype in SIXTEEN_BITS:
                 found[f"{name}.{MASTER}"] = self._split(name, parameter, "")
             for key, value in self._state_of(parameter).items():
-                if key not in self.spec.state_keys:
-                    raise CheckpointError(f"the optimizer {self.name} keeps {key!r}, which cannot be saved")
+                self._require_saveable(key)
                 is_split = key in self.spec.shaped_keys
                 found[f"{name}.{key}"] = self._split(name, parameter, key) if is_split else torch.as_tensor(value)
         return found
@@ -108,19 +104,14 @@ class ZeroOptimizer(RunOptimizer):
         parameter, piece = self._named[name], self._piece_of(self._named[name])
         master = state.pop(MASTER, None)
         if parameter.dtype in SIXTEEN_BITS:
-            if master is None or master.shape != self._shapes[name]:
-                raise CheckpointError(f"the optimizer state has no fp32 copy of {name}")
-            self._take(piece, piece.flat, master)
-        if state and (missing := sorted(self.spec.needed_keys - state.keys())):
-            raise CheckpointError(f"the optimizer state of {name} lacks {', '.join(missing)}")
+            self._take(piece, piece.flat, master_of(name, master, self._shapes[name]))
+        self._require_whole(name, state, self._shapes[name])
         for key, value in state.items():
             begun = self.torch.state[piece.flat]
             if key not in self.spec.shaped_keys:
                 # A flat tensor counts its steps once; a parameter that had no gradient has none of its own.
                 kept = begun.setdefault(key, torch.zeros_like(value, device=piece.flat.device))
                 torch.maximum(kept, value.to(kept.device), out=kept)
-            elif value.shape != self._shapes[name]:
-                raise CheckpointError(f"the optimizer state of {name} has another shape than the weight")
             else:
                 self._take(piece, begun.setdefault(key, torch.zeros_like(piece.flat)), value)
 

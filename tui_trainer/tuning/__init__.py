@@ -1,7 +1,5 @@
 """Which weights are trainable. One file is one method: it is found by its name, and no list is kept by hand."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from tui_trainer.tuning.contract import Method

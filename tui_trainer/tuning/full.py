@@ -30,15 +30,11 @@ class Full:
 
     def describe(self, model: Any, folder: Path) -> None:
         model.config.save_pretrained(folder)
-        _save_generation_config(model, folder)
+        if getattr(model, "generation_config", None) is not None:
+            model.generation_config.save_pretrained(folder)
 
     def save_model(self, model: Any, folder: Path) -> None:
         model.save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
-
-
-def _save_generation_config(model: Any, folder: Path) -> None:
-    if getattr(model, "generation_config", None) is not None:
-        model.generation_config.save_pretrained(folder)
 
 
 METHOD = Full()

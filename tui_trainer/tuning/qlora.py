@@ -5,8 +5,6 @@ frozen as the norms are. What is saved is an ordinary adapter, and loads beside 
 the model in 16 bits as well: a merge into 4 bits would round the sum once more.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tui_trainer.config.sections import TuningSection

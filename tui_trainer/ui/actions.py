@@ -9,6 +9,12 @@ from typing import Final, Literal
 Place = Literal["app", "hardware", "config", "checklist", "train", "runs"]
 PLACES: Final[tuple[Place, ...]] = ("app", "hardware", "config", "checklist", "train", "runs")
 TITLES: Final[dict[Place, str]] = {place: "Everywhere" if place == "app" else place.title() for place in PLACES}
+SIGNS: Final[dict[str, str]] = {
+    "up": "\u2191", "down": "\u2193", "left": "\u2190", "right": "\u2192", "enter": "Enter", "escape": "Esc",
+    "space": "Space", "pageup": "PgUp", "pagedown": "PgDn", "home": "Home", "end": "End", "tab": "Tab",
+    "shift+tab": "Shift+Tab", "backspace": "Backspace", "delete": "Del",
+}  # fmt: skip
+_ASCII_SIGNS: Final = {"up": "Up", "down": "Down", "left": "Left", "right": "Right"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +43,6 @@ def _action(place: Place, name: str, keys: str, label: str, help: str, footer: i
 def _moves(
     place: Place, up: str, down: str, first: str, last: str, first_label: str = "first", last_label: str = "last"
 ) -> tuple[Action, ...]:
-    """Through a list, with the sentences of the help."""
     return (
         _action(place, "up", "up k", "up", up),
         _action(place, "down", "down j", "down", down),
@@ -150,16 +155,8 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("runs", "again", "r", "read again", "Read the list of runs anew."),
 )  # fmt: skip
 
-SIGNS: Final[dict[str, str]] = {
-    "up": "\u2191", "down": "\u2193", "left": "\u2190", "right": "\u2192", "enter": "Enter", "escape": "Esc",
-    "space": "Space", "pageup": "PgUp", "pagedown": "PgDn", "home": "Home", "end": "End", "tab": "Tab",
-    "shift+tab": "Shift+Tab", "backspace": "Backspace", "delete": "Del",
-}  # fmt: skip
-_ASCII_SIGNS: Final = {"up": "Up", "down": "Down", "left": "Left", "right": "Right"}
-
 
 def key_sign(key: str, *, ascii_only: bool = False) -> str:
-    """How a key is written for people: `Ctrl+R`, `F1`, an arrow, `Enter`; `up down` are both arrows."""
     if " " in key and len(key) > 1:
         return ("/" if ascii_only else "").join(key_sign(one, ascii_only=ascii_only) for one in key.split())
     if ascii_only and key in _ASCII_SIGNS:

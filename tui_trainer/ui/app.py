@@ -23,16 +23,13 @@ from textual.widget import AwaitMount
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import PLACES, Action, Place, key_sign
 from tui_trainer.ui.application import Leaving
-from tui_trainer.ui.background import Background
-from tui_trainer.ui.command_palette import ActionCommands
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.keymap import Keymap, textual_key
-from tui_trainer.ui.keys_in_order import KeysInOrder
+from tui_trainer.ui.keymap import ActionCommands, Keymap, KeysInOrder, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
-from tui_trainer.ui.preferences import Preferences
+from tui_trainer.ui.processes import Background
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
-from tui_trainer.ui.theme import AsciiOnly
+from tui_trainer.ui.theme import AsciiOnly, Preferences
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -120,17 +117,17 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.draw()
 
     def find_living_runs(self) -> None:
-        self.bench.background.do("runs", _living_runs, self._found_runs)
-
-    def _found_runs(self, living: "list[RunFolder]") -> None:
         """Runs that train already, as after a lost connection: watch one, rather than start another beside it."""
-        if living:
-            from tui_trainer.ui.starting import offer_to_watch
 
-            self.bench.ask_when_free(partial(offer_to_watch, self.bench, living))
+        def found(living: "list[RunFolder]") -> None:
+            if living:
+                from tui_trainer.ui.starting import offer_to_watch
+
+                self.bench.ask_when_free(partial(offer_to_watch, self.bench, living))
+
+        self.bench.background.do("runs", _living_runs, found)
 
     def found_draft(self, draft: "Draft") -> None:
-        """Edits of an earlier session that were never saved."""
         from tui_trainer.ui.screens.config_files import offer_draft
 
         if document := self.bench.document:
@@ -144,15 +141,12 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if page := cast("TrainPage | None", self.pages.get("train")):
             page.run_changed()
 
-    # ------------------------------------------------------------------ drawing
-
     @property
     def page(self) -> Page:
         return self.pages[PLACES[1 + self.bench.current]]
 
     @property
     def dialog(self) -> Dialog | None:
-        """The one that takes the keys now."""
         return self.screen if isinstance(self.screen, Dialog) else None
 
     def show_page(self, number: int) -> None:
@@ -168,7 +162,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             super().delay_update(delay)
 
     def draw(self) -> None:
-        """Compute what is shown, and send what changed of it."""
         if not self.is_running:
             # A late answer of the background while the screens go.
             return
@@ -184,12 +177,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     @property
     def offered_actions(self) -> list[Action]:
-        """What can be done now, on this screen and everywhere."""
         actions = [*self.keymap.of(self.page.place), *self.keymap.of("app")]
         return [action for action in actions if self.is_available(action)]
 
     def is_available(self, action: Action) -> bool:
-        """Whether the action would do something now."""
         if action.name == "start":
             return not self.bench.run_is_ours_and_alive
         return action.place == "app" or not self.page.refusal(action)
@@ -237,8 +228,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if self.bench.poll_run():
             self.draw()
 
-    # --------------------------------------------------------------------- keys
-
     async def on_event(self, event: Event) -> None:
         if isinstance(event, Key) and not event.is_forwarded:
             ended, self.bench.notice = self.bench.notice, None
@@ -259,7 +248,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.call_after_refresh(self.draw)
 
     def carry_out(self, action_id: str) -> None:
-        """Do an action of this screen, or one that is everywhere; say why when it cannot be done now."""
         page, action = self.page, next(one for one in self.keymap.actions if one.id == action_id)
         if self.is_available(action):
             if action.name.startswith("go_"):
@@ -286,12 +274,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.open(ChoiceDialog(heading, rows, answers))
 
     def open_next(self, dialog: Dialog) -> None:
-        """The same once what is being done is done, such as closing the dialog that asked for it."""
         self.call_next(self.open, dialog)
 
     @property
     def takes_text(self) -> bool:
-        """Whether keys belong to a dialog or to a text now."""
         return len(self.get_screen_stack(self.page.place)) > 1 or self.page.is_typing
 
     def key_of(self, action_id: str) -> str:
@@ -310,8 +296,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if self._event_loop is not None:
             self._event_loop.call_soon_threadsafe(self.leave, how)
 
-    # ------------------------------------------------------------------ actions
-
     def _step(self, screens: int) -> None:
         self.bench.go((self.bench.current + screens) % len(PLACES[1:]))
 
@@ -329,7 +313,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.push_screen(CommandPalette(placeholder="Find an action by its name"))
 
     def action_interrupt(self) -> None:
-        """Copy what is selected; without a selection say how to leave."""
         if selected := self.screen.get_selected_text():
             self.copy_to_clipboard(selected)
             self.bench.tell("copied, if your terminal allows it", "good")
@@ -361,8 +344,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         offer_quit(self.bench)
 
-    # ------------------------------------------------------------------ trouble
-
     def _background_failed(self, error: Exception) -> None:
         if not self.is_running:
             return
@@ -381,7 +362,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
 
 def _living_runs() -> "list[RunFolder]":
-    """The newest runs of this disk that some process carries out now."""
     from tui_trainer.runs.lock import owner
     from tui_trainer.runs.registry import known_runs
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class Leaving(Enum):
-    """Why the screens went away."""
-
     QUIT = "asked to"
     TRAINING_ON = "asked to, and the run goes on"
     LOST = "connection lost"
@@ -30,6 +28,8 @@ class Application(Protocol):
 
     @property
     def takes_text(self) -> bool: ...
+    @property
+    def offered_actions(self) -> list[Action]: ...
     def is_available(self, action: Action) -> bool: ...
     def carry_out(self, action_id: str) -> None: ...
     def draw(self) -> None: ...

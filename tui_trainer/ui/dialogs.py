@@ -1,7 +1,9 @@
-"""Questions, texts and the help: screens that lie on another one and take the keys until they are closed."""
+"""Questions, texts and the help: screens that lie on another one and take the keys until they are closed; and the line
+of keys at the end of every screen."""
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from rich.cells import cell_len
@@ -13,14 +15,15 @@ from textual.widget import Widget
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import TITLES, Action, Place, key_sign
-from tui_trainer.ui.frame import KeyHint, hint_at, hints_line
+from tui_trainer.ui.driver import tighten
 from tui_trainer.ui.keymap import Keymap, textual_key
-from tui_trainer.ui.spans import Line, Span, folded, hanging, pad, paragraph, width_of
+from tui_trainer.ui.spans import Glyphs, Line, Span, beside, folded, hanging, pad, paragraph, width_of
 from tui_trainer.ui.theme import HasGlyphs
-from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.fields import LineInput
 from tui_trainer.ui.widgets.pane import Pane
 
+_WIDE = 120
+_KEYS_NARROW, _KEYS_WIDE = 6, 10
 _KEYS_WIDTH = 16
 _BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 _FRAME_AND_KEYS_LINES = 4
@@ -29,6 +32,74 @@ Answer = tuple[str, str, Callable[[], object]]
 """A key, what it does, and the doing."""
 Row = str | Span | Line
 """A line of plain text, of one role, or of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHint:
+    """`key` as it is pressed (several, separated by blanks, are shown together), and what it does."""
+
+    key: str
+    label: str
+    at_end: bool = False
+
+    def line(self, glyphs: Glyphs) -> Line:
+        gap = "" if self.at_end else "   "
+        return [(key_sign(self.key, ascii_only=glyphs.ascii), "key"), (f" {self.label}{gap}", "dim")]
+
+
+def hints_line(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> Line:
+    """As many of the hints as fit, those at the end first."""
+    left, right = Line(), Line()
+    for _, hint in _placed(hints, width, glyphs):
+        (right if hint.at_end else left).extend(hint.line(glyphs))
+    return beside(left, right, width)
+
+
+def hint_at(hints: Sequence[KeyHint], x: int, width: int, glyphs: Glyphs) -> KeyHint | None:
+    placed = _placed(hints, width, glyphs)
+    return next((hint for begin, hint in placed if begin <= x < begin + width_of(hint.line(glyphs))), None)
+
+
+def _placed(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> list[tuple[int, KeyHint]]:
+    """The hints that fit, each with its first cell: the one at the end of the line, and those from its beginning on."""
+    placed = [(width - width_of(hint.line(glyphs)), hint) for hint in hints if hint.at_end][:1]
+    begin, end = 0, placed[0][0] if placed else width
+    for hint in hints:
+        cells = width_of(hint.line(glyphs))
+        if not hint.at_end and begin + cells <= end:
+            placed.append((begin, hint))
+            begin += cells
+    return placed
+
+
+class KeyLine(Pane):
+    """The hints for a width in one line; a click on one is the key."""
+
+    DEFAULT_CSS = "KeyLine { height: 1; }"
+    ALLOW_SELECT = False
+
+    def __init__(self, hints: Callable[[int], Sequence[KeyHint]]) -> None:
+        super().__init__(lambda width, _: [self.line(width)])
+        self.hints = hints
+
+    def line(self, width: int) -> Line:
+        return hints_line(self.hints(width), width, self.glyphs)
+
+    def on_click(self, event: Click) -> None:
+        if hint := hint_at(self.hints(self.size.width), event.x, self.size.width, self.glyphs):
+            self.app.simulate_key(textual_key(hint.key.split()[0]))
+
+
+def help_hint(actions: Sequence[Action]) -> list[KeyHint]:
+    keys = next((action.keys for action in actions if action.id == "app.help"), ())
+    return [KeyHint(keys[0], "help", at_end=True)] if keys else []
+
+
+def footer_hints(actions: Sequence[Action], label_of: Callable[[Action], str], width: int) -> list[KeyHint]:
+    """The most useful keys of this screen, in the order of the registry; `? help` is always at the end."""
+    shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
+    most = _KEYS_NARROW if width < _WIDE else _KEYS_WIDE
+    return [KeyHint(action.keys[0], label_of(action)) for action in shown[:most]] + help_hint(actions)
 
 
 def lines_of(rows: Sequence[Row]) -> list[Line]:
@@ -42,6 +113,7 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     heading = ""
     keys: Sequence[tuple[str, str]] = (("escape", "close"),)
     """What the last line says: `(key, what it does)`."""
+    is_closed = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +126,6 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
             yield DialogKeys(self)
 
     def inside(self) -> Iterable[Widget]:
-        """The widgets above the keys."""
         with VerticalScroll(id="inside", can_focus=False):
             yield Pane(lambda width, _: self.lines(width))
 
@@ -85,16 +156,15 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
         return True
 
     def on_resize(self, event: Resize) -> None:
-        """What is inside scrolls when there is no room for it beside the frame and the keys."""
         for inside in self.query("#inside"):
             inside.styles.max_height = event.size.height - _FRAME_AND_KEYS_LINES
 
     def close(self) -> None:
+        self.is_closed = True
         if self.is_active:
             self.dismiss()
 
     def scrolls(self, key: str) -> bool:
-        """Scroll what is inside; whether the key means that."""
         for inside in self.query(VerticalScroll):
             page, whole = inside.size.height, inside.virtual_size.height
             steps = {"up": -1, "down": 1, "pageup": -page, "pagedown": page, "home": -whole, "end": whole}
@@ -104,28 +174,17 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
         return False
 
 
-class DialogKeys(Pane):
-    """The keys of a dialog; a click on one is the key."""
-
-    DEFAULT_CSS = "DialogKeys { height: 1; width: auto; min-width: 100%; margin-top: 1; }"
-    ALLOW_SELECT = False
+class DialogKeys(KeyLine):
+    DEFAULT_CSS = "DialogKeys { width: auto; min-width: 100%; margin-top: 1; }"
 
     def __init__(self, dialog: Dialog) -> None:
-        super().__init__(lambda width, _: [hints_line(self._hints, width, self.glyphs)])
+        super().__init__(lambda _: [KeyHint(key, label) for key, label in dialog.keys])
         self._dialog = dialog
-
-    @property
-    def _hints(self) -> list[KeyHint]:
-        return [KeyHint(key, label) for key, label in self._dialog.keys]
 
     def get_content_width(self, container: object, viewport: object) -> int:
         # The heading on the frame has a blank and a piece of it on each side.
         heading = cell_len(one_line(self._dialog.heading)) + 2
-        return max(sum(width_of(hint.line(self.glyphs)) for hint in self._hints), heading)
-
-    def on_click(self, event: Click) -> None:
-        if hint := hint_at(self._hints, event.x, self.size.width, self.glyphs):
-            self.app.simulate_key(textual_key(hint.key.split()[0]))
+        return max(sum(width_of(hint.line(self.glyphs)) for hint in self.hints(0)), heading)
 
 
 class ChoiceDialog(Dialog):

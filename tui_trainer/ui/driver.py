@@ -1,14 +1,47 @@
-"""Textual's Linux driver with a writer that never makes the application wait.
+"""What goes to the terminal: a writer that never makes the application wait, and updates as short as they can be.
 
 Textual's own writer holds 30 writes and then blocks the event loop for as long as the link is stalled: no key, no
-signal and no exit would get through.
+signal and no exit would get through. Its updates are cut at their right end only, so that everything from the left edge
+of the widget on is sent again: eight times the bytes of a Train screen at 200x50. A Textual that has other names sends
+its own, longer updates; `tests/ui/test_tight_updates.py` fails then.
 """
 
+from contextlib import suppress
 from typing import Any
 
+from rich.console import Console
+from rich.control import Control
 from textual.drivers.linux_driver import LinuxDriver
+from textual.screen import Screen
 
-from tui_trainer.ui.terminal_output import PatientWriter
+from tui_trainer.ui.terminal import PatientWriter
+
+
+def tighten(screen: Screen[Any]) -> None:
+    """Let a screen that was just made send tight updates, if this Textual can."""
+    with suppress(ImportError, AttributeError):
+        from textual._compositor import ChopsUpdate, Compositor
+
+        class TightUpdate(ChopsUpdate):
+            """Stretches `(line, first cell, cell behind the last)`, cut at both ends."""
+
+            def render_segments(self, console: Console) -> str:
+                sequences: list[str] = []
+                for y, x1, x2 in self.spans:
+                    for end, (x, strip) in zip(self.chop_ends[y], self.chops[y].items(), strict=False):
+                        first, last = max(x, x1), min(end, x2)
+                        if strip is not None and first < last:
+                            sequences.append(Control.move_to(first, y).segment.text)
+                            sequences.append(strip.crop(first - x, last - x).render(console))
+                return "".join(sequences)
+
+        class TightCompositor(Compositor):
+            def render_partial_update(self) -> ChopsUpdate | None:
+                update = super().render_partial_update()
+                return None if update is None else TightUpdate(update.chops, update.spans, update.chop_ends)
+
+        if isinstance(screen._compositor, Compositor):
+            screen._compositor = TightCompositor()
 
 
 class PatientDriver(LinuxDriver):

@@ -1,4 +1,4 @@
-"""Which key does what: the registry's keys, changed by the user's own `keys.toml`.
+"""Which key does what: the registry's keys, changed by the user's own `keys.toml`; and the actions in the palette.
 
 `~/.config/tui-trainer/keys.toml` gives other keys to actions by their id:
 
@@ -8,17 +8,23 @@
 
 import os
 import tomllib
+from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol, runtime_checkable
 
+from textual.app import App
 from textual.binding import Binding
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.events import Event, Key
 from textual.keys import Keys
+from textual.markup import escape
 
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
+from tui_trainer.ui.actions import ACTIONS, PLACES, TITLES, Action, Place, key_sign
 
 _LIMIT_BYTES = 100_000
 # Terminals send the same byte for them, or act on them themselves.
@@ -27,6 +33,34 @@ FAILING_KEYS: Final = {
     "ctrl+left_square_bracket": "is Escape", "ctrl+z": "would halt the training too",
 }  # fmt: skip
 _NAMED_KEYS: Final = frozenset(key.value for key in Keys)
+_LEAST_SCORE = 1e-6
+
+
+@runtime_checkable
+class TakesKeys(Protocol):
+    """A screen or a field that is asked before its bindings are."""
+
+    def take_key(self, event: Key) -> bool:
+        """Do what the key means; whether it is done with."""
+
+
+class KeysInOrder(App[None], inherit_bindings=False):
+    """An application that carries out each key itself, on a screen of ours; others get theirs from Textual."""
+
+    async def on_event(self, event: Event) -> None:
+        is_done = isinstance(event, Key) and not event.is_forwarded and await self._carry_out(event)
+        if not is_done:
+            await super().on_event(event)
+
+    async def _carry_out(self, event: Key) -> bool:
+        screen = self.screen
+        if not isinstance(screen, TakesKeys):
+            return False
+        self.app_focus = True
+        if screen.take_key(event):
+            return True
+        bound = screen.active_bindings.get(event.key)
+        return bound is not None and await self.run_action(bound.binding.action, bound.node)
 
 
 class Keymap:
@@ -47,7 +81,6 @@ class Keymap:
         self.changed = [now for now, before in zip(self.actions, ACTIONS, strict=True) if now.keys != before.keys]
 
     def _give(self, key: str, action: Action) -> bool:
-        """Whether the action gets the key. One that is everywhere shares its keys with no page."""
         places = PLACES if action.place == "app" else ("app", action.place)
         taken = next((found for place in places if (found := self._by_key.get((place, key)))), None)
         if taken is None and not (refusal := _refusal(key)):
@@ -115,3 +148,32 @@ def textual_key(key: str) -> str:
     """A key of the registry as Textual names it: `?` is `question_mark`."""
     # A comma stands between keys there.
     return "comma" if key == "," else next(iter(Binding.make_bindings([Binding(key, "")]))).key
+
+
+class ActionCommands(Provider):
+    """What can be done now, on this screen and everywhere: see `TrainerApp.offered_actions` and `carry_out`."""
+
+    app: Any
+
+    def _offered(self) -> Iterable[tuple[Action, dict[str, Any]]]:
+        """The actions of the footer first: to move is nothing that is looked for here."""
+        for action in sorted(self.app.offered_actions, key=lambda one: one.footer or 100):
+            keys = " ".join(key_sign(key, ascii_only=self.app.has_class("-ascii")) for key in action.keys)
+            help = escape(f"{keys or 'no key'}: {action.help}")
+            yield action, {"command": partial(self.app.carry_out, action.id), "help": help}
+
+    async def discover(self) -> Hits:
+        for action, more in self._offered():
+            yield DiscoveryHit(_name(action), **more)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for action, more in self._offered():
+            # The name counts more than the sentence about it, in which letters far from each other are found by chance.
+            score = matcher.match(_name(action)) or _LEAST_SCORE * (query.casefold() in action.help.casefold())
+            if score > 0:
+                yield Hit(score, matcher.highlight(_name(action)), **more)
+
+
+def _name(action: Action) -> str:
+    return f"{TITLES[action.place]}: {action.label}"

@@ -21,9 +21,8 @@ from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe
 from tui_trainer.standard_files import Interrupts, tell
-from tui_trainer.ui.glyphs import ASCII, UNICODE
-from tui_trainer.ui.terminal import TerminalGuard, has_mouse, refuse_unfit, speaks_unicode
-from tui_trainer.ui.terminal_output import LastWords
+from tui_trainer.ui.spans import ASCII, UNICODE
+from tui_trainer.ui.terminal import LastWords, TerminalGuard, has_mouse, refuse_unfit, speaks_unicode
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import Request
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from tui_trainer.launching.start import OpenRun
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.app import TrainerApp
-    from tui_trainer.ui.current_run import CurrentRun
+    from tui_trainer.ui.watch import CurrentRun
     from tui_trainer.ui.workbench import Workbench
 
 
@@ -107,7 +106,7 @@ class Signals:
     def __init__(self, app: TrainerApp) -> None:
         self._app = app
         self._before: dict[int, object] = {}
-        self._interrupts = Interrupts(self._end_last_words)
+        self._interrupts = Interrupts(lambda: self.last_words.end() if self.last_words else None)
         self.heard: list[int] = []
         self.last_words: LastWords | None = None
 
@@ -131,10 +130,6 @@ class Signals:
 
         if self.heard:
             self._app.leave_soon(Leaving.TERMINATED if self.ask_for_stop else Leaving.LOST)
-
-    def _end_last_words(self) -> None:
-        if self.last_words is not None:
-            self.last_words.end()
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         """Only notes it: a handler that waits for a lock could wait for the very code that it interrupted."""

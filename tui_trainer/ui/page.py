@@ -1,33 +1,136 @@
-"""What a screen is: panes, and a method `action_NAME` for each of its actions in the registry."""
+"""What a screen is: the first line, panes, the keys in the last one, and a method `action_NAME` for each of its actions
+in the registry."""
 
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partialmethod
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.css.stylesheet import Stylesheet
 from textual.events import Click, Key, ScreenResume
 from textual.screen import ModalScreen, Screen
 
-from tui_trainer.ui.actions import ACTIONS, PLACES, Action, Place
+from tui_trainer.hardware import describe
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.runs.state import RunState
+from tui_trainer.safe_text import one_line
+from tui_trainer.ui.actions import ACTIONS, PLACES, TITLES, Action, Place
 from tui_trainer.ui.application import Leaving
-from tui_trainer.ui.frame import KeyHint, footer_hints, help_hint, hint_at, hints_line
-from tui_trainer.ui.keymap import textual_key
-from tui_trainer.ui.keys_in_order import TakesKeys
-from tui_trainer.ui.spans import Line, beside
-from tui_trainer.ui.tabs import first_line, tab_at
+from tui_trainer.ui.dialogs import KeyHint, KeyLine, footer_hints, help_hint
+from tui_trainer.ui.driver import tighten
+from tui_trainer.ui.keymap import TakesKeys
+from tui_trainer.ui.spans import Glyphs, Line, beside, sparkline, width_of
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
-from tui_trainer.ui.tight_updates import tighten
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
+from tui_trainer.units import GIB
 
+_NARROW = 120
+_HOST_CELLS, _MACHINE_CELLS = 24, 30
+_CURVE_PARTS = 12
+_CURVE_SAMPLES = 600
+PROGRAM = "tui-trainer"
+Tab = tuple[str, str]
+"""The title of a screen and its state."""
 # More than any list has.
 _MOST_LINES = 1_000_000
 NOTHING_TO_DO = "nothing to do now"
 NO_REPORT = "there is none yet: it is written at the end of a run, and by `tui-trainer report`"
 _SCREENS = "tui_trainer.ui.screens"
+
+
+class TopLine(Pane):
+    """The machine and the screens with their states; a click on a screen goes there."""
+
+    DEFAULT_CSS = "TopLine { height: 1; }"
+    ALLOW_SELECT = False
+
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__(self._line)
+        self._bench = bench
+
+    def _line(self, width: int, _: int) -> list[Line]:
+        bench, hardware = self._bench, self._bench.hardware
+        host, machine = one_line(hardware.host, _HOST_CELLS), machine_summary(hardware, _MACHINE_CELLS)
+        return [header(host, machine, _tabs(bench, width), bench.current, width)]
+
+    def on_click(self, event: Click) -> None:
+        begin = self.size.width
+        for page, tab in reversed(list(enumerate(_tabs(self._bench, begin)))):
+            begin -= cell_len(_tab_text(page, *tab))
+            if begin <= event.x:
+                self._bench.go(page)
+                self._bench.app.draw()
+                return
+
+
+def header(host: str, machine: str, tabs: Sequence[Tab], current: int, width: int) -> Line:
+    """Program, host, machine; the screens with their state: `1 Hardware  2 Config  3 Checklist 2!  4 Train 37 %`."""
+    right: Line = [(_tab_text(index, *tab), "cursor" if index == current else "dim") for index, tab in enumerate(tabs)]
+    room = width - width_of(right) - 1
+    left: Line = [(PROGRAM, "title")] if len(PROGRAM) <= room else []
+    for part in filter(None, (machine, host) if width < _NARROW else (host, machine)):
+        if width_of(left) + 2 + cell_len(part) <= room:
+            left.append((f"  {part}", "dim"))
+    return beside(left, right, width)
+
+
+def _tab_text(index: int, title: str, state: str) -> str:
+    return f" {index + 1} {title} {state} " if state else f" {index + 1} {title} "
+
+
+def _tabs(bench: Workbench, width: int) -> list[Tab]:
+    unsaved = bench.glyphs.changed if bench.has_unsaved_edits else ""
+    run = _run_mark(bench.run.state) if bench.run else ""
+    if bench.run is not None and width >= _NARROW and (curve := _loss_curve(bench.run.state, bench.glyphs)):
+        run = f"{run} {curve}"
+    titles = [TITLES[place] for place in PLACES[1:]]
+    return list(zip(titles, ("", unsaved, bench.checks_mark()[0], run, ""), strict=True))
+
+
+def _loss_curve(state: RunState, glyphs: Glyphs) -> str:
+    """Mean losses of equal parts of the run, a sign each. Parts belong to steps: what is drawn does not slide."""
+    parts: list[list[float]] = [[] for _ in range(_CURVE_PARTS)]
+    losses = state.losses
+    # A long run has many steps in a part: some of them are as good as all.
+    stride = max(len(losses) // _CURVE_SAMPLES, 1)
+    for index in range(0, min(len(losses), len(state.steps)), stride):
+        part = (state.steps[index] - 1) * _CURVE_PARTS // max(state.total_steps, state.steps[-1])
+        if math.isfinite(losses[index]):
+            parts[part].append(losses[index])
+    means = [sum(part) / len(part) if part else math.nan for part in parts]
+    return sparkline(means, _CURVE_PARTS, glyphs) if any(map(math.isfinite, means)) else ""
+
+
+def _run_mark(state: RunState) -> str:
+    if state.status not in ("training", "paused") or not state.total_steps:
+        return state.status
+    # Rounded down: 100 % is said when it is done.
+    share = f"{100 * state.step // state.total_steps}%"
+    return share if state.status == "training" else f"{share} paused"
+
+
+def machine_summary(hardware: Hardware, width: int) -> str:
+    """`1x H200 140 GiB`, or `CPU, 2 cores, 24 GiB`: the longest form that fits into `width` cells."""
+    cores = f"{hardware.usable_cores} core" + ("" if hardware.usable_cores == 1 else "s")
+    memory = f", {hardware.memory_bytes / GIB:.0f} GiB" if hardware.memory_bytes is not None else ""
+    forms = [f"CPU, {cores}{memory}", f"CPU, {cores}", "CPU"]
+    if hardware.gpus:
+        sizes = Counter(describe.short_name(gpu) + _gib(gpu) for gpu in hardware.gpus)
+        names = Counter(describe.short_name(gpu) for gpu in hardware.gpus)
+        forms = [" + ".join(f"{count}x {name}" for name, count in kinds.items()) for kinds in (sizes, names)]
+        forms += [f"{len(hardware.gpus)} GPU" + ("s" if len(hardware.gpus) > 1 else "")]
+    return next((form for form in forms if cell_len(form) <= width), "")
+
+
+def _gib(gpu: Gpu) -> str:
+    return "" if gpu.memory_bytes is None else f" {gpu.memory_bytes / GIB:.0f} GiB"
 
 
 def bindings(place: Place) -> list[BindingType]:
@@ -43,6 +146,13 @@ class Page(Screen[None], inherit_bindings=False):
     """One of the screens. An action `config.undo` calls `action_undo()` of the Config page."""
 
     place: ClassVar[Place]
+    ACTS: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
+    """What is done in one line, by the name of the action: `action_undo()` is made of it."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, act in vars(cls).get("ACTS", {}).items():
+            setattr(cls, f"action_{name}", act)
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
@@ -56,11 +166,9 @@ class Page(Screen[None], inherit_bindings=False):
         yield KeyHints(self)
 
     def body(self) -> ComposeResult:
-        """What stands between the first and the last line."""
         raise NotImplementedError
 
     def redraw(self) -> None:
-        """Compute what is shown; only what changed is sent."""
         if self.is_shown and self.is_attached:
             for pane in self.query(Pane):
                 pane.redraw()
@@ -72,7 +180,6 @@ class Page(Screen[None], inherit_bindings=False):
 
     @property
     def is_typing(self) -> bool:
-        """Whether a field has the focus, and takes the keys."""
         return self.focused is not None
 
     @property
@@ -85,7 +192,6 @@ class Page(Screen[None], inherit_bindings=False):
         return ""
 
     def label_of(self, action: Action) -> str:
-        """What the last line calls the action now."""
         return action.label
 
     def tick(self) -> None:
@@ -105,11 +211,9 @@ class Page(Screen[None], inherit_bindings=False):
         self.redraw()
 
     def take_key(self, event: Key) -> bool:
-        """A key for the field that has the focus; whether it was taken."""
         return isinstance(self.focused, TakesKeys) and self.focused.take_key(event)
 
     def copy_path(self, path: Path) -> None:
-        """To the clipboard, where the terminal allows it, and into the last line for eyes."""
         self.app.copy_to_clipboard(str(path))
         self.bench.tell(f"{path}  copied, if your terminal allows it", "good")
 
@@ -136,15 +240,11 @@ class Pages(dict[Place, Page]):
 
 
 class ListPage(Page):
-    """A screen that moves by lines and pages: the choice of a list, or what is shown."""
-
     def move(self, lines: int) -> None:
-        """So many lines down; it stops at both ends."""
         raise NotImplementedError
 
     @property
     def page_lines(self) -> int:
-        """How many lines a page is."""
         raise NotImplementedError
 
     def _move(self, lines: int = 0, *, pages: int = 0) -> None:
@@ -155,55 +255,28 @@ class ListPage(Page):
     action_first, action_last = partialmethod(_move, -_MOST_LINES), partialmethod(_move, _MOST_LINES)
 
 
-class TopLine(Pane):
-    """The machine and the screens with their states; a click on a screen goes there."""
-
-    DEFAULT_CSS = "TopLine { height: 1; }"
-    ALLOW_SELECT = False
-
-    def __init__(self, bench: Workbench) -> None:
-        super().__init__(lambda width, _: [first_line(bench, width)])
-        self._bench = bench
-
-    def on_click(self, event: Click) -> None:
-        if (page := tab_at(self._bench, self.size.width, event.x)) is not None:
-            self._bench.go(page)
-            self._bench.app.draw()
-
-
-class KeyHints(Pane):
-    """The most useful keys, or a notice; a click on a key is the key."""
-
-    DEFAULT_CSS = "KeyHints { height: 1; dock: bottom; }"
-    ALLOW_SELECT = False
+class KeyHints(KeyLine):
+    DEFAULT_CSS = "KeyHints { dock: bottom; }"
 
     def __init__(self, page: Page) -> None:
-        super().__init__(self._line)
+        super().__init__(self._hints)
         self._page = page
 
-    def _line(self, width: int, _: int) -> list[Line]:
+    def line(self, width: int) -> Line:
         bench = self._page.bench
-        if bench.notice:
-            helps = [hint.line(bench.glyphs) for hint in help_hint(self._page.bench.app.keymap.of("app"))]
-            return [beside([bench.notice], helps[0] if helps else [], width)]
-        return [hints_line(self._hints(width), width, bench.glyphs)]
+        if bench.notice is None:
+            return super().line(width)
+        helps = help_hint(bench.app.keymap.of("app"))
+        return beside([bench.notice], helps[0].line(bench.glyphs) if helps else [], width)
 
     def _hints(self, width: int) -> list[KeyHint]:
-        page, keymap = self._page, self._page.bench.app.keymap
+        page = self._page
         if page.is_typing:
             return [KeyHint(key, label) for key, label in page.typing_keys]
-        offered = [one for one in [*keymap.of(page.place), *keymap.of("app")] if page.bench.app.is_available(one)]
-        return footer_hints(offered, page.label_of, width)
-
-    def on_click(self, event: Click) -> None:
-        width = self.size.width
-        if hint := hint_at(self._hints(width), event.x, width, self._page.bench.glyphs):
-            self.app.simulate_key(textual_key(hint.key.split()[0]))
+        return footer_hints(page.bench.app.offered_actions, page.label_of, width)
 
 
 class TooSmall(ModalScreen[None], inherit_bindings=False):
-    """Stands for screens that do not fit; only leaving is possible."""
-
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
         self._bench = bench

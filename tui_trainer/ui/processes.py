@@ -1,30 +1,101 @@
-"""Commands that are begun on the screens, each in a process of its own: nobody waits for them."""
+"""Work that would make a key press wait: in a thread, piece after piece, or as a command in a process of its own.
+
+The thread never touches the screen: it is answered in the event loop. It is a daemon: nothing that it does needs
+finishing.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import asyncio
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
+from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
-    from tui_trainer.bench.config_process import ConfigProcess, GainProcess, RehearsalProcess, TuneProcess
+    from tui_trainer.bench.config_process import ConfigProcess, GainProcess
     from tui_trainer.config.document import Document
-    from tui_trainer.config.load import LoadedConfig
     from tui_trainer.hardware.diagnosis import GpuChoice
     from tui_trainer.launching.command_process import CommandProcess
     from tui_trainer.launching.export import ExportProcess
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.spans import Role
 
+Work = Callable[[], Any]
+Answer = Callable[[Any], None]
 BESIDE_A_RUN = "a run trains: both would be slower, and nothing would be measured"
+P = TypeVar("P", bound="CommandProcess")
+C = TypeVar("C", bound="ConfigProcess")
+
+
+class GivenUp(Exception):
+    """Raised by work that nobody waits for any more: there is no answer."""
+
+
+class Background:
+    """Pieces of work by name: a new one takes the place of one of the same name that has not begun."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[[Exception], None]) -> None:
+        self._loop = loop
+        # Answers are heard where this was made: Textual looks there for its application.
+        self._context = copy_context()
+        self._failed = failed
+        self._waiting: OrderedDict[str, tuple[Work, Answer]] = OrderedDict()
+        self._changed = threading.Condition()
+        self._busy_with = ""
+        self._thread = threading.Thread(target=self._work_on, name="background", daemon=True)
+        self._thread.start()
+
+    def do(self, name: str, work: Work, answer: Answer) -> None:
+        """Do `work` soon; `answer` gets its result in the event loop, unless newer work of this name came meanwhile."""
+        with self._changed:
+            self._waiting.pop(name, None)
+            self._waiting[name] = (work, answer)
+            self._changed.notify()
+
+    def is_busy(self, name: str) -> bool:
+        with self._changed:
+            return name in self._waiting or self._busy_with == name
+
+    def _work_on(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    self._changed.wait()
+                name, (work, answer) = self._waiting.popitem(last=False)
+                self._busy_with = name
+            try:
+                self._tell(self._answer, (name, answer, work()))
+            except GivenUp:
+                pass
+            except Exception as error:  # what it was is told in the event loop, where it would have happened
+                self._tell(self._failed, error)
+            with self._changed:
+                self._busy_with = ""
+
+    def _answer(self, answered: tuple[str, Answer, Any]) -> None:
+        name, answer, result = answered
+        with self._changed:
+            outdated = name in self._waiting
+        if outdated:
+            return
+        try:
+            answer(result)
+        except Exception as error:  # an error of ours: it must not end in asyncio's log
+            self._failed(error)
+
+    def _tell(self, hear: Callable[[Any], None], what: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(hear, what, context=self._context)
+        except RuntimeError:  # the loop is closed: the screen is gone
+            return
 
 
 class Bench(Protocol):
-    """What is measured, and who is told."""
-
     document: Document | None
     chosen_gpu: GpuChoice
 
@@ -32,10 +103,6 @@ class Bench(Protocol):
     def run_is_alive(self) -> bool: ...
     def config_changed(self) -> None: ...
     def tell(self, text: str, role: Role = "text") -> None: ...
-
-
-P = TypeVar("P", bound="CommandProcess")
-C = TypeVar("C", bound="ConfigProcess")
 
 
 class OwnProcess(Generic[P]):
@@ -52,6 +119,10 @@ class OwnProcess(Generic[P]):
     def cancel(self) -> None:
         if self.process is not None:
             self.process.cancel()
+
+    def let_go(self) -> None:
+        if self.process is not None:
+            self.process.let_go()
 
     def _begin(self, make: Callable[[], P]) -> str:
         """Why not; empty: it goes on."""
@@ -84,22 +155,14 @@ class Exports(OwnProcess["ExportProcess"]):
         elif not export.is_cancelled:
             self._bench.tell(f"{export.run.name} is not exported to {export.name}: {export.outcome.words[0]}", "bad")
 
-    def let_go(self) -> None:
-        if self.process is not None:
-            self.process.let_go()
-
 
 class Measurement(OwnProcess[C]):
     """Of the config on the table. `what` it is, in a sentence. It ends with the screens, and where a run begins."""
 
-    what = ""
-
-    @abstractmethod
-    def _make(self, loaded: LoadedConfig, gpu: GpuChoice, names: tuple[str, ...]) -> C:
-        """Raises OSError where no process can be started."""
+    what = kind = ""
 
     def start(self, *names: str) -> str:
-        """With the config as it is now. Why not; empty: it goes on."""
+        """With the config as it is now; `names` of checks. Why not; empty: it goes on."""
         bench = self._bench
         loaded = bench.document.loaded if bench.document else None
         if self.alive:
@@ -108,7 +171,10 @@ class Measurement(OwnProcess[C]):
             return BESIDE_A_RUN
         if loaded is None:
             return "the config is still being read"
-        return self._begin(lambda: self._make(loaded, bench.chosen_gpu, names))
+        from tui_trainer.bench import config_process
+
+        make: Callable[..., C] = getattr(config_process, self.kind)
+        return self._begin(lambda: make(loaded, *filter(None, [names]), bench.chosen_gpu))
 
     def poll(self) -> None:
         """Once a second. How it ended is told, wherever one is."""
@@ -133,43 +199,27 @@ class Measurement(OwnProcess[C]):
         return words, "good" if is_good else "bad"
 
     def end(self) -> None:
-        if process := self.alive:
-            process.cancel()
-            process.let_go()
+        if self.alive:
+            self.cancel()
+            self.let_go()
 
 
-class Rehearsals(Measurement["RehearsalProcess"]):
-    what = "a rehearsal"
-
-    def _make(self, loaded: LoadedConfig, gpu: GpuChoice, names: tuple[str, ...]) -> RehearsalProcess:
-        from tui_trainer.bench.config_process import RehearsalProcess
-
-        return RehearsalProcess(loaded, gpu)
+class Rehearsals(Measurement["ConfigProcess"]):
+    what, kind = "a rehearsal", "RehearsalProcess"
 
 
-class Tunings(Measurement["TuneProcess"]):
-    what = "tune"
-
-    def _make(self, loaded: LoadedConfig, gpu: GpuChoice, names: tuple[str, ...]) -> TuneProcess:
-        from tui_trainer.bench.config_process import TuneProcess
-
-        return TuneProcess(loaded, gpu)
+class Tunings(Measurement["ConfigProcess"]):
+    what, kind = "tune", "TuneProcess"
 
 
 class Gains(Measurement["GainProcess"]):
     """What the checks of some names gain here: each stands in the checklist as soon as it is measured."""
 
-    what = "the measuring"
+    what, kind = "the measuring", "GainProcess"
     _shown_check = ""
-
-    def _make(self, loaded: LoadedConfig, gpu: GpuChoice, names: tuple[str, ...]) -> GainProcess:
-        from tui_trainer.bench.config_process import GainProcess
-
-        return GainProcess(loaded, names, gpu)
 
     @property
     def words(self) -> str:
-        """How far it is; empty where nothing is measured."""
         if (process := self.alive) is None:
             return ""
         return "ending ..." if process.is_cancelled else f"measuring {process.part}"

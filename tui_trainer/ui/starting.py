@@ -15,13 +15,12 @@ from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.safe_text import one_line
 from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.ui.application import Leaving
-from tui_trainer.ui.current_run import CurrentRun
 from tui_trainer.ui.dialogs import Answer, Row
-from tui_trainer.ui.own_process_dialog import RehearsalDialog, offer
-from tui_trainer.ui.screens.config_plan import figures, memory_budget
+from tui_trainer.ui.screens.config_dialogs import RehearsalDialog, offer
+from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import ends_with_its_connection
-from tui_trainer.ui.watch import WatchedRun
+from tui_trainer.ui.watch import CurrentRun, WatchedRun
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
 
@@ -32,7 +31,6 @@ _NOT_YET = "This cannot start yet"
 
 
 def offer_start(bench: Workbench) -> None:
-    """Say what would happen; one more key begins."""
     if _is_refused_now(bench):
         return
     if bench.document is None or bench.is_planning:
@@ -69,7 +67,6 @@ def _is_refused_now(bench: Workbench) -> bool:
 
 
 def offer_lines(plan: "Plan") -> list[str]:
-    """The plan in a few sentences, for the screen of a run that is not there yet."""
     takes = figures(plan)
     return [
         f"{one_line(plan.recipe or plan.config.task.type)}: {takes['steps']} steps "
@@ -118,13 +115,11 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
 
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
-    """What stands against a run, with the way to the settings."""
     rows = [row for one in problems[:_SHOWN_PROBLEMS] for row in textwrap.wrap(one_line(str(one)), _PROBLEM_CELLS)]
     bench.app.ask(title, rows or ["the plan is not made yet"], [("c", "to the settings", lambda: bench.go(1))])
 
 
 def start(bench: Workbench) -> None:
-    """Open a new run and carry it out in its thread."""
     from tui_trainer.launching.start import open_new
 
     if _is_refused_now(bench):
@@ -169,7 +164,6 @@ def _resume(bench: Workbench, folder: RunFolder) -> None:
 
 
 def carry_out(bench: Workbench, opened: "OpenRun") -> None:
-    """A run that was opened begins, or goes on, in its thread, and is on the Train screen."""
     bench.own_run = run = CurrentRun(opened)
     bench.take_run(run)
     run.start()
@@ -181,22 +175,20 @@ def carry_out(bench: Workbench, opened: "OpenRun") -> None:
 
 
 def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
-    """Saving and stopping is asked once. Without `folder`, of the run on the Train screen."""
+    """Without `folder`, of the run on the Train screen."""
+
+    def stop() -> None:
+        if folder is None or (bench.run is not None and bench.run.folder == folder):
+            bench.ask_run("stop")
+        else:
+            problem = WatchedRun(folder).ask("stop")
+            bench.tell(problem or f"asked {folder.name} to stop", "bad" if problem else "dim")
+
     rows = ["The run saves after this step. It can go on later, to the bit."]
-    bench.app.ask("Save and stop?", rows, [("enter", "save and stop", lambda: _stop(bench, folder))])
-
-
-def _stop(bench: Workbench, folder: RunFolder | None) -> None:
-    if folder is None or (bench.run is not None and bench.run.folder == folder):
-        bench.ask_run("stop")
-        return
-    problem = WatchedRun(folder).ask("stop")
-    bench.tell(problem or f"asked {folder.name} to stop", "bad" if problem else "dim")
+    bench.app.ask("Save and stop?", rows, [("enter", "save and stop", stop)])
 
 
 def offer_quit(bench: Workbench) -> None:
-    """Leave; with a run alive only after an answer, with unsaved edits after a word."""
-
     def cancel_and_leave() -> None:
         bench.exports.cancel()
         bench.app.leave()
@@ -228,7 +220,6 @@ def offer_quit(bench: Workbench) -> None:
 
 
 def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
-    """At the start of the screens, while a run of another process is alive."""
     if bench.run is not None:
         return
     newest = living[-1]

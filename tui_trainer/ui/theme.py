@@ -1,11 +1,15 @@
-"""What a role looks like: with 256 colours or more, with 16, and without any.
+"""What a role looks like: with 256 colours or more, with 16, and without any; and what a person chose for the screens.
 
 The terminal's own background and foreground are kept, so that light and dark terminals both work and a changed cell
 costs few bytes. The colours of the 256-colour set are middle tones, readable on black and on white.
 """
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from rich.cells import split_graphemes
@@ -15,9 +19,11 @@ from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter
 
-from tui_trainer.ui.glyphs import ASCII, UNICODE, Glyphs
-from tui_trainer.ui.spans import Role
+from tui_trainer.runs.folder import read_plain_file, write_atomically
+from tui_trainer.runs.registry import state_folder
+from tui_trainer.ui.spans import ASCII, UNICODE, Glyphs, Role
 
+_LIMIT_BYTES = 100_000
 # With 256 colours or more, with 16, with none, and the words of Textual for one of its themes.
 _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
     "text": ("", "", "", "foreground"),
@@ -37,6 +43,36 @@ _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
     "chart_eval": ("bold color(172)", "bold yellow", "bold", "bold warning"),
     "chart_cross": ("color(245)", "white", "", "foreground-muted"),
 }
+
+
+@dataclass(kw_only=True, slots=True)
+class Preferences:
+    """`theme` is a name of Textual's, empty for the terminal's own colours; `bell` rings when a run ends unseen."""
+
+    theme: str = ""
+    bell: bool = False
+
+    @classmethod
+    def load(cls) -> "Preferences":
+        """The defaults where nothing was kept, or what was kept cannot be understood."""
+        chosen = cls()
+        with suppress(OSError, ValueError):
+            values = json.loads(read_plain_file(_file(), _LIMIT_BYTES))
+            for field in fields(cls):
+                value = values.get(field.name) if isinstance(values, dict) else None
+                if type(value) is type(field.default):
+                    setattr(chosen, field.name, value)
+        return chosen
+
+    def save(self) -> None:
+        """A state folder that cannot be written keeps nothing, and stops nothing."""
+        with suppress(OSError):
+            _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(_file(), json.dumps(asdict(self)).encode(), durable=False)
+
+
+def _file() -> Path:
+    return state_folder() / "screens.json"
 
 
 @cache

@@ -1,4 +1,7 @@
-"""A run seen through its journal and asked through its control file, whichever process carries it out."""
+"""A run seen through its journal and asked through its control file; that of this process is carried out here.
+
+It belongs to `main`, not to the application: the screens may go, the run stays until its thread has ended.
+"""
 
 import os
 from collections import deque
@@ -6,7 +9,10 @@ from pathlib import Path
 
 from tui_trainer import lines
 from tui_trainer.doctor.watch import Doctor
-from tui_trainer.errors import FolderError, Problem, RunError
+from tui_trainer.errors import EXIT_FAILED, FolderError, Problem, RunError
+from tui_trainer.launching.carry_out import Outcome
+from tui_trainer.launching.start import OpenRun
+from tui_trainer.launching.thread import RunThread
 from tui_trainer.runs import controls, events, slurm
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
@@ -103,7 +109,6 @@ class WatchedRun:
 
 
 def tail_of(path: Path | None, most: int) -> list[str]:
-    """The last lines of what programs wrote to standard output and error, made safe to show."""
     if path is None:
         return []
     try:
@@ -116,3 +121,47 @@ def tail_of(path: Path | None, most: int) -> list[str]:
     # A progress bar writes over its line: what it ended with is what a terminal would show.
     rows = [row.rstrip("\r").rpartition("\r")[2] for row in text.split("\n")]
     return [one_line(row) for row in rows if row.strip()][-most:]
+
+
+class CurrentRun(WatchedRun):
+    is_ours = True
+
+    def __init__(self, run: OpenRun) -> None:
+        super().__init__(run.folder)
+        self.is_remembered = run.remembered
+        self._journal = run.journal
+        self._told_failing = ""
+        self._thread = RunThread(run)
+
+    def start(self) -> None:
+        """Begin. The thread is no daemon: the process stays until the run has ended."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.alive
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self._thread.outcome
+
+    @property
+    def refusals(self) -> tuple[Problem, ...]:
+        return self.outcome.problems if self.outcome else ()
+
+    @property
+    def exit_code(self) -> int:
+        """As without a screen: 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
+        return self.outcome.exit_code if self.outcome else EXIT_FAILED
+
+    def wait(self, timeout_seconds: float) -> None:
+        self._thread.join(timeout_seconds)
+
+    def poll(self) -> bool:
+        news = super().poll()
+        reason = self._journal.failing
+        if reason and reason != self._told_failing:
+            self._told_failing = reason
+            self._add(f"the journal cannot be written ({one_line(reason)}): training goes on, unseen", "bad")
+            return True
+        return news

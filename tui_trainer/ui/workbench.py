@@ -17,10 +17,9 @@ from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.application import Application, Leaving
-from tui_trainer.ui.glyphs import Glyphs
 from tui_trainer.ui.processes import Exports, Gains, Rehearsals, Tunings
-from tui_trainer.ui.screens.gauges_view import TRAIL_MINUTES, GaugeTrail
-from tui_trainer.ui.spans import Role
+from tui_trainer.ui.spans import Glyphs, Role
+from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
 
 if TYPE_CHECKING:
     from tui_trainer.checklist.contract import Finding
@@ -32,10 +31,9 @@ if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
-    from tui_trainer.ui.background import Background
-    from tui_trainer.ui.current_run import CurrentRun
+    from tui_trainer.ui.processes import Background
     from tui_trainer.ui.terminal import TerminalGuard
-    from tui_trainer.ui.watch import WatchedRun
+    from tui_trainer.ui.watch import CurrentRun, WatchedRun
 
 _NOTICE_SECONDS = 6
 TRAIN_PAGE = 3
@@ -88,7 +86,6 @@ class Workbench:
         """Its thread for slow work, once it runs."""
 
     def begin(self) -> None:
-        """The first screen is up: open the config, and look at the gauges."""
         self._sampler.start()
         self.background.do("document", self._open_document, self._opened)
         self.app.find_living_runs()
@@ -103,7 +100,6 @@ class Workbench:
             self._questions.pop(0)()
 
     def end(self) -> None:
-        """The screens are gone: nobody looks at the gauges any more."""
         self._sampler.stop()
         self.measuring.cancel()
         self.exports.let_go()
@@ -118,7 +114,6 @@ class Workbench:
         from tui_trainer.planning.conflicts import setting_problems
 
         request = self._make_request() if self._make_request else Request()
-
         document = Document(
             request, self._choose_hardware,
             lambda loaded: [*setting_problems(loaded), *name_problems(loaded)], with_rows_that_fit,
@@ -136,10 +131,8 @@ class Workbench:
         """Once a second. Whether anything is to be shown that was not there before."""
         notice, has_news = self.notice, self.poll_run()
         self._ask()
-        self.exports.poll()
-        self.rehearsals.poll()
-        self.tunings.poll()
-        self.measuring.poll()
+        for command in (self.exports, self.rehearsals, self.tunings, self.measuring):
+            command.poll()
         if gauges := self.gauges:
             self.trail.take(gauges, monotonic())
         self._notice_seconds -= 1
@@ -205,7 +198,6 @@ class Workbench:
         return self.run is not None and self.run.poll()
 
     def put_on_the_table(self, run: WatchedRun | None) -> None:
-        """What the Train screen shows from now on: its curves, its disk."""
         self.run = run
         if run is not None:
             self._sampler.folder = run.folder.root
@@ -217,7 +209,6 @@ class Workbench:
         self.go(TRAIN_PAGE)
 
     def attach_to(self, folder: RunFolder) -> None:
-        """Watch a run of another process, or one that has ended."""
         from tui_trainer.ui.watch import WatchedRun
 
         self.take_run(WatchedRun(folder))
@@ -244,7 +235,6 @@ class Workbench:
 
     @property
     def is_planning(self) -> bool:
-        """Whether the plan on the screen is older than the config on the screen."""
         return self.document is None or self._planned_revision != self.document.revision
 
     def _choose_hardware(self, requested: str) -> tuple[Profile | None, str]:
@@ -359,18 +349,16 @@ class Workbench:
 
     @property
     def what_is_on(self) -> list[str]:
-        """What speeds training up here, or why not, from the checks that look at it."""
         return [one.verdict.switch for one in self.findings if one.verdict.switch]
 
     def checks_mark(self) -> tuple[str, Role]:
-        """`2!` for what is open, `ok`, or nothing while it is not known."""
+        """`2!` when two should be looked at, `1x 2!` when one of three fails, `ok`; empty before the first look."""
         if not self.findings:
             return "", "dim"
-        from tui_trainer.ui.screens.checklist_view import summary
-
-        open_ones = [finding for finding in self.findings if finding.is_open]
-        worst: Role = "bad" if any(finding.status != "warn" for finding in open_ones) else "warn"
-        return summary(self.findings), worst if open_ones else "good"
+        bad = sum(finding.status in ("fail", "error") for finding in self.findings)
+        warned = sum(finding.status == "warn" for finding in self.findings)
+        marks = [f"{bad}x"] * bool(bad) + [f"{warned}!"] * bool(warned)
+        return " ".join(marks) or "ok", "bad" if bad else "warn" if warned else "good"
 
     def apply(self, patch: Mapping[str, Any], label: str) -> tuple[Problem, ...]:
         if self.document is None:

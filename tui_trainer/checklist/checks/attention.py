@@ -8,8 +8,7 @@ from tui_trainer.hardware.abilities import abilities
 from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import attention_words
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
-from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.encoder_decoder import layer_of
+from tui_trainer.planning.memory.layers import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
 
@@ -32,9 +31,9 @@ def look(context: Context) -> Verdict:
     gpu, kernel = basis.target.gpu, FLASH_KERNELS.get(requested)
     if kernel and gpu and gpu.capability and (reason := kernel.too_old(gpu.capability)):
         return warned(f"{requested}: {reason}", fix={_KEY: "auto"}, switch="fused attention: not this one")
-    fused = _activations(context, replace(basis.shape, attention_dropout=0.0), setup_with(context, {_KEY: "auto"}))
+    fused = _activations(context, setup_with(context, {_KEY: "auto", _DROPOUT: 0.0}))
     if requested == "eager":
-        kept = _activations(context, basis.shape, basis.setup)
+        kept = _activations(context, basis.setup)
         sentence = f"eager attention keeps all scores: {_compared(kept, fused)}"
         return warned(sentence, fix={_KEY: "auto"}, switch="fused attention: off")
     if basis.shape.attention_dropout:
@@ -48,7 +47,7 @@ def look(context: Context) -> Verdict:
 
 def _with_dropout(context: Context, fused: str) -> Verdict:
     shape, scratch = context.basis.shape, context.config.model.scratch
-    kept = _activations(context, shape, context.basis.setup)
+    kept = _activations(context, context.basis.setup)
     own = shape.attention_dropout == scratch.attention_dropout
     what = f"{_DROPOUT} = 0" if own else "attention_dropout 0 in the model's config.json"
     verdict = warned(
@@ -62,16 +61,16 @@ def _with_dropout(context: Context, fused: str) -> Verdict:
 
 
 def _compared(kept: str, fused: str) -> str:
-    """Of a family that was counted as it is set, only that is known."""
+    """Of a model with dropout of its own, only what is kept with it is known."""
     return f"{kept} of activations" + (f", {fused} with the fused kernel" if fused != kept else "")
 
 
-def _activations(context: Context, shape: ModelShape, setup: TrainingSetup) -> str:
+def _activations(context: Context, setup: TrainingSetup) -> str:
     """Bytes, in words, that the layers keep of one pass; under checkpointing one layer at a time."""
-    length = context.config.data.max_length
+    shape, length = context.basis.shape, context.config.data.max_length
     layers = 1 if setup.gradient_checkpointing else shape.layers
     tokens = context.planned.per_device_train_batch_size.value * length
-    return format_bytes(layers * tokens * layer_of(shape, setup, length).kept)
+    return format_bytes(layers * tokens * ModelMemory(shape, setup, length).counted.kept)
 
 
 def _kernel(context: Context) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from tui_trainer.data.columns.row_reader import Reader
@@ -44,7 +44,7 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
 
     Raises DataError where the columns of a table cannot be told; never for what stands in single rows.
     """
-    sizes = [_first_rows(_size_of(part, reader, cut).limited(cut.max_chars), cut.max_rows) for part in sources[0].parts]
+    sizes = [_size_of(part, reader, cut).limited(cut.max_chars, cut.max_rows) for part in sources[0].parts]
     others = [_size_of(part, reader, cut) for part in sources[1].parts] if len(sources) > 1 else []
     rates = [rate(beginning_of(size) if cut.reads_text else size.texts) for size in sizes]
     # A text of a table's other side is as long in tokens as those of the first source.
@@ -135,10 +135,3 @@ def _lengths(sides: Sequence[_Side]) -> tuple[int, ...]:
         kept = round(min(LENGTHS_KEPT, total) * side.rows / max(total, 1)) if ordered else 0
         found += [ordered[(2 * place + 1) * len(ordered) // (2 * kept)] for place in range(kept)]
     return tuple(sorted(found))
-
-
-def _first_rows(size: Size, max_rows: int) -> Size:
-    """The same, when only so many rows are used (0: all)."""
-    if not max_rows or size.documents <= max_rows:
-        return size
-    return replace(size, documents=max_rows, characters=round(size.characters * max_rows / size.documents))

@@ -161,7 +161,7 @@ class _Preparation:
     def _writer(self, path: Path) -> RowWriter:
         if self._cut.rows == "examples":
             return RowWriter(path, self._reader.columns)
-        return (StreamWriter if self._cut.rows == "stream" else DocumentWriter)(path, self._cut.max_length)
+        return (StreamWriter if self._cut.rows == "stream" else DocumentWriter)(path, max_length=self._cut.max_length)
 
     def _refuse_empty(self, surveys: Sequence[Survey]) -> None:
         for side, survey in zip(self._sources, surveys, strict=True):

@@ -24,9 +24,11 @@ class RowWriter:
     it is one, bool [rows].
     """
 
-    def __init__(self, path: Path, columns: Sequence[str] = (COLUMN,)) -> None:
+    def __init__(self, path: Path, columns: Sequence[str] = (COLUMN,), *, max_length: int = 0) -> None:
+        """`max_length`: at which rows are cut, where they are."""
         import pyarrow as pa
 
+        self._width = max_length
         self.row_count = self.longest_row = self.cut_documents = self.pieces = 0
         self.cut_rows: list[NDArray[np.bool_]] = []
         self._schema = pa.schema([(name, pa.list_(pa.int32())) for name in columns])
@@ -71,9 +73,8 @@ def _int32(numbers: NDArray[Any]) -> Any:
 class StreamWriter(RowWriter):
     """Cuts all that comes, as one stream, into rows of `max_length` + 1 tokens."""
 
-    def __init__(self, path: Path, max_length: int) -> None:
-        super().__init__(path)
-        self._width = max_length
+    def __init__(self, path: Path, *, max_length: int) -> None:
+        super().__init__(path, max_length=max_length)
         self._pending: list[Tokens] = []
         self._pending_tokens = 0
 
@@ -105,10 +106,6 @@ class StreamWriter(RowWriter):
 
 class DocumentWriter(RowWriter):
     """One row for each document. A longer one gives several, which overlap by one token, so that no label is lost."""
-
-    def __init__(self, path: Path, max_length: int) -> None:
-        super().__init__(path)
-        self._width = max_length
 
     def add(self, columns: Columns) -> None:
         """Documents one after another. Each has 2 tokens or more."""

@@ -41,17 +41,20 @@ class Size:
     reason: str
     columns: tuple[str, ...] = ()
 
-    def limited(self, max_chars: int) -> "Size":
-        """The same, when only the first `max_chars` characters are used (0: all)."""
-        if not max_chars or self.characters <= max_chars:
-            return self
-        return replace(
-            self,
-            characters=max_chars,
-            documents=math.ceil(self.documents * max_chars / self.characters),
-            lengths=tuple(min(length, max_chars) for length in self.lengths),
-            reason=f"{self.reason}, cut at data.max_chars = {max_chars:,}",
-        )
+    def limited(self, max_chars: int, max_rows: int = 0) -> "Size":
+        """The same, when only the first `max_chars` characters and `max_rows` rows of them are used (0: all)."""
+        size = self
+        if max_chars and size.characters > max_chars:
+            size = replace(
+                size,
+                characters=max_chars,
+                documents=math.ceil(size.documents * max_chars / size.characters),
+                lengths=tuple(min(length, max_chars) for length in size.lengths),
+                reason=f"{size.reason}, cut at data.max_chars = {max_chars:,}",
+            )
+        if not max_rows or size.documents <= max_rows:
+            return size
+        return replace(size, documents=max_rows, characters=round(size.characters * max_rows / size.documents))
 
 
 @dataclass(slots=True)

@@ -1,7 +1,5 @@
 """Is there time between steps that nothing accounts for?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 

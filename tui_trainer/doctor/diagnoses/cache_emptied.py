@@ -1,7 +1,5 @@
 """Does emptying the cache cost more than it gives?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 

@@ -1,7 +1,5 @@
 """Does the compiler work again and again?"""
 
-from __future__ import annotations
-
 from statistics import median
 
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent

@@ -1,7 +1,5 @@
 """Do evaluations take too much of the time?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.cadence import seldom
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView

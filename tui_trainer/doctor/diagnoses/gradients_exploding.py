@@ -1,7 +1,5 @@
 """Have gradients become many times longer than they were?"""
 
-from __future__ import annotations
-
 import math
 from statistics import median
 

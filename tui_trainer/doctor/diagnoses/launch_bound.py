@@ -1,7 +1,5 @@
 """Is the GPU idle although nothing else holds the run up?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 

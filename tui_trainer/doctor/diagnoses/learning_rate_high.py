@@ -1,7 +1,5 @@
 """Does the loss rise because the learning rate is too high?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import Cause, diagnosis
 from tui_trainer.doctor.learning import two_digits
 from tui_trainer.doctor.view import RunView

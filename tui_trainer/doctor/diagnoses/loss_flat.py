@@ -1,7 +1,5 @@
 """Has the loss not moved at all?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import Cause, diagnosis
 from tui_trainer.doctor.learning import two_digits
 from tui_trainer.doctor.view import RunView

@@ -1,7 +1,5 @@
 """Is the memory so full that the next longer row may not fit?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.units import format_bytes, format_bytes_of

@@ -1,7 +1,5 @@
 """Does the memory of the run grow without end?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import Cause, diagnosis
 from tui_trainer.doctor.view import RunView
 from tui_trainer.runs.events import GaugesRead

@@ -1,7 +1,5 @@
 """Has the loss or its gradient stopped being finite?"""
 
-from __future__ import annotations
-
 import math
 
 from tui_trainer.doctor.contract import Cause, diagnosis

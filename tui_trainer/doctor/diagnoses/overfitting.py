@@ -1,7 +1,5 @@
 """Does the held-out loss rise while the training loss falls?"""
 
-from __future__ import annotations
-
 import math
 
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent

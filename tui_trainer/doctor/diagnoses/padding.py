@@ -1,7 +1,5 @@
 """How much of what is computed is padding?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.tasks import find_task, task_names

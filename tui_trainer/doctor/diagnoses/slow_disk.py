@@ -1,7 +1,5 @@
 """Does the data come from storage that is too slow for it?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.storage import disk_bytes_per_second, reads_from_disk
 from tui_trainer.doctor.view import RunView

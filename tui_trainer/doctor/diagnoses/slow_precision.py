@@ -1,7 +1,5 @@
 """Is it computed in fp32 where 16 bits are native?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis
 from tui_trainer.doctor.view import RunView
 

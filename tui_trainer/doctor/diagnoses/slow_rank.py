@@ -1,7 +1,5 @@
 """Is one process of a group slower than the others?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.runs.slowest_rank import slowest_rank

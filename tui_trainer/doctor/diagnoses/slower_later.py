@@ -1,7 +1,5 @@
 """Have steps become slower than they were?"""
 
-from __future__ import annotations
-
 from statistics import median
 
 from tui_trainer.doctor.contract import Cause, diagnosis, percent

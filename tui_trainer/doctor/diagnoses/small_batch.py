@@ -1,7 +1,5 @@
 """Is a pass too small to keep the processor busy?"""
 
-from __future__ import annotations
-
 from tui_trainer.config.changes import Patch
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView

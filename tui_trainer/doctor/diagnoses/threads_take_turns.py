@@ -1,7 +1,5 @@
 """Has the run more threads than cores?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 

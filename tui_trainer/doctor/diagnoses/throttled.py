@@ -1,7 +1,5 @@
 """Is the card slowed down by heat or by its power limit?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 

@@ -1,7 +1,5 @@
 """Does a step wait for its batch?"""
 
-from __future__ import annotations
-
 from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
 from tui_trainer.doctor.storage import reads_from_disk
 from tui_trainer.doctor.view import RunView

@@ -3,19 +3,24 @@ numbers, and say so in a warning only."""
 
 from collections.abc import Iterator, Mapping
 
-from tui_trainer.models.families.layers import Linear, Part, place_in_block
 from tui_trainer.models.files.headers import TensorFacts
 from tui_trainer.models.files.weights import has_head, layer_count
 from tui_trainer.models.heads import CLASSIFYING
+from tui_trainer.models.modules import Linear, Part, place_in_block
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.safe_text import one_line
 
+# Whose tensors are stored under the names of their modules, so that a missing one is a mistake and not another name.
+_NAMED_AS_STORED = frozenset(
+    """albert bart bert bloom camembert deberta-v2 distilbert electra falcon gemma gemma2 gemma3_text gpt2 gpt_neox
+    granite llama mbart mistral modernbert mpnet mt5 olmo2 opt pegasus phi phi3 qwen2 qwen3 roberta stablelm starcoder2
+    t5 xlm-roberta""".split()
+)
 
-def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts], *, is_known: bool) -> list[str]:
-    """What does not fit, at most one sentence for each kind of tensor, the first such tensor named.
 
-    `is_known`: the architecture is described here, so that a missing tensor is a mistake and not another name.
-    """
+def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> list[str]:
+    """What does not fit, at most one sentence for each kind of tensor, the first such tensor named."""
+    is_known = shape.model_type in _NAMED_AS_STORED
     found = list(_embedding_misfits(shape, headers))
     layers = layer_count(headers)
     if layers != (shape.stored_blocks or shape.layers):

@@ -4,8 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from tui_trainer.models.families.layers import Linear, Part, linear, place_in_block
 from tui_trainer.models.files.headers import TensorFacts
+from tui_trainer.models.modules import Linear, Part, place_in_block
 
 _HEAD = re.compile(r"(.*\.)?(lm_head|embed_out)\.weight|(model\.)?output\.weight")
 _EMBEDDING = re.compile(r"(^|[._])(embed|embeddings?|embed_tokens|embed_in|embed_positions|wte|wpe)\.weight$")
@@ -85,13 +85,18 @@ def modules_of(
             products[path, facts.shape[1], facts.shape[0], has_bias] += 1
         elif not _is_bias_of_product(name, headers):
             parts[path or kind, facts.parameters, is_embedding(name)] += 1
-    linears = [linear(path, inputs, outputs, count, bias) for (path, inputs, outputs, bias), count in products.items()]
+    linears = [_linear(path, inputs, outputs, bias, count) for (path, inputs, outputs, bias), count in products.items()]
     # The head reads what the table of tokens gives, which may be narrower than the layers (OPT).
     tables = (facts.shape for name, facts in headers.items() if is_head(name) or is_embedding(name))
     width = next((shape[1] for shape in tables if len(shape) == 2 and shape[0] == vocabulary), hidden)
-    head = linear("lm_head", width, vocabulary, 1, is_head=True)
+    head = _linear("lm_head", width, vocabulary, False, 1, is_head=True)
     others = (Part(path=p, parameters_each=n, count=count, is_embedding=e) for (p, n, e), count in parts.items())
     return (*linears, head), tuple(others)
+
+
+def _linear(path: str, inputs: int, outputs: int, has_bias: bool, count: int, is_head: bool = False) -> Linear:
+    name = path.rpartition(".")[2]
+    return Linear(name=name, path=path, inputs=inputs, outputs=outputs, has_bias=has_bias, count=count, is_head=is_head)
 
 
 def _is_bias_of_product(name: str, headers: Mapping[str, TensorFacts]) -> bool:

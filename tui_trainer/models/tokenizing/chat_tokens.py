@@ -67,11 +67,11 @@ def _pieces(conversation: Rendered) -> Iterator[_Piece]:
             cuts = sorted({start, end, *(place for span in inside for place in span)})
         for first, last in pairwise(cuts):
             before = "" if first == 0 else conversation.text[ends[first] : first] if first in ends else _CONTEXT
-            text, is_control = conversation.text[first:last], (first, last) in conversation.controls
-            if conversation.spelt:
-                yield _Piece(text, before, trained, is_control=is_control, is_text=not is_control)
-            else:
-                yield _Piece(text, before, trained)
+            is_control = (first, last) in conversation.controls
+            is_apart = conversation.spelt > 0
+            yield _Piece(
+                conversation.text[first:last], before, trained, is_apart and is_control, is_apart and not is_control
+            )
 
 
 def _encoded(tokenizer: Any, pieces: Sequence[_Piece]) -> list[list[int]]:

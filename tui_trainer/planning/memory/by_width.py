@@ -6,13 +6,29 @@ between layers, and for the loss, each process has all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from tui_trainer.models.families.layers import Linear, Part
+from tui_trainer.models.modules import Linear, Part
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.layers import group_of
 from tui_trainer.planning.memory.parts import FLOAT, HALF, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
+
+# Products whose results are split, and those whose inputs are, of the families in `planning/strategies.py`.
+_OUTPUTS_SPLIT = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "fc1"}
+_INPUTS_SPLIT = {"o_proj", "dense", "down_proj", "fc2"}
+
+
+def own_config(config: Mapping[str, Any], shape: ModelShape, widths: int) -> dict[str, Any]:
+    """A config.json whose layers compute what one of so many processes does."""
+    return {
+        **config,
+        "num_attention_heads": shape.attention_heads // widths,
+        "num_key_value_heads": shape.key_value_heads // widths,
+        "head_dim": shape.head_size,
+        "intermediate_size": -(-shape.mlp_size // widths),
+    }
 
 
 def own_part(shape: ModelShape, setup: TrainingSetup) -> tuple[ModelShape, TrainingSetup]:
@@ -47,10 +63,9 @@ def gathered_head(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
 
 
 def _narrower(linear: Linear, shape: ModelShape, widths: int) -> Linear:
-    group = group_of(linear, shape)
-    if group in ("attention in", "MLP in") or (linear.is_head and not shape.labels):
+    if linear.name in _OUTPUTS_SPLIT or (linear.is_head and not shape.labels):
         return replace(linear, outputs=-(-linear.outputs // widths))
-    return replace(linear, inputs=-(-linear.inputs // widths)) if group else linear
+    return replace(linear, inputs=-(-linear.inputs // widths)) if linear.name in _INPUTS_SPLIT else linear
 
 
 def _fewer_words(part: Part, shape: ModelShape, widths: int) -> Part:

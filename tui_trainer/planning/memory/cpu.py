@@ -10,9 +10,8 @@ up to 9 %.
 """
 
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.encoder_decoder import EncoderDecoderLayers, layer_of
-from tui_trainer.planning.memory.layers import Layer
-from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart, Static
+from tui_trainer.planning.memory.layers import ModelMemory
+from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB
 
@@ -39,77 +38,72 @@ EVALUATION_SHARE, EVALUATION_ADAPTER_SHARE = 0.55, 0.25
 
 def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part; the parts are to be added."""
-    static, layer = Static(shape, setup), layer_of(shape, setup, batch.row_tokens)
+    model = ModelMemory(shape, setup, batch.row_tokens)
     steps = (
-        _activations(static, layer, batch),
-        _temporaries(static, layer, batch),
-        _backward(static, layer, batch),
-        _loss(static, batch),
+        _activations(model, batch),
+        _temporaries(model, batch),
+        _backward(model, batch),
+        _loss(model, batch),
     )
-    gradients = _gradients(static, batch.accumulation, steps[0].bytes)
+    gradients = _gradients(model, batch.accumulation, steps[0].bytes)
     return (
-        static.weights(),
+        model.weights(),
         gradients,
-        static.optimizer(),
+        model.optimizer(),
         *steps,
-        _evaluation(static, layer, batch, sum(part.bytes for part in (gradients, *steps))),
+        _evaluation(model, batch, sum(part.bytes for part in (gradients, *steps))),
         MemoryPart(
             name="libraries", bytes=LIBRARY_BYTES, formula="code that is loaded at first use, whatever the shape"
         ),
     )
 
 
-def _gradients(static: Static, accumulation: int, activations: int) -> MemoryPart:
+def _gradients(model: ModelMemory, accumulation: int, activations: int) -> MemoryPart:
     """16-bit copies of weights cost nothing here: they are given back layer by layer, as gradients are made.
 
     Gradients in 16 bits become fp32 after the backward pass, all at once, in the places that activations have left.
     With several passes that sum stays while the next activations and gradients are made.
     """
-    if static.has_masters:
-        copies = static.sum_bytes if accumulation > 1 else max(0, static.sum_bytes - activations)
+    if model.has_masters:
+        copies = model.sum_bytes if accumulation > 1 else max(0, model.sum_bytes - activations)
         formula = "2 bytes x trained parameters, and their fp32 copies beyond the places of activations"
         if accumulation > 1:
             formula = "4 bytes x trained parameters (the sum in fp32), and 2 (the next in 16 bits)"
-        return MemoryPart(name="gradients", bytes=static.gradient_bytes + copies, formula=formula)
+        return MemoryPart(name="gradients", bytes=model.gradient_bytes + copies, formula=formula)
     sets = 2 if accumulation > 1 else 1
-    tied = static.shape.tied_embeddings and static.setup.method == "full"
-    second = FLOAT * static.shape.vocabulary * static.shape.hidden_size if tied else 0
+    tied = model.shape.tied_embeddings and model.setup.method == "full"
+    second = FLOAT * model.shape.vocabulary * model.shape.hidden_size if tied else 0
     formula = "4 bytes x trained parameters" if sets == 1 else "8 bytes x trained parameters (the sum and the next)"
     if second:
         formula += ", and those of a tied embedding twice: as head and as embedding"
-    return MemoryPart(name="gradients", bytes=sets * static.gradient_bytes + second, formula=formula)
+    return MemoryPart(name="gradients", bytes=sets * model.gradient_bytes + second, formula=formula)
 
 
-def _activations(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
-    shape = layer.shape
-    ends = 3 * FLOAT * static.tokens_at_ends(batch) * shape.hidden_size
-    if layer.setup.gradient_checkpointing:
-        kept = shape.layers * batch.tokens * layer.input
+def _activations(model: ModelMemory, batch: Batch) -> MemoryPart:
+    shape = model.shape
+    ends = 3 * FLOAT * model.tokens_at_ends(batch) * shape.hidden_size
+    if model.setup.gradient_checkpointing:
+        kept = shape.layers * batch.tokens * model.layer_input
         return MemoryPart(name="activations", bytes=kept + ends, formula="layers x tokens x bytes of a layer's input")
-    kept = shape.layers * batch.tokens * layer.kept
+    kept = shape.layers * batch.tokens * model.counted.kept
     formula = "layers x tokens x bytes kept for the backward pass"
     return MemoryPart(name="activations", bytes=kept + ends, formula=formula)
 
 
-def _temporaries(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
-    if layer.setup.gradient_checkpointing:
-        times = (
-            CHECKPOINTED_ENCODER_DECODER
-            if isinstance(layer, EncoderDecoderLayers)
-            else CHECKPOINTED_LAYERS[layer.residual]
-        )
+def _temporaries(model: ModelMemory, batch: Batch) -> MemoryPart:
+    if model.setup.gradient_checkpointing:
+        is_encoder = model.shape.head != "causal_lm"
+        times = CHECKPOINTED_ENCODER_DECODER if is_encoder else CHECKPOINTED_LAYERS[model.weight_size]
         formula = f"{times} x the results of one layer, which are computed twice"
-        return MemoryPart(name="temporaries", bytes=int(times * batch.tokens * layer.largest[1]), formula=formula)
-    through = layer.shape.layers * batch.tokens
-    own, adapters = through * layer.own_temporaries, through * layer.adapter_temporaries
-    gradients = static.sum_bytes * (2 if batch.accumulation > 1 else 1)
-    share = (
-        CHAIN_TEMPORARY_SHARE
-        if isinstance(layer, EncoderDecoderLayers) and layer.form.norm == "rms"
-        else TEMPORARY_SHARE
-    )
-    found = share * own - FILLED_SHARE * min(own, gradients) + ADAPTER_SHARE[layer.compute] * adapters
-    mapped = FLOAT * layer.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
+        return MemoryPart(
+            name="temporaries", bytes=int(times * batch.tokens * model.counted.largest_made), formula=formula
+        )
+    through = model.shape.layers * batch.tokens
+    own, adapters = through * model.own_temporaries, through * model.adapter_temporaries
+    gradients = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
+    share = CHAIN_TEMPORARY_SHARE if "t5" in model.shape.model_type else TEMPORARY_SHARE
+    found = share * own - FILLED_SHARE * min(own, gradients) + ADAPTER_SHARE[model.compute_size] * adapters
+    mapped = FLOAT * model.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
     return MemoryPart(
         name="temporaries",
         bytes=0 if mapped else max(0, int(found)),
@@ -117,39 +111,36 @@ def _temporaries(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
     )
 
 
-def _backward(static: Static, layer: Layer, batch: Batch) -> MemoryPart:
+def _backward(model: ModelMemory, batch: Batch) -> MemoryPart:
     """Gradients that are there at one time in the last layer: two of the MLP's width, with dropout three of scores."""
-    shape = static.shape
-    scores = 3 * shape.attention_heads * batch.row_tokens if layer.keeps_scores else 0
-    found = batch.tokens * static.compute_size * max(2 * shape.mlp_size, scores)
+    shape = model.shape
+    scores = 3 * shape.attention_heads * batch.row_tokens if model.keeps_scores else 0
+    found = batch.tokens * model.compute_size * max(2 * shape.mlp_size, scores)
     return MemoryPart(name="backward pass", bytes=found, formula="tokens x bytes of one layer's gradients")
 
 
-def _loss(static: Static, batch: Batch) -> MemoryPart:
-    chunked = 0 < static.setup.loss_chunk_tokens < batch.labels
-    formula = "logits of a chunk, gradients of the hidden states and of the head"
-    found = static.loss_bytes(batch.labels)
-    if not chunked:
-        formula = "12 bytes x labels x vocabulary"
-        if later := min(found, _mapped_gradients(static, batch)):
-            found, formula = found - later, f"{formula}, beyond the gradients of embeddings that take their place"
-    return MemoryPart(name="head and loss", bytes=found, formula=formula)
+def _loss(model: ModelMemory, batch: Batch) -> MemoryPart:
+    whole = model.loss(batch.labels)
+    is_chunked = 0 < model.setup.loss_chunk_tokens < batch.labels
+    later = 0 if is_chunked else min(whole.bytes, _mapped_gradients(model, batch))
+    formula = f"{whole.formula}, beyond the gradients of embeddings that take their place" if later else whole.formula
+    return MemoryPart(name=whole.name, bytes=whole.bytes - later, formula=formula)
 
 
-def _mapped_gradients(static: Static, batch: Batch) -> int:
+def _mapped_gradients(model: ModelMemory, batch: Batch) -> int:
     """Gradients of head and embedding that are made when the logits have been given back, as both are mapped."""
-    shape = static.shape
+    shape = model.shape
     matrix = FLOAT * shape.vocabulary * shape.hidden_size
-    logits = FLOAT * batch.labels * static.classes
-    trains = static.setup.method == "full" and batch.accumulation == 1
+    logits = FLOAT * batch.labels * model.classes
+    trains = model.setup.method == "full" and batch.accumulation == 1
     return 2 * matrix if trains and min(matrix, logits) >= MAPPED_BLOCK_BYTES else 0
 
 
-def _evaluation(static: Static, layer: Layer, batch: Batch, there: int) -> MemoryPart:
+def _evaluation(model: ModelMemory, batch: Batch, there: int) -> MemoryPart:
     """One layer's results, as nothing is kept, and then the logits; gradients are gone by then. No dropout here."""
-    adapters = layer.adapter_temporaries
-    own = layer.made_without_dropout - adapters
+    adapters = model.adapter_temporaries
+    own = model.counted.evaluated - adapters
     results = batch.eval_tokens * (EVALUATION_SHARE * own + EVALUATION_ADAPTER_SHARE * adapters)
-    wanted = int(results) + static.evaluation_logits(batch.eval_labels) + static.largest_cast_bytes
+    wanted = int(results) + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
     formula = "what one evaluation batch needs beyond the places of a step's activations and gradients"
     return MemoryPart(name="evaluation", bytes=max(0, wanted - there), formula=formula)

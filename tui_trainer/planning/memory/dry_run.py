@@ -1,65 +1,83 @@
-"""Memory of a layer whose family has no formula: counted once, in a child process, on tensors without numbers.
+"""Memory of the layers of a model: counted by a dry run on tensors without numbers, in a process that has torch.
 
-`measure_layer` asks `dry_run_child` and keeps the answer. It is a process of its own because it loads torch, which
-plans do not. Nothing is guessed when it fails: the result then says why the memory is not known.
+Bytes of a row grow with its length and, of masks and scores, with the square of it; behind an encoder with the answer's
+in the same way, and with the product of both. So they are counted at a few lengths and found for all others.
+Nothing is guessed when that fails.
 """
 
-import json
+from __future__ import annotations
+
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from tui_trainer.models.child import ChildFailed, answer_place, ask_child, keep_answer
+from tui_trainer.models.answers import Answers
+from tui_trainer.models.child import ChildFailed
+from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
-TIMEOUT_SECONDS = 120.0
-_FORMAT_VERSION = 3
-_CHILD = "tui_trainer.planning.memory.dry_run_child"
-# What a layer's results depend on; the rest of a setup does not change the answer, and must not change the key.
+answers = Answers("tui_trainer.planning.memory.dry_run_child")
+# What a layer's results depend on; the rest of a setup does not change the answer, and must not change the question.
 _DECIDING = (
-    "device", "head", "target_tokens", "precision", "weights", "method", "lora_rank", "lora_targets", "lora_dropout",
-    "packed", "eager_attention",
+    "device", "head", "precision", "weights", "method", "lora_rank", "lora_targets", "lora_dropout", "packed",
+    "eager_attention", "compiled",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DryRun:
-    """What a dry run found; `layer` is None when it failed, and `reason` says so to a user."""
-
-    layer: LayerBytes | None
-    reason: str
+# Fields of a config.json that no layer depends on.
+_IGNORED = (
+    "id2label", "label2id", "problem_type", "num_labels", "architectures", "torch_dtype", "dtype", "vocab_size",
+    "tie_word_embeddings",
+)  # fmt: skip
+_WORDS, _ROW_TOKENS = 128, 256
 
 
 def measure_layer(
-    config: Mapping[str, Any], setup: TrainingSetup, row_tokens: int, *, timeout_seconds: float = TIMEOUT_SECONDS
-) -> DryRun:
-    """Bytes of one layer of the model that a config.json describes, in rows of `row_tokens`.
+    config: Mapping[str, Any], shape: ModelShape, setup: TrainingSetup, row_tokens: int
+) -> tuple[LayerBytes | None, str]:
+    """Bytes of one layer of the model that a config.json describes, in rows of `row_tokens`; else None, and a clause
+    about why.
 
-    Takes some seconds the first time; the answer is kept by config, setup and version of transformers. Attention is
-    counted as a CPU computes it; dropout within it keeps nothing on a GPU, whose fused kernels draw it again. With a
-    decoder behind an encoder the layers of both count together, as bytes of one token of the input in one layer of the
-    encoder, for answers of `setup.target_tokens`. No code that comes with a model is run.
+    The first answer about a model and a setup takes seconds. On a card attention is counted as its fused kernels
+    compute it. With a decoder behind an encoder the layers of both count together, as bytes of one token of the input
+    in one layer of the encoder, for answers of `setup.target_tokens`. No code that comes with a model is run.
     """
     everything = asdict(setup)
-    deciding = {name: everything[name] for name in _DECIDING}
-    parts = {"config": dict(config), "setup": deciding, "row_tokens": row_tokens}
-    question = json.dumps(parts, sort_keys=True, default=str)
-    place = answer_place("dry-runs", _FORMAT_VERSION, question)
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return _read(place.read_text(encoding="utf-8"))
+    fields = {name: value for name, value in config.items() if name not in _IGNORED and not name.endswith("_token_id")}
+    answer_tokens = setup.target_tokens if shape.decoder_layers else 0
+    lengths = _lengths(answer_tokens > 0, shape.max_position_embeddings if shape.learned_positions else None)
+    question = {
+        "config": fields | {"vocab_size": _WORDS, "pad_token_id": 0},
+        "setup": {name: everything[name] for name in _DECIDING},
+        "lengths": lengths,
+    }
     try:
-        answer = ask_child(_CHILD, question, timeout_seconds)
-        found = _read(answer)
+        return _layer(answers.ask(question), lengths, row_tokens, answer_tokens, shape.layers), ""
     except ChildFailed as failure:
-        return DryRun(layer=None, reason=f"not known: the dry run {failure}")
-    except (ValueError, KeyError, TypeError):
-        return DryRun(layer=None, reason="not known: the dry run gave no answer")
-    keep_answer(place, answer)
-    return found
+        return None, f"not known: the dry run {failure}"
+    except (LookupError, TypeError, ValueError):
+        return None, "not known: the dry run gave no answer"
 
 
-def _read(answer: str) -> DryRun:
-    content = json.loads(answer)
-    layer = LayerBytes(**{name: int(content[name]) for name in ("kept", "made", "wide")})
-    return DryRun(layer=layer, reason="measured by a dry run on tensors without numbers")
+def _lengths(has_answers: bool, most: int | None) -> list[tuple[int, int]]:
+    """Tokens of a row and of its answer: as many pairs as there are unknown numbers, whatever the data has."""
+    row = min(_ROW_TOKENS, most or _ROW_TOKENS)
+    if not has_answers:
+        return [(row, 0), (row // 2, 0)]
+    pairs = [(row, row), (row // 2, row), (row, row // 2), (row // 2, row // 2)]
+    return [*pairs, (row // 4, row), (row, row // 4)]
+
+
+def _layer(
+    counted: list[dict[str, float]], lengths: list[tuple[int, int]], row_tokens: int, answer_tokens: int, layers: int
+) -> LayerBytes:
+    """Of one token and layer, in a row of `row_tokens` with an answer of `answer_tokens`."""
+    import numpy as np
+
+    def powers(row: int, answer: int) -> list[int]:
+        return [row, row**2, answer, answer**2, row * answer][: 5 if answer_tokens else 2]
+
+    names = list(counted[0])
+    rows = [[each[name] / (1 if name.startswith("largest") else layers) for name in names] for each in counted]
+    weights, *_ = np.linalg.lstsq(np.array([powers(*pair) for pair in lengths], float), np.array(rows), rcond=None)
+    found = np.array(powers(row_tokens, answer_tokens), float) @ weights / row_tokens
+    per_pair = weights[1][names.index("made")]
+    return LayerBytes(**dict(zip(names, map(round, found), strict=True)), made_per_pair=round(per_pair))

@@ -1,9 +1,9 @@
-"""`python -m tui_trainer.planning.memory.dry_run_child`: counts what a layer computes and keeps, without computing it.
+"""Counts what layers compute and keep, without computing it: in the process that `AnsweringChild` asks.
 
-Reads a config, a setup and the length of rows from standard input. The model is built with 2 and with 4 layers on
-tensors that have a shape and no numbers, and its forward pass counted with one row and with two: the difference of the
-differences is what one layer needs for one row, without weights, their casts and what the ends of the model keep. The
-layers of a decoder behind an encoder are counted in the same way, and added as many times as the model has them.
+The model is built with 1 and with 3 layers on tensors that have a shape and no numbers, and its forward pass counted
+with two rows and with three: the difference of the differences is what one layer needs for one row, without weights,
+their casts and what the ends of the model keep. The layers of a decoder behind an encoder are counted in the same way,
+and added as many times as the model has them.
 
 Where layers differ (attention and recurrence in turns, experts from some layer on), or a config cannot be cut, the
 whole model is built instead, and what one row needs is shared out among its layers: its ends with them, but for logits.
@@ -11,49 +11,55 @@ whole model is built instead, and what one row needs is shared out among its lay
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
-from tui_trainer.models.child import answer_question
+from tui_trainer.models.fake_tensors import empty_model, fake_tensors, inputs_of, model_config
+from tui_trainer.models.heads import Head
+from tui_trainer.planning.memory.compiled_layer import kept_when_compiled
 from tui_trainer.tuning_methods import TUNING_METHODS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_FEW, _MANY, _ROWS = 2, 4, (1, 2)
+# One row is no measure: torch copies what attention multiplies only where there are several.
+_FEW, _MANY, _ROWS = 1, 3, (2, 3)
 _WHOLE = (0, 0)
-_CACHING = ("causal_lm", "seq2seq_lm")  # models that would keep keys and values for the next token
-Bytes = dict[str, int]
+Bytes = dict[str, float]
+Lengths = list[tuple[int, int]]
 
 
-def count(config: dict[str, Any], setup: dict[str, Any], row_tokens: int) -> Bytes:
-    """`kept` and `made`: bytes of one token in one layer; `wide`: of what is made and not kept, what is in fp32."""
-    try:
-        if _layers_are_alike(config, setup):
-            return _by_depth(config, setup, row_tokens)
-    except Exception:  # a config may refuse another number of layers in any way
-        pass
-    found = _of_one_row(config, setup, _WHOLE, row_tokens)
-    return {name: round(each / _layer_count(config, setup) / row_tokens) for name, each in found.items()}
+def answer(question: dict[str, Any]) -> list[Bytes]:
+    """For each pair of `lengths`, tokens of a row and of its answer, bytes of one row in all layers: `kept` by
+    autograd, `made` by the forward pass, `wide` of what is made in fp32 and not kept, `evaluated`, made in an
+    evaluation, and `largest_kept` and `largest_made` of the largest layer."""
+    config, setup = question["config"], question["setup"]
+    lengths = [(row, answer) for row, answer in question["lengths"]]
+    with suppress(Exception):  # a config may refuse another number of layers in any way
+        if _layers_are_alike(json.dumps(config), setup["head"]):
+            found = _by_depth(config, setup, lengths)
+            with suppress(Exception):  # what torch cannot trace is reckoned as it is uncompiled
+                found = [
+                    each | of_layer for each, of_layer in zip(found, _compiled(config, setup, lengths), strict=True)
+                ]
+            return found
+    layers = model_config(config).num_hidden_layers
+    found = _of_one_row(config, setup, _WHOLE, lengths)
+    return [each | {f"largest_{name}": each[name] / layers for name in ("kept", "made")} for each in found]
 
 
-def _layer_count(config: dict[str, Any], setup: dict[str, Any]) -> int:
-    """Those of the encoder, where there is one."""
-    from tui_trainer.models.config_fields import ConfigFields
-
-    return ConfigFields(config).number("num_hidden_layers")
-
-
-def _layers_are_alike(config: dict[str, Any], setup: dict[str, Any]) -> bool:
+@cache
+def _layers_are_alike(config: str, head: Head) -> bool:
     """Whether all layers of each half of the model are made of the same modules, in the same sizes. The first may have
     more or less, as T5's distances and ModernBERT's missing norm."""
     from torch import nn
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode(allow_non_fake_inputs=True), _without_questions_to_numbers(setup):
-        model = _model(config, {**setup, "method": "full"}, _WHOLE)
+    with fake_tensors(head):
+        model = empty_model(model_config(json.loads(config)), head)
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     inside = {id(part) for module in lists for layer in module for part in layer.modules()}
     kinds = ([_signature(layer) for layer in module] for module in lists if id(module) not in inside)
@@ -65,114 +71,113 @@ def _signature(layer: Any) -> list[tuple[Any, ...]]:
     return [*((name, type(part)) for name, part in layer.named_modules()), *weights]
 
 
-def _by_depth(config: dict[str, Any], setup: dict[str, Any], row_tokens: int) -> Bytes:
-    from tui_trainer.models.shape import shape_of
-
-    few = _of_one_row(config, setup, (_FEW, _FEW), row_tokens)
-    found = _per_layer(few, _of_one_row(config, setup, (_MANY, _FEW), row_tokens))
+def _by_depth(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -> list[Bytes]:
+    made = model_config(config)
+    few = _of_one_row(config, setup, (_FEW, _FEW), lengths)
+    each = _per_layer(few, _of_one_row(config, setup, (_MANY, _FEW), lengths))
+    behind, layers, decoder_layers = [dict.fromkeys(layer, 0.0) for layer in each], made.num_hidden_layers, 0
     if setup["head"] == "seq2seq_lm":
-        behind = _per_layer(few, _of_one_row(config, setup, (_FEW, _MANY), row_tokens))
-        shape = shape_of(config, head="seq2seq_lm")
-        share = shape.decoder_layers / shape.layers
-        found = {name: each + share * behind[name] for name, each in found.items()}
-    return {name: round(each / row_tokens) for name, each in found.items()}
+        behind = _per_layer(few, _of_one_row(config, setup, (_FEW, _MANY), lengths))
+        told = (getattr(made, name, None) for name in ("decoder_layers", "num_decoder_layers"))
+        decoder_layers = next((count for count in told if count), layers)
+    return [
+        {name: layers * found + decoder_layers * decoding[name] for name, found in layer.items()}
+        | {f"largest_{name}": max(layer[name], decoding[name]) for name in ("kept", "made")}
+        for layer, decoding in zip(each, behind, strict=True)
+    ]
 
 
-def _per_layer(few: Bytes, many: Bytes) -> dict[str, float]:
-    return {name: (many[name] - few[name]) / (_MANY - _FEW) for name in few}
+def _per_layer(few: list[Bytes], many: list[Bytes]) -> list[Bytes]:
+    pairs = zip(few, many, strict=True)
+    return [{name: (more[name] - less[name]) / (_MANY - _FEW) for name in less} for less, more in pairs]
 
 
-def _of_one_row(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int], row_tokens: int) -> Bytes:
-    one, two = (_forward(config, setup, layers, rows, row_tokens) for rows in _ROWS)
-    return {name: two[name] - one[name] for name in one}
-
-
-def _forward(
-    config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int], rows: int, row_tokens: int
-) -> Bytes:
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from transformers import masking_utils
-
-    torch.nn.Module._apply = _convert  # type: ignore[method-assign]
-    # It would look for documents in positions that have no numbers, and then build a mask to be safe.
-    masking_utils.find_packed_sequence_indices = lambda position_ids: None
-    with FakeTensorMode(allow_non_fake_inputs=True), _without_questions_to_numbers(setup):
+def _of_one_row(
+    config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int], lengths: Lengths
+) -> list[Bytes]:
+    found = []
+    with fake_tensors(setup["head"]), _kernels_of(setup["device"]):
         model = _model(config, setup, layers)
         if output := model.get_output_embeddings():
             # Logits are reckoned apart.
             output.register_forward_pre_hook(lambda module, given: (given[0][:, :1],))
-        inputs = _inputs(setup, rows, row_tokens)
-        made = _made_counter()
-        kept: dict[int, Any] = {}
-        weights = {_storage(weight)._cdata for weight in model.parameters()}
-
-        def keep(tensor: Tensor) -> Tensor:
-            storage = _storage(tensor)
-            if storage._cdata not in weights:
-                kept[storage._cdata] = storage  # held, so that no other takes its place
-            return tensor
-
-        sixteen_bits = setup["precision"] != "fp32"
-        with (
-            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-            made,
-            torch.autocast("cpu", dtype=torch.bfloat16, enabled=sixteen_bits),
-        ):
-            results = model(**inputs, **({"use_cache": False} if setup["head"] in _CACHING else {}))
-        del results
-    wide = sum(storage.nbytes() for key, storage in kept.items() if key in made.wide)
-    found = {"kept": sum(storage.nbytes() for storage in kept.values()), "made": made.bytes}
-    return found | {"wide": sum(made.wide.values()) - wide}
+        for pair in lengths:
+            few, many = (_forward(model, setup, rows, pair) for rows in _ROWS)
+            found.append({name: many[name] - few[name] for name in few})
+    return found
 
 
-@contextmanager
-def _without_questions_to_numbers(setup: dict[str, Any]) -> Iterator[None]:
-    """What transformers would have to look at numbers for: first weights, whether a mask of padding masks any, and
-    whether a layer is left out by chance: none is."""
+def _compiled(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -> list[Bytes]:
+    """What is kept of a row where layers are compiled, on a card; on a CPU what is not kept keeps its place."""
     import torch
-    from transformers import PreTrainedModel, masking_utils
+    from torch import nn
 
-    draw = torch.rand
-    swaps: list[tuple[Any, str]] = [(PreTrainedModel, "initialize_weights")]
-    if setup["head"] != "causal_lm":
-        swaps += [(masking_utils, f"_ignore_{kind}_mask_sdpa") for kind in ("causal", "bidirectional")]
-    before = [(owner, name, getattr(owner, name)) for owner, name in swaps if hasattr(owner, name)]
-    try:
-        for owner, name, _ in before:
-            setattr(owner, name, lambda *given, **more: False)
-        torch.rand = lambda *size, **more: draw(*size, **more) if size != ([],) else 1.0  # type: ignore[assignment]
-        yield
-    finally:
-        torch.rand = draw
-        for owner, name, value in before:
-            setattr(owner, name, value)
+    if not setup["compiled"] or setup["device"] == "cpu":
+        return [{} for _ in lengths]
+    found, layers = [], model_config(config).num_hidden_layers
+    given: list[Any] = []
+    with fake_tensors(setup["head"]), torch.autocast("cpu", torch.bfloat16, enabled=setup["precision"] != "fp32"):
+        model = _model(config, setup, (_MANY, _MANY)).train()
+        lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == _MANY)
+        layer = next(lists)[_FEW]
+        layer.register_forward_pre_hook(lambda _, *arguments: given.append(arguments), with_kwargs=True)
+        for row_tokens, answer_tokens in lengths:
+            kept = []
+            for rows in _ROWS:
+                given.clear()
+                model(**inputs_of(setup["head"], rows, row_tokens, answer_tokens))
+                kept.append(kept_when_compiled(layer, given[0]))
+            of_layer = float(kept[1] - kept[0])
+            found.append({"kept": layers * of_layer, "largest_kept": of_layer})
+    return found
+
+
+def _forward(model: Any, setup: dict[str, Any], rows: int, lengths: tuple[int, int]) -> Bytes:
+    """Of a pass of training and one of evaluation."""
+    import torch
+
+    inputs = inputs_of(setup["head"], rows, *lengths)
+    if setup["packed"] and setup["device"] == "cpu":
+        # The mask that transformers makes of the positions of documents.
+        inputs["attention_mask"] = torch.ones(rows, 1, lengths[0], lengths[0], dtype=torch.bool)
+        inputs["position_ids"] = torch.arange(lengths[0]).expand(rows, -1)
+    made, evaluated = _made_counter(), _made_counter()
+    kept: dict[int, Any] = {}
+    weights = {_storage(weight)._cdata for weight in model.parameters()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = _storage(tensor)
+        if storage._cdata not in weights:
+            kept[storage._cdata] = storage  # held, so that no other takes its place
+        return tensor
+
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=setup["precision"] != "fp32")
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with hooks, made, autocast:
+        results = model.train()(**inputs)
+    del results
+    with torch.no_grad(), evaluated, autocast:
+        model.eval()(**inputs)
+    wide = sum(storage.nbytes() for key, storage in kept.items() if key in made.wide)
+    return {
+        "kept": sum(storage.nbytes() for storage in kept.values()),
+        "made": made.bytes,
+        "wide": sum(made.wide.values()) - wide,
+        "evaluated": evaluated.bytes,
+    }
 
 
 def _model(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int]) -> Any:
     import torch
-    from transformers import AutoConfig
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from tui_trainer.config.sections import TuningSection
-    from tui_trainer.models.heads import auto_class
     from tui_trainer.tuning import find_method
 
-    name = str(config.get("model_type"))
-    if name not in CONFIG_MAPPING:
-        sys.exit("transformers does not know the architecture")
-    fields = {key: value for key, value in config.items() if key not in ("auto_map", "model_type")}
-    cut: Any = AutoConfig.for_model(name, **fields)
+    cut = model_config(config)
     if layers != _WHOLE:
         _cut(cut, layers)
     attention = {"attn_implementation": "eager"} if setup["eager_attention"] else {}
-    dtype = getattr(torch, setup["weights"])
-    model: Any = auto_class(setup["head"]).from_config(cut, dtype=dtype, **attention)
-    if setup["device"] == "cuda" and model.config._attn_implementation == "sdpa":
-        for name in ("attention_probs_dropout_prob", "attention_dropout"):
-            if hasattr(cut, name):
-                setattr(cut, name, 0.0)
-        model = auto_class(setup["head"]).from_config(cut, dtype=dtype, **attention)
+    model = empty_model(cut, setup["head"], dtype=getattr(torch, setup["weights"]), **attention)
     tuning = TuningSection(
         # What layers compute beside weights in 4 bits is LoRA's.
         method="lora" if TUNING_METHODS[setup["method"]].in_four_bits else setup["method"],
@@ -180,8 +185,7 @@ def _model(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int
         lora_dropout=0.1 if setup["lora_dropout"] else 0.0,
         target_modules=",".join(setup["lora_targets"]) or "all-linear",
     )
-    method = find_method(tuning.method)
-    return method.apply(model, tuning, seed=0, autocast=setup["precision"] != "fp32").train()
+    return find_method(tuning.method).apply(model, tuning, seed=0, autocast=setup["precision"] != "fp32")
 
 
 def _cut(config: Any, layers: tuple[int, int]) -> None:
@@ -195,32 +199,46 @@ def _cut(config: Any, layers: tuple[int, int]) -> None:
             config.layer_types = (kinds * layers[0])[: layers[0]]
 
 
-def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
-    """What `Module.to` and its like do, for tensors without numbers: torch's own way exchanges their insides."""
-    from torch import nn
-
-    for part in module.modules() if recurse else (module,):
-        for name, weight in part._parameters.items():
-            if weight is not None and (changed := change(weight.detach())).dtype != weight.dtype:
-                part._parameters[name] = nn.Parameter(changed, requires_grad=weight.requires_grad)
-    return module
-
-
-def _inputs(setup: dict[str, Any], rows: int, row_tokens: int) -> dict[str, Tensor]:
-    """With packed documents, the mask that transformers makes of their positions on a CPU; with another head than a
-    causal one, that of the padding."""
+@contextmanager
+def _kernels_of(device: str) -> Iterator[None]:
+    """On a card dropout keeps a mask of one byte, on a CPU one as wide as the numbers; and its fused attention drops
+    scores by drawing them again, and has a gradient of its mask, for which a CPU computes step by step."""
+    if device == "cpu":
+        yield
+        return
     import torch
+    from torch.nn import functional
 
-    inputs = {"input_ids": torch.zeros(rows, row_tokens, dtype=torch.int64)}
-    if setup["packed"]:
-        inputs["attention_mask"] = torch.ones(rows, 1, row_tokens, row_tokens, dtype=torch.bool)
-        inputs["position_ids"] = torch.arange(row_tokens).expand(rows, -1)
-    if setup["head"] != "causal_lm":
-        inputs["attention_mask"] = torch.ones(rows, row_tokens, dtype=torch.int64)
-    if setup["head"] == "seq2seq_lm":
-        answer = max(setup["target_tokens"], 1)
-        inputs["decoder_input_ids"] = torch.zeros(rows, answer, dtype=torch.int64)
-    return inputs
+    class Dropout(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(torch.empty_like(x, dtype=torch.bool))
+            return torch.empty_like(x)
+
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+            rows, heads, tokens, _ = query.shape
+            # Laid out as the product behind it takes it.
+            found = query.new_empty((rows, tokens, heads, value.shape[-1])).transpose(1, 2)
+            sums = query.new_empty((rows, heads, tokens), dtype=torch.float32)
+            ctx.save_for_backward(query, key, value, mask, found, sums)
+            return found
+
+    def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        return Dropout.apply(x) if training and p else x
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *_: Any, **__: Any) -> Any:
+        given = (query, key, value)
+        if torch.is_autocast_enabled("cpu"):
+            given = (query.to(torch.bfloat16), key.to(torch.bfloat16), value.to(torch.bfloat16))
+        return Attention.apply(*given, attn_mask)
+
+    with (
+        patch.object(functional, "dropout", dropout),
+        patch.object(functional, "scaled_dot_product_attention", attention),
+    ):
+        yield
 
 
 def _storage(tensor: Tensor) -> Any:
@@ -252,7 +270,3 @@ def _made_counter() -> Any:
             return results
 
     return Made()
-
-
-if __name__ == "__main__":
-    answer_question(lambda question: count(**question))

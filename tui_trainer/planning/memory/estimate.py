@@ -1,8 +1,8 @@
 """Memory by part, before anything is loaded. Needs neither torch nor the weights; the parts are bytes, and are added.
 
-On a CPU they are what training adds to the resident memory of a process that has its libraries loaded (`memory_cpu`);
-on a GPU what torch allocates at the peak, its unusable pieces and the card's context (`memory_gpu`). Families without a
-formula are measured by `dry_run`. It does not know what data preparation needs, which is over by then.
+On a CPU they are what training adds to the resident memory of a process that has its libraries loaded (`cpu`); on a GPU
+what torch allocates at the peak, its unusable pieces and the card's context (`gpu`). What layers keep and make was
+counted by `dry_run`. It does not know what data preparation needs, which is over by then.
 """
 
 from collections.abc import Iterator
@@ -33,9 +33,8 @@ def memory_parts(
 ) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part. Without a setup: all weights in fp32 on a CPU.
 
-    A family of which `has_formula` is False is reckoned with what a dry run found (`TrainingSetup.counted`); without
-    it, as Llama's, which is an assumption that a plan has to state. `most_labels`: of a pass, 0 where all tokens have
-    one.
+    Layers are reckoned with what a dry run found (`TrainingSetup.counted`); without it by a general formula, which a
+    plan has to state. `most_labels`: of a pass, 0 where all tokens have one.
     """
     setup = setup or TrainingSetup()
     beside: tuple[MemoryPart, ...] = ()
@@ -65,13 +64,8 @@ def memory_parts(
 def _split(parts: tuple[MemoryPart, ...], shape: ModelShape, setup: TrainingSetup) -> Iterator[MemoryPart]:
     """Over processes on a CPU, and what each has whole for a time: the layer that computes and the next one, with the
     embedding and the head throughout."""
-    for part in parts:
-        if part.name in _SPLIT:
-            yield split_part(part, setup.shards)
-        else:
-            yield part
-    ends = shape.vocabulary * shape.hidden_size * (1 if shape.tied_embeddings else 2)
-    layer = max(0, shape.parameters - ends) // max(shape.layers + shape.decoder_layers, 1)
+    yield from (split_part(part, setup.shards) if part.name in _SPLIT else part for part in parts)
+    ends, layer = Static(shape, setup).end_numbers, Static(shape, setup).layer_numbers
     size = FLOAT if setup.precision == "fp32" else HALF
     # Their gradients are whole as well, until they are summed.
     found = size * (ends + 2 * layer) + FLOAT * (ends + layer) * (setup.method == "full")
@@ -79,5 +73,4 @@ def _split(parts: tuple[MemoryPart, ...], shape: ModelShape, setup: TrainingSetu
 
 
 def total_bytes(parts: tuple[MemoryPart, ...]) -> int:
-    """The peak."""
     return sum(part.bytes for part in parts)

@@ -19,7 +19,7 @@ from tui_trainer.planning.fit import row_tokens
 from tui_trainer.planning.memory.parts import FLOAT, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.memory.split import split_part
 from tui_trainer.planning.memory.zero import zero_on_host
-from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.planned import Planned, estimated
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import GIB, format_bytes
 
@@ -47,7 +47,7 @@ def host_memory(
         parts = tuple(part.model_copy(update={"bytes": processes * part.bytes}) for part in parts)
         reason += f", in each of {processes} processes"
     total = sum(part.bytes for part in parts)
-    return {"host_memory_parts": parts, "host_memory_bytes": Planned(value=total, exact=False, reason=reason)}
+    return {"host_memory_parts": parts, "host_memory_bytes": estimated(total, reason)}
 
 
 def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> list[Problem]:

@@ -14,8 +14,6 @@ FLOAT, HALF = 4, 2
 
 
 class MemoryPart(BaseModel):
-    """One line of the memory table."""
-
     model_config = ConfigDict(frozen=True)
 
     name: str
@@ -65,7 +63,6 @@ class Static:
 
     @property
     def trained(self) -> int:
-        """Trained parameters."""
         setup = self.setup
         return setup.trained_parameters or (self.shape.parameters if setup.method == "full" else self._adapters)
 
@@ -98,6 +95,17 @@ class Static:
         """Tokens that go into the first layers and come out of the last: behind an encoder those of answers as well."""
         answers = self.setup.target_tokens if self.shape.decoder_layers else 0
         return batch.tokens + batch.rows * answers
+
+    @property
+    def end_numbers(self) -> int:
+        """Of the embedding and the head."""
+        return self.shape.vocabulary * self.shape.hidden_size * (1 if self.shape.tied_embeddings else 2)
+
+    @property
+    def layer_numbers(self) -> int:
+        """The weights of one layer."""
+        layers = max(self.shape.layers + self.shape.decoder_layers, 1)
+        return max(0, self.shape.parameters - self.end_numbers) // layers
 
     def weights(self) -> MemoryPart:
         own = self.shape.parameters * self.weight_size
@@ -154,6 +162,13 @@ class Static:
     def sum_bytes(self) -> int:
         """Gradients between two passes: in fp32, whatever the weights are (`training/optimizer.py`)."""
         return FLOAT * self.trained
+
+    def loss(self, labels: int) -> MemoryPart:
+        """Logits, and what becomes of them."""
+        is_chunked = 0 < self.setup.loss_chunk_tokens < labels
+        formula = "logits of a chunk, gradients of the hidden states and of the head"
+        formula = formula if is_chunked else "12 bytes x labels x vocabulary"
+        return MemoryPart(name="head and loss", bytes=self.loss_bytes(labels), formula=formula)
 
     def loss_bytes(self, tokens: int) -> int:
         """Logits, their log-softmax and two gradients: 12 bytes for each token and word of the vocabulary, or class.

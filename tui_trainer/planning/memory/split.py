@@ -28,9 +28,7 @@ def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ..
     """
     at_loss, *in_layers, update = moments
     shape, trains = static.shape, static.setup.method == "full"
-    size = static.compute_size
-    ends = shape.vocabulary * shape.hidden_size * (1 if shape.tied_embeddings else 2)
-    layer = max(0, shape.parameters - ends) // max(shape.layers + shape.decoder_layers, 1)
+    size, ends, layer = static.compute_size, static.end_numbers, static.layer_numbers
     in_layer = size * (ends + 2 * layer)
     # Of the head, and of the layer as they are made and as they are summed.
     in_layer += trains * (size * shape.vocabulary * shape.hidden_size + (size + FLOAT) * layer)

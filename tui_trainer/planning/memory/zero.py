@@ -44,10 +44,7 @@ def zero_moment(static: Static, moment: Moment) -> Moment:
     found = (*others, MemoryPart(name="gradients", bytes=sums + made, formula=formula))
     if setup.zero_stage == 2:
         return found
-    shape = static.shape
-    embedding = shape.vocabulary * shape.hidden_size
-    ends = embedding * (1 if shape.tied_embeddings else 2)
-    layer = max(0, shape.parameters - ends) // max(shape.layers + shape.decoder_layers, 1)
+    embedding, layer = static.shape.vocabulary * static.shape.hidden_size, static.layer_numbers
     whole = static.weight_size * (layer + max(layer, embedding))
     return (*found, MemoryPart(name="gathered", bytes=whole, formula="two layers, or the embedding and a layer"))
 

@@ -35,7 +35,7 @@ from tui_trainer.tasks.parts.start import (
 from tui_trainer.units import MIB
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 # From where on a table gets a process a core: a tokenizer and what it imports take 3 s to begin and 300 MB in each.
 _LARGE_BYTES, _MOST_PROCESSES = 64 * MIB, 8
@@ -58,7 +58,7 @@ class LearnsFromData:
         self,
         config: Config,
         path: str,
-        tokenizer: "PreTrainedTokenizerBase",
+        tokenizer: "Tokenizer",
         model_config: Mapping[str, Any],
         folder: Path,
         progress: Progress,
@@ -196,7 +196,7 @@ class TableReader(Reader):
         self.max_length = config.data.max_length
         self.learns = trains_tokenizer(config)
         self._head, self._specials = head, specials
-        self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._tokenizer: Tokenizer | None = None
         self.knows = False
         """Whether tokens and labels are those of a trained model."""
 

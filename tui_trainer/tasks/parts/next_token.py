@@ -15,7 +15,7 @@ from tui_trainer.models.writing import Sampling, continued, most_tokens, pad_tok
 from tui_trainer.tasks.contract import InputRow, Objective, Scorer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.data.preparing.token_rows import TokenRow
@@ -44,7 +44,7 @@ class LearnsNextToken:
         return None
 
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
     ) -> tuple[str, str]:
         """The beginning of a text, continued."""
         # A row has one token more than the model may have places.
@@ -54,12 +54,7 @@ class LearnsNextToken:
         return continued(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
     def encode_inputs(
-        self,
-        config: Config,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        contents: Sequence[Any],
-        sampling: Sampling,
+        self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
         """Of a text that leaves too little room for what is written behind it, the end counts."""
         most = most_tokens(model, tokenizer) - _new_tokens(model, tokenizer, sampling)
@@ -69,17 +64,12 @@ class LearnsNextToken:
             for content, ids in zip(contents, self.prompt_ids(tokenizer, contents), strict=True)
         ]
 
-    def prompt_ids(self, tokenizer: PreTrainedTokenizerBase, contents: Sequence[Any]) -> list[list[int]]:
+    def prompt_ids(self, tokenizer: Tokenizer, contents: Sequence[Any]) -> list[list[int]]:
         """What the model goes on with, whole."""
         return token_ids(tokenizer, [text for (text,) in contents])
 
     def predict(
-        self,
-        config: Config,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        rows: Sequence[InputRow],
-        sampling: Sampling,
+        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
         """The text that follows, or answers."""
         fitting = replace(sampling, max_new_tokens=_new_tokens(model, tokenizer, sampling))

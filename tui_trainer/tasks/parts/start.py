@@ -26,7 +26,8 @@ from tui_trainer.tasks.parts.inputs import TextInputs
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.data.preparing.token_rows import TokenRow
@@ -81,7 +82,7 @@ class StartsFromModel:
             return ""
         return fingerprint(model_of(config, self.head), with_weights=not trains_tokenizer(config))
 
-    def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
+    def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         if not trains_tokenizer(config):
             return own_tokenizer(config, self.head)
         return made_tokenizer(data.tokenizer_path, config, self.specials)
@@ -90,7 +91,7 @@ class StartsFromModel:
         self,
         config: Config,
         data: PreparedData,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Tokenizer,
         dtype: torch.dtype,
         device: torch.device,
         tell: Tell,
@@ -118,20 +119,18 @@ class StartsFromModel:
         self.set_generation(config, made, tokenizer)
         return made
 
-    def set_generation(self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
         """How a new model begins and ends what it writes."""
 
     def answer_scores(
-        self, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TokenRow]
+        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
     ) -> Mapping[str, float]:
         return {}
 
-    def input_reader(self, config: Config, tokenizer: PreTrainedTokenizerBase) -> InputReader:
+    def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return TextInputs(config.data)
 
-    def answer(
-        self: Task, config: Config, model: Any, tokenizer: PreTrainedTokenizerBase, text: str, sampling: Sampling
-    ) -> str:
+    def answer(self: Task, config: Config, model: Any, tokenizer: Tokenizer, text: str, sampling: Sampling) -> str:
         asked = self.input_reader(config, tokenizer).of_text(text)
         rows = self.encode_inputs(config, model, tokenizer, [asked], sampling)
         return self.prediction_words(self.predict(config, model, tokenizer, rows, sampling)[0])
@@ -146,14 +145,14 @@ def trains_tokenizer(config: Config) -> bool:
     return config.model.init == "scratch" or config.task.type == "char_lm"
 
 
-def own_tokenizer(config: Config, head: Head) -> PreTrainedTokenizerBase:
+def own_tokenizer(config: Config, head: Head) -> Tokenizer:
     """The tokenizer that comes with the model, which marks texts with the languages of the settings."""
     tokenizer = load_tokenizer(require_folder(model_of(config, head)), config.model.trust_remote_code)
     set_languages(config, tokenizer)
     return tokenizer
 
 
-def made_tokenizer(path: Path, config: Config, special: Specials) -> PreTrainedTokenizerBase:
+def made_tokenizer(path: Path, config: Config, special: Specials) -> Tokenizer:
     """The tokenizer that was trained on the data."""
     return tokenizer_of_file(path, config.data.max_length, dict(special.named), tells_pairs=special.tells_pairs)
 

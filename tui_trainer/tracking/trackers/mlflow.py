@@ -1,7 +1,5 @@
 """MLflow: to the server that MLFLOW_TRACKING_URI names, else into a database beside the runs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """TensorBoard: event files in the run folder; `tensorboard --logdir runs` shows all runs of a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

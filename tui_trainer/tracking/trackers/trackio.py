@@ -1,7 +1,5 @@
 """Trackio: a database of this user, that `trackio show` shows; TRACKIO_SPACE_ID sends it to a Space."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Weights & Biases: online where somebody is logged in and it answers, else in the run folder until it is sent."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import suppress

@@ -10,8 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.spans import Line, Span
+from tui_trainer.ui.spans import Glyphs, Line, Span
 
 FIRST_DOMAIN_STEPS: Final = 32
 LABEL_CELLS: Final = 7
@@ -93,15 +92,19 @@ def ticks(bounds: Bounds, most: int) -> list[Tick]:
 
 def log_ticks(bounds: Bounds, most: int) -> list[Tick]:
     """1-2-5 of each power of ten, or only powers of ten where those are too many; nice values on a short range."""
+
+    def short(value: float) -> str:
+        return labels([value], 10.0 ** math.floor(math.log10(value)))[0]
+
     low, high = 10.0**bounds.low, 10.0**bounds.high
     powers = range(math.floor(bounds.low), math.ceil(bounds.high) + 1)
     for factors in ((1, 2, 5), (1,)):
         values = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
         if 2 <= len(values) <= most:
-            return [Tick(math.log10(value), _short(value)) for value in values]
+            return [Tick(math.log10(value), short(value)) for value in values]
     if high / low > 100:
         every = math.ceil(len(powers) / most)
-        return [Tick(power, _short(10.0**power)) for power in powers[::every] if bounds.low <= power <= bounds.high]
+        return [Tick(power, short(10.0**power)) for power in powers[::every] if bounds.low <= power <= bounds.high]
     return [Tick(math.log10(tick.at), tick.label) for tick in ticks(Bounds(low, high), most) if tick.at > 0]
 
 
@@ -115,10 +118,6 @@ def labels(values: Sequence[float], step: float) -> list[str]:
     unit, size = next((pair for pair in units if largest >= 10 * pair[1]), ("", 1.0))
     decimals = min(max(0, -math.floor(math.log10(step / size) + _NEARLY)), 5)
     return [f"{value / size:.{decimals}f}{unit}" for value in values]
-
-
-def _short(value: float) -> str:
-    return labels([value], 10.0 ** math.floor(math.log10(value)))[0]
 
 
 def row_of(value: float, bounds: Bounds, rows: int) -> int:

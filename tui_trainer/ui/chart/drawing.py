@@ -1,4 +1,4 @@
-"""A chart of one metric over the steps of a run, as lines of text.
+"""A chart of one metric over the steps of a run, as lines of text, and as a widget.
 
 Columns that are drawn do not move while steps are added: the x axis doubles when it is full, and the y axis changes
 only when the values leave it or use little of it. numpy is loaded by the first draw.
@@ -9,23 +9,26 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from textual.events import MouseDown, MouseMove, MouseScrollDown, MouseScrollUp, MouseUp
+from textual.reactive import reactive
 
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.chart.axes import GUTTER, Bounds, domain_steps, settle, window, with_y_axis, x_axis
-from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.spans import Line, fit, title_rule, width_of
+from tui_trainer.ui.spans import Glyphs, Line, fit, title_rule, width_of
+from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tui_trainer.ui.chart.series import Series
+    from tui_trainer.ui.chart.raster import Series
 
 SMOOTHINGS: Final = (0.9, 0.98, 0.0, 0.6)
 MOST_HALVINGS: Final = 12
@@ -33,6 +36,8 @@ _SMALLEST = (GUTTER + 10, 3)
 _TICKS_TALL: Final = 5
 # A chart lower than this has its x labels within the axis.
 _LABELS_FROM: Final = 11
+_TAIL_HALVINGS = 2
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,7 @@ class ChartDrawing:
     def _take(self, state: RunState, view: ChartView) -> Series:
         import numpy as np
 
-        from tui_trainer.ui.chart.series import Series
+        from tui_trainer.ui.chart.raster import Series
 
         before, metric = self._view, METRICS[view.metric]
         if before is None or (before.metric, before.smoothing) != (view.metric, view.smoothing):
@@ -160,8 +165,6 @@ class ChartDrawing:
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """What one picture shows: the steps of the window `shown`."""
-
     state: RunState
     view: ChartView
     series: Series
@@ -243,7 +246,6 @@ class _Picture:
         return line
 
     def _legend(self, bounds: Bounds | None) -> Line:
-        """The metric, the marks that are drawn, and how many values lie below and above the edges."""
         glyphs, smoothing = self.glyphs, self.series.smoothing
         line: Line = [(self.view.metric, "title")]
         if smoothing:
@@ -257,3 +259,85 @@ class _Picture:
             line += [(f"  {glyphs.above} {above} above", "chart_raw")] if above else []
             line += [(f"  {glyphs.below} {below} below", "chart_raw")] if below else []
         return line
+
+
+_ALL = ChartView()
+
+
+def _next(choices: Sequence[T], present: T) -> T:
+    return choices[(choices.index(present) + 1) % len(choices)]
+
+
+class LossChart(Pane):
+    """Draws the run that `state` gives, as `view` says; a `view` that changes is drawn at once."""
+
+    DEFAULT_CSS = "LossChart { height: 1fr; min-height: 4; }"
+    ALLOW_SELECT = False
+
+    view: reactive[ChartView] = reactive(_ALL, repaint=False, init=False)
+
+    def __init__(
+        self, state: Callable[[], RunState], view: ChartView = _ALL, *, id: str | None = None, disabled: bool = False
+    ) -> None:
+        super().__init__(lambda w, h: self._drawing.draw(state(), self.view, w, h, self.glyphs), id=id)
+        self.disabled = disabled
+        self._state, self._drawing = state, ChartDrawing()
+        self.set_reactive(LossChart.view, view)
+
+    def forget(self) -> None:
+        """Another run: it is drawn as nothing was before, with what was chosen about the marks."""
+        self._drawing = ChartDrawing()
+        self.set_reactive(LossChart.view, replace(self.view, halvings=0, cross_step=None, log=False))
+
+    def watch_view(self) -> None:
+        self.redraw()
+
+    def next_smoothing(self) -> None:
+        self.view = replace(self.view, smoothing=_next(SMOOTHINGS, self.view.smoothing))
+
+    def next_metric(self) -> None:
+        self.view = replace(self.view, metric=_next(list(METRICS), self.view.metric), log=False)
+
+    def toggle_log(self) -> str:
+        """Linear or logarithmic y. Returns why not when no value is above zero, else nothing."""
+        metric = self.view.metric
+        if not self.view.log and not (METRICS[metric].values(self._state()) > 0).any():
+            return f"a logarithmic axis needs values above zero, and {metric} has none"
+        self.view = replace(self.view, log=not self.view.log)
+        return ""
+
+    def zoom(self, halvings: int) -> None:
+        self.view = replace(self.view, halvings=min(max(self.view.halvings + halvings, 0), MOST_HALVINGS))
+
+    def toggle_tail(self) -> None:
+        self.view = replace(self.view, halvings=0 if self.view.halvings else _TAIL_HALVINGS, cross_step=None)
+
+    def move_cross(self, columns: int) -> None:
+        """Move the crosshair; the first move shows it at the last step."""
+        self.view = replace(self.view, cross_step=self._drawing.moved_cross(self.view.cross_step, columns))
+
+    def clear_cross(self) -> None:
+        self.view = replace(self.view, cross_step=None)
+
+    def on_mouse_down(self, event: MouseDown) -> None:
+        self.capture_mouse()
+        self._read_at(event.x)
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        if self.app.mouse_captured is self:
+            self._read_at(event.x)
+
+    def on_mouse_up(self, event: MouseUp) -> None:
+        self.release_mouse()
+
+    def _read_at(self, x: int) -> None:
+        if not self.view.compact:
+            self.view = replace(self.view, cross_step=self._drawing.step_at(x))
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        event.stop()
+        self.zoom(1)
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        event.stop()
+        self.zoom(-1)

@@ -1,38 +1,165 @@
 """3 Checklist: is it ready, and is it fast? Fixes are applied to the config, and undone, with one key."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Final
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 
-from tui_trainer.checklist.contract import ALL, Finding
-from tui_trainer.checklist.guides import GUIDES
+from tui_trainer.checklist.contract import ALL, STATUSES, Finding, Status
+from tui_trainer.checklist.guides import GUIDES, of_guide
+from tui_trainer.checklist.run import counts
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.planning.deadline_ways import way_line
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.processes import BESIDE_A_RUN
-from tui_trainer.ui.screens.checklist_view import ChecklistModel, counts_line, finding_lines, finding_row
-from tui_trainer.ui.spans import Line, labelled
-from tui_trainer.ui.widgets.line_list import LineList
-from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.widgets.scroller import Scroller
-from tui_trainer.ui.widgets.section import Area, Section
+from tui_trainer.ui.spans import Glyphs, Line, Role, beside, fit, labelled, pad, paragraph, width_of
+from tui_trainer.ui.widgets.lists import LineList
+from tui_trainer.ui.widgets.pane import Area, Pane, Scroller, Section
 from tui_trainer.ui.workbench import Workbench
 
+_LABEL_COLUMNS: Final = 7
+_ROLES: Final[dict[Status, Role]] = {"pass": "good", "warn": "warn", "fail": "bad", "error": "bad", "n/a": "dim"}
+_COUNTED: Final[tuple[Status, ...]] = ("pass", "warn", "fail", "n/a", "error")
+_LEAST_EVIDENCE: Final = 12
 _WAYS = 70
+
+
+@dataclass
+class ChecklistModel:
+    """What is listed, by name of the check. The worst come first, as of `sort`: a fix does not move its line away."""
+
+    findings: list[Finding] = field(default_factory=list)
+    chosen: str = ""
+    open_only: bool = False
+    guide: str = ""
+    """The letter of a guide: only what is on its list; empty: all."""
+    title_cells: int = 0
+    _order: dict[str, int] = field(default_factory=dict)
+
+    def replace(self, findings: Iterable[Finding]) -> None:
+        self.findings = list(findings)
+        self.title_cells = max((cell_len(finding.title) for finding in self.findings), default=0)
+        if any(finding.name not in self._order for finding in self.findings):
+            self.sort()
+        self.findings.sort(key=lambda finding: self._order[finding.name])
+
+    def sort(self) -> None:
+        """The worst first and chosen, what does not apply last; within a status in the order of the checks."""
+        self.findings.sort(key=lambda finding: (STATUSES.index(finding.status), finding.check.order))
+        self._order = {finding.name: place for place, finding in enumerate(self.findings)}
+        self.chosen = self.findings[0].name if self.findings else ""
+
+    def move(self, lines: int) -> None:
+        if visible := self.visible:
+            self.chosen = visible[min(max(self.cursor + lines, 0), len(visible) - 1)].name
+
+    @property
+    def visible(self) -> list[Finding]:
+        listed = of_guide(self.findings, self.guide) if self.guide else self.findings
+        return [finding for finding in listed if finding.is_open or not self.open_only]
+
+    def next_guide(self) -> None:
+        names = ["", *GUIDES]
+        self.guide = names[(names.index(self.guide) + 1) % len(names)]
+        self.chosen = self.visible[0].name if self.visible else self.chosen
+
+    @property
+    def selected(self) -> Finding | None:
+        visible = self.visible
+        return visible[self.cursor] if visible else None
+
+    @property
+    def cursor(self) -> int:
+        """The place of the chosen check; of the one that took its place when it is not listed any more."""
+        visible = [finding.name for finding in self.visible]
+        if self.chosen in visible:
+            return visible.index(self.chosen)
+        before = self._order.get(self.chosen, 0)
+        places = [place for place, one in enumerate(self.visible) if self._order[one.name] >= before]
+        return places[0] if places else max(len(self.visible) - 1, 0)
+
+
+def counts_line(model: ChecklistModel, first: int, rows: int, width: int, glyphs: Glyphs) -> Line:
+    found, listed = counts(model.findings), len(model.visible)
+    line: Line = []
+    for status in _COUNTED:
+        if status == "error" and not found[status]:
+            continue
+        role: Role = _ROLES[status] if found[status] else "dim"
+        line += [(f" {found[status]:>2}", role), (f" {status} ", "dim" if status == "n/a" else "text")]
+    words = f"guide {model.guide}  " if model.guide else ""
+    words += "only open  " if model.open_only else ""
+    if not listed:
+        words = "nothing is open: press o for all checks " if model.findings else "looking ... "
+    elif listed > rows:
+        words += f"{first + 1}-{min(first + rows, listed)} of {listed} "
+    return beside(fit(line, max(width - cell_len(words), 0), glyphs.ellipsis), [(words, "dim")], width)
+
+
+def finding_row(finding: Finding, is_chosen: bool, titles: int, width: int, glyphs: Glyphs) -> Line:
+    faint: Role = "dim" if finding.status == "n/a" else "text"
+    title: Role = "cursor" if is_chosen else faint
+    mark = pad(_mark(finding.status, glyphs), 2)
+    line: Line = [
+        (f"{glyphs.pointer if is_chosen else ' '} ", "accent"),
+        (mark, _ROLES[finding.status]),
+        (f" {finding.title:<{titles}}", title),
+    ]
+    fix: Line = [(" fix ", "accent")] if finding.fix else [("     ", "text")]
+    room = width - width_of(line) - width_of(fix)
+    if room < _LEAST_EVIDENCE:
+        return fit(line, width, glyphs.ellipsis)
+    evidence: Line = [(f"  {one_line(finding.verdict.evidence)}", "dim")]
+    return [*line, *fit(evidence, room, glyphs.ellipsis), *fix]
+
+
+def _mark(status: Status, glyphs: Glyphs) -> str:
+    signs: dict[Status, str] = {"pass": glyphs.good, "warn": glyphs.warn, "fail": glyphs.bad, "n/a": glyphs.none}
+    return signs.get(status, "?")
+
+
+def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
+    check, verdict = finding.check, finding.verdict
+    sign = "" if _mark(finding.status, glyphs) == "ok" else f"{_mark(finding.status, glyphs)} "
+    status: Line = [(f"{sign}{finding.status}", _ROLES[finding.status])]
+    title = fit([(finding.title, "bold")], max(width - width_of(status), 0), glyphs.ellipsis)
+    lines: list[Line] = [beside(title, status, width)]
+    lines += paragraph(one_line(verdict.evidence), width)
+    for change in finding.changes if not verdict.ways else ():
+        words = f"{change.key}: {one_line(json.dumps(change.old))} {glyphs.arrow} {one_line(json.dumps(change.new))}"
+        lines += labelled("fix", words, _LABEL_COLUMNS, width, "accent")
+    for number, way in enumerate(verdict.ways, 1):
+        lines += labelled(f"way {number}", one_line(way_line(way)), _LABEL_COLUMNS, width, "accent")
+    if verdict.advice:
+        lines += labelled("do", one_line(verdict.advice), _LABEL_COLUMNS, width)
+    if check.claim or finding.alternative:
+        claim = f"; the guides claim: {check.claim}" if check.claim else ""
+        lines += labelled("gain", f"{finding.gain_words}{claim}", _LABEL_COLUMNS, width)
+    lines += labelled("why", check.why, _LABEL_COLUMNS, width)
+    lines += labelled("guides", ", ".join(check.guides) or "none: a check of our own", _LABEL_COLUMNS, width, "dim")
+    for place, detail in enumerate(verdict.details):
+        lines += labelled("" if place else "more", one_line(detail), _LABEL_COLUMNS, width, "dim")
+    return lines
 
 
 class ChecklistPage(ListPage):
     place = "checklist"
     BINDINGS = bindings("checklist")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]  # noqa: RUF012
+    ACTS: ClassVar[dict[str, Callable[["ChecklistPage"], object]]] = {
+        "measure_all": lambda page: page.measure(ALL),
+        "cancel": lambda page: page.bench.measuring.cancel(),
+    }
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self.model = ChecklistModel()
+        self.model: ChecklistModel = ChecklistModel()
         self.model.replace(bench.findings)
         self._listed: list[Finding] = []
         self._list = LineList(self._row, lambda: (len(self._listed), self.model.cursor))
@@ -116,7 +243,6 @@ class ChecklistPage(ListPage):
 
     @property
     def _chosen_fix(self) -> Finding | None:
-        """The chosen finding, where a key mends it."""
         chosen = self.model.selected
         return chosen if chosen and chosen.fix and chosen.is_open else None
 
@@ -127,7 +253,6 @@ class ChecklistPage(ListPage):
             )
 
     def action_apply(self) -> None:
-        """The fix of the chosen check goes into the config; where there are several, one of them."""
         chosen = self._chosen_fix
         if chosen is None:
             return
@@ -151,7 +276,6 @@ class ChecklistPage(ListPage):
         self.bench.tell(str(problems[0]) if problems else done, "bad" if problems else "good")
 
     def action_apply_all(self) -> None:
-        """Every fix, each seen in the light of those before it, as one change."""
         document = self.bench.document
         if document is None or document.loaded is None:
             return
@@ -186,17 +310,11 @@ class ChecklistPage(ListPage):
 
     def action_measure(self) -> None:
         if chosen := self.model.selected:
-            self._measure(chosen.name)
+            self.measure(chosen.name)
 
-    def action_measure_all(self) -> None:
-        self._measure(ALL)
-
-    def _measure(self, name: str) -> None:
+    def measure(self, name: str) -> None:
         if reason := self.bench.measuring.start(name):
             self.bench.tell(reason, "bad")
-
-    def action_cancel(self) -> None:
-        self.bench.measuring.cancel()
 
     def action_open_only(self) -> None:
         self.model.open_only = not self.model.open_only

@@ -1,7 +1,8 @@
 """2 Config: every setting in one table, edited in place, with a plan that follows each change."""
 
 from collections.abc import Callable, Iterable
-from functools import cached_property, partial, partialmethod
+from functools import cached_property, partial
+from typing import ClassVar
 
 from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
@@ -12,17 +13,22 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import task_names
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.own_process_dialog import RehearsalDialog, TuneDialog, offer
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
-from tui_trainer.ui.previewing import PreviewDialog
 from tui_trainer.ui.screens import config_files as files
+from tui_trainer.ui.screens.config_dialogs import (
+    PreviewDialog,
+    RecipeChooser,
+    RecipeDialog,
+    RehearsalDialog,
+    TuneDialog,
+    offer,
+)
 from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells
-from tui_trainer.ui.screens.config_recipes import RecipeChooser, RecipeDialog
 from tui_trainer.ui.screens.config_view import ConfigPanes
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.widgets.fields import ChoiceField, LineField
+from tui_trainer.ui.widgets.lists import SettingsTable
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.widgets.settings_table import SettingsTable
 from tui_trainer.ui.workbench import Workbench
 
 
@@ -31,11 +37,26 @@ class ConfigPage(ListPage):
     AUTO_FOCUS = ""
     BINDINGS = bindings("config")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-widest")]  # noqa: RUF012
+    ACTS: ClassVar[dict[str, Callable[["ConfigPage"], object]]] = {
+        "previous_group": lambda page: page.table.move_group(-1),
+        "next_group": lambda page: page.table.move_group(1),
+        "toggle": lambda page: page.change("toggle"),
+        "reset": lambda page: page.change("reset"),
+        "less": lambda page: page.change("bump", -1),
+        "more": lambda page: page.change("bump", 1),
+        "undo": lambda page: page.bench.note_change(page.model.document.undo()),
+        "redo": lambda page: page.bench.note_change(page.model.document.redo()),
+        "reset_all": lambda page: page.bench.note_change(page.model.reset_all()),
+        "rehearse": lambda page: offer(RehearsalDialog(page.bench), page.bench),
+        "tune": lambda page: offer(TuneDialog(page.bench), page.bench),
+        "save": lambda page: files.save(page.bench, page.model.document),
+        "save_as": lambda page: files.save_as(page.bench, page.model.document),
+    }
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
         self.editor: Editor | None = None
-        self.table = SettingsTable()
+        self.table: SettingsTable = SettingsTable()
         self.head = Horizontal(id="head")
         self.filter_field, self.value_field = LineField(id="filter"), LineField(classes="field")
         self.choice_field = ChoiceField(self._choice, self._jump, classes="field")
@@ -44,7 +65,6 @@ class ConfigPage(ListPage):
 
     @cached_property
     def model(self) -> ConfigModel:
-        """From the time on when the config was read; there is no action of this page before."""
         assert self.bench.document is not None
         self.table.name_cells = name_cells()
         data_sets = [*(f"sample:{name}" for name in samples()), *names_in_the_cache()]
@@ -59,10 +79,13 @@ class ConfigPage(ListPage):
         def pane(name: str) -> Pane:
             return Pane(partial(self._draw, name), id=name.replace("_", "-"))
 
+        def divider(_: int, height: int) -> list[Line]:
+            return [[(f" {self.bench.glyphs.vertical} ", "rule")]] * height
+
         yield pane("summary")
         with Container(id="columns"):
             yield pane("groups")
-            yield Pane(self._divider, id="left-divider", classes="divider")
+            yield Pane(divider, id="left-divider", classes="divider")
             with Vertical(id="settings"):
                 with self.head:
                     yield Pane(lambda *_: [[("/ ", "accent")]], id="slash")
@@ -71,7 +94,7 @@ class ConfigPage(ListPage):
                 with self.table:
                     yield self.value_field
                     yield self.choice_field
-            yield Pane(self._divider, classes="divider")
+            yield Pane(divider, classes="divider")
             with Vertical(id="about"):
                 yield pane("details")
                 yield pane("plan_column")
@@ -85,9 +108,6 @@ class ConfigPage(ListPage):
         if self.bench.document:
             return list(getattr(self.panes, name)(width, height))
         return [[("  reading the settings ...", "dim")]] if name == "summary" else []
-
-    def _divider(self, _: int, height: int) -> list[Line]:
-        return [[(f" {self.bench.glyphs.vertical} ", "rule")]] * height
 
     def _choice(self, width: int, _: int) -> list[Line]:
         return [[(pad(self.editor.text if self.editor else "", width), "edit")]]
@@ -106,13 +126,10 @@ class ConfigPage(ListPage):
 
     @property
     def key(self) -> str:
-        """Of the setting under the cursor; empty without one."""
         return self.table.key if self.table.rows else ""
 
     def by_clock(self, width: int) -> object:
         return self.panes.by_clock(width) if self.bench.document else ()
-
-    # ------------------------------------------------------------- typing
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:
@@ -176,7 +193,6 @@ class ConfigPage(ListPage):
         self.bench.app.draw()
 
     def _close(self) -> None:
-        """No field has the focus, and none is open but a filter that has found something."""
         self.editor = None
         self.table.lay(None)
         self.set_focus(None)
@@ -190,8 +206,6 @@ class ConfigPage(ListPage):
             if event.is_double:
                 self.action_edit()
         self.bench.app.draw()
-
-    # ------------------------------------------------------------- actions
 
     def refusal(self, action: Action) -> str:
         document = self.bench.document
@@ -213,12 +227,6 @@ class ConfigPage(ListPage):
     def page_lines(self) -> int:
         return max(self.table.size.height - 1, 1)
 
-    def action_previous_group(self) -> None:
-        self.table.move_group(-1)
-
-    def action_next_group(self) -> None:
-        self.table.move_group(1)
-
     def action_edit(self) -> None:
         """Open the editor in the row. The recipe has a list, true and false just change."""
         if not self.key:
@@ -227,7 +235,7 @@ class ConfigPage(ListPage):
         if editor.setting.completes == "recipe":
             self.action_recipe()
         elif editor.setting.kinds == (bool,) and not editor.setting.choices:
-            self.action_toggle()
+            self.change("toggle")
         else:
             self.editor = editor
             self.value_field.put(editor.text)
@@ -235,34 +243,19 @@ class ConfigPage(ListPage):
             self.table.lay(field)
             self.set_focus(field, scroll_visible=False)
 
-    def _change(self, how: str, *steps: int) -> None:
+    def change(self, how: str, *steps: int) -> None:
         if self.key:
             self.bench.note_change(getattr(self.model, how)(self.key, *steps))
 
-    def action_toggle(self) -> None:  # type: ignore[override]  # Textual has an action of this name
-        self._change("toggle")
-
-    action_reset = partialmethod(_change, "reset")
-    action_less, action_more = partialmethod(_change, "bump", -1), partialmethod(_change, "bump", 1)
-
-    def action_undo(self) -> None:
-        self.bench.note_change(self.model.document.undo())
-
-    def action_redo(self) -> None:
-        self.bench.note_change(self.model.document.redo())
-
-    def action_reset_all(self) -> None:
-        self.bench.note_change(self.model.reset_all())
-
     def action_recipe(self) -> None:
+        def take(chooser: RecipeChooser) -> None:
+            problem = chooser.document.choose_recipe(chooser.recipe.name, keep_own=chooser.keep_own)
+            self.bench.note_change(str(problem) if problem else f"recipe {chooser.recipe.name}")
+
         try:
-            self.bench.app.open(RecipeDialog(RecipeChooser(self.model.document), self._take_recipe))
+            self.bench.app.open(RecipeDialog(RecipeChooser(self.model.document), take))
         except ConfigError as error:
             self.bench.tell(str(error.problems[0]), "bad")
-
-    def _take_recipe(self, chooser: RecipeChooser) -> None:
-        problem = self.model.document.choose_recipe(chooser.recipe.name, keep_own=chooser.keep_own)
-        self.bench.note_change(str(problem) if problem else f"recipe {chooser.recipe.name}")
 
     def action_filter(self) -> None:
         self.action_clear()
@@ -298,18 +291,6 @@ class ConfigPage(ListPage):
             text = self.model.copied_text(self.key)
             self.app.copy_to_clipboard(text)
             self.bench.tell(f"copied, if your terminal allows it: {one_line(text)}")
-
-    def action_rehearse(self) -> None:
-        offer(RehearsalDialog(self.bench), self.bench)
-
-    def action_tune(self) -> None:
-        offer(TuneDialog(self.bench), self.bench)
-
-    def action_save(self) -> None:
-        files.save(self.bench, self.model.document)
-
-    def action_save_as(self) -> None:
-        files.save_as(self.bench, self.model.document)
 
     def action_editor(self) -> None:
         self._refused_text = files.edit(self.app, self.bench, self.model.document, self._refused_text)

@@ -48,10 +48,19 @@ def save_as(bench: Workbench, document: Document) -> None:
 
 def _write(bench: Workbench, document: Document, path: Path, *, force: bool = False) -> str:
     """Empty when it was written or a question is on the screen, else why not."""
+
+    def load_again() -> None:
+        document.reload()
+        bench.note_change("loaded again; your unsaved edits lie on top")
+
     try:
         write_config(document, path, force=force)
     except OverwriteError as error:
-        _ask_to_overwrite(bench, document, path, error)
+        rows = textwrap.wrap(one_line(str(error.problems[0])), 70)
+        answers: list[Answer] = [("o", "overwrite it", lambda: _write(bench, document, path, force=True))]
+        if path == document.file:
+            answers.append(("l", "load it, keep my edits", load_again))
+        bench.app.open_next(ChoiceDialog("Overwrite?", rows, answers))
         return ""
     except ConfigError as error:
         bench.tell(str(error.problems[0]), "bad")
@@ -60,18 +69,6 @@ def _write(bench: Workbench, document: Document, path: Path, *, force: bool = Fa
     discard_draft(document)
     bench.note_change(f"saved in {path}", "good")
     return ""
-
-
-def _ask_to_overwrite(bench: Workbench, document: Document, path: Path, error: OverwriteError) -> None:
-    def load_again() -> None:
-        document.reload()
-        bench.note_change("loaded again; your unsaved edits lie on top")
-
-    rows = textwrap.wrap(one_line(str(error.problems[0])), 70)
-    answers: list[Answer] = [("o", "overwrite it", lambda: _write(bench, document, path, force=True))]
-    if path == document.file:
-        answers.append(("l", "load it, keep my edits", load_again))
-    bench.app.open_next(ChoiceDialog("Overwrite?", rows, answers))
 
 
 def edit(app: App[Any], bench: Workbench, document: Document, refused_text: str) -> str:

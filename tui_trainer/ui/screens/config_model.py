@@ -18,7 +18,7 @@ from tui_trainer.config.groups import groups
 from tui_trainer.config.load import all_settings
 from tui_trainer.errors import Problem
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.widgets.settings_table import Row
+from tui_trainer.ui.widgets.lists import Row
 
 # Letters in order, anywhere: shown only where nothing fits better.
 LOOSE = 1000
@@ -26,7 +26,6 @@ LOOSE = 1000
 
 @cache
 def name_cells() -> int:
-    """Of the longest name of all settings."""
     return max(len(setting.name) for _, _, settings in groups() for setting in settings)
 
 
@@ -62,7 +61,6 @@ class Editor:
         return editor
 
     def typed(self, text: str) -> None:
-        """Another text: what it can be completed to, and what is wrong where that is nothing."""
         self.text, self.chosen = text, -1
         self.options = tuple(completions(self.setting, text, names=self.names))
         value = parse(self.setting, text)
@@ -117,7 +115,6 @@ class ConfigModel:
 
     @property
     def count(self) -> str:
-        """How many settings are shown: `63 of 97`."""
         return f"{sum(bool(row.key) for row in self.rows)} of {sum(len(settings) for _, _, settings in groups())}"
 
     def _wanted(self) -> frozenset[str]:
@@ -134,7 +131,6 @@ class ConfigModel:
         )
 
     def reveal(self, key: str) -> None:
-        """Out of any filter that hides this setting."""
         if not any(row.key == key for row in self.rows):
             self.filter, self.only_changed, self.show_advanced = "", False, True
 
@@ -149,8 +145,6 @@ class ConfigModel:
             return "", elsewhere[0] if elsewhere else "no problems"
         return (further or troubled)[0], elsewhere[0] if elsewhere and not further else ""
 
-    # Changes
-
     def edit(self, key: str) -> Editor:
         return Editor.open(all_settings()[key], self.document.value(key), self.names.get(key, ()))
 
@@ -164,7 +158,6 @@ class ConfigModel:
         return problem is None
 
     def bump(self, key: str, direction: Direction) -> str:
-        """More or less of a number, the next or the last choice."""
         setting, old = all_settings()[key], self.document.value(key)
         new = bump(setting, old, direction)
         if new == old:
@@ -189,24 +182,20 @@ class ConfigModel:
         return f"reset {count} setting{'s' if count > 1 else ''}; undo takes it back" if count else "nothing to reset"
 
     def copied_text(self, key: str) -> str:
-        """`key = value` as TOML with a dotted key."""
         return f"{key} = {toml_text(self.document.value(key))}"
 
 
 def table_rows(document: Document, wanted: frozenset[str], query: str) -> list[Row]:
     """The wanted settings under their headings; with a query only those that match, the best group and row first."""
-    matches = {setting.key: match_of(query, setting) for _, _, settings in groups() for setting in settings}
-    best = min((match[0] for key, match in matches.items() if match and key in wanted), default=0)
+    matches = {key: match for key in wanted if (match := match_of(query, all_settings()[key]))}
+    best = min((rank for rank, _ in matches.values()), default=0)
     found: list[tuple[int, list[Row]]] = []
     for _, title, settings in groups():
-        ranked = [
-            (match[0], _row(document, setting, match[1]))
-            for setting in settings
-            if setting.key in wanted and (match := matches[setting.key]) and (match[0] < LOOSE or best >= LOOSE)
-        ]
-        if ranked:
-            ranked.sort(key=lambda pair: pair[0])
-            found.append((ranked[0][0], [Row(name=title), *(row for _, row in ranked)]))
+        shown = [one for one in settings if one.key in matches and (matches[one.key][0] < LOOSE or best >= LOOSE)]
+        shown.sort(key=lambda one: matches[one.key][0])
+        if shown:
+            rows = [_row(document, one, matches[one.key][1]) for one in shown]
+            found.append((matches[shown[0].key][0], [Row(name=title), *rows]))
     found.sort(key=lambda pair: pair[0])
     return [row for _, rows in found for row in rows]
 
@@ -214,16 +203,11 @@ def table_rows(document: Document, wanted: frozenset[str], query: str) -> list[R
 def _row(document: Document, setting: Setting, matched: tuple[int, ...]) -> Row:
     value, changed = document.value(setting.key), document.is_changed(setting.key)
     return Row(
-        key=setting.key,
-        name=setting.name,
-        value=value_text(setting, value),
+        key=setting.key, name=setting.name, value=value_text(setting, value), matched=matched, is_changed=changed,
         preset=display_text(setting, document.preset_value(setting.key)) if changed else "",
-        is_changed=changed,
-        has_problem=bool(document.problems_of(setting.key)),
-        is_advanced=setting.advanced,
+        has_problem=bool(document.problems_of(setting.key)), is_advanced=setting.advanced,
         is_placeholder=value in ("", EMPTY, "auto"),
-        matched=matched,
-    )
+    )  # fmt: skip
 
 
 def value_text(setting: Setting, value: object) -> str:

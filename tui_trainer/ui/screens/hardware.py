@@ -1,47 +1,239 @@
-"""1 Hardware: what this machine has, which card would be used, and what is wrong."""
+"""1 Hardware: what this machine has, which card would be used, and what is wrong.
 
-from collections.abc import Callable
+Its parts are drawn into a column of any width: a label has its own column, long texts continue below themselves.
+"""
+
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
 from typing import cast
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 
-from tui_trainer.hardware.diagnosis import GpuChoice, diagnose
+from tui_trainer.hardware import describe
+from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
 from tui_trainer.hardware.facts import Hardware, Place
-from tui_trainer.hardware.gauges import Gauges
+from tui_trainer.hardware.gauges import Gauges, GpuGauge
 from tui_trainer.hardware.places import read_place
 from tui_trainer.hardware.probe import probe_again
-from tui_trainer.launching.trial import Trial, kept_trial, try_machine
+from tui_trainer.hardware.problems import HardwareProblem, Severity
+from tui_trainer.launching.trial import Trial, kept_trial, trial_problems, trial_rows, try_machine
 from tui_trainer.local_paths import from_the_root
 from tui_trainer.planning.hardware_match import choose_hardware_profile
+from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.processes import BESIDE_A_RUN
-from tui_trainer.ui.screens import hardware_view as view
-from tui_trainer.ui.screens.gauges_view import card_gauges, gauges_of
-from tui_trainer.ui.screens.hardware_view import LABEL, Machine, Section
-from tui_trainer.ui.spans import Line, pad
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, hanging, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.ui.theme import role_styles
-from tui_trainer.ui.widgets.gauge import GaugeBar
-from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.widgets.scroller import Scroller
-from tui_trainer.ui.widgets.section import Area
+from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeBar, card_gauges, gauges_of, target_words
+from tui_trainer.ui.widgets.pane import Area, Pane, Scroller
 from tui_trainer.ui.workbench import Workbench
+from tui_trainer.units import GIB
 
-_TWO_COLUMNS = 120
-_ANY_WIDTH = 80
+LABEL = 11
+_BAR = 10
+_LIBRARY_GAP = 2
+_TWO_COLUMNS, _ANY_WIDTH = 120, 80
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """What is drawn, into a column of `width` cells. `profile` is the hardware profile's name and why.
+
+    `wide`: beside other columns, where some facts have a section of their own.
+    """
+
+    diagnosis: Diagnosis
+    hardware: Hardware
+    gauges: Gauges | None
+    profile: tuple[str, str]
+    wide: bool
+    width: int
+    glyphs: Glyphs
+    trial: Trial | None = None
+    """What was tried of it, newest; None where nothing was."""
+    try_key: str = "m"
+
+    def titled(self, title: str, lines: list[Line]) -> list[Line]:
+        return [title_rule(title, self.width, self.glyphs), *lines]
+
+    def hanging(self, start: Line, text: str, role: Role = "text") -> list[Line]:
+        return hanging(start, paragraph(text, self.width - width_of(start), role))
+
+    def row(self, label: str, text: str, role: Role = "text") -> list[Line]:
+        return labelled(label, text, LABEL, self.width, role)
+
+    def rows(self, title: str, rows: list[describe.Row]) -> list[Line]:
+        lines = [line for label, text in rows for line in self.row(label, text)]
+        return self.titled(title, lines) if rows else []
+
+    def device_section(self) -> list[Line]:
+        rows = describe.device_rows(self.diagnosis, self.hardware, self.profile)
+        roles: list[Role] = ["bold", "text", "text"]
+        lines = [line for row, role in zip(rows, roles, strict=True) for line in self.row(*row, role)]
+        if not self.diagnosis.problems:
+            lines.append([(pad("problems", LABEL), "dim"), (f"{self.glyphs.good} ", "good"), ("none found", "text")])
+        return self.titled("training", lines)
+
+    def problems_section(self) -> list[Line]:
+        found = self.diagnosis.problems
+        return self.titled(f"problems: {len(found)}", self._problem_lines(found)) if found else []
+
+    def trial_section(self) -> list[Line]:
+        """What was tried, with what is wrong with that; that nothing was, and which key does."""
+        trial = self.trial
+        if trial is None:
+            return self.titled("tried", self.row("not yet", f"{self.try_key} tries it, in some seconds", "dim"))
+        lines = [line for label, text in trial_rows(trial, self.hardware) for line in self.row(label, one_line(text))]
+        return self.titled("tried, not guessed", [*lines, *self._problem_lines(trial_problems(trial))])
+
+    def _problem_lines(self, found: Sequence[HardwareProblem]) -> list[Line]:
+        glyphs = self.glyphs
+        marks: dict[Severity, tuple[str, Role]] = {
+            "bad": (glyphs.bad, "bad"), "warn": (glyphs.warn, "warn"), "info": (glyphs.dot, "dim"),
+        }  # fmt: skip
+        lines: list[Line] = []
+        for problem in found:
+            sign, role = marks[problem.severity]
+            lines += self.hanging([(pad(sign, 3), role)], problem.sentence)
+            if problem.remedy:
+                lines += self.hanging([(f"   {glyphs.arrow} ", "dim")], problem.remedy, "accent")
+        return lines
+
+    def gpu_table(self) -> list[Line]:
+        """One line a card. Columns that do not fit are left out for all cards alike."""
+        gpus, used = self.hardware.gpus, self.diagnosis.gpu
+        if not gpus:
+            return []
+        names = [describe.short_name(gpu) for gpu in gpus]
+        name_width, digits = max(map(cell_len, names)), len(str(len(gpus)))
+        room = self.width - 3 - digits - name_width
+        # What the probe saw is not shown as what a card does now: it may be long ago.
+        gauges = {gauge.index: gauge for gauge in (self.gauges.gpus if self.gauges else ())}
+        lines: list[Line] = []
+        for gpu, name in zip(gpus, names, strict=True):
+            is_used = used is not None and gpu.index == used.index
+            start: Line = [(f"{self.glyphs.pointer if is_used else ' '} ", "accent")]
+            start.append((f"{gpu.index:>{digits}} {pad(name, name_width)}", "bold" if is_used else "text"))
+            if trouble := gpu.problem or ("" if gpu.visible else "hidden by CUDA_VISIBLE_DEVICES"):
+                lines += self.hanging([*start, ("  ", "text")], one_line(trouble), "bad" if gpu.problem else "dim")
+            else:
+                gauge = gauges.get(gpu.index, GpuGauge(index=gpu.index, memory_bytes=gpu.memory_bytes))
+                lines.append([*start, *_columns(gauge, self.glyphs, room)])
+        return self.titled(f"GPUs: {len(gpus)}, how busy and memory in use", lines)
+
+    def card_section(self) -> list[Line]:
+        """The card that would be used; what has a section of its own beside it is left out."""
+        rows = describe.gpu_rows(self.diagnosis, self.hardware)
+        gpu = self.diagnosis.gpu
+        which = "that you chose" if self.diagnosis.gpu_is_chosen else "that would be used"
+        if self.wide and gpu:
+            rows = rows[: len(rows) - len(describe.process_rows(gpu))]
+        if self.wide and self.diagnosis.card:
+            rows = [row for row in rows if row[0] != "peak"]
+        return self.rows(f"GPU {gpu.index}: the card {which}" if gpu else "NVIDIA driver", rows)
+
+    def peak_section(self) -> list[Line]:
+        """The maker's rates as bars, the fastest first."""
+        card = self.diagnosis.card
+        if card is None or not self.wide:
+            return []
+        rates = card.teraflops.known()
+        lines: list[Line] = []
+        for name, rate in sorted(rates.items(), key=lambda pair: -pair[1]):
+            drawn = bar(rate / max(rates.values()), 2 * _BAR, self.glyphs)
+            unit = "TOP/s" if name == "int8" else "TFLOP/s"
+            lines.append([(pad(name, LABEL), "dim"), (drawn, "accent"), (f"  {rate:>6,.4g} {unit}", "text")])
+        lines += self.row("memory", f"{card.gigabytes_per_second:,.0f} GB/s")
+        return self.titled(f"{card.title}: peak rates, dense", [*lines, *self.row("source", card.source)])
+
+    def trail_title(self) -> list[Line]:
+        gpu, words = self.diagnosis.gpu, f"the last {TRAIL_MINUTES} minutes, {target_words(self.glyphs)}"
+        return self.titled(f"GPU {gpu.index}: {words}", []) if gpu else []
+
+    def users_section(self) -> list[Line]:
+        """Who is on which card; in one column only on the others, where the card's own section says the rest."""
+        if not self.wide:
+            return self.rows("on the other GPUs", describe.other_process_rows(self.hardware, self.diagnosis.gpu))
+        rows = [
+            ("" if label == "" else f"GPU {gpu.index}", words)
+            for gpu in self.hardware.gpus
+            for label, words in describe.process_rows(gpu)
+        ]
+        return self.rows("who uses which GPU", rows)
+
+    def processor_section(self) -> list[Line]:
+        return self.rows("processor", describe.processor_rows(self.hardware))
+
+    def system_section(self) -> list[Line]:
+        return self.rows("system", describe.system_rows(self.hardware) if self.wide else [])
+
+    def disk_section(self) -> list[Line]:
+        places = self.hardware.places
+        label_width = max((len(place.label) for place in places), default=0) + 2
+        room_width = max((len(describe.room_words(place)) for place in places), default=0) + 2
+        lines: list[Line] = []
+        for place in places:
+            start: Line = [(pad(place.label, label_width), "dim")]
+            start.append((pad(describe.room_words(place), room_width), "bad" if place.writable is False else "text"))
+            path = describe.place_path(place)
+            if width_of(start) + cell_len(path) <= self.width:
+                lines.append([*start, (path, "dim")])
+            else:
+                lines += [start, *self.hanging([(" " * label_width, "text")], path, "dim")]
+        return self.titled("disk", lines) if places else []
+
+    def libraries_section(self) -> list[Line]:
+        installed, missing = describe.library_words(self.hardware)
+        name_width = max((cell_len(name) for name, _ in installed), default=0) + 1
+        cell = name_width + max((cell_len(version) for _, version in installed), default=0) + _LIBRARY_GAP
+        down = -(-len(installed) // max((self.width + _LIBRARY_GAP) // cell, 1))
+        lines: list[Line] = [
+            [
+                part
+                for name, version in installed[row::down]
+                for part in ((pad(name, name_width), "dim"), (pad(version, cell - name_width), "text"))
+            ]
+            for row in range(down)
+        ]
+        if missing:
+            lines += self.row("not here", ", ".join(missing), "dim")
+        return self.titled("libraries", lines) if lines else []
+
+
+def _columns(gauge: GpuGauge, glyphs: Glyphs, room: int) -> Line:
+    """What fits of the use, its bar, memory, heat and power: each as wide for every card."""
+    share, heat, power, limit = (
+        "--" if value is None else f"{value:.0f}"
+        for value in (
+            None if gauge.utilisation_share is None else 100 * gauge.utilisation_share,
+            gauge.temperature_celsius, gauge.power_watts, gauge.power_limit_watts,
+        )
+    )  # fmt: skip
+    memory, whole = (
+        "   --" if count is None else f"{count / GIB:5.1f}" for count in (gauge.memory_used_bytes, gauge.memory_bytes)
+    )
+    columns: list[tuple[int, Span]] = [
+        (7, (f"  {share:>3} %", "text")),
+        (62, (f"  {bar(gauge.utilisation_share, _BAR, glyphs)}", "accent")),
+        (27, (f"  {memory} of {whole} GiB", "text")),
+        (34, (f"  {heat:>3} C", "text")),
+        (50, (f"  {power:>4} of {limit:>4} W", "text")),
+    ]
+    return [span for least, span in columns if room >= least]
 
 
 class Part(Pane):
     """One part of the page: a function of the machine, computed when that has changed. Away while it has no lines."""
 
-    def __init__(self, part: Callable[[Machine], Section], *, is_live: bool = False, id: str | None = None) -> None:
+    def __init__(self, part: Callable[[Machine], list[Line]], *, is_live: bool = False, id: str | None = None) -> None:
         super().__init__(self._part_lines, id=id)
         self._part, self.is_live = part, is_live
-        self._made: tuple[Machine | None, Section] = (None, [])
+        self._made: tuple[Machine | None, list[Line]] = (None, [])
         self._shown: object = None
 
     def _part_lines(self, width: int, _: int = 0) -> list[Line]:
@@ -70,18 +262,18 @@ class HardwarePage(ListPage):
         self._diagnose()
         self._runs_folder = Path()
         self._bars = {name: GaugeBar(id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
-        self._trail = Area(Part(view.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
-        self._cards = Part(view.gpu_table, is_live=True)
+        self._trail = Area(Part(Machine.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
+        self._cards = Part(Machine.gpu_table, is_live=True)
         self._scroller = Scroller(Area(*self._columns(), id="columns"))
 
     def _columns(self) -> ComposeResult:
         yield Area(
-            Part(view.device_section), Part(view.problems_section), self._cards,
-            Part(view.card_section), Part(view.processor_section, id="processor"),
+            Part(Machine.device_section), Part(Machine.problems_section), self._cards,
+            Part(Machine.card_section), Part(Machine.processor_section, id="processor"),
             self._bars["busy"], self._bars["memory"], classes="column left",
         )  # fmt: skip
-        middle = Area(self._trail, Part(view.peak_section), Part(view.users_section), classes="column middle")
-        facts = (view.trial_section, view.disk_section, view.libraries_section, view.system_section)
+        middle = Area(self._trail, Part(Machine.peak_section), Part(Machine.users_section), classes="column middle")
+        facts = (Machine.trial_section, Machine.disk_section, Machine.libraries_section, Machine.system_section)
         yield Area(middle, Area(*map(Part, facts), classes="column"), id="others")
 
     def body(self) -> ComposeResult:
@@ -90,16 +282,10 @@ class HardwarePage(ListPage):
     def machine(self, width: int, is_live: bool) -> Machine:
         """What a section of so many cells draws; only those that are live get the gauges."""
         return Machine(
-            diagnosis=self._diagnosis,
-            hardware=self.bench.hardware,
-            gauges=self.bench.gauges if is_live else None,
-            profile=self._profile,
-            wide=self.size.width >= _TWO_COLUMNS,
-            width=width,
-            glyphs=self.bench.glyphs,
-            trial=self._trial,
-            try_key=self.bench.app.key_of("hardware.try_out"),
-        )
+            diagnosis=self._diagnosis, hardware=self.bench.hardware, gauges=self.bench.gauges if is_live else None,
+            profile=self._profile, wide=self.size.width >= _TWO_COLUMNS, width=width, glyphs=self.bench.glyphs,
+            trial=self._trial, try_key=self.bench.app.key_of("hardware.try_out"),
+        )  # fmt: skip
 
     def redraw(self) -> None:
         self._look_at_runs_folder()

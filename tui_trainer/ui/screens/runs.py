@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.events import ScreenResume
@@ -18,16 +18,15 @@ from tui_trainer.runs.overview import Overviews, RunOverview
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.dialogs import Row, TextDialog
-from tui_trainer.ui.exporting import ExportDialog
 from tui_trainer.ui.page import NO_REPORT, ListPage, bindings
+from tui_trainer.ui.run_dialogs import ExportDialog
 from tui_trainer.ui.screens import runs_view as view
-from tui_trainer.ui.screens.runs_compare import CompareDialog
-from tui_trainer.ui.screens.runs_view import RunsModel
+from tui_trainer.ui.screens.runs_view import CompareDialog, RunsModel
 from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.widgets.fields import LineField
-from tui_trainer.ui.widgets.line_list import LineList
+from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
@@ -43,18 +42,25 @@ class RunsPage(ListPage):
     place = "runs"
     BINDINGS = bindings("runs")
     AUTO_FOCUS = ""
+    ACTS: ClassVar[dict[str, Callable[["RunsPage"], object]]] = {
+        "resume": lambda page: offer_resume(page.bench, page.folder),
+        "stop": lambda page: offer_stop(page.bench, page.folder),
+        "copy": lambda page: page.copy_path(page.folder.root),
+        "report": lambda page: page.copy_path(page.folder.report),
+        "export": lambda page: page.bench.app.open(ExportDialog(page.bench, page.folder)),
+        "compare": lambda page: page.bench.app.open(CompareDialog(page.bench, list(map(RunFolder, page.model.marked)))),
+    }
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self.model, self._overviews = RunsModel(), Overviews()
+        self.model: RunsModel = RunsModel()
+        self._overviews = Overviews()
         self._list = LineList(self._row, lambda: (len(self.model.shown), self.model.place), id="runs")
         self._filter = LineField(id="filter")
         self._filter.placeholder = "name, state, task or model"
         self._ticks = 0
         self._measured: dict[Path, str] = {}
         """In which minute of its last event the size of a folder was measured."""
-
-    # ------------------------------------------------------------- the view
 
     def body(self) -> ComposeResult:
         yield Pane(lambda width, _: [view.head(width)], id="head")
@@ -78,8 +84,6 @@ class RunsPage(ListPage):
     def by_clock(self, width: int) -> object:
         now, shown = _now(), self.model.shown
         return [age_words(shown[place], now) for place in self._list.seen_places]
-
-    # --------------------------------------------------- what is on the disk
 
     def on_screen_resume(self, event: ScreenResume) -> None:
         self._read()
@@ -114,8 +118,6 @@ class RunsPage(ListPage):
             self._measured[one.path] = _minute(one)
             if monotonic() > until:
                 return
-
-    # ------------------------------------------------------------- choosing
 
     def on_line_list_scrolled(self) -> None:
         self.query_one("#summary", Pane).redraw()
@@ -171,8 +173,6 @@ class RunsPage(ListPage):
         self._filter.set_class(bool(self._filter.value), "-shown")
         self.call_after_refresh(self.bench.app.draw)
 
-    # -------------------------------------------------- what can be done now
-
     def refusal(self, action: Action) -> str:
         one = self.model.chosen
         if action.name in ("filter", "again"):
@@ -184,7 +184,7 @@ class RunsPage(ListPage):
             return "" if self.model.can_compare else f"mark two to six runs with {self.bench.app.key_of('runs.mark')}"
         if one is None:
             return "no run is shown"
-        if action.name == "report" and not self._folder.report.is_file():
+        if action.name == "report" and not self.folder.report.is_file():
             return NO_REPORT
         if action.name in ("rename", "delete") and self.bench.exports.is_of(one.path):
             return f"{one.name} is being exported"
@@ -196,33 +196,17 @@ class RunsPage(ListPage):
         return self.model.chosen
 
     @property
-    def _folder(self) -> RunFolder:
+    def folder(self) -> RunFolder:
         return RunFolder(self._chosen.path)
 
     def action_open(self) -> None:
-        """On the Train screen. The run of this process is there already, and goes on being its own."""
-        folder, run = self._folder, self.bench.run
+        folder, run = self.folder, self.bench.run
         if run is not None and run.folder == folder:
             self.bench.take_run(run)
         elif self.bench.run_is_ours_and_alive:
             self.bench.tell("a run of this process is alive: the Train screen stays with it", "warn")
         else:
             self.bench.attach_to(folder)
-
-    def action_resume(self) -> None:
-        offer_resume(self.bench, self._folder)
-
-    def action_stop(self) -> None:
-        offer_stop(self.bench, self._folder)
-
-    def action_copy(self) -> None:
-        self.copy_path(self._chosen.path)
-
-    def action_report(self) -> None:
-        self.copy_path(self._folder.report)
-
-    def action_export(self) -> None:
-        self.bench.app.open(ExportDialog(self.bench, self._folder))
 
     def action_again(self) -> None:
         self._measured.clear()
@@ -234,18 +218,12 @@ class RunsPage(ListPage):
         else:
             self.move(1)
 
-    def action_compare(self) -> None:
-        self.bench.app.open(CompareDialog(self.bench, [RunFolder(path) for path in self.model.marked]))
-
-    # ------------------------------------------------------ rename and delete
-
     def action_rename(self) -> None:
         one = self._chosen
         rows: list[Row] = [("Its folder is renamed as well.", "dim"), ""]
         self.bench.app.open(TextDialog(f"Rename {one.name}", rows, one.name, partial(self._rename, one.path)))
 
     def _rename(self, path: Path, name: str) -> str:
-        """Empty when it was renamed, else why not."""
         bench, name = self.bench, name.strip()
         own = bench.own_run if bench.own_run and bench.own_run.folder.root == path else None
         if own is not None:
@@ -264,7 +242,6 @@ class RunsPage(ListPage):
         return ""
 
     def action_delete(self) -> None:
-        """Say what would be freed; a walk through the folder may take a while."""
         one = self._chosen
         self.bench.tell("looking what that frees ...", "dim")
         self.bench.background.do(
@@ -301,10 +278,7 @@ class RunsPage(ListPage):
         self.bench.app.draw()
         self._read()
 
-    # ----------------------------------------------------- a new run like it
-
     def action_new(self) -> None:
-        """Its settings become those of the Config screen."""
         one = self._chosen
         if not self.bench.has_unsaved_edits:
             take_settings_of(self.bench, RunFolder(one.path))

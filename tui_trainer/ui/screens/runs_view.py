@@ -1,18 +1,30 @@
-"""The list of runs as lines: which of them are shown, the row of each, and what is known about the chosen one."""
+"""The list of runs as lines, what is known about the chosen one, and two to six runs beside each other."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from textual.containers import VerticalScroll
+from textual.widget import Widget
+
+from tui_trainer.comparison_lines import comparison_lines
+from tui_trainer.errors import InputError
 from tui_trainer.lines import age_words, loss_words
-from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS
+from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Comparison, CurvePoint, compare
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.glyphs import Glyphs, sparkline
-from tui_trainer.ui.spans import Line, Role, fit, pad, paragraph
+from tui_trainer.ui.chart.axes import GUTTER, Bounds, column_of, row_of, settle, with_y_axis, x_axis
+from tui_trainer.ui.chart.raster import Raster
+from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.spans import Glyphs, Line, Role, fit, pad, paragraph, sparkline
+from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
 
 SIGNS: Final = "ABCDEF"
@@ -34,6 +46,9 @@ _EXPLANATIONS: Final = {
     "unreadable": "The system does not let its journal be read, or a link stands in its place.",
     "gone": "Its folder is gone: deleting it takes it off the list.",
 }
+ROLES: Final[tuple[Role, ...]] = ("accent", "warn", "good", "bad", "text", "chart_raw")
+_Points = Sequence[tuple[float, float]]
+_FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
 
 
 @dataclass
@@ -64,7 +79,12 @@ class RunsModel:
 
     def _settle(self) -> None:
         words = self.words.split()
-        self.shown = [one for one in self.found or () if _matches(one, words)]
+
+        def matches(one: RunOverview) -> bool:
+            text = f"{one.name} {one.status} {one.task} {one.model}".lower()
+            return all(word in text for word in words) and (one.status != "gone" or "gone" in words)
+
+        self.shown = [one for one in self.found or () if matches(one)]
         here = next((place for place, one in enumerate(self.shown) if one.path == self.path), self.place)
         self.choose(here)
 
@@ -81,7 +101,6 @@ class RunsModel:
         return LEAST_RUNS <= len(self.marked) <= MOST_RUNS
 
     def toggle_mark(self) -> str:
-        """Mark the chosen run, or take its mark away. Why not, if it cannot be marked."""
         if self.path is None or self.path in self.marked:
             self.marked = [path for path in self.marked if path != self.path]
         elif len(self.marked) == MOST_RUNS:
@@ -91,13 +110,7 @@ class RunsModel:
         return ""
 
 
-def _matches(one: RunOverview, words: Sequence[str]) -> bool:
-    text = f"{one.name} {one.status} {one.task} {one.model}".lower()
-    return all(word in text for word in words) and (one.status != "gone" or "gone" in words)
-
-
 def refusal(action: str, one: RunOverview, stop_key: str) -> str:
-    """Why an action of the Runs screen cannot be done with a run; empty when it can."""
     if action in ("open", "resume", "stop", "mark", "new", "rename") and not one.is_run:
         return f"{one.name} is {'' if one.status == 'no run folder' else 'a run that is '}{one.status}"
     if action == "stop" and not one.alive:
@@ -131,7 +144,6 @@ def head(width: int) -> Line:
 
 
 def run_row(one: RunOverview, model: RunsModel, width: int, now: datetime, glyphs: Glyphs) -> Line:
-    """One run; the chosen one has the cursor's role throughout."""
     is_chosen = one.path == model.path
     sign = SIGNS[model.marked.index(one.path)] if one.path in model.marked else glyphs.pointer if is_chosen else " "
     share = one.share_done
@@ -184,7 +196,6 @@ def _cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
 
 
 def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs) -> list[Line]:
-    """What is known about a run; of something else, what it is. The last lines are its path."""
     begin: Line = [(glyphs.rule * 2 + " ", "rule"), (one_line(one.name), "title")]
     begin += [(f" {one.status} ", _STATE_ROLES.get(one.status, "dim"))]
     rows = _facts(one, now) if one.is_run else [_EXPLANATIONS[one.status], f"size {format_bytes(one.size_bytes)}"]
@@ -208,3 +219,134 @@ def _facts(one: RunOverview, now: datetime) -> list[str]:
         f"training loss {loss_words(one.loss)}, held-out loss {loss_words(one.eval_loss)}{best}{scores}",
         f"began {started or '--'} UTC, last event {age}, {format_bytes(one.size_bytes)}{freed}",
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """`points` (x, y) by growing x are joined; `marks` stand alone. `sign` is one character."""
+
+    sign: str
+    points: _Points = ()
+    marks: _Points = ()
+
+    def scaled(self, log: bool) -> "Curve":
+        points, marks = (
+            [(x, math.log10(y) if log else y) for x, y in found if math.isfinite(y) and (y > 0 or not log)]
+            for found in (self.points, self.marks)
+        )
+        return Curve(sign=self.sign, points=points, marks=marks)
+
+
+def curves_lines(
+    curves: Sequence[Curve], unit: str, width: int, height: int, glyphs: Glyphs, *, log: bool = False
+) -> list[Line]:
+    """The curves in `width` x `height` cells with their axes; a curve has the role of its place in `ROLES`."""
+    drawn = [(curve.scaled(log), role) for curve, role in zip(curves, ROLES, strict=False)]
+    every = [point for curve, _ in drawn for point in (*curve.points, *curve.marks)]
+    if not every or height < 4 or width < 3 * GUTTER:
+        return [[("there is no loss to draw", "dim")]]
+    raster = Raster(width - GUTTER, height - 2, glyphs)
+    window = Bounds(0, max(x for x, _ in every) or 1)
+    bounds = settle(None, min(y for _, y in every), max(y for _, y in every))
+
+    def mark(points: _Points, sign: str, role: Role) -> None:
+        for x, y in points:
+            raster.mark(column_of(x, window, raster.width), row_of(y, bounds, raster.height), sign, role)
+
+    # In layers: the signs of a curve are not covered by the marks of another one.
+    for curve, role in drawn:
+        _join(raster, curve.points, window, bounds, role)
+    for curve, role in drawn:
+        mark(curve.marks, glyphs.eval_mark, role)
+    for place, (curve, role) in enumerate(drawn):
+        mark(_signed(curve.points, place, len(drawn)), curve.sign, role)
+    rows = with_y_axis(raster.lines(), bounds, max(raster.height // 3, 2), glyphs, log=log)
+    return [*rows, *x_axis(raster.width, window, unit, glyphs)]
+
+
+def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role: Role) -> None:
+    if not points:
+        return
+    x, y = np.array(points, np.float64).T
+    at = np.linspace(window.low, window.high, raster.dots_across)
+    # A dot column may fall between two points; what lies before the first and behind the last is nothing.
+    values = np.interp(at, x, y, right=np.nan, left=np.nan)
+    values[np.argmin(np.abs(at - x[-1]))] = y[-1]
+    raster.curve(values, values, bounds, role)
+
+
+def _signed(points: _Points, place: int, count: int) -> _Points:
+    """Where the sign of a curve stands: at its end, and twice before, beside those of the others."""
+    shares = [(place + 0.5) / count / 2, 0.5 + (place + 0.5) / count / 2]
+    return [points[int(share * (len(points) - 1))] for share in (*shares, 1.0)] if points else []
+
+
+class Curves(Pane):
+    def __init__(self) -> None:
+        super().__init__(lambda w, h: curves_lines(self.curves, self.unit, w, h, self.glyphs, log=self.is_log))
+        self.curves: Sequence[Curve] = ()
+        self.unit, self.is_log = "steps", False
+
+
+class CompareDialog(Dialog):
+    heading = "Compare"
+    keys = (("x", "steps, tokens, seconds"), ("y", "log scale"), ("up down", "scroll"), ("escape", "close"))
+
+    def __init__(self, bench: Workbench, folders: Sequence[RunFolder]) -> None:
+        super().__init__()
+        self._bench, self._folders = bench, folders
+        self._answer: Comparison | str | None = None
+        self._curves = Curves()
+
+    def inside(self) -> Iterable[Widget]:
+        with VerticalScroll(id="inside", can_focus=False):
+            yield Pane(lambda *_: self._legend())
+            yield self._curves
+            yield Pane(lambda width, _: self.lines(width))
+
+    def on_mount(self) -> None:
+        self._bench.background.do("comparison", self._compare, self._compared)
+
+    def _compare(self) -> Comparison | str:
+        try:
+            return compare(self._folders)
+        except (InputError, OSError) as error:
+            return one_line(str(error))
+
+    def _compared(self, answer: Comparison | str) -> None:
+        self._answer = answer
+        if self.is_attached:
+            self._show_curves()
+            self.redraw()
+
+    def _show_curves(self) -> None:
+        def points(curve: Sequence[CurvePoint]) -> list[tuple[float, float]]:
+            return [(float(getattr(point, _FIELDS[self._curves.unit])), point.loss) for point in curve]
+
+        if isinstance(self._answer, Comparison):
+            signed = zip(SIGNS, self._answer.runs, strict=False)
+            self._curves.curves = [Curve(sign, points(run.train_curve), points(run.eval_curve)) for sign, run in signed]
+
+    def _legend(self) -> list[Line]:
+        mark = self.glyphs.eval_mark
+        names: list[Line] = [
+            [(f"{sign} ", role), (one_line(folder.name), "text"), (f"  {one_line(str(folder.root.parent))}", "dim")]
+            for sign, role, folder in zip(SIGNS, ROLES, self._folders, strict=False)
+        ]
+        scale = ", logarithmic" if self._curves.is_log else ""
+        return [*names, [(f"training loss over {self._curves.unit}{scale}; {mark} held-out loss", "dim")]]
+
+    def lines(self, width: int) -> list[Line]:
+        if not isinstance(self._answer, Comparison):
+            return [[(self._answer or "reading the journals ...", "text")]]
+        rows = comparison_lines(self._answer, width, SIGNS[: len(self._answer.runs)])
+        return [[(row, "text")] for row in ["", *rows]]
+
+    def press(self, key: str, character: str | None) -> bool:
+        if key == "x":
+            units = list(_FIELDS)
+            self._curves.unit = units[(units.index(self._curves.unit) + 1) % len(units)]
+            self._show_curves()
+        elif key == "y":
+            self._curves.is_log = not self._curves.is_log
+        return True

@@ -1,29 +1,32 @@
-"""4 Train: the run as it goes, and what can be asked of it."""
+"""4 Train: the run as it goes, what can be asked of it, and which parts of the screen show what."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partialmethod
+from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.runs import controls
+from tui_trainer.runs.slowest_rank import slowest_rank
+from tui_trainer.runs.targets import targets_summary
 from tui_trainer.ui.actions import Action
-from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, ChartView
-from tui_trainer.ui.doctor_dialog import DoctorDialog
-from tui_trainer.ui.exporting import ExportDialog
+from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, ChartView, LossChart
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
-from tui_trainer.ui.screens.train_scene import TrainScene
-from tui_trainer.ui.screens.train_view import PARTS, visible_parts
+from tui_trainer.ui.run_dialogs import DoctorDialog, ExportDialog, offer_try
+from tui_trainer.ui.screens import train_lines as lines
+from tui_trainer.ui.screens import train_story as story
+from tui_trainer.ui.screens.train_lines import TrainScene
+from tui_trainer.ui.spans import Line
 from tui_trainer.ui.starting import offer_lines, offer_resume, offer_stop
-from tui_trainer.ui.trying import offer_try
-from tui_trainer.ui.watch import tail_of
-from tui_trainer.ui.widgets.loss_chart import LossChart
-from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.widgets.section import Area, Section
+from tui_trainer.ui.watch import WatchedRun, tail_of
+from tui_trainer.ui.widgets.gauge import gauge_lines, target_words
+from tui_trainer.ui.widgets.pane import Area, Pane, Section
 from tui_trainer.ui.workbench import Workbench
 
+_WIDEST_GAUGES: Final = 100
+Draw = Callable[[TrainScene, int, int], list[Line]]
+Heading = Callable[[TrainScene], tuple[str, str]]
 _LOG_ROWS = 200
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
 _OF_A_RUN = (
@@ -38,8 +41,85 @@ _BESIDE_THE_CHART = ("machine", "readings", "times", "plan", "targets", "switche
 _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
-def _of_the_chart(method: Callable[..., None], *arguments: int) -> "Callable[[TrainPage], None]":
-    return lambda page: method(page._chart, *arguments)
+def visible_parts(scene: TrainScene) -> frozenset[str]:
+    if scene.state is None:
+        return frozenset({"invitation", "speed", "gauges"})
+    state = scene.state
+    has_steps, reads_itself = bool(state.steps), bool(state.gauges) and not scene.is_beside
+    parts = {"run", "events", "right", "machine", "chart" if has_steps else "preparation"}
+    if scene.table_open:
+        parts.add("table")
+    elif scene.log_open:
+        parts |= {"log", "result"} if scene.is_over else {"log"}
+    elif scene.is_over:
+        parts |= {"result", "small"} if has_steps else {"result"}
+    elif has_steps:
+        parts |= {"speed", "rates", "parts", "gauges", "small"} | ({"tuning"} if lines.is_tuned(state.plan) else set())
+    else:
+        parts |= {"speed", "gauges"}
+    if reads_itself and not scene.table_open and not scene.log_open:
+        parts = parts - {"gauges"} | {"readings-here"}
+    of_the_run = {
+        "progress": has_steps, "readings": reads_itself, "plan": state.plan is not None,
+        "targets": state.plan is not None and bool(targets_summary(state)), "epochs": state.epochs,
+        "doctor": has_steps and scene.verdict is not None and scene.verdict.is_known and not scene.table_open,
+        "ranks": slowest_rank(state) is not None and "rates" in parts,
+        "times": state.recent, "switched-on": scene.what_is_on, "samples": state.samples,
+    }  # fmt: skip
+    return frozenset(parts | {name for name, there in of_the_run.items() if there})
+
+
+def _memory(scene: TrainScene) -> str:
+    words = lines.memory_words(scene.run) if scene.run.steps else ""
+    targets = targets_summary(scene.run).partition(",")[0]
+    parts = [f"targets {targets}" if targets else "", f"memory {words}" if words else ""]
+    return ", ".join(filter(None, parts))
+
+
+def _readings_heading(scene: TrainScene) -> tuple[str, str]:
+    return "its process", f"read at step {scene.run.gauges[-1].step:,}" if scene.run.gauges else ""
+
+
+def _gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
+    return gauge_lines(scene.gauges, scene.sparks, min(width, _WIDEST_GAUGES), scene.glyphs)
+
+
+def _only(title: str) -> Heading:
+    return lambda _: (title, "")
+
+
+# What each part draws in a width and a height, and, where it stands under a rule, the texts at its left and right end.
+PARTS: Final[dict[str, tuple[Draw, Heading | None]]] = {
+    "invitation": (story.invitation, None),
+    "run": (TrainScene.run_line, None),
+    "progress": (TrainScene.progress_line, None),
+    "preparation": (story.preparation, None),
+    "speed": (lambda *_: [], lambda scene: ("speed" if scene.run.steps else "machine", _memory(scene))),
+    "rates": (TrainScene.rates_line, None),
+    "parts": (TrainScene.parts_line, None),
+    "ranks": (TrainScene.ranks_line, None),
+    "tuning": (TrainScene.tuning_line, None),
+    "doctor": (TrainScene.doctor_line, None),
+    "gauges": (_gauges, None),
+    "result": (story.ending, lambda scene: ("result", _memory(scene))),
+    "readings-here": (TrainScene.readings_rows, _readings_heading),
+    "log": (TrainScene.log_rows, _only("log")),
+    "table": (story.score_rows, story.scores_heading),
+    "events": (TrainScene.event_rows, TrainScene.events_heading),
+    "machine": (_gauges, lambda scene: ("machine", target_words(scene.glyphs))),
+    "readings": (TrainScene.readings_rows, _readings_heading),
+    "times": (TrainScene.parts_rows, _only("time of a step")),
+    "plan": (TrainScene.plan_rows, _only("plan")),
+    "targets": (story.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
+    "switched-on": (
+        lambda scene, width, _: [
+            row for text in scene.what_is_on for row in scene.wrapped(text, width, 2, indent="  ")
+        ],
+        _only("switched on"),
+    ),
+    "epochs": (TrainScene.epoch_rows, _only("epochs")),
+    "samples": (TrainScene.sample_rows, _only("what it writes")),
+}
 
 
 class TrainPage(Page):
@@ -49,6 +129,24 @@ class TrainPage(Page):
     BINDINGS = bindings("train")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-very-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (42, "-tall")]  # noqa: RUF012
+    ACTS: ClassVar[dict[str, Callable[["TrainPage"], object]]] = {
+        "save": lambda page: page.bench.ask_run("save"),
+        "evaluate": lambda page: page.bench.ask_run("evaluate"),
+        "stop": lambda page: offer_stop(page.bench),
+        "try_model": lambda page: offer_try(page.bench),
+        "export": lambda page: page.bench.app.open(ExportDialog(page.bench, page.run.folder)),
+        "report": lambda page: page.copy_path(page.run.folder.report),
+        "doctor": lambda page: page.bench.app.open(DoctorDialog(page.bench, page.run)),
+        "zoom_in": lambda page: page.chart.zoom(1),
+        "zoom_out": lambda page: page.chart.zoom(-1),
+        "zoom_all": lambda page: page.chart.zoom(-MOST_HALVINGS),
+        "tail": lambda page: page.chart.toggle_tail(),
+        "cross_left": lambda page: page.chart.move_cross(-1),
+        "cross_right": lambda page: page.chart.move_cross(1),
+        "clear": lambda page: page.chart.clear_cross(),
+        "up": lambda page: page.scroll_events(1),
+        "down": lambda page: page.scroll_events(-1),
+    }
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
@@ -81,7 +179,6 @@ class TrainPage(Page):
 
     @property
     def _scene(self) -> TrainScene:
-        """What the picture is made from; made anew by `redraw`."""
         if self._shown_scene is None:
             self._shown_scene = self._look()
         return self._shown_scene
@@ -90,32 +187,20 @@ class TrainPage(Page):
         bench, run, key_of = self.bench, self.bench.run, self.bench.app.key_of
         name = run.folder.name if run else ""
         return TrainScene(
-            state=run.state if run else None,
-            glyphs=bench.glyphs,
-            gauges=bench.gauges or Gauges(),
-            sparks=bench.sparks,
-            events=tuple(run.events) if run else (),
-            log_lines=self._log(),
-            what_is_on=bench.what_is_on,
-            verdict=run.doctor.verdict if run else None,
-            is_beside=bench.run_is_ours_and_alive,
-            interrupted=run is not None and run.is_interrupted,
-            log_open=self._log_open,
-            table_open=self._table_open,
-            frozen=self._frozen,
-            events_back=self._events_back,
-            key_of=key_of,
+            state=run.state if run else None, glyphs=bench.glyphs, gauges=bench.gauges or Gauges(), sparks=bench.sparks,
+            events=tuple(run.events) if run else (), log_lines=self._log(), what_is_on=bench.what_is_on,
+            verdict=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
+            interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
+            frozen=self._frozen, events_back=self._events_back, key_of=key_of,
             report=str(run.folder.report) if run and run.state.finished and run.folder.report.is_file() else "",
             resume=f"press {key_of('train.pause')}, or type: tui-trainer resume {name}",
-            run_folder=str(run.folder.root) if run else "",
-            offer=[] if run else self._offer(),
-        )
+            run_folder=str(run.folder.root) if run else "", offer=[] if run else self._offer(),
+        )  # fmt: skip
 
     def on_mount(self) -> None:
         self._arrange()
 
     def _arrange(self) -> None:
-        """Show the parts that have something to show, in the places of this phase of a run."""
         scene, visible = self._scene, visible_parts(self._scene)
         self.set_class(scene.state is None, "-no-run")
         self.set_class(not scene.run.steps, "-no-steps")
@@ -148,7 +233,6 @@ class TrainPage(Page):
                 pane.redraw()
 
     def run_changed(self) -> None:
-        """Another run is on the table: its curves begin anew."""
         self._frozen, self._events_back = False, 0
         if self.is_mounted:
             for chart in self.query(LossChart):
@@ -165,8 +249,6 @@ class TrainPage(Page):
         if not self._log_open or guard is None:
             return []
         return tail_of(guard.log_path, _LOG_ROWS)
-
-    # ---------------------------------------------------------- the run
 
     def refusal(self, action: Action) -> str:
         run, name = self.bench.run, action.name
@@ -193,7 +275,7 @@ class TrainPage(Page):
             return "" if has_table else "no evaluation of this run has a table of classes so far"
         if self._frozen:
             return f"the picture is held still: {self.bench.app.key_of('train.freeze')} goes on"
-        is_there = self.is_mounted and self._chart.view.cross_step is not None if name == "clear" else run.state.steps
+        is_there = self.is_mounted and self.chart.view.cross_step is not None if name == "clear" else run.state.steps
         return "" if is_there else NOTHING_TO_DO
 
     def label_of(self, action: Action) -> str:
@@ -203,62 +285,34 @@ class TrainPage(Page):
         return action.label
 
     def action_pause(self) -> None:
-        """Pause, or go on; a run that has stopped is resumed from its checkpoint."""
         run = self.bench.run
         if run is not None and run.alive:
             self.bench.ask_run("resume" if run.state.phase == "paused" else "pause")
         else:
             offer_resume(self.bench)
 
-    def _ask(self, action: controls.Action) -> None:
-        self.bench.ask_run(action)
-
-    action_save, action_evaluate = partialmethod(_ask, "save"), partialmethod(_ask, "evaluate")
-
-    def action_stop(self) -> None:
-        offer_stop(self.bench)
-
-    def action_try_model(self) -> None:
-        offer_try(self.bench)
-
-    def action_export(self) -> None:
-        if self.bench.run is not None:
-            self.bench.app.open(ExportDialog(self.bench, self.bench.run.folder))
-
-    def action_report(self) -> None:
-        if self.bench.run is not None:
-            self.copy_path(self.bench.run.folder.report)
-
-    def action_doctor(self) -> None:
-        if self.bench.run is not None:
-            self.bench.app.open(DoctorDialog(self.bench, self.bench.run))
-
-    # --------------------------------------------------------- the view
+    @property
+    def run(self) -> WatchedRun:
+        """For actions that are refused without one."""
+        assert self.bench.run is not None
+        return self.bench.run
 
     @property
-    def _chart(self) -> LossChart:
+    def chart(self) -> LossChart:
         return self.query_one("#chart", LossChart)
 
     def action_smoothing(self) -> None:
-        self._chart.next_smoothing()
-        smoothing = self._chart.view.smoothing
+        self.chart.next_smoothing()
+        smoothing = self.chart.view.smoothing
         self.bench.tell(f"smoothing {smoothing:g}" if smoothing else "no smoothing")
 
     def action_log_scale(self) -> None:
-        refusal = self._chart.toggle_log()
-        self.bench.tell(refusal or ("logarithmic" if self._chart.view.log else "linear"))
+        refusal = self.chart.toggle_log()
+        self.bench.tell(refusal or ("logarithmic" if self.chart.view.log else "linear"))
 
     def action_metric(self) -> None:
-        self._chart.next_metric()
-        self.bench.tell(self._chart.view.metric)
-
-    action_zoom_in = _of_the_chart(LossChart.zoom, 1)
-    action_zoom_out = _of_the_chart(LossChart.zoom, -1)
-    action_zoom_all = _of_the_chart(LossChart.zoom, -MOST_HALVINGS)
-    action_tail = _of_the_chart(LossChart.toggle_tail)
-    action_cross_left = _of_the_chart(LossChart.move_cross, -1)
-    action_cross_right = _of_the_chart(LossChart.move_cross, 1)
-    action_clear = _of_the_chart(LossChart.clear_cross)
+        self.chart.next_metric()
+        self.bench.tell(self.chart.view.metric)
 
     def action_log(self) -> None:
         self._log_open = not self._log_open
@@ -270,23 +324,17 @@ class TrainPage(Page):
         self._table_open = not self._table_open
 
     def action_freeze(self) -> None:
-        """Hold the picture still, or let it go on."""
         frozen, self._frozen = not self._frozen, False
         if frozen:
             self._shown_scene = replace(self._look(), frozen=True)
             self.query_one("#events", Pane).redraw()
-        self._frozen = self._chart.disabled = frozen
+        self._frozen = self.chart.disabled = frozen
 
-    def action_up(self) -> None:
-        self._events_back = min(self._events_back + 1, max(len(self._scene.events) - 1, 0))
-
-    def action_down(self) -> None:
-        self._events_back = max(self._events_back - 1, 0)
+    def scroll_events(self, back: int) -> None:
+        self._events_back = min(max(self._events_back + back, 0), max(len(self._scene.events) - 1, 0))
 
 
 class EventList(Section):
-    """What has happened, newest last; the wheel goes back."""
-
     screen: TrainPage  # type: ignore[assignment]
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:

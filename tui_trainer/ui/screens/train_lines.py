@@ -1,19 +1,23 @@
 """The parts of the Train screen while a run trains: each gives the lines of a scene for a width and a height."""
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from rich.cells import cell_len
+
+from tui_trainer.doctor.contract import Verdict
+from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.lines import gauges_words
-from tui_trainer.runs.events import PlanMade, StepDone
+from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
 from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.score_words import number, score_words
 from tui_trainer.runs.slowest_rank import slowest_rank
 from tui_trainer.runs.state import RunState
-from tui_trainer.ui.glyphs import bar
-from tui_trainer.ui.screens.gauges_view import gauge_lines
-from tui_trainer.ui.screens.train_scene import TrainScene
-from tui_trainer.ui.spans import Line, Role, Span, beside, fit, width_of
+from tui_trainer.safe_text import one_line
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, width_of
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
 
 _STATUS_ROLES: Final[dict[str, Role]] = {
@@ -29,44 +33,259 @@ _PARTS: Final[dict[str, Role]] = {
 _SHORTEST_STACK: Final = 6
 # The promise is 10 % (DESIGN.md): beyond it a plan was wrong.
 _CLEARLY_MORE: Final = 1.1
-_WIDEST_GAUGES: Final = 100
 _MOST_EPOCHS: Final = 7
 _SAMPLE_LINES: Final = 24
 _LABEL: Final = 11
 
 
-def run_line(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """Name, status, step, and what is left of the time."""
-    state = scene.run
-    word = state.phase if state.phase in ("loading", "saving") else state.status
-    if state.status in ("finished", "stopped", "failed"):
-        word = state.status
-    elif scene.interrupted:
-        word = "interrupted"
-    line: Line = [("  ", "text"), (word.ljust(_STATUS_WIDTH), _STATUS_ROLES[word])]
-    if state.total_steps:
-        total = f"{state.total_steps:,}"
-        line += [("  step ", "dim"), (f"{state.step:>{len(total)},}", "text"), (f" of {total}", "dim")]
-    eta = None if scene.interrupted else eta_seconds(state)
-    right: Line = [("  ETA ", "dim"), (f"{format_seconds(eta):>12}", "text")] if eta is not None else []
-    name: Line = [(scene.shown(state.name[:_NAME_LIMIT]), "bold")]
-    room = max(width - width_of(line) - width_of(right), 8)
-    return [beside([*fit(name, min(room, width_of(name)), scene.glyphs.ellipsis), *line], right, width)]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainScene:
+    """Events are texts with roles, newest last.
 
+    `is_beside` when the run is alive in this process, so that the machine's gauges are the run's; `interrupted` when it
+    has not ended and its process is gone; `events_back` counts the newest events that are scrolled away; `offer` are
+    sentences on what a start would do; `report` is the path of the run's page, empty
+    without one; `resume` is what to press or type to go on.
+    """
 
-def progress_line(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """A bar with the share of the steps, the epoch and the losses; while work is prepared, how far that is."""
-    state = scene.run
-    if state.progress is not None:
-        return [work_line(scene, width)]
-    share = state.step / state.total_steps if state.total_steps else None
-    if state.finished is not None and state.finished.reason != "stopped":
-        share = 1.0
-    percent = "    --" if share is None else f"{int(share * 100):>4} %"
-    losses = _losses(state)
-    length = min(width - width_of(losses) - 6, _LONGEST_BAR)
-    drawn: Line = [(bar(share, length, scene.glyphs), "accent")] if length >= 8 else []
-    return [beside([*drawn, (percent, "text")], losses, width)]
+    state: RunState | None
+    glyphs: Glyphs
+    gauges: Gauges
+    sparks: Mapping[str, Sequence[float]]
+    events: Sequence[tuple[str, Role]] = ()
+    log_lines: Sequence[str] = ()
+    what_is_on: Sequence[str] = ()
+    verdict: Verdict | None = None
+    is_beside: bool = True
+    interrupted: bool = False
+    log_open: bool = False
+    table_open: bool = False
+    frozen: bool = False
+    events_back: int = 0
+    key_of: Callable[[str], str] = str
+    report: str = ""
+    resume: str = "tui-trainer resume last"
+    run_folder: str = ""
+    offer: Sequence[str] = ()
+
+    @property
+    def run(self) -> RunState:
+        return self.state or RunState()
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.run.failed or self.run.finished) or self.interrupted
+
+    @property
+    def newest_table(self) -> EvalDone | None:
+        return next((done for done in reversed(self.run.evals) if done.table_rows), None)
+
+    def beaten(self, is_beaten: bool) -> Span:
+        return (f"{self.glyphs.good} beaten", "good") if is_beaten else (f"{self.glyphs.bad} not beaten", "bad")
+
+    def shown(self, text: str) -> str:
+        """Foreign text on one line, made harmless, and in ASCII where only that may appear."""
+        return self.glyphs.only(one_line(text))
+
+    def wrapped(self, text: str, width: int, most: int = 8, role: Role = "text", indent: str = "") -> list[Line]:
+        """Foreign text in lines of at most `width` cells; the last of `most` ends with an ellipsis if there is more."""
+        rows = textwrap.wrap(
+            self.shown(text), width, subsequent_indent=indent, max_lines=most, break_on_hyphens=False,
+            placeholder=f" {self.glyphs.ellipsis}",
+        )  # fmt: skip
+        # Signs that take two cells make a row wider than textwrap counts.
+        return [fit([(row, role)], min(cell_len(row), width)) for row in rows]
+
+    def labelled(self, label: str, text: str, width: int, cells: int, role: Role = "text") -> list[Line]:
+        return hanging([(label.ljust(cells), "dim")], self.wrapped(text, width - cells, role=role))
+
+    def run_line(self, width: int, _: int) -> list[Line]:
+        state = self.run
+        word = state.phase if state.phase in ("loading", "saving") else state.status
+        if state.status in ("finished", "stopped", "failed"):
+            word = state.status
+        elif self.interrupted:
+            word = "interrupted"
+        line: Line = [("  ", "text"), (word.ljust(_STATUS_WIDTH), _STATUS_ROLES[word])]
+        if state.total_steps:
+            total = f"{state.total_steps:,}"
+            line += [("  step ", "dim"), (f"{state.step:>{len(total)},}", "text"), (f" of {total}", "dim")]
+        eta = None if self.interrupted else eta_seconds(state)
+        right: Line = [("  ETA ", "dim"), (f"{format_seconds(eta):>12}", "text")] if eta is not None else []
+        name: Line = [(self.shown(state.name[:_NAME_LIMIT]), "bold")]
+        room = max(width - width_of(line) - width_of(right), 8)
+        return [beside([*fit(name, min(room, width_of(name)), self.glyphs.ellipsis), *line], right, width)]
+
+    def progress_line(self, width: int, _: int) -> list[Line]:
+        state = self.run
+        if state.progress is not None:
+            return [self.work_line(width)]
+        share = state.step / state.total_steps if state.total_steps else None
+        if state.finished is not None and state.finished.reason != "stopped":
+            share = 1.0
+        percent = "    --" if share is None else f"{int(share * 100):>4} %"
+        losses = _losses(state)
+        length = min(width - width_of(losses) - 6, _LONGEST_BAR)
+        drawn: Line = [(bar(share, length, self.glyphs), "accent")] if length >= 8 else []
+        return [beside([*drawn, (percent, "text")], losses, width)]
+
+    def work_line(self, width: int) -> Line:
+        """`tokenising ████····  42 %  of 1.2 M characters`; without a total only how much is done."""
+        progress, glyphs = self.run.progress, self.glyphs
+        if progress is None:
+            return []
+        what, unit = self.shown(progress.what)[:40], self.shown(progress.unit)[:20]
+        if not progress.total:
+            return fit(
+                [(f"{what}  ", "text"), (f"{format_count(progress.done)} {unit}", "dim")], width, glyphs.ellipsis
+            )
+        share = min(max(progress.done / progress.total, 0.0), 1.0)
+        end: Line = [(f"  {int(share * 100):>3} %", "text"), (f" of {format_count(progress.total)} {unit}", "dim")]
+        length = min(width - len(what) - 2 - width_of(end), _LONGEST_BAR)
+        drawn: Line = [(bar(share, length, glyphs), "accent")] if length >= 4 else []
+        return fit([(f"{what}  ", "text"), *drawn, *end], width, glyphs.ellipsis)
+
+    def rates_line(self, width: int, _: int) -> list[Line]:
+        last, rows = self.run.last_step, self.run.samples_per_second
+        fields = [
+            (f"{format_count(self.run.tokens_per_second):>6}", " tokens/s   "),
+            (f"{'--' if rows is None else f'{rows:.1f}':>6}", " rows/s   "),
+            (f"{format_seconds(_mean_seconds(self.run)):>7}", " a step   lr "),
+            (f"{last.lr:.2e}" if last else "--      ", "   gradient " if width >= 80 else "   norm "),
+            (f"{last.grad_norm:<6.3g}" if last else "--    ", ""),
+        ]
+        return [[span for value, unit in fields for span in ((value, "text"), (unit, "dim"))]]
+
+    def parts_line(self, width: int, _: int) -> list[Line]:
+        shares = part_shares(self.run.recent)
+        line: Line = []
+        for at, (name, role) in enumerate(list(_PARTS.items())[:-1]):
+            value = "--" if shares is None else f"{shares[at] * 100:.0f}"
+            line += [(f"{name} ", role), (f"{value:>2} %  ", "text")]
+        room = width - width_of(line)
+        return [[*line, *stack(shares, room)] if shares and room >= _SHORTEST_STACK else line]
+
+    def ranks_line(self, width: int, _: int) -> list[Line]:
+        """`slowest: rank 3, +14 % (12 ms a step), communication 6 %`."""
+        found = slowest_rank(self.run)
+        return [fit([(found.words, "text")], width, self.glyphs.ellipsis)] if found else []
+
+    def doctor_line(self, width: int, _: int) -> list[Line]:
+        """`doctor  Waiting for data: data 61 % of the time: 0.42 of 1.69 s a step  d more`."""
+        verdict = self.verdict
+        if verdict is None:
+            return []
+        leading = verdict.leading
+        found: Line = [("doctor  ", "dim"), (verdict.healthy, "text")]
+        if leading is not None:
+            role: Role = "bad" if leading.found.is_fault else "warn"
+            evidence = self.shown(leading.found.evidence)
+            cost = "" if leading.cost_words in evidence else f"{leading.cost_words}, "
+            found = [("doctor  ", "dim"), (f"{leading.title}: ", role), (f"{cost}{evidence}", "text")]
+        more: Line = [("  ", "text"), (self.key_of("train.doctor"), "key"), (" more", "dim")]
+        return [beside(fit(found, max(width - width_of(more), 8), self.glyphs.ellipsis), more, width)]
+
+    def parts_rows(self, width: int, _: int) -> list[Line]:
+        shares, mean_seconds = part_shares(self.run.recent), _mean_seconds(self.run)
+        if shares is None or mean_seconds is None:
+            return []
+        room = min(width - 28, 30)
+        return [
+            [(f"{name:<{_LABEL}}", "text"), (bar(share, room, self.glyphs), role), (f"{share * 100:4.0f} %", "text"),
+             (f"{format_seconds(share * mean_seconds):>10}", "dim")]
+            for (name, role), share in zip(_PARTS.items(), shares, strict=True)
+        ]  # fmt: skip
+
+    def readings_rows(self, width: int, _: int) -> list[Line]:
+        """What the run's own process used of its machine: at its last reading, and in all of them."""
+        last, whole = GaugeSummary(), self.run.gauge_summary
+        for reading in list(self.run.gauges)[-1:]:
+            last.add(reading)
+        lines: list[Line] = []
+        for name, summary in [("last", last)] + [("whole run", whole)] * (whole.readings > 1):
+            # The sign of a degree is not ASCII.
+            lines += self.labelled(name, gauges_words(summary).replace("\u00b0", ""), width, _LABEL)
+        return lines
+
+    def epoch_rows(self, *_: int) -> list[Line]:
+        rows: list[Line] = [[("epoch   mean loss        time    rows/s  tokens/s", "dim")]]
+        for done in self.run.epochs[-_MOST_EPOCHS:]:
+            rates = f"{done.samples_per_second:>8.1f}  {format_count(done.tokens_per_second):>8}"
+            seconds = format_seconds(done.seconds)
+            rows.append([(f"{done.epoch:>5}   {done.mean_loss:>9.4f}  {seconds:>10}  {rates}", "text")])
+        return rows
+
+    def sample_rows(self, width: int, _: int) -> list[Line]:
+        rows: list[Line] = []
+        for sample in reversed(self.run.samples):
+            text = self.wrapped(f"{sample.prompt[-200:]}{sample.text}", width - 2, most=6)
+            block: list[Line] = [[(f"after step {sample.step}", "dim")], *([("  ", "text"), *line] for line in text)]
+            if len(rows) + len(block) > _SAMPLE_LINES:
+                return rows or block[:_SAMPLE_LINES]
+            rows += block
+        return rows
+
+    def event_rows(self, width: int, height: int) -> list[Line]:
+        events = self.events
+        end = max(len(events) - max(self.events_back, 0), min(height, len(events)))
+        lines: list[Line] = []
+        for text, role in reversed(events[:end]):
+            rows = self.wrapped(text, width, most=2, role=role, indent="  ")
+            if len(lines) + len(rows) > height:
+                break
+            lines = [*rows, *lines]
+        return lines
+
+    def events_heading(self) -> tuple[str, str]:
+        """When the last checkpoint was written, in steps: what a crash would cost."""
+        state = self.run
+        if self.frozen:
+            return "events", f"held still: {self.key_of('train.freeze')} goes on"
+        if not state.checkpoints:
+            return "events", "not saved yet"
+        age = max(state.step - state.checkpoints[-1].step, 0)
+        return "events", f"saved at step {state.checkpoints[-1].step}" + (f", {age:>4} steps ago" if age else "")
+
+    def log_rows(self, _: int, height: int) -> list[Line]:
+        tail = self.log_lines[-height:] if height > 0 else []
+        return [
+            [(self.shown(text), "dim")] for text in tail or ["nothing has been written to standard output or error"]
+        ]
+
+    def tuning_line(self, *_: int) -> list[Line]:
+        """`LoRA r 16 on TinyLlama-1.1B: 9.01 M of 1.1 G parameters are trainable (0.82 %)`."""
+        plan = self.run.plan
+        if plan is None:
+            return []
+        trainable, share = _trainable(plan)
+        name = _field(f"LoRA r {plan.lora_rank} on " if plan.lora_rank else "", self._base_name(plan))
+        return [[*name, *_field(": ", trainable), (f" parameters are trainable{share}", "dim")]]
+
+    def plan_rows(self, *_: int) -> list[Line]:
+        state, plan, data = self.run, self.run.plan, self.run.data
+        if plan is None:
+            return []
+        device = self.shown(state.device) or "--"
+        model = [("model", f"{format_count(plan.parameters)} parameters on {device}")]
+        if is_tuned(plan):
+            words = "".join(_trainable(plan))
+            model = [("model", f"{self._base_name(plan)} on {device}")]
+            model += [("LoRA", f"r {plan.lora_rank}, {words}") if plan.lora_rank else ("trains", f"{words} parameters")]
+        passes, shares = plan.gradient_accumulation_steps, plan.row_shares or plan.processes
+        parts = [passes, plan.per_device_train_batch_size, *[shares] * (shares > 1)]
+        cut = f" = {f' {self.glyphs.times} '.join(map(str, parts))}" if passes > 1 or shares > 1 else ""
+        rows = [
+            *model,
+            ("data", f"{data.rows:,} rows, {format_count(data.tokens)} tokens" if data else "--"),
+            ("batch", f"{plan.effective_batch_size} rows{cut}"),
+            ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
+            ("time", f"about {format_seconds(plan.duration_seconds)}"),
+        ]
+        memory = _field(f"{'memory':<{_LABEL}}", memory_words(state), memory_role(state))
+        return [*(_field(f"{name:<{_LABEL}}", text) for name, text in rows), memory]
+
+    def _base_name(self, plan: PlanMade) -> str:
+        return self.shown(plan.base_model.rstrip("/").rpartition("/")[2])
 
 
 def _losses(state: RunState) -> Line:
@@ -91,66 +310,17 @@ def _field(label: str, value: str, role: Role = "text") -> Line:
     return [(label, "dim"), (value, role)]
 
 
-def work_line(scene: TrainScene, width: int) -> Line:
-    """`tokenising ████····  42 %  of 1.2 M characters`; without a total only how much is done."""
-    progress, glyphs = scene.run.progress, scene.glyphs
-    if progress is None:
-        return []
-    what, unit = scene.shown(progress.what)[:40], scene.shown(progress.unit)[:20]
-    if not progress.total:
-        return fit([(f"{what}  ", "text"), (f"{format_count(progress.done)} {unit}", "dim")], width, glyphs.ellipsis)
-    share = min(max(progress.done / progress.total, 0.0), 1.0)
-    end: Line = [(f"  {int(share * 100):>3} %", "text"), (f" of {format_count(progress.total)} {unit}", "dim")]
-    length = min(width - len(what) - 2 - width_of(end), _LONGEST_BAR)
-    drawn: Line = [(bar(share, length, glyphs), "accent")] if length >= 4 else []
-    return fit([(f"{what}  ", "text"), *drawn, *end], width, glyphs.ellipsis)
-
-
-def rates_line(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """Speed, learning rate and gradient norm, in fields that do not move."""
-    last, rows = scene.run.last_step, scene.run.samples_per_second
-    fields = [
-        (f"{format_count(scene.run.tokens_per_second):>6}", " tokens/s   "),
-        (f"{'--' if rows is None else f'{rows:.1f}':>6}", " rows/s   "),
-        (f"{format_seconds(_mean_seconds(scene.run)):>7}", " a step   lr "),
-        (f"{last.lr:.2e}" if last else "--      ", "   gradient " if width >= 80 else "   norm "),
-        (f"{last.grad_norm:<6.3g}" if last else "--    ", ""),
-    ]
-    return [[span for value, unit in fields for span in ((value, "text"), (unit, "dim"))]]
-
-
 def _mean_seconds(state: RunState) -> float | None:
     return sum(done.step_seconds for done in state.recent) / len(state.recent) if state.recent else None
 
 
-def part_shares(steps: Iterable[StepDone]) -> list[float] | None:
+def part_shares(steps: Collection[StepDone]) -> list[float] | None:
     """The shares of a step that go to data, forward, backward, optimizer and the rest; None without time."""
-    rows = [
-        (done.data_seconds, done.forward_seconds, done.backward_seconds, done.optimizer_seconds, done.step_seconds)
-        for done in steps
-    ]
-    *parts, whole = (sum(column) for column in zip(*rows, strict=True)) if rows else (0.0,)
+    whole = sum(done.step_seconds for done in steps)
     if whole <= 0:
         return None
-    shares = [part / whole for part in parts]
+    shares = [sum(getattr(done, f"{name}_seconds") for done in steps) / whole for name in list(_PARTS)[:-1]]
     return [*shares, max(1 - sum(shares), 0.0)]
-
-
-def parts_line(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """Where the time of a step goes, in numbers and, where they fit, as letters."""
-    shares = part_shares(scene.run.recent)
-    line: Line = []
-    for at, (name, role) in enumerate(list(_PARTS.items())[:-1]):
-        value = "--" if shares is None else f"{shares[at] * 100:.0f}"
-        line += [(f"{name} ", role), (f"{value:>2} %  ", "text")]
-    room = width - width_of(line)
-    return [[*line, *stack(shares, room)] if shares and room >= _SHORTEST_STACK else line]
-
-
-def ranks_line(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """`slowest: rank 3, +14 % (12 ms a step), communication 6 %`."""
-    found = slowest_rank(scene.run)
-    return [fit([(found.words, "text")], width, scene.glyphs.ellipsis)] if found else []
 
 
 def stack(shares: Sequence[float], width: int) -> list[Span]:
@@ -163,107 +333,6 @@ def stack(shares: Sequence[float], width: int) -> list[Span]:
         spans.append((sign * (end - begin), role))
         begin = max(begin, end)
     return [span for span in spans if span[0]]
-
-
-def doctor_line(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """`doctor  Waiting for data: data 61 % of the time: 0.42 of 1.69 s a step  d more`."""
-    verdict = scene.verdict
-    if verdict is None:
-        return []
-    leading = verdict.leading
-    found: Line = [("doctor  ", "dim"), (verdict.healthy, "text")]
-    if leading is not None:
-        role: Role = "bad" if leading.found.is_fault else "warn"
-        evidence = scene.shown(leading.found.evidence)
-        cost = "" if leading.cost_words in evidence else f"{leading.cost_words}, "
-        found = [("doctor  ", "dim"), (f"{leading.title}: ", role), (f"{cost}{evidence}", "text")]
-    more: Line = [("  ", "text"), (scene.key_of("train.doctor"), "key"), (" more", "dim")]
-    return [beside(fit(found, max(width - width_of(more), 8), scene.glyphs.ellipsis), more, width)]
-
-
-def parts_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """The same as a small table with bars, one part on a line."""
-    shares, mean_seconds = part_shares(scene.run.recent), _mean_seconds(scene.run)
-    if shares is None or mean_seconds is None:
-        return []
-    room = min(width - 28, 30)
-    return [
-        [(f"{name:<{_LABEL}}", "text"), (bar(share, room, scene.glyphs), role), (f"{share * 100:4.0f} %", "text"),
-         (f"{format_seconds(share * mean_seconds):>10}", "dim")]
-        for (name, role), share in zip(_PARTS.items(), shares, strict=True)
-    ]  # fmt: skip
-
-
-def gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
-    return gauge_lines(scene.gauges, scene.sparks, min(width, _WIDEST_GAUGES), scene.glyphs)
-
-
-def readings_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """What the run's own process used of its machine: at its last reading, and in all of them."""
-    last, whole = GaugeSummary(), scene.run.gauge_summary
-    for reading in list(scene.run.gauges)[-1:]:
-        last.add(reading)
-    return [
-        line
-        for name, summary in [("last", last)] + [("whole run", whole)] * (whole.readings > 1)
-        # The sign of a degree is not ASCII.
-        for line in scene.labelled(name, gauges_words(summary).replace("\u00b0", ""), width, _LABEL)
-    ]
-
-
-def epoch_rows(scene: TrainScene, *_: int) -> list[Line]:
-    rows: list[Line] = [[("epoch   mean loss        time    rows/s  tokens/s", "dim")]]
-    for done in scene.run.epochs[-_MOST_EPOCHS:]:
-        rates = f"{done.samples_per_second:>8.1f}  {format_count(done.tokens_per_second):>8}"
-        seconds = format_seconds(done.seconds)
-        rows.append([(f"{done.epoch:>5}   {done.mean_loss:>9.4f}  {seconds:>10}  {rates}", "text")])
-    return rows
-
-
-def sample_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """What the model wrote, newest first: whole texts, as many as there is room for."""
-    rows: list[Line] = []
-    for sample in reversed(scene.run.samples):
-        text = scene.wrapped(f"{sample.prompt[-200:]}{sample.text}", width - 2, most=6)
-        block: list[Line] = [[(f"after step {sample.step}", "dim")], *([("  ", "text"), *line] for line in text)]
-        if len(rows) + len(block) > _SAMPLE_LINES:
-            return rows or block[:_SAMPLE_LINES]
-        rows += block
-    return rows
-
-
-def event_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
-    """The newest last, without those that are scrolled away."""
-    events = scene.events
-    end = max(len(events) - max(scene.events_back, 0), min(height, len(events)))
-    lines: list[Line] = []
-    for text, role in reversed(events[:end]):
-        rows = scene.wrapped(text, width, most=2, role=role, indent="  ")
-        if len(lines) + len(rows) > height:
-            break
-        lines = [*rows, *lines]
-    return lines
-
-
-def events_heading(scene: TrainScene) -> tuple[str, str]:
-    """When the last checkpoint was written, in steps: what a crash would cost."""
-    state = scene.run
-    if scene.frozen:
-        return "events", f"held still: {scene.key_of('train.freeze')} goes on"
-    if not state.checkpoints:
-        return "events", "not saved yet"
-    age = max(state.step - state.checkpoints[-1].step, 0)
-    return "events", f"saved at step {state.checkpoints[-1].step}" + (f", {age:>4} steps ago" if age else "")
-
-
-def log_rows(scene: TrainScene, _: int, height: int) -> list[Line]:
-    tail = scene.log_lines[-height:] if height > 0 else []
-    rows: list[Line] = [[(scene.shown(text), "dim")] for text in tail]
-    return rows or [[("nothing has been written to standard output or error", "dim")]]
-
-
-def switched_on(scene: TrainScene, width: int, _: int) -> list[Line]:
-    return [line for text in scene.what_is_on for line in scene.wrapped(text, width, most=2, indent="  ")]
 
 
 def training_memory_bytes(state: RunState) -> int | None:
@@ -292,62 +361,19 @@ def memory_words(state: RunState) -> str:
 
 
 def memory_role(state: RunState) -> Role:
-    """A warning where training takes clearly more than was planned."""
-    measured = training_memory_bytes(state)
-    is_more = measured is not None and state.plan is not None and measured > _CLEARLY_MORE * state.plan.memory_bytes
-    return "warn" if is_more else "text"
+    measured, plan = training_memory_bytes(state), state.plan
+    return "warn" if measured is not None and plan and measured > _CLEARLY_MORE * plan.memory_bytes else "text"
 
 
 def is_tuned(plan: PlanMade | None) -> bool:
     return plan is not None and bool(plan.base_model) and plan.trained_parameters is not None
 
 
-def tuning_line(scene: TrainScene, *_: int) -> list[Line]:
-    """`LoRA r 16 on TinyLlama-1.1B: 9.01 M of 1.1 G parameters are trainable (0.82 %)`."""
-    plan = scene.run.plan
-    if plan is None:
-        return []
-    trainable, share = _trainable(plan)
-    how = f"LoRA r {plan.lora_rank} on " if plan.lora_rank else ""
-    name = _field(how, _base_name(scene, plan))
-    return [[*name, *_field(": ", trainable), (f" parameters are trainable{share}", "dim")]]
-
-
-def plan_rows(scene: TrainScene, *_: int) -> list[Line]:
-    """What the plan said, to be compared with what happens."""
-    state, plan, data = scene.run, scene.run.plan, scene.run.data
-    if plan is None:
-        return []
-    device = scene.shown(state.device) or "--"
-    model = [("model", f"{format_count(plan.parameters)} parameters on {device}")]
-    if is_tuned(plan):
-        words = "".join(_trainable(plan))
-        model = [("model", f"{_base_name(scene, plan)} on {device}")]
-        model += [("LoRA", f"r {plan.lora_rank}, {words}") if plan.lora_rank else ("trains", f"{words} parameters")]
-    passes, shares = plan.gradient_accumulation_steps, plan.row_shares or plan.processes
-    parts, times = [passes, plan.per_device_train_batch_size], f" {scene.glyphs.times} "
-    parts += [shares] if shares > 1 else []
-    cut = f" = {times.join(map(str, parts))}" if passes > 1 or shares > 1 else ""
-    rows = [
-        *model,
-        ("data", f"{data.rows:,} rows, {format_count(data.tokens)} tokens" if data else "--"),
-        ("batch", f"{plan.effective_batch_size} rows{cut}"),
-        ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
-        ("time", f"about {format_seconds(plan.duration_seconds)}"),
-    ]
-    memory = _field(f"{'memory':<{_LABEL}}", memory_words(state), memory_role(state))
-    return [*(_field(f"{name:<{_LABEL}}", text) for name, text in rows), memory]
-
-
-def _base_name(scene: TrainScene, plan: PlanMade) -> str:
-    return scene.shown(plan.base_model.rstrip("/").rpartition("/")[2])
-
-
 def _trainable(plan: PlanMade) -> tuple[str, str]:
     """`6.7 k of 818 k`, ` (0.82 %)`."""
     trained, every = plan.trained_parameters or 0, plan.parameters
-    percent = 100 * trained / every if every else 0
-    share = f" ({percent:.0f} %)" if percent >= 10 else f" ({percent:.2g} %)"
     if trained >= every:
         return f"all {format_count(every)}", ""
+    percent = 100 * trained / every
+    share = f" ({percent:.0f} %)" if percent >= 10 else f" ({percent:.2g} %)"
     return f"{format_count(trained)} of {format_count(every)}", share if trained else ""

@@ -7,13 +7,10 @@ from typing import Final
 from tui_trainer.runs.events import EvalDone
 from tui_trainer.runs.result import LABELLING, best_before, last_scores, loss_unit
 from tui_trainer.runs.score_words import ScoreWords, baselines_line, number, score_words
-from tui_trainer.runs.state import RunState
 from tui_trainer.runs.targets import Target, targets_of
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.screens.train_lines import work_line
-from tui_trainer.ui.screens.train_scene import TrainScene
-from tui_trainer.ui.spans import Line, Role, Span, fit
+from tui_trainer.ui.screens.train_lines import TrainScene
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, fit
 from tui_trainer.units import format_count, format_seconds
 
 _READING_WIDTH: Final = 100
@@ -24,7 +21,6 @@ _BASELINE_WIDTH: Final = 36
 
 
 def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """For the one who has not started a run: which key does, and what would happen then."""
     room = min(width, _READING_WIDTH) - 4
     press: Line = [("Press ", "text"), (scene.key_of("app.start"), "key")]
     press.append((" to start. You see the plan first, and confirm it.", "text"))
@@ -36,7 +32,6 @@ def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 
 def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """The stages before the first step: what is done, what is being done and how far it is."""
     state, glyphs = scene.run, scene.glyphs
     data, plan, loading, training = state.data, state.plan, state.phase == "loading", state.status == "training"
     done = "" if data is None else f"{data.rows:,} rows, {format_count(data.tokens)} tokens"
@@ -54,7 +49,7 @@ def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
         role: Role = "good" if over else "accent" if now else "dim"
         lines.append([(sign.ljust(3), role), (text.ljust(33), "text" if now or over else "dim"), (note, "dim")])
         if now and state.progress is not None:
-            lines.append([("   ", "text"), *work_line(scene, min(width, _READING_WIDTH) - 5)])
+            lines.append([("   ", "text"), *scene.work_line(min(width, _READING_WIDTH) - 5)])
     if (baselines := state.baselines) is not None:
         beat = ", ".join(f"{scene.shown(name)} {loss:.4f}" for name, loss in baselines.losses.items())
         unit = loss_unit(state) if beat else ""
@@ -68,7 +63,6 @@ def _indented(lines: Sequence[Line]) -> list[Line]:
 
 
 def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """What came of a run that has ended, and what can be done next."""
     state, failed, finished = scene.run, scene.run.failed, scene.run.finished
     if failed is None and finished is not None and finished.reason != "stopped":
         return _result(scene, width)
@@ -130,13 +124,8 @@ def _against_baselines(scene: TrainScene, loss: float) -> list[Line]:
     lines: list[Line] = [[("held out ", "dim"), (f"{loss:.4f}", "bold"), (loss_unit(state), "dim")]]
     for name, other in (state.baselines.losses if state.baselines else {}).items():
         label = f"  {scene.shown(name)[:16]:<16}"
-        verdict = _verdict(loss < other, scene.glyphs)
-        lines.append([(" " * _LABEL, "text"), (f"{other:.4f}", "text"), (label, "dim"), verdict])
+        lines.append([(" " * _LABEL, "text"), (f"{other:.4f}", "text"), (label, "dim"), scene.beaten(loss < other)])
     return lines
-
-
-def _verdict(is_beaten: bool, glyphs: Glyphs) -> Span:
-    return (f"{glyphs.good} beaten", "good") if is_beaten else (f"{glyphs.bad} not beaten", "bad")
 
 
 def _score_row(scene: TrainScene, score: ScoreWords) -> Line:
@@ -146,7 +135,7 @@ def _score_row(scene: TrainScene, score: ScoreWords) -> Line:
         return line
     what, value = score.baseline
     beside = fit([(f"  {scene.shown(what)} {number(value)} ", "dim")], _BASELINE_WIDTH, scene.glyphs.ellipsis)
-    return [*line, *beside, _verdict(bool(score.beaten), scene.glyphs)]
+    return [*line, *beside, scene.beaten(bool(score.beaten))]
 
 
 def verdict_of(target: Target, glyphs: Glyphs) -> Span:
@@ -159,12 +148,8 @@ def target_rows(scene: TrainScene, *_: int) -> list[Line]:
     return [[verdict_of(target, scene.glyphs), (f" {scene.shown(target.words)}", "text")] for target in targets]
 
 
-def _newest_table(state: RunState) -> EvalDone | None:
-    return next((done for done in reversed(state.evals) if done.table_rows), None)
-
-
 def scores_heading(scene: TrainScene) -> tuple[str, str]:
-    done = _newest_table(scene.run)
+    done = scene.newest_table
     if done is None:
         return "scores", ""
     title = f"scores: {scene.shown(done.table_title)}" if done.table_title else "scores"
@@ -172,11 +157,9 @@ def scores_heading(scene: TrainScene) -> tuple[str, str]:
 
 
 def score_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
-    """The table of the newest evaluation that has one; a word where there is none."""
-    done = _newest_table(scene.run)
-    if done is None:
-        return [[("no evaluation with a table of classes so far", "dim")]]
-    return table_rows(done, width, height, scene.glyphs)
+    if done := scene.newest_table:
+        return table_rows(done, width, height, scene.glyphs)
+    return [[("no evaluation with a table of classes so far", "dim")]]
 
 
 def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Line]:

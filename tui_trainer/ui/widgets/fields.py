@@ -37,7 +37,6 @@ class LineInput(Input):
         self.cursor_position = at
 
     def put(self, text: str) -> None:
-        """Another text, the cursor behind it."""
         self.value = one_line(text)
         self.cursor_position = 0
         self.cursor_position = len(self.value)
@@ -50,7 +49,6 @@ class LineInput(Input):
         return True
 
     def on_paste(self, event: Paste) -> None:
-        """All lines in one, and nothing in it that acts on a terminal."""
         event.stop()
         event.prevent_default()
         text = one_line(event.text.strip("\r\n"))
@@ -58,8 +56,6 @@ class LineInput(Input):
 
 
 class LineField(LineInput):
-    """The same on a page: while it has the focus all keys are its own."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "screen.choose(-1)"),
         Binding("down", "screen.choose(1)"),

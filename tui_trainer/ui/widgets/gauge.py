@@ -1,14 +1,16 @@
-"""One gauge: a bar with its target drawn into it, the number, and the last minutes as a curve."""
+"""The machine's gauges: each a bar with its target drawn into it, the number, and the last minutes as a curve."""
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Final
 
-from tui_trainer.ui.glyphs import Glyphs, bar, sparkline
-from tui_trainer.ui.spans import Line, fit, width_of
+from tui_trainer.hardware.gauges import Gauges, GpuGauge
+from tui_trainer.ui.spans import Glyphs, Line, bar, fit, sparkline, width_of
 from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.units import GIB
 
 Band = tuple[float, float]
 """The target: from this share to that one."""
@@ -21,6 +23,14 @@ _WIDE_BAR: Final = 14
 _TAIL: Final = 13
 _BOTH_ABOVE: Final = 52
 _ANY: Final = 10_000
+# Target metrics of seeds/D-ner-sentiment-notebook.md: GPU 75-95 %, its memory 80-95 %, CPU 50-80 %.
+GPU_TARGET: Final[Band] = (0.75, 0.95)
+GPU_MEMORY_TARGET: Final[Band] = (0.80, 0.95)
+CPU_TARGET: Final[Band] = (0.50, 0.80)
+MOST_CARDS: Final = 4
+HALF_WIDTH: Final = 39
+TRAIL_MINUTES: Final = 5
+"""How long the gauges of the Hardware screen are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +120,74 @@ class GaugeBar(Pane):
         return [first, *curve_lines(values, width, height - 1, gauge.band, self.glyphs)]
 
 
-if __name__ == "__main__":
-    from tui_trainer.ui.widgets.demo import Demo
+class GaugeTrail:
+    """The last seconds of each gauge, as means over equal parts that begin at fixed times: they do not slide."""
 
-    def three_gauges() -> Iterator[GaugeBar]:
-        for name, share, height in (("short", 0.6, 1), ("history", 0.82, 5), ("silent", None, 1)):
-            bar = GaugeBar(id=name)
-            bar.styles.height = height
-            values = [0.5 + math.sin(part / 5) / 2 for part in range(60 if share else 0)]
-            bar.show(Gauge(name, share, (0.5, 0.8), "12.0/31.2 GiB", name), values)
-            yield bar
+    def __init__(self, parts: int = 12, seconds: float = 60.0) -> None:
+        self._part_seconds = seconds / parts
+        self._parts = parts
+        self._sums: dict[str, deque[tuple[int, float, int]]] = {}
 
-    Demo(three_gauges).run()
+    def take(self, gauges: Gauges, at_seconds: float) -> None:
+        """One look, at a time of a monotonic clock. What is not reported leaves a gap."""
+        part = math.floor(at_seconds / self._part_seconds)
+        for gauge in gauges_of(gauges, len(gauges.gpus)):
+            values = self._sums.setdefault(gauge.spark, deque(maxlen=self._parts))
+            if gauge.share is not None and gauge.spark:
+                _, total, count = values.pop() if values and values[-1][0] == part else (part, 0.0, 0)
+                values.append((part, total + gauge.share, count + 1))
+
+    def sparks(self, at_seconds: float) -> dict[str, list[float]]:
+        """Shares by gauge, oldest first, one for each part that is over or has begun; NaN where none was reported."""
+        newest = math.floor(at_seconds / self._part_seconds)
+        parts = range(newest - self._parts + 1, newest + 1)
+        means = {
+            name: {part: round(total / count, 3) for part, total, count in sums} for name, sums in self._sums.items()
+        }
+        return {name: [found.get(part, math.nan) for part in parts] for name, found in means.items()}
+
+
+def gauges_of(gauges: Gauges, most_cards: int = MOST_CARDS) -> Iterator[Gauge]:
+    """The cards first, then CPU, memory and disk."""
+    for card in gauges.gpus[:most_cards]:
+        yield from card_gauges(card)
+    yield Gauge("CPU", gauges.cpu_share, CPU_TARGET, spark="cpu")
+    memory, amount = _use(gauges.memory_used_bytes, gauges.memory_bytes)
+    yield Gauge("RAM", memory, tail=amount, spark="memory")
+    used, whole = gauges.disk_used_bytes, gauges.disk_bytes
+    # What is used includes room that this user cannot have, so it says little.
+    free = "--" if used is None or whole is None else f"{(whole - used) / GIB:.0f} GiB free"
+    yield Gauge("disk", _use(used, whole)[0], tail=free)
+
+
+def card_gauges(card: GpuGauge) -> Iterator[Gauge]:
+    heat = "" if card.temperature_celsius is None else f"{card.temperature_celsius:3.0f} C"
+    power = "" if card.power_watts is None else f"{card.power_watts:4.0f} W"
+    tail = " ".join(filter(None, [heat, power]))
+    memory, amount = _use(card.memory_used_bytes, card.memory_bytes)
+    yield Gauge(f"GPU {card.index}", card.utilisation_share, GPU_TARGET, tail, f"gpu{card.index}")
+    yield Gauge("  memory", memory, GPU_MEMORY_TARGET, amount, f"gpu{card.index} memory")
+
+
+def _use(used: int | None, whole: int | None) -> tuple[float | None, str]:
+    """The share, and `12.1/31.2 GiB` in 13 cells; None and `--` when not reported."""
+    if used is None or whole is None:
+        return None, "--"
+    decimals = 0 if whole >= 100 * GIB else 1
+    return used / whole if whole else None, f"{used / GIB:.{decimals}f}/{whole / GIB:.{decimals}f} GiB"
+
+
+def gauge_lines(gauges: Gauges, sparks: Sparks, width: int, glyphs: Glyphs) -> list[Line]:
+    drawn = list(gauges_of(gauges))
+    if width < 2 * HALF_WIDTH:
+        return [gauge_line(gauge, sparks, width, glyphs) for gauge in drawn]
+    left = width - HALF_WIDTH
+    lines: list[Line] = []
+    for first, second in zip_longest(drawn[::2], drawn[1::2]):
+        right = gauge_line(second, sparks, HALF_WIDTH, glyphs) if second else []
+        lines.append(fit([*gauge_line(first, sparks, left - 2, glyphs), ("  ", "text"), *right], width))
+    return lines
+
+
+def target_words(glyphs: Glyphs) -> str:
+    return f"{glyphs.target} target"

@@ -1,4 +1,5 @@
-"""Lines of styled text, computed by a function of the size. Only stretches that changed are sent to the terminal."""
+"""Lines of styled text, computed by a function of the size, and containers for them. Only stretches that changed are
+sent to the terminal."""
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -6,12 +7,14 @@ from itertools import zip_longest
 from rich.cells import split_graphemes
 from rich.segment import Segment
 from rich.style import Style
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
 from textual.geometry import Region, Size
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui_trainer.ui.spans import Line, fit, harmless, text_of, width_of
+from tui_trainer.ui.spans import Line, fit, harmless, text_of, title_rule, width_of
 from tui_trainer.ui.theme import HasGlyphs, role_styles
 
 # Changed cells that lie nearer than this are sent as one stretch: to move the cursor costs about as many bytes.
@@ -19,6 +22,13 @@ _GAP_CELLS = 6
 # To a pane that is as high or as wide as its lines, `draw` gives all of them, and no shorter than they are.
 _ANY_SIZE = 10_000
 _Cell = tuple[str, str]
+
+
+class Area(Widget):
+    """A container without a colour where nothing stands: Textual's filter for NO_COLOR makes the default black."""
+
+    def render_line(self, y: int) -> Strip:
+        return Strip.blank(self.size.width, role_styles(self.app)["text"])
 
 
 class Pane(HasGlyphs, Widget):
@@ -44,7 +54,6 @@ class Pane(HasGlyphs, Widget):
         return self._lines
 
     def redraw(self) -> None:
-        """Compute the lines, and send what changed."""
         width, height = self.size
         if not width or not self.is_attached or not self.display:
             return
@@ -137,3 +146,72 @@ def _cells(line: Line) -> list[_Cell]:
             elif cells:
                 cells[-1] = (cells[-1][0] + sign, role)
     return cells
+
+
+class Section(Pane):
+    """What `draw(width, height)` returns, below a rule with the two texts of `heading()` at its left and its right.
+
+    As high as its lines, unless its style gives another height.
+    """
+
+    DEFAULT_CSS = "Section { height: auto; }"
+
+    def __init__(
+        self, heading: Callable[[], tuple[str, str]], draw: Callable[[int, int], list[Line]], *, id: str | None = None
+    ) -> None:
+        def with_heading(width: int, height: int) -> list[Line]:
+            title, note = heading()
+            return [title_rule(title, width, self.glyphs, note), *draw(width, height - 1)]
+
+        super().__init__(with_heading, id=id)
+
+
+class _Scrolled(VerticalScroll, Area, can_focus=False):
+    DEFAULT_CSS = "_Scrolled { scrollbar-size: 0 0; }"
+
+
+class Scroller(Area):
+    """Its content below one another; where it does not fit, the last line says how much is above and below.
+
+    A line of words instead of a scroll bar: it is seen without colours and in ASCII too.
+    """
+
+    DEFAULT_CSS = """
+    Scroller { width: 1fr; height: 1fr; overflow: hidden; }
+    Scroller > .position { height: 1; display: none; }
+    Scroller.-overflowing > .position { display: block; }
+    """
+
+    def __init__(self, *content: Widget, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.scrolled = _Scrolled(*content)
+        self._position = Pane(lambda *_: [self._position_line()], classes="position")
+
+    def compose(self) -> ComposeResult:
+        yield self.scrolled
+        yield self._position
+
+    def on_mount(self) -> None:
+        self.watch(self.scrolled, "scroll_y", self._moved, init=False)
+        self.watch(self.scrolled, "virtual_size", self._moved, init=False)
+
+    def on_resize(self) -> None:
+        self._moved()
+
+    @property
+    def is_overflowing(self) -> bool:
+        return self.scrolled.virtual_size.height > self.size.height
+
+    def scroll_lines(self, lines: int) -> None:
+        self.scrolled.scroll_relative(y=lines, animate=False, immediate=True)
+
+    def _moved(self) -> None:
+        self.set_class(self.is_overflowing, "-overflowing")
+        self._position.redraw()
+
+    def _position_line(self) -> Line:
+        above = round(self.scrolled.scroll_y)
+        below = self.scrolled.virtual_size.height - above - self.scrolled.size.height
+        up, down = ("Up", "Down") if self._position.glyphs.ascii else ("\u2191", "\u2193")
+        words = [f"{up} {above} above"] * (above > 0) + [f"{down} {below} more below"] * (below > 0)
+        return [("   ".join(words), "dim")]

@@ -60,27 +60,6 @@ class Part:
         return self.parameters_each * self.count
 
 
-def linear(path: str, inputs: int, outputs: int, count: int, bias: bool = False, is_head: bool = False) -> Linear:
-    """A `Linear` whose name is the end of its path."""
-    name = path.rpartition(".")[2]
-    return Linear(name=name, inputs=inputs, outputs=outputs, count=count, is_head=is_head, path=path, has_bias=bias)
-
-
-def embedding(path: str, rows: int, width: int) -> Part:
-    """A table of `rows` x `width`."""
-    return Part(path=path, parameters_each=rows * width, is_embedding=True, rows=rows)
-
-
-def rms_norm(path: str, width: int, count: int = 1) -> Part:
-    """A norm with one weight for each number."""
-    return Part(path=path, parameters_each=width, count=count)
-
-
-def layer_norm(path: str, width: int, count: int = 1) -> Part:
-    """A norm with a weight and a bias for each number."""
-    return Part(path=path, parameters_each=2 * width, count=count)
-
-
 def place_in_block(name: str) -> str:
     """`model.layers.7.mlp.up_proj` is `mlp.up_proj`, whatever the layer; a name without a number stays as it is."""
     words = name.split(".")

@@ -1,25 +1,85 @@
-"""A table of settings under headings: mark, name, value, and the preset where it differs.
+"""Lists of any length of which one line is chosen, and the table of settings under headings."""
 
-`python -m tui_trainer.ui.widgets.settings_table` shows one with made-up data.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
+from textual.events import Click, MouseEvent, MouseScrollDown, MouseScrollUp
 from textual.message import Message
 from textual.widget import Widget
 
-from tui_trainer.ui.glyphs import Glyphs
-from tui_trainer.ui.spans import Line, Role, pad, title_rule
-from tui_trainer.ui.widgets.line_list import LineList
-from tui_trainer.ui.widgets.section import Area
+from tui_trainer.ui.spans import Glyphs, Line, Role, pad, title_rule
+from tui_trainer.ui.widgets.pane import Area, Pane
 
+_WHEEL_LINES = 3
 MARK_CELLS = 3
 PRESET_CELLS = 23
 WIDEST_VALUE = 44
 _MOST_SIGNS_A_CELL = 4
+
+
+class LineList(Pane):
+    """`draw_row(place, width)` gives the line of a place; `extent()` how many there are, and which is chosen; `lead`
+    says of a place whether the line above is to be in sight with it.
+
+    Keys are for the page, which chooses. A click chooses, a double click opens, the wheel scrolls.
+    """
+
+    ALLOW_SELECT = False
+
+    @dataclass
+    class Chosen(Message):
+        """A line was clicked; `opens` when it was clicked twice."""
+
+        place: int
+        opens: bool
+
+    class Scrolled(Message):
+        """The wheel or another size shows other lines."""
+
+    def __init__(
+        self, draw_row: Callable[[int, int], Line], extent: Callable[[], tuple[int, int]], *,
+        lead: Callable[[int], bool] = lambda _: False, id: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(lambda width, _: [draw_row(place, width) for place in self.seen_places], id=id)
+        self._extent, self._lead = extent, lead
+        self._top, self._followed = 0, -1
+
+    @property
+    def seen_places(self) -> range:
+        (count, chosen), height = self._extent(), self.size.height
+        if chosen != self._followed and height:
+            # The wheel may leave the chosen line behind; a key brings it back.
+            self._followed = chosen
+            self._top = min(max(self._top, chosen - height + 1), chosen - self._lead(chosen))
+        self._top = max(min(self._top, count - height), 0)
+        return range(self._top, min(self._top + height, count))
+
+    def follow(self) -> None:
+        """The chosen line comes in sight again with the next picture."""
+        self._followed = -1
+
+    def on_resize(self) -> None:
+        self.follow()
+        super().on_resize()
+        self.post_message(self.Scrolled())
+
+    def on_click(self, event: Click) -> None:
+        if event.y < len(self.seen_places):
+            self.post_message(self.Chosen(self._top + event.y, opens=event.chain > 1))
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        self._scroll(event, _WHEEL_LINES)
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        self._scroll(event, -_WHEEL_LINES)
+
+    def _scroll(self, event: MouseEvent, lines: int) -> None:
+        event.stop()
+        self._top += lines
+        self.redraw()
+        self.post_message(self.Scrolled())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,8 +182,6 @@ class SettingsTable(Area):
         edited = here and self._field is not None
         return row_line(self.rows[place], width, self.name_cells, self._list.glyphs, here=here, edited=edited)
 
-    # The cursor
-
     def show(self, rows: Sequence[Row], key: str = "", empty: str = "") -> None:
         """Other rows, or words instead. The cursor goes to this key, stays, or goes to the nearest setting left."""
         if len(rows) != len(self.rows):
@@ -136,7 +194,6 @@ class SettingsTable(Area):
             self.key = rows[self._place].key
 
     def move(self, steps: int) -> None:
-        """Over settings, not over headings; at an end it stays."""
         if places := self._settings:
             at = places.index(self._place) if self._place in places else 0
             self._go(places[min(max(at + steps, 0), len(places) - 1)])
@@ -166,8 +223,6 @@ class SettingsTable(Area):
                 self._go(message.place)
             self.post_message(self.Clicked(key, message.opens))
 
-    # The field over the value
-
     def lay(self, field: Widget | None) -> None:
         """Lay one of the children over the value of the cursor's row; None takes it away."""
         if self._field is not None:
@@ -183,16 +238,3 @@ class SettingsTable(Area):
             self._field.styles.offset = (MARK_CELLS + self.name_cells + 2, row)
             self._field.styles.width = value_cells(self.size.width, self.name_cells) - 2
             self._field.display = True
-
-
-if __name__ == "__main__":
-    from tui_trainer.ui.widgets.demo import Demo
-
-    def sixty_settings() -> list[SettingsTable]:
-        names = [f"made_up_{n}" for n in range(60)]
-        rows = [Row(key=name, name=name, value=f"{n} steps", is_changed=n % 7 == 1) for n, name in enumerate(names)]
-        table = SettingsTable(28)
-        table.show([Row(name="Training"), *rows], names[0])
-        return [table]
-
-    Demo(sixty_settings).run()

@@ -1,0 +1,87 @@
+"""Writes `shipped_answers.json`: what a first plan asks about each recipe, on a machine of each hardware profile, and
+about each model of the catalogue with each head that it can have.
+
+    uv run python -m tests.ship_answers            # some minutes; also after a new recipe, preset or catalogue row
+    uv run python -m tests.ship_answers --check    # which answers are missing or differ; exit code 1 if any
+
+What is no longer asked is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from tests.planning.test_profiles_on_machines import ANY_MODEL, FACTS, HARDWARE, RECIPES, loaded_on, machine_of
+from tui_trainer.errors import ConfigError
+from tui_trainer.models import answers, counting
+from tui_trainer.models.answers import Answers
+from tui_trainer.models.catalogue import all_entries
+from tui_trainer.models.heads import CLASSIFYING, fit_heads
+from tui_trainer.models.shape import shape_of
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.memory import dry_run
+
+SHORT = replace(FACTS, row_tokens=50.0, longest_row=90)  # documents that are packed where they can be
+ANSWERED = replace(FACTS, target_tokens=64)
+_PLACE = Path(answers.__file__).with_name("shipped_answers.json")
+
+
+@contextmanager
+def recorded() -> Iterator[dict[str, Any]]:
+    """All answers that are given meanwhile, by key, each asked anew."""
+    found: dict[str, Any] = {}
+    find = Answers._find
+
+    def finding(self: Answers, key: str, question: str, timeout_seconds: float) -> Any:
+        found[key] = find(self, key, question, timeout_seconds)
+        return found[key]
+
+    for asked in (counting.answers, dry_run.answers):
+        asked._known.clear()
+    with (
+        tempfile.TemporaryDirectory() as home,
+        patch.object(answers, "prepared_data_folder", lambda environment: Path(home)),
+        patch.object(answers, "shipped_answers", dict),
+        patch.object(Answers, "_find", finding),
+    ):
+        yield found
+
+
+def ask() -> Mapping[str, Any]:
+    """What the first plans ask, answered now."""
+    with recorded() as found, patch.object(planning, "disk_free_bytes", lambda path: None):
+        for name in HARDWARE:
+            hardware = machine_of(name)
+            for recipe in RECIPES:
+                loaded = loaded_on(hardware, recipe, ANY_MODEL if recipe == "finetune" else ())
+                for facts in (FACTS, SHORT, ANSWERED):
+                    with suppress(ConfigError):  # too large for that machine
+                        planning.make(loaded, hardware, facts)
+            print(f"{name}: {len(found)} answers", flush=True)
+        for entry in all_entries():
+            for head in fit_heads(str(entry.config["model_type"])):
+                shape_of(entry.config, head=head, labels=2 if head in CLASSIFYING else 0)
+        print(f"models of the catalogue: {len(found)} answers", flush=True)
+    return found
+
+
+def main() -> None:
+    found = ask()
+    if "--check" in sys.argv[1:]:
+        shipped = json.loads(_PLACE.read_text("utf-8"))
+        differing = [key for key in found.keys() | shipped.keys() if found.get(key) != shipped.get(key)]
+        sys.exit(f"{len(differing)} of {len(found)} answers are missing or differ" if differing else 0)
+    lines = (f"{json.dumps(key)}: {json.dumps(found[key], separators=(',', ':'))}" for key in sorted(found))
+    _PLACE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

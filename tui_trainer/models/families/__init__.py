@@ -1,1 +1,0 @@
-"""What each family of models computes, layer by layer, from the fields of its config.json."""

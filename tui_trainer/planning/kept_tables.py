@@ -1,0 +1,85 @@
+"""What was measured on this machine, as JSON files in the state folder. What is missing or damaged was not measured."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from tui_trainer.runs.folder import write_atomically
+
+if TYPE_CHECKING:
+    from tui_trainer.models.shape import ModelShape
+    from tui_trainer.planning.training_setup import Precision, TrainingSetup
+
+T = TypeVar("T")
+
+
+def machine_key(cpu_name: str, threads: int, precision: Precision = "fp32", card_name: str = "") -> str:
+    """Under which name the figures of this machine are kept: those of a card, whatever processor it sits beside."""
+    machine = card_name or f"{cpu_name}, {threads} threads"
+    return machine if precision == "fp32" else f"{machine}, {precision}"
+
+
+def timed_as(card_name: str, setup: TrainingSetup) -> str:
+    """The name under which the rate of a card is kept: where it waits for the host or for others it is another one."""
+    if setup.cpu_offload:
+        return f"{card_name}, weights on the host"
+    return f"{card_name}, layers split over {setup.widths}" if setup.widths > 1 else card_name
+
+
+def shape_key(
+    shape: ModelShape, setup: TrainingSetup, micro_batch: int, effective_batch: int, row_tokens: int, processes: int = 1
+) -> str:
+    """Names what decides the time of a step on one machine. `effective_batch`: rows of one process in a step."""
+    sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
+    dropout = "d" if shape.attention_dropout else ""
+    how = [setup.precision, setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
+    how += [setup.provider] if setup.provider != "transformers" else []
+    how += [f"{processes}processes"] if processes > 1 else []
+    how += ["ckpt"] if setup.gradient_checkpointing else []
+    how += [f"{setup.widths}widths"] if setup.widths > 1 else []
+    how += ["packed"] if setup.packed else []
+    how += ["offloaded"] if setup.cpu_offload else []
+    how += ["compiled"] if setup.compiled else []
+    how += [shape.head] if shape.head != "causal_lm" else []
+    how += [f"answers{setup.target_tokens}"] if setup.target_tokens else []
+    cut = f"{micro_batch}of{effective_batch}x{row_tokens}{dropout}"
+    return "-".join(map(str, [shape.model_type, *sizes, shape.vocabulary, cut, *how]))
+
+
+def read_table(path: Path, *keys: str) -> dict[str, Any]:
+    """The JSON object of a file, or the one under these keys; empty where there is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def entry_of(kind: type[T], entry: object) -> T | None:
+    """None where the entry is damaged."""
+    with suppress(ValidationError):
+        return TypeAdapter(kind).validate_python(entry)
+    return None
+
+
+def keep_entry(path: Path, *keys: str, entry: object, most: int) -> None:
+    """In the place of an earlier one; of the table that it is in, the newest `most` entries stay.
+
+    A folder that cannot be written is no error: nothing is known the next time either.
+    """
+    *outer, key = keys
+    table = read_table(path, *outer)
+    table.pop(key, None)
+    table = dict(list({**table, key: entry}.items())[-most:])
+    for name in outer:
+        table = {**read_table(path), name: table}
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(table, indent=1).encode())

@@ -1,0 +1,396 @@
+"""What can be done with a run that was made: what ails it and how the next one is better, its model to be tried with a
+prompt, and to be exported to another form."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from textual.containers import VerticalScroll
+from textual.events import Key
+from textual.widget import Widget
+
+from tui_trainer.config.changes import settings_words
+from tui_trainer.doctor.contract import Finding, Verdict
+from tui_trainer.errors import FolderError, InputError, TuiTrainerError
+from tui_trainer.planning.deadline_ways import way_line
+from tui_trainer.runs.events import WayInTime
+from tui_trainer.safe_text import one_line, visible
+from tui_trainer.tasks import find_task
+from tui_trainer.ui.dialogs import Dialog, FieldDialog
+from tui_trainer.ui.processes import GivenUp
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, folded, labelled, pad, paragraph
+from tui_trainer.ui.starting import take_settings_of
+from tui_trainer.ui.watch import WatchedRun
+from tui_trainer.ui.widgets.lists import LineList
+from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.workbench import TRYING, Workbench
+from tui_trainer.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from tui_trainer.exporting.conversation import Conversation
+    from tui_trainer.exporting.generate import Sampling, Writer
+    from tui_trainer.launching.export import Choice, ExportProcess
+    from tui_trainer.runs.folder import RunFolder
+    from tui_trainer.ui.workbench import Workbench
+
+_LABEL = 5
+_NEW_TOKENS, _TEMPERATURE = 240, 0.8
+_PROMPT_CHARACTERS = 40
+_NAME_CELLS, _BAR_CELLS = 11, 24
+FORMATS: Final = "formats"
+
+
+class DoctorDialog(Dialog):
+    """The verdict as of now: it is made anew while the dialog is open."""
+
+    heading = "Doctor"
+
+    def __init__(self, bench: Workbench, run: WatchedRun) -> None:
+        super().__init__()
+        self._bench, self._run = bench, run
+        if self._verdict and self._verdict.fix:
+            self.keys = (("a", "apply to the config"), *self.keys)
+        if self._ways:
+            self.keys = (("1-3", "be in time"), *self.keys)
+
+    @property
+    def _verdict(self) -> Verdict | None:
+        return self._run.doctor.verdict
+
+    def lines(self, width: int) -> list[Line]:
+        verdict = self._verdict
+        if verdict is None:
+            return []
+        rows: list[Line] = []
+        if verdict.leading is None:
+            rows += [*folded([(verdict.healthy, "good" if verdict.is_known else "dim")], width), []]
+        for one in verdict.findings:
+            rows += [*self._finding(one, width), []]
+        return [*rows, *self._deadline(width)] if self._ways else rows[:-1]
+
+    @property
+    def _ways(self) -> list[WayInTime]:
+        at_risk = self._run.state.at_risk
+        return at_risk.ways if at_risk else []
+
+    def _deadline(self, width: int) -> list[Line]:
+        """That the run will be late, and what the next one can be made with."""
+        at_risk = self._run.state.at_risk
+        rows: list[Line] = folded([(at_risk.message if at_risk else "", "warn")], width)
+        for number, way in enumerate(self._ways, 1):
+            rows += labelled(str(number), self.glyphs.only(one_line(way_line(way))), _LABEL, width, "accent")
+        return rows
+
+    def _finding(self, one: Finding, width: int) -> list[Line]:
+        found, only = one.found, self.glyphs.only
+        role: Role = "bad" if found.is_fault else "warn" if one.matters else "text"
+        head: Line = [(one.title, role), (f"  {one.cost_words}", "bold")]
+        told = [("", only(found.cause)), ("", only(found.evidence)), ("set", settings_words(found.fix or {}))]
+        told += [("do", only(found.advice)), ("why", one.diagnosis.why), ("see", ", ".join(one.diagnosis.guides))]
+        rows = [head]
+        for label, text in told:
+            if text:
+                kind: Role = "accent" if label == "set" else "dim" if label in ("why", "see") else "text"
+                rows += labelled(label, text, _LABEL, width, kind)
+        return rows
+
+    def press(self, key: str, character: str | None) -> bool:
+        patches = {str(number): way.patch for number, way in enumerate(self._ways, 1)}
+        if self._verdict and self._verdict.fix:
+            patches["a"] = self._verdict.fix
+        if character not in patches:
+            return True
+        take_settings_of(self._bench, self._run.folder, patches[character])
+        return False
+
+
+class TryDialog(FieldDialog):
+    heading = "Try the model"
+    keys: Sequence[tuple[str, str]] = (("enter", "continue the text"), ("escape", "close"))
+
+    def __init__(self, bench: Workbench, folder: RunFolder, prompt: str) -> None:
+        super().__init__(prompt)
+        self._status = ""
+        self._bench, self._folder = bench, folder
+        state = bench.run.state if bench.run is not None else None
+        task = find_task(state.task or "causal_lm") if state else None
+        if task is not None and not task.continues:
+            self.keys = (("enter", "ask the model"), *self.keys[1:])
+        self._chats = task is not None and not task.continues and getattr(task, "head", "causal_lm") == "causal_lm"
+        if self._chats:
+            # A sample's prompt has the signs of the chat template.
+            self._text = ""
+            self._status = "/help lists commands, /system TEXT sets how it begins"
+        self._has_base = state is not None and state.plan is not None and bool(state.plan.base_model)
+        if self._has_base:
+            self.keys = (*self.keys[:1], ("tab", "base model beside it"), *self.keys[1:])
+        self._with_base = self._wants_end = False
+        self._writers: dict[str, Writer] = {}
+        self._conversation: Conversation | None = None
+        self._transcript: list[str] = []
+        self._said = ""
+        self._seed = self._drawn_pieces = 0
+
+    def inside(self) -> Iterable[Widget]:
+        yield self.field
+        with VerticalScroll(id="inside", can_focus=False):
+            yield Pane(lambda width, _: self.lines(width))
+        yield Pane(lambda *_: [[(self._status, "dim")]], classes="status")
+
+    def lines(self, width: int) -> list[Line]:
+        shown = visible("".join(self._transcript) or self._said).replace("\t", "    ")
+        return [[(row, "text")] for line in shown.split("\n") for row in (textwrap.wrap(line, width) or [""])]
+
+    def take_key(self, event: Key) -> bool:
+        is_scroll = event.key in ("up", "down", "pageup", "pagedown")
+        if event.key == "tab" and self._has_base:
+            self._with_base = not self._with_base
+            self._status = "the base model answers first" if self._with_base else "the trained model alone"
+            self.redraw()
+            return True
+        return (is_scroll and self.scrolls(event.key)) or super().take_key(event)
+
+    def take(self) -> None:
+        prompt, self._seed = self.field.value, self._seed + 1
+        if self._chats:
+            self.field.put("")
+            self._transcript.append(f"> {prompt}\n")
+        self._status = "writing ..." if self._writers else "loading the weights ..."
+        self._bench.background.do(TRYING, lambda: self._write(prompt, self._seed), self._wrote)
+        self.redraw()
+
+    def by_clock(self) -> object:
+        return len(self._transcript), self._status
+
+    def redraw(self) -> None:
+        super().redraw()
+        if len(self._transcript) != self._drawn_pieces:
+            self._drawn_pieces = len(self._transcript)
+            self.call_after_refresh(self.scrolls, "end")
+
+    def _write(self, prompt: str, seed: int) -> tuple[str, str]:
+        """What is to be read, and the status."""
+        from tui_trainer.exporting.generate import Sampling
+
+        sampling = Sampling(max_new_tokens=_NEW_TOKENS, temperature=_TEMPERATURE, seed=seed)
+        try:
+            source = self._load()
+            if self._chats:
+                self._converse(prompt, sampling)
+                return "", f"weights of {source}; /help lists commands"
+            texts = {name: _made(one, prompt, sampling) for name, one in self._writers.items()}
+            if len(texts) == 1:
+                return texts["tuned"], f"weights of {source}; Enter writes another one"
+            return "\n\n".join(f"[{name}] {text}" for name, text in texts.items()), f"weights of {source}"
+        except TuiTrainerError as error:
+            return "", one_line(str(error))
+
+    def _load(self) -> str:
+        """Load what is not there yet; the name of the folder of the weights. Raises TuiTrainerError."""
+        from tui_trainer.exporting.generate import Writer
+
+        tuned = self._writers.get("tuned") or Writer(self._folder)
+        base = {"base": self._writers.get("base") or self._base()} if self._with_base else {}
+        writers = {**base, "tuned": tuned}
+        if writers.keys() != self._writers.keys():
+            # With other models a conversation begins anew.
+            self._writers, self._conversation = writers, None
+        return one_line(tuned.source.name)
+
+    def _base(self) -> Writer:
+        from tui_trainer.exporting.generate import Writer
+        from tui_trainer.exporting.trained_model import TrainedModel
+
+        base, reason = TrainedModel.of(self._folder, unfinished=True).base_model()
+        if base is None:
+            self._with_base = False
+            raise FolderError(reason or "it was trained from scratch: it has no base model")
+        return Writer(self._folder, base=base)
+
+    def _converse(self, line: str, sampling: Sampling) -> None:
+        """As `tui-trainer chat` does with a line."""
+        from tui_trainer.exporting.conversation import Conversation
+
+        if self._conversation is None:
+            self._transcript = self._transcript[-1:]
+            self._conversation = Conversation(
+                self._writers, sampling, show=self._hear, tell=lambda words: self._hear(f"{words}\n")
+            )
+        self._wants_end = not self._conversation.take(line)
+
+    def _hear(self, piece: str) -> None:
+        if self.is_closed:
+            raise GivenUp
+        self._transcript.append(piece)
+
+    def _wrote(self, result: tuple[str, str]) -> None:
+        self._said, self._status = result
+        if self._wants_end:
+            self.close()
+        elif self.is_attached:
+            self.redraw()
+
+
+def _made(writer: Writer, prompt: str, sampling: Sampling) -> str:
+    if not writer.continues:
+        return f"{prompt}\n\n{writer.answer(prompt, sampling)}"
+    pieces = [prompt]
+    writer.continue_text(prompt, sampling, pieces.append)
+    return "".join(pieces)
+
+
+def offer_try(bench: Workbench) -> None:
+    run = bench.run
+    if run is not None:
+        samples = run.state.samples
+        # A few words of held-out text to begin with: whole words of its last line that has some.
+        lines = [line.strip() for line in samples[-1].prompt.split("\n") if len(line.split()) > 1] if samples else []
+        last = one_line(lines[-1]) if lines else ""
+        words = last[-_PROMPT_CHARACTERS:].partition(" ")[2] if len(last) > _PROMPT_CHARACTERS else last
+        bench.app.open(TryDialog(bench, run.folder, words))
+
+
+class ExportDialog(Dialog):
+    def __init__(self, bench: Workbench, folder: RunFolder) -> None:
+        super().__init__()
+        self.heading = f"Export {one_line(folder.name, 60)}"
+        self._bench, self._folder = bench, folder
+        self._choices: tuple[Choice, ...] = ()
+        self._free_bytes, self._refusal = 0, ""
+        self._chosen = 0
+        self._list = LineList(self._row, lambda: (len(self._choices), self._chosen), id="formats")
+
+    def inside(self) -> Iterable[Widget]:
+        yield self._list
+        yield Pane(lambda width, _: self.lines(width), id="about")
+
+    def on_mount(self) -> None:
+        self._bench.background.do(FORMATS, self._ask, self._found)
+
+    def _ask(self) -> tuple[tuple[Choice, ...], int] | str:
+        from tui_trainer.launching.export import choices, free_bytes
+
+        try:
+            return choices(self._folder), free_bytes(self._folder)
+        except (InputError, OSError) as error:
+            return one_line(str(error))
+
+    def _found(self, result: tuple[tuple[Choice, ...], int] | str) -> None:
+        if isinstance(result, str):
+            self._refusal = result
+        else:
+            self._choices, self._free_bytes = result
+            name = self._process.name if self._process else next((one.name for one in result[0] if not one.refusal), "")
+            self._chosen = next((at for at, one in enumerate(self._choices) if one.name == name), 0)
+        if self.is_attached:
+            self._list.styles.height = len(self._choices)
+            self.redraw()
+
+    @property
+    def _process(self) -> ExportProcess | None:
+        export = self._bench.exports.process
+        return export if export is not None and export.run == self._folder else None
+
+    def by_clock(self) -> object:
+        process = self._process
+        return process and (process.outcome or int(process.seconds), process.progress, process.is_cancelled)
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        if self._process is not None and self._process.alive:
+            return (("c", "cancel the export"), ("up down", "choose"), ("escape", "close, it goes on"))
+        if not self._choices:
+            return (("escape", "close"),)
+        enter = () if self._choices[self._chosen].refusal else (("enter", "export"),)
+        return (*enter, ("up down", "choose"), ("escape", "close"))
+
+    def _row(self, place: int, width: int) -> Line:
+        one, process = self._choices[place], self._process
+        is_chosen = place == self._chosen
+        state, role = self._state(one, process)
+        line: Line = [(f"{self.glyphs.pointer if is_chosen else ' '} ", "accent")]
+        usual: Role = "dim" if one.refusal else "text"
+        line = beside([*line, (pad(one.name, _NAME_CELLS), usual), (one.title, usual)], [(state, role)], width)
+        return [(text, "cursor") for text, _ in line] if is_chosen else line
+
+    def _state(self, one: Choice, process: ExportProcess | None) -> tuple[str, Role]:
+        if process is not None and process.name == one.name:
+            if process.outcome is None:
+                return "is being written", "accent"
+            if process.outcome.is_good:
+                return "exported", "good"
+            return "cancelled" if process.is_cancelled else "failed", "bad"
+        if one.is_there:
+            return "exported", "good"
+        return ("not possible", "dim") if one.refusal else (f"~{format_bytes(one.needed_bytes)}", "dim")
+
+    def lines(self, width: int) -> list[Line]:
+        if not self._choices:
+            return paragraph(self._refusal or "looking what it can be exported to ...", width)
+        one, process = self._choices[self._chosen], self._process
+        if process is not None and process.name == one.name:
+            return progress_lines(process, width, self.glyphs)
+        if one.refusal:
+            return paragraph(one.refusal, width, "warn")
+        words = [
+            f"It writes about {format_bytes(one.needed_bytes)} into export/{one.name} of the run; "
+            f"{format_bytes(self._free_bytes)} are free",
+            "Then it is loaded again in a fresh process and compared with the trained model.",
+        ]
+        if one.expected_seconds:
+            words.append(f"It takes about {round_seconds(one.expected_seconds)}, as earlier ones did here.")
+        if one.is_there:
+            words.append("It was exported before: this one takes its place.")
+        lines = [line for text in words for line in paragraph(text, width)]
+        if self._bench.run_is_alive:
+            lines += paragraph("A run is training: the export takes processor time and memory from it.", width, "warn")
+        if other := self._bench.exports.alive:
+            text = f"{one_line(other.run.name)} is being exported to {other.name}: one at a time"
+            lines += paragraph(text, width, "warn")
+        return lines
+
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        self._chosen = message.place
+        if message.opens:
+            self._start()
+        self.redraw()
+
+    def press(self, key: str, character: str | None) -> bool:
+        if character == "c" and self._process is not None and self._process.alive:
+            self._process.cancel()
+        elif key == "enter":
+            self._start()
+        elif steps := {"up": -1, "k": -1, "down": 1, "j": 1}.get(key):
+            self._chosen = min(max(self._chosen + steps, 0), max(len(self._choices) - 1, 0))
+        return True
+
+    def _start(self) -> None:
+        if self._choices and not self._choices[self._chosen].refusal:
+            self._bench.exports.start(self._folder, self._choices[self._chosen].name)
+
+
+def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[Line]:
+    if (outcome := process.outcome) is not None:
+        role: Role = "text" if outcome.folder else "bad"
+        lines = [line for words in outcome.words for line in paragraph(words, width, role)]
+        if not outcome.folder:
+            return lines
+        verdict: Span = (f"{glyphs.good} as it was trained", "good")
+        if not outcome.is_good:
+            verdict = (f"{glyphs.bad} not as it was trained; its folder is kept under another name", "bad")
+        return [[verdict], *lines, *paragraph(outcome.folder, width, "dim")]
+    if process.is_cancelled:
+        return [[("cancelling ...", "warn")]]
+    what, done, total, unit = process.progress
+    so_far: Line = [(f"{round_seconds(process.seconds)} so far", "dim")]
+    if not total:
+        return [[(f"{one_line(what)} ...", "text")], so_far]
+    words = f" {one_line(what)}, {done:,.0f} of {total:,.0f} {one_line(unit)}"
+    return [fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (words, "text")], width), so_far]
+
+
+def round_seconds(seconds: float | None) -> str:
+    """`41 s`, and `0 s` before the first."""
+    return f"{seconds:.0f} s" if seconds is not None and seconds < 60 else format_seconds(seconds)

@@ -1,0 +1,380 @@
+"""Boxes of the Config screen: the recipes with what each would change, what the model would get of the data, and what a
+command measures: `tune` looks for the fastest settings, a rehearsal tries what could fail."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from textual.widget import Widget
+
+from tui_trainer.config.changes import Change, RecipePreview
+from tui_trainer.config.document import Document
+from tui_trainer.config.editing import display_text
+from tui_trainer.config.load import all_settings
+from tui_trainer.config.profiles import Profile, all_profiles
+from tui_trainer.errors import ConfigError, InputError
+from tui_trainer.safe_text import one_line
+from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.processes import GivenUp, Measurement
+from tui_trainer.ui.screens.config_model import name_cells
+from tui_trainer.ui.spans import Glyphs, Line, Role, bar, fit, pad, paragraph, title_rule, wrapped
+from tui_trainer.ui.widgets.lists import MARK_CELLS, PRESET_CELLS, LineList, shortened, value_cells
+from tui_trainer.ui.widgets.pane import Pane
+
+if TYPE_CHECKING:
+    from tui_trainer.bench.config_process import ConfigProcess
+    from tui_trainer.config.load import LoadedConfig
+    from tui_trainer.launching.preview import Preview
+    from tui_trainer.ui.workbench import Workbench
+
+# Of what it has told, while it goes on.
+_SHOWN = 12
+PREVIEW: Final = "preview"
+_SAMPLES = 16
+_MOST_CHARACTERS = 20_000
+_BAR_CELLS = 30
+_ROLES: Final[dict[str, Role]] = {
+    "head": "bold", "text": "text", "trained": "good", "special": "accent", "note": "dim",
+}  # fmt: skip
+LOW = 30
+
+
+class OwnProcessDialog(Dialog):
+    """It goes on when this is closed, and is shown again when it is opened. `command_of` the bench begins it, and has
+    the process; `patch_words` names its patch in the list of what can be undone."""
+
+    command_of: attrgetter[Measurement[Any]]
+    apply_words, patch_words = "", ""
+
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__()
+        self._bench, self.command = bench, self.command_of(bench)
+
+    @abstractmethod
+    def told(self, process: ConfigProcess, width: int) -> list[Line]:
+        """What it has told so far, or its result."""
+
+    def by_clock(self) -> object:
+        process = self.command.process
+        return process and (len(process.lines), process.part, process.alive, process.is_cancelled)
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        process = self.command.process
+        if process is not None and process.alive:
+            return (("c", "cancel"), ("escape", "close, it goes on"))
+        apply = (("a", self.apply_words),) if process is not None and process.patch else ()
+        return (*apply, ("enter", "again"), ("escape", "close"))
+
+    def lines(self, width: int) -> list[Line]:
+        process = self.command.process
+        if process is None:
+            return paragraph("not begun", width)
+        lines = self.told(process, width)
+        if process.alive:
+            words = "ending ..." if process.is_cancelled else f"{process.part} ..."
+            return [*lines, [(words, "accent")]]
+        return lines if process.result else [*lines, *paragraph(process.reason, width, "bad")]
+
+    def press(self, key: str, character: str | None) -> bool:
+        process = self.command.process
+        if process is not None and process.alive:
+            if character == "c":
+                process.cancel()
+            return True
+        if character == "a" and process is not None and process.patch:
+            for problem in self._bench.apply(process.patch, self.patch_words):
+                self._bench.tell(str(problem), "bad")
+            return False
+        if key == "enter" and (reason := self.command.start()):
+            self._bench.tell(reason, "warn")
+        return True
+
+
+class TuneDialog(OwnProcessDialog):
+    heading, command_of = "Tune", attrgetter("tunings")
+    apply_words, patch_words = "apply the fastest", "what tune found"
+
+    def told(self, process: ConfigProcess, width: int) -> list[Line]:
+        if process.result is None:
+            # The newest stands below, as what it does now.
+            earlier = process.lines[:-1] if process.alive else process.lines
+            return [line for text in earlier[-_SHOWN:] for line in paragraph(text, width)]
+        from tui_trainer.bench.tuning import measured_table, notes_of
+
+        lines: list[Line] = [[(text, "text")] for text in measured_table(process.result, width)]
+        lines += [line for note in notes_of(process.result) for line in paragraph(note, width, "dim")]
+        role: Role = "good" if process.result["patch"] else "text"
+        return [*lines, *paragraph(process.result["sentence"], width, role)]
+
+
+class RehearsalDialog(OwnProcessDialog):
+    heading, command_of = "Rehearsal", attrgetter("rehearsals")
+    apply_words, patch_words = "apply what works", "what the rehearsal found"
+
+    def told(self, process: ConfigProcess, width: int) -> list[Line]:
+        def role(text: str) -> Role:
+            return "bad" if "FAILED" in text else "good" if text.startswith("nothing failed") else "text"
+
+        return [line for text in process.lines for line in paragraph(text, width, role(text))]
+
+
+def offer(dialog: OwnProcessDialog, bench: Workbench) -> None:
+    if bench.measuring.alive:
+        bench.tell("gains are being measured: each would disturb the other", "warn")
+        return
+    other = next((one for one in (bench.rehearsals, bench.tunings) if one is not dialog.command and one.alive), None)
+    if other is not None:
+        bench.tell(f"{other.what} goes on: each would disturb the other", "warn")
+    elif reason := dialog.command.start():
+        bench.tell(reason, "warn")
+    else:
+        bench.app.open(dialog)
+
+
+class PreviewDialog(Dialog):
+    """Made in the background; closing it gives the work up."""
+
+    heading = "Preview: what the model gets"
+
+    def __init__(self, bench: Workbench, loaded: LoadedConfig) -> None:
+        super().__init__()
+        self._bench, self._loaded = bench, loaded
+        self._preview: Preview | None = None
+        self._refusals: tuple[str, ...] = ()
+        self._far: tuple[str, float, float | None, str] = ("starting", 0.0, None, "")
+        """What is done, how much of it, of how much, in which unit."""
+        self._sample, self._shows_numbers = 0, False
+        self._drawn: tuple[object, list[Line]] = (None, [])
+
+    def on_mount(self) -> None:
+        self._bench.background.do(PREVIEW, self._make, self._made)
+
+    def _make(self) -> Preview | tuple[str, ...]:
+        from tui_trainer.launching.preview import make_preview
+
+        try:
+            return make_preview(self._loaded, _SAMPLES, self._hear, gpu=self._bench.chosen_gpu)
+        except InputError as error:
+            return tuple(one_line(str(problem)) for problem in error.problems)
+
+    def by_clock(self) -> object:
+        return self._far
+
+    def _hear(self, what: str, done: float, total: float | None, unit: str) -> None:
+        self._far = (what, done, total, unit)
+        if self.is_closed:
+            raise GivenUp
+
+    def _made(self, result: Preview | tuple[str, ...]) -> None:
+        if self.is_closed:
+            return
+        if isinstance(result, tuple):
+            self._refusals = result
+        else:
+            self._preview = result
+            plan = self._bench.plan
+            if plan is not None and not plan.train_rows.exact:
+                # The data is prepared now: the plan and the checks can be exact.
+                self._bench.config_changed()
+        self._show_from_top()
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        if self._preview is None:
+            return (("escape", "close" if self._refusals else "give up"),)
+        if self._shows_numbers:
+            return (("a", "samples"), ("up down", "scroll"), ("escape", "close"))
+        return (("n", "next"), ("p", "previous"), ("a", "all rows"), ("up down", "scroll"), ("escape", "close"))
+
+    def lines(self, width: int) -> list[Line]:
+        """All lines of what is looked at; the same ones again while nothing changed."""
+        if self._preview is None:
+            return self._waiting(width, self.glyphs)
+        state = (self._sample, self._shows_numbers, width, self.glyphs.ascii)
+        if self._drawn[0] != state:
+            draw = self._numbers if self._shows_numbers else self._sample_lines
+            self._drawn = state, draw(self._preview, width, self.glyphs)
+        return self._drawn[1]
+
+    def _show_from_top(self) -> None:
+        self.redraw()
+        self.query_one("#inside").scroll_home(animate=False)
+
+    def _waiting(self, width: int, glyphs: Glyphs) -> list[Line]:
+        if self._refusals:
+            return [line for refusal in self._refusals for line in paragraph(refusal, width, "bad")]
+        what, done, total, unit = self._far
+        if not total:
+            return [[(f"{one_line(what)} ...", "dim")]]
+        words = f" {one_line(what)}, {done:,.0f} of {total:,.0f} {one_line(unit)}"
+        return [[(bar(done / total, _BAR_CELLS, glyphs), "accent"), (words, "dim")]]
+
+    def _sample_lines(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
+        from tui_trainer.launching.preview_words import ASCII_SIGNS, UNICODE_SIGNS, legend, sample_lines
+
+        signs = ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS
+        sample, count = preview.samples[self._sample], len(preview.samples)
+        marked = [*sample_lines(sample, self._sample + 1, count, signs, width, _MOST_CHARACTERS), [], legend(signs)]
+        return [[(text, _ROLES[mark]) for text, mark in line] for line in marked]
+
+    def _numbers(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
+        """Lines of numbers as they are, with their columns; a longer one in several, the later ones indented."""
+        from tui_trainer.launching.preview_words import ASCII_SIGNS, UNICODE_SIGNS, summary_lines
+
+        lines: list[Line] = []
+        for text in summary_lines(preview, ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS):
+            first, *rest = [text] if len(text) <= width else wrapped(text, width - 2)
+            lines += [[(row, "text")] for row in (first, *(f"  {row}" for row in rest))]
+        return lines
+
+    def press(self, key: str, character: str | None) -> bool:
+        if self._preview is None or character not in ("n", "p", "a"):
+            return True
+        if character == "a":
+            self._shows_numbers = not self._shows_numbers
+        elif not self._shows_numbers:
+            self._sample = (self._sample + (1 if character == "n" else -1)) % len(self._preview.samples)
+        self._show_from_top()
+        return True
+
+
+class RecipeChooser:
+    """`preview` is what the chosen recipe would change, or None where `error` says why it cannot be taken."""
+
+    def __init__(self, document: Document) -> None:
+        """Raises ConfigError where a recipe cannot be read."""
+        self.document, self.keep_own = document, True
+        self.recipes = tuple(all_profiles("recipes").values())
+        names = [recipe.name for recipe in self.recipes]
+        self.chosen = names.index(document.recipe_name) if document.recipe_name in names else 0
+        self.preview: RecipePreview | None = None
+        self.error = ""
+        self.look()
+
+    @property
+    def recipe(self) -> Profile:
+        return self.recipes[self.chosen]
+
+    def choose(self, place: int) -> None:
+        if place != self.chosen:
+            self.chosen = place % len(self.recipes)
+            self.look()
+
+    def look(self) -> None:
+        try:
+            self.preview, self.error = self.document.preview_recipe(self.recipe.name, keep_own=self.keep_own), ""
+        except ConfigError as error:
+            self.preview, self.error = None, str(error.problems[0])
+
+
+class RecipeDialog(Dialog):
+    """Choose a recipe, and see first what it would change. `take` gets the chooser when one is taken."""
+
+    heading = "Choose a recipe"
+    keys = (("enter", "take it"), ("up down", "choose"), ("space", "keep or drop own values"), ("escape", "back"))
+    CSS = """
+    RecipeDialog #box { width: 100%; height: 100%; }
+    RecipeDialog LineList { height: 8; }
+    RecipeDialog.-low LineList { height: 5; }
+    """
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (LOW, "-high")]  # noqa: RUF012
+
+    def __init__(self, chooser: RecipeChooser, take: Callable[[RecipeChooser], None]) -> None:
+        super().__init__()
+        self._chooser, self._take = chooser, take
+
+    def inside(self) -> Iterable[Widget]:
+        chooser = self._chooser
+        yield LineList(
+            lambda place, width: recipe_line(chooser, place, width, self.glyphs),
+            lambda: (len(chooser.recipes), chooser.chosen),
+        )
+        yield Pane(lambda w, h: preview_lines(chooser, w, h, self.glyphs, is_low=self.size.height < LOW))
+
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        self._chooser.choose(message.place)
+        if message.opens:
+            self.app.simulate_key("enter")
+        self.redraw()
+
+    def press(self, key: str, character: str | None) -> bool:
+        chooser = self._chooser
+        if key in ("up", "down", "j", "k"):
+            chooser.choose(chooser.chosen + (1 if key in ("down", "j") else -1))
+        elif key == "space":
+            chooser.keep_own = not chooser.keep_own
+            chooser.look()
+        elif key == "enter" and not chooser.error:
+            self._take(chooser)
+            return False
+        return True
+
+
+def recipe_line(chooser: RecipeChooser, place: int, width: int, glyphs: Glyphs) -> Line:
+    one, is_chosen = chooser.recipes[place], place == chooser.chosen
+    cells = max(len(one_line(recipe.name)) for recipe in chooser.recipes)
+    now = "now" if one.name == chooser.document.recipe_name else "   "
+    words = f"{glyphs.pointer if is_chosen else ' '} {one_line(one.name).ljust(cells)}  {now}  {one_line(one.title)}"
+    line = fit([(words, "text")], width, glyphs.ellipsis)
+    return [(text, "cursor") for text, _ in line] if is_chosen else line
+
+
+def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyphs, *, is_low: bool) -> list[Line]:
+    """The summary of the chosen recipe, and every setting that would change or stay.
+
+    What would change has the most room. On a low screen what stays is only named.
+    """
+    recipe = chooser.recipe
+    lines = paragraph(one_line(f"{chooser.chosen + 1} of {len(chooser.recipes)}: {recipe.summary}"), width)
+    lines += paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source and not is_low else []
+    if chooser.preview is None:
+        return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {chooser.error}"), width, "bad")]
+    changes, stays = chooser.preview.changes, chooser.preview.stays
+    title = f"It changes {_settings(changes)}" if changes else "It changes nothing"
+    note = "your own values stay" if chooser.keep_own else "your own values go"
+    lines.append(title_rule(title, width, glyphs, note))
+    with_it = f"with {one_line(recipe.name)}"
+    changed = _table(("setting", "now", with_it), changes, ("text", "dim", "bold"), width, glyphs) if changes else []
+    kept = _kept(chooser, stays, width, glyphs, names_only=is_low)[: max(height // 3, 1)]
+    room = max(height - len(lines) - len(kept), 1 + bool(changes))
+    if len(changed) > room:
+        changed = [*changed[: room - 1], [(f"   {glyphs.ellipsis} and {len(changed) - room + 1} more", "dim")]]
+    return [*lines, *changed, *kept]
+
+
+def _kept(
+    chooser: RecipeChooser, stays: Sequence[Change], width: int, glyphs: Glyphs, *, names_only: bool
+) -> list[Line]:
+    """The user's own values that the recipe would set otherwise, and does not."""
+    if not stays:
+        return []
+    title = f"{_settings(stays)} of yours that it does not change"
+    if names_only:
+        names = ", ".join(all_settings()[change.key].name for change in stays)
+        return [[(f"{title}: {names}", "dim")]]
+    head = ("setting", "yours", f"{one_line(chooser.recipe.name)} says")
+    return [title_rule(title, width, glyphs), *_table(head, stays, ("text", "bold", "dim"), width, glyphs)]
+
+
+def _table(
+    head: tuple[str, str, str], changes: Sequence[Change], roles: tuple[Role, Role, Role], width: int, glyphs: Glyphs
+) -> list[Line]:
+    cells = value_cells(width, name_cells())
+
+    def row(name: str, old: str, new: str, roles: tuple[Role, Role, Role]) -> Line:
+        texts = " " * MARK_CELLS + name.ljust(name_cells() + 1), pad(shortened(old, cells, glyphs), cells + 1)
+        return list(zip((*texts, shortened(new, PRESET_CELLS, glyphs)), roles, strict=True))
+
+    lines = [row(*head, ("dim", "dim", "dim"))]
+    for change in changes:
+        one = all_settings()[change.key]
+        lines.append(row(one.name, display_text(one, change.old), display_text(one, change.new), roles))
+    return lines
+
+
+def _settings(changes: Sequence[Change]) -> str:
+    return f"{len(changes)} setting{'' if len(changes) == 1 else 's'}"
