@@ -103,12 +103,15 @@ class AnsweringChild:
                 line += more
             else:
                 return line
+            # Asked in the moment in which it ended for want of questions; to end takes seconds on a busy machine, and
+            # one that is ended here was not ended for its memory.
             with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=5)
+                process.wait(timeout=60)
+            code = process.poll()
             self._end(process)
-            if process.returncode:
+            if code:
                 break
-        _raise_for(process.returncode or 1, "")
+        _raise_for(code or 1, "")
         raise AssertionError
 
     def _running(self) -> subprocess.Popen[bytes]:
