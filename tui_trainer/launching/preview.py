@@ -21,7 +21,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
-from tui_trainer.models.config_only import config_only
+from tui_trainer.models.loading import config_only
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.assemble import Decisions
