@@ -164,7 +164,7 @@ def _shards(index: Path) -> dict[str, str]:
         if index.stat().st_size > _LARGEST_INDEX:
             raise ValueError
         weight_map = json.loads(index.read_bytes())["weight_map"]
-        names = set(weight_map.values())
+        names = {file if isinstance(file, str) else ".." for file in weight_map.values()}
         plain = all(Path(name).name == name and name not in ("", "..") and "\0" not in name for name in names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _broken(index, "is no index of weights") from None
