@@ -43,10 +43,9 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-# Another program of the group, which the kernel does not choose to kill.
+# Another program of the group.
 OTHER = """
 import sys
-open("/proc/self/oom_score_adj", "w").write("-1000")
 held = bytearray(b"x") * int(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()
@@ -71,11 +70,18 @@ def limited():
         def enter():
             (group / "cgroup.procs").write_text(str(os.getpid()))
 
+        def enter_to_be_killed():
+            # Before the others, however much they hold: everybody may give himself a higher score.
+            enter()
+            Path("/proc/self/oom_score_adj").write_text("1000")
+
         other = [sys.executable, "-c", OTHER, str(held_bytes)]
         with subprocess.Popen(other, stdin=PIPE, stdout=PIPE, text=True, preexec_fn=enter) as holder:
             assert holder.stdout.readline() == "held\n"
             try:
-                return subprocess.run(command, capture_output=True, text=True, timeout=500, preexec_fn=enter)
+                return subprocess.run(
+                    command, capture_output=True, text=True, timeout=500, preexec_fn=enter_to_be_killed
+                )
             finally:
                 holder.stdin.close()
 
@@ -127,7 +133,6 @@ def test_a_leak_is_told_and_saved_before_the_kernel_kills(limited, tmp_path):
 
 
 # Of the pass that the kernel should kill less is resident now: the limit has to be found anew.
-@pytest.mark.skip("the limit has to be found anew: the pass survives it")
 def test_passes_that_the_kernel_would_kill_are_rehearsed(limited, tmp_path):
     """A plan cannot know what other programs will take. What is named then trains where what was asked is killed."""
     wide = {
@@ -135,14 +140,14 @@ def test_passes_that_the_kernel_would_kill_are_rehearsed(limited, tmp_path):
         "training__per_device_train_batch_size": 128, "model__attn_implementation": "eager",
     }  # fmt: skip
     rehearse = [*PROGRAM, "rehearse", "--json", "--gpu", "none", *settings(tmp_path, **wide)]
-    rehearsed = limited(4 * GIB, rehearse, 2 * GIB)
+    rehearsed = limited(4 * GIB, rehearse, held := int(2.25 * GIB))
     assert rehearsed.returncode == 1, rehearsed.stdout[-2000:] + rehearsed.stderr[-2000:]
     (fault, *_) = json.loads(rehearsed.stdout.splitlines()[-1])["faults"]
     rows = fault["patch"]["training.per_device_train_batch_size"]
     assert 1 <= rows < 128
     asked = settings(tmp_path, **wide, output__name="as-asked")
-    killed = limited(4 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *asked], 2 * GIB)
+    killed = limited(4 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *asked], held)
     assert killed.returncode == -signal.SIGKILL, killed.stdout[-2000:] + killed.stderr[-2000:]
     smaller = wide | {"training__per_device_train_batch_size": rows}
-    trained = limited(4 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *settings(tmp_path, **smaller)], 2 * GIB)
+    trained = limited(4 * GIB, [*PROGRAM, "--no-ui", "--gpu", "none", *settings(tmp_path, **smaller)], held)
     assert trained.returncode == 0, trained.stdout[-2000:] + trained.stderr[-2000:]
