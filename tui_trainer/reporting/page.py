@@ -3,10 +3,10 @@
 from html import escape
 
 from tui_trainer.reporting.curves import Chart
-from tui_trainer.reporting.drawing import chart_figure
+from tui_trainer.reporting.drawing import COLOURS, as_html, chart_figure
 from tui_trainer.reporting.facts import RunFacts
 from tui_trainer.reporting.sections import Block, Code, Pairs, Table, Text, key_figures, sections, title
-from tui_trainer.safe_text import one_line, visible
+from tui_trainer.safe_text import visible
 
 # Even a browser that is asked to may not fetch or run anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -57,24 +57,25 @@ footer { margin-top: 40px; font-size: 13px; color: var(--dim); }
 _COLOURS = "".join(
     f"polyline.c{at} {{ stroke: var(--c{at}); }} polygon.c{at}, circle.c{at} {{ fill: var(--c{at}); }}"
     f" .legend i.c{at} {{ background: var(--c{at}); }}\n"
-    for at in range(6)
+    for at in range(COLOURS)
 )
 _BAD = frozenset({"failed", "interrupted"})
 
 
 def to_html(facts: RunFacts) -> str:
     """The whole page."""
-    name, state = _shown(facts.folder.name), _shown(facts.status)
-    figures = "".join(f"<div>{_shown(label)}<b>{_shown(value)}</b></div>" for label, value in key_figures(facts))
+    name, state = as_html(facts.folder.name), as_html(facts.status)
+    figures = "".join(f"<div>{as_html(label)}<b>{as_html(value)}</b></div>" for label, value in key_figures(facts))
     role = "bad" if facts.status in _BAD else "good" if facts.status == "finished" else "dim"
     body = "".join(
-        f"<section><h2>{_shown(section.title)}</h2>{_blocks(section.blocks)}</section>\n" for section in sections(facts)
+        f"<section><h2>{as_html(section.title)}</h2>{_blocks(section.blocks)}</section>\n"
+        for section in sections(facts)
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_shown(title(facts))}</title><style>{_STYLE}{_COLOURS}</style></head>\n<body>"
+        f"<title>{as_html(title(facts))}</title><style>{_STYLE}{_COLOURS}</style></head>\n<body>"
         f'<h1>{name} <b class="{role}">{state}</b></h1>\n<div class="figures">{figures}</div>\n'
         f"{body}<footer>Written by tui-trainer from the journal of the run.</footer></body></html>\n"
     )
@@ -91,17 +92,13 @@ def _block(block: Block) -> str:
         case Chart():
             return chart_figure(block)
         case Pairs(rows=rows):
-            cells = "".join(f"<tr><th>{_shown(name)}</th><td>{_shown(value)}</td></tr>" for name, value in rows)
+            cells = "".join(f"<tr><th>{as_html(name)}</th><td>{as_html(value)}</td></tr>" for name, value in rows)
             return f'<div class="table"><table class="pairs">{cells}</table></div>'
         case Table(head=head, rows=rows):
-            titles = "".join(f"<th>{_shown(cell)}</th>" for cell in head)
-            cells = "".join(f"<tr>{''.join(f'<td>{_shown(cell)}</td>' for cell in row)}</tr>" for row in rows)
+            titles = "".join(f"<th>{as_html(cell)}</th>" for cell in head)
+            cells = "".join(f"<tr>{''.join(f'<td>{as_html(cell)}</td>' for cell in row)}</tr>" for row in rows)
             return f'<div class="table"><table><tr>{titles}</tr>{cells}</table></div>'
         case Text(lines=lines):
-            return "".join(f"<p>{_shown(line)}</p>" for line in lines)
+            return "".join(f"<p>{as_html(line)}</p>" for line in lines)
         case Code(text=text):
             return f"<pre>{escape(visible(text))}</pre>"
-
-
-def _shown(text: str) -> str:
-    return escape(one_line(text))
