@@ -18,7 +18,7 @@ from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.contract import Task
+from tui_trainer.tasks.parts.task import Task
 from tui_trainer.units import GIB
 
 if TYPE_CHECKING:

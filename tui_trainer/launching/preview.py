@@ -28,8 +28,8 @@ from tui_trainer.planning.assemble import Decisions
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.packing import longest_row
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.contract import DataFacts, Task
-from tui_trainer.tasks.parts.padding import padding_collate, width_step
+from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.tasks.parts.task import Task
 
 Choice = Literal["padded", "grouped", "packed"]
 Learns = Literal["tokens", "labels of rows", "answers"]
@@ -110,7 +110,7 @@ def _layout(
     )
     widest = longest_row(config, facts, made.packing.value)
     return RowLayout(
-        collate=padding_collate(task, config, model, pad_token_id(tokenizer), widest),
+        collate=task.collate_in_run(config, model, pad_token_id(tokenizer), widest),
         pad_id=pad_token_id(tokenizer),
         rows=made.cut.micro,
         packed_width=widest if made.packing.value else 0,
@@ -175,5 +175,5 @@ def _padding(
         documents=min(made.cut.effective, len(rows)),
         micro_batch=unpacked.cut.micro,
         packs=task.packs,
-        width_step=width_step(task, made.shape.model_type),
+        width_step=task.width_step(made.shape.model_type),
     )

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.processor import training_threads
@@ -190,7 +189,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     card_name = timed_as(gpu.name or "", setup) if gpu else ""
     machine = machine_key(hardware.cpu_name, made.threads.value, setup.precision, card_name)
     calibration = read_calibration(state_folder(), machine, key, flops)
-    card = find_card(gpu.name, gpu.memory_bytes) if gpu else None
+    card = gpu.card if gpu else None
     step = step_time(flops, shape.hidden_size, calibration, setup, card)
     total = None
     if step.value is not None:

@@ -8,8 +8,7 @@ from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
-from tui_trainer.hardware.abilities import abilities, dotted
-from tui_trainer.hardware.catalogue import find_card
+from tui_trainer.hardware.abilities import dotted
 from tui_trainer.hardware.compilers import lack_of_compiler
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.environment import determinism_problems
@@ -59,8 +58,7 @@ class Target:
     @property
     def bf16(self) -> bool | None:
         """Whether the card computes bf16 natively; None where its capability is not reported."""
-        card = find_card(self.gpu.name, self.gpu.memory_bytes) if self.gpu else None
-        found = abilities(self.gpu.capability, card) if self.gpu else None
+        found = self.gpu.abilities if self.gpu else None
         return found.bf16 if found else None
 
 

@@ -20,7 +20,6 @@ from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.fused_kernels import Kernels
 from tui_trainer.planning.strategies import BY_WIDTH, SPLITTING, ZERO_STAGES
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
 from tui_trainer.training.attention_probe import check_attention
 from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
@@ -87,7 +86,7 @@ class Components:
         rows = Rows(job.data.train_path)
         layout = partial(
             Layout,
-            collate=padding_collate(self.task, self.config, self.model, self.pad_id, self.plan.longest_row),
+            collate=self.task.collate_in_run(self.config, self.model, self.pad_id, self.plan.longest_row),
             pad_id=self.pad_id,
         )
         self.kernels = self._probed_kernels(layout, rows, tell)
