@@ -3,8 +3,7 @@
 from typing import Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.batching.collate import Collate
-from tui_trainer.data.batching.even_widths import WIDTH_STEP, in_even_widths
+from tui_trainer.data.batching.collate import WIDTH_STEP, Collate, in_even_widths
 from tui_trainer.tasks.contract import Task
 
 # Families whose answers more padding changes, though they are told of it: they mix positions without a mask (fnet),
