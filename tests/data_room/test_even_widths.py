@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tui_trainer.data.batching.collate import IGNORE, collate_answers, collate_whole
-from tui_trainer.data.batching.even_widths import WIDTH_STEP, in_even_widths
+from tui_trainer.data.batching.collate import IGNORE, WIDTH_STEP, collate_answers, collate_whole, in_even_widths
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.tasks import find_task
 

@@ -174,10 +174,10 @@ def _first_token_seconds(predictor: Predictor, contents: list[Any]) -> list[floa
 
 def _scores(trained: TrainedModel, data: PreparedData, model: Any, most_rows: int) -> dict[str, Any]:
     from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-    from tui_trainer.exporting.held_out import scored
+    from tui_trainer.exporting.held_out import batches, layout_of, scored
 
-    rows = Rows(data.eval_path or data.train_path)
-    loss, scores = scored(trained, data, model, evenly_spaced(len(rows), most_rows), _ROWS_AT_A_TIME)
+    rows, layout = Rows(data.eval_path or data.train_path), layout_of(trained, model, _ROWS_AT_A_TIME)
+    loss, scores = scored(trained, data, model, batches(rows, evenly_spaced(len(rows), most_rows), layout))
     return {"loss": loss, "scores": scores}
 
 

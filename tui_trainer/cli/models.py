@@ -110,7 +110,7 @@ def _asker(yes: bool) -> "Callable[[DownloadOffer], bool]":
 
 def offer_lines(offer: "DownloadOffer") -> list[str]:
     """What is downloaded, how large it is, under which licence, from where, and where it goes."""
-    from tui_trainer.downloading.hub import counted
+    from tui_trainer.downloading.hub import counted, host
     from tui_trainer.safe_text import one_line
     from tui_trainer.units import format_bytes
 
@@ -121,7 +121,7 @@ def offer_lines(offer: "DownloadOffer") -> list[str]:
         "size": f"{format_bytes(offer.size_bytes)} in {counted(offer.files)}{rest}",
         "left out": offer.left_out,
         "licence": f"{offer.license or 'not stated'}{gate}",
-        "from": offer.host,
+        "from": host(),
         "folder": str(offer.target),
     }
     return [f"{label:<8} {one_line(text)}" for label, text in rows.items() if text]

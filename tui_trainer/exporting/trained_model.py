@@ -105,10 +105,6 @@ class TrainedModel:
             self.task.set_generation(self.config, model, load_tokenizer(self))
         return model
 
-    def save_beside_weights(self, folder: Path) -> None:
-        """The tokenizer and its chat template."""
-        load_tokenizer(self).save_pretrained(folder)
-
 
 def _with_model_here(config: Config, folder: Path, head: Head) -> Config:
     name, revision = config.model.model_name_or_path, config.model.revision

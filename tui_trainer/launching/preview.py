@@ -9,13 +9,13 @@ import numpy as np
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.layout import RowLayout
+from tui_trainer.data.batching.pack import PaddingShares, padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.counts import Counts
 from tui_trainer.data.preparing.row_notes import BAD_ROWS, CLASS_ROWS, cut_rows
 from tui_trainer.data.preparing.token_rows import Rows
-from tui_trainer.data.previewing.numbers import Lengths, PaddingShares
-from tui_trainer.data.previewing.preview import Sample, names_in, samples
+from tui_trainer.data.previewing.preview import Lengths, Sample, names_in, samples
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -169,7 +169,7 @@ def _padding(
         unpacked = planning.decide(alone, with_memory_now(probe()), facts, chosen)
     # Where a model learns the next token, the last token of a row is no input.
     inputs = rows.lengths - 1 if task.packs else rows.lengths
-    return PaddingShares.of(
+    return padding_shares(
         np.maximum(inputs, 1),
         capacity=data.max_length,
         documents=min(made.cut.effective, len(rows)),

@@ -75,18 +75,6 @@ def read_file_header(path: Path) -> dict[str, TensorFacts]:
         raise _broken(path, str(damage)) from None
 
 
-def header_of(tensors: Mapping[str, TensorFacts]) -> bytes:
-    """The beginning of a file of these tensors, whose numbers follow in this order without a gap."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    at = 0
-    for name, facts in tensors.items():
-        entries[name] = {"dtype": facts.dtype, "shape": facts.shape, "data_offsets": [at, at + facts.size_bytes]}
-        at += facts.size_bytes
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % _LENGTH_BYTES)
-    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
-
-
 def tensor_starts(path: Path) -> list[int]:
     """Where the numbers of each tensor begin in one file, in bytes from its start, in order.
 

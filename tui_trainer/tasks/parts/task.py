@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.batching.collate import Collate
-from tui_trainer.data.batching.even_widths import WIDTH_STEP, in_even_widths
+from tui_trainer.data.batching.collate import WIDTH_STEP, Collate, in_even_widths
 from tui_trainer.errors import Problem
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import InputRow, Objective, Scorer
