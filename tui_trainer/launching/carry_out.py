@@ -1,5 +1,7 @@
 """The outermost frame of a run: whatever happens inside becomes an Outcome and a line in the journal."""
 
+from __future__ import annotations
+
 import os
 import sys
 import traceback
@@ -84,11 +86,8 @@ def carry_out(run: OpenRun, *, gauges_every_seconds: float = PERIOD_SECONDS) -> 
     finally:
         gauges.stop()
         try:
-            # Here, where no traceback holds the model any more; one that was refused before has not loaded torch.
-            if "tui_trainer.training.process" in sys.modules:
-                from tui_trainer.training.process import give_memory_back
-
-                give_memory_back()
+            # Here, where no traceback holds the model any more.
+            _give_memory_back()
             if outcome is None or not is_refused(run, outcome):
                 _write_report(run.folder, run.journal)
         finally:
@@ -120,6 +119,14 @@ def _outcome(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Outco
         return _failed(run, journal, error)
 
 
+def _give_memory_back() -> None:
+    """A run that was refused before torch was loaded has none of it."""
+    if "tui_trainer.training.process" in sys.modules:
+        from tui_trainer.training.process import give_memory_back
+
+        give_memory_back()
+
+
 def _write_report(folder: RunFolder, journal: JournalWriter) -> None:
     """What came of the run, for people. That it cannot be written ends no run, whatever the reason."""
     try:
@@ -136,11 +143,7 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
     journal.append(_started(run, run.plan, checkpoint), PhaseChanged(phase="preparing", step=step))
     progress = _ProgressLines(journal, run.controls)
     if run.plan:
-        if run.moved:
-            write_plan_file(run.folder, run.plan)
-            hint = "the effective batch and what it learns are the same, but not necessarily to the bit"
-            step_saved = _saved_step(run.folder)
-            journal.append(RunProblem(step=step_saved, kind="another device", message=run.moved, hint=hint))
+        _take_new_place(run, run.plan, journal)
         prepare.tell_changed_versions(run.plan, journal)
         plan, data = run.plan, prepare.planned_data(run.plan, journal, progress)
     else:
@@ -180,7 +183,7 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
     return result.reason
 
 
-def _train_together(run: OpenRun, job: Job, journal: JournalWriter, progress: "_ProgressLines") -> tuple[Result, Plan]:
+def _train_together(run: OpenRun, job: Job, journal: JournalWriter, progress: _ProgressLines) -> tuple[Result, Plan]:
     """In several processes: what came of it, and the plan that they had at the end. Where one of them ends before the
     run does, all begin anew at the newest checkpoint, as long as there is a newer one each time, or some times without.
     """
@@ -255,6 +258,14 @@ def keep_peak(plan: Plan, peak_bytes: int) -> None:
         keep_measured_peak(plan.memory_key, rows, eval_rows, peak_bytes)
 
 
+def _take_new_place(run: OpenRun, plan: Plan, journal: JournalWriter) -> None:
+    """A run that goes on elsewhere says so, and so does its plan from now on."""
+    if run.moved:
+        write_plan_file(run.folder, plan)
+        hint = "the effective batch and what it learns are the same, but not necessarily to the bit"
+        journal.append(RunProblem(step=_saved_step(run.folder), kind="another device", message=run.moved, hint=hint))
+
+
 def _saved_step(folder: RunFolder) -> int:
     return max(steps_saved(folder.checkpoints), default=0)
 
@@ -265,12 +276,7 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
         clear_leftovers(folder.checkpoints)
     except OSError as error:
         journal.append(RunProblem(kind="leftovers", message=f"an unfinished checkpoint cannot be removed: {error}"))
-    hint = "the run goes on from the one before; this one is kept under the name damaged-step-N"
-
-    def tell_damage(damage: str) -> None:
-        journal.append(RunProblem(kind="checkpoint damaged", message=damage, hint=hint))
-
-    checkpoint = newest_whole(folder.checkpoints, tell_damage)
+    checkpoint = newest_whole(folder.checkpoints, lambda damage: journal.append(_damaged(damage)))
     set_aside_after(folder.checkpoints, checkpoint.step if checkpoint else 0)
     return checkpoint
 
@@ -293,6 +299,11 @@ def _started(
         resumed_from_step=None if begins and not again else step,
         versions=prepare.versions(),
     )
+
+
+def _damaged(damage: str) -> RunProblem:
+    hint = "the run goes on from the one before; this one is kept under the name damaged-step-N"
+    return RunProblem(kind="checkpoint damaged", message=damage, hint=hint)
 
 
 def _failed(run: OpenRun, journal: JournalWriter, error: Exception) -> Outcome:

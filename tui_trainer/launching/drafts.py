@@ -68,7 +68,7 @@ def keep_draft(document: Document, below: Edits | None = None) -> Problem | None
         "values": {key: value for key, value in edits.items() if value is not PRESET},
         "resets": [key for key, value in edits.items() if value is PRESET],
     }
-    path = _path(document.file, document.request)
+    path = _document_path(document)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(path, json.dumps(kept, default=str).encode(), durable=False)
@@ -79,9 +79,10 @@ def keep_draft(document: Document, below: Edits | None = None) -> Problem | None
 
 def discard_draft(document: Document) -> Problem | None:
     """After a save, or when the edits are not wanted any more."""
+    paths = {_document_path(document), _path(document.request.config_file, document.request)}
     try:
-        for file in {document.file, document.request.config_file}:
-            _path(file, document.request).unlink(missing_ok=True)
+        for path in paths:
+            path.unlink(missing_ok=True)
     except OSError as error:
         return _not_kept(error)
     return None
@@ -93,14 +94,12 @@ def _not_kept(error: OSError) -> Problem:
     return Problem(message=message, where=one_line(str(state_folder())), hint=hint)
 
 
+def _document_path(document: Document) -> Path:
+    return _path(document.file, document.request)
+
+
 def _path(config_file: Path | None, request: Request) -> Path:
-    """A file or a folder has one name from wherever it is named; names of recipes and of the hub stay."""
-    whole = ", ".join(
-        f"{kind} {os.path.normpath(absolute(name))}"
-        if kind == "file" or (kind in ("model", "data") and is_here(name))
-        else f"{kind} {name}"
-        for kind, name in _subject(config_file, request).items()
-    )
+    whole = ", ".join(f"{kind} {_whole(kind, name)}" for kind, name in _subject(config_file, request).items())
     return state_folder() / "drafts" / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
 
 
@@ -114,3 +113,9 @@ def _subject(config_file: Path | None, request: Request) -> dict[str, str]:
     else:
         subject = {"recipe": request.profile or default_recipe(request, layers)}
     return subject | {kind: str(named[key]) for kind, key in _NAMED.items() if named.get(key)}
+
+
+def _whole(kind: str, name: str) -> str:
+    """The same file or folder by one name from wherever it is named; names of recipes and of the hub stay."""
+    is_path = kind == "file" or (kind in ("model", "data") and is_here(name))
+    return os.path.normpath(absolute(name)) if is_path else name

@@ -27,10 +27,7 @@ def join(folder: RunFolder, node_rank: int, progress: Progress) -> int:
             _take_part(folder, node_rank, assignment, progress)
             heard_at = monotonic()
         elif owner(folder.lock) is None and done:
-            state = fold(read_all(folder.journal))
-            if state.finished is None:
-                return EXIT_FAILED
-            return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
+            return _exit_code(folder)
         elif written != heard:
             # The first node writes what it does, and every few seconds what the machine does.
             heard, heard_at = written, monotonic()
@@ -61,6 +58,13 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
 
     ended = take_part(folder, plan, node_rank, assignment.rendezvous, is_over)
     tell_of_node(folder, node_rank, attempt, ended={**ended, "node": node_rank} if ended else {})
+
+
+def _exit_code(folder: RunFolder) -> int:
+    state = fold(read_all(folder.journal))
+    if state.finished is None:
+        return EXIT_FAILED
+    return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
 
 
 def _size(folder: RunFolder) -> int:

@@ -5,7 +5,7 @@ the data passes `safe_text`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, Literal
 
@@ -50,15 +50,9 @@ def sample_lines(
     """One row of a batch: a title, and each document. Of a text beyond `most` characters the middle is left out."""
     place = f"step {sample.step}, pass {sample.forward_pass}, row {sample.row}"
     yield [(f"sample {number} of {count}: {place}", "head")]
-    several = f"{len(sample.documents)} documents, " if len(sample.documents) > 1 else ""
-    answer = f", +{sample.answer_padding:,} in the answer" if sample.answer_padding else ""
-    yield [(f"  {several}{_tokens(sample)}, +{sample.padding:,} padding{answer}", "note")]
+    yield [(f"  {_sizes(sample)}", "note")]
     for at, document in enumerate(sample.documents, 1):
-        cut = {True: ", cut", False: ", whole", None: ""}[document.cut]
-        words = f"document {at}: row {document.number:,}, {_tokens(document)}{cut}"
-        if not several:
-            words = f"row {document.number:,} of the training data{cut}"
-        yield [(f"  {words}", "note")]
+        yield [(f"  {_document_words(document, at, len(sample.documents))}", "note")]
         if any(piece.tag for piece in document.pieces):
             yield from _tagged(document.pieces, signs, width)
         else:
@@ -70,6 +64,12 @@ def sample_lines(
             yield from _flowing(document.answer, signs, width, most)
 
 
+def _sizes(sample: Sample) -> str:
+    several = f"{len(sample.documents)} documents, " if len(sample.documents) > 1 else ""
+    answer = f", +{sample.answer_padding:,} in the answer" if sample.answer_padding else ""
+    return f"{several}{_tokens(sample)}, +{sample.padding:,} padding{answer}"
+
+
 def _tokens(shown: Sample | ShownDocument) -> str:
     """`12 tokens, 11 trained (92 %)`; a row with a label of its own trains on that alone."""
     parts = shown.documents if isinstance(shown, Sample) else (shown,)
@@ -77,6 +77,13 @@ def _tokens(shown: Sample | ShownDocument) -> str:
     if parts and all(part.label for part in parts):
         return f"{counted}, one label"
     return f"{counted}, {shown.trained_tokens:,} trained ({shown.trained_tokens / max(shown.tokens, 1):.0%})"
+
+
+def _document_words(document: ShownDocument, place: int, count: int) -> str:
+    cut = {True: ", cut", False: ", whole", None: ""}[document.cut]
+    if count == 1:
+        return f"row {document.number:,} of the training data{cut}"
+    return f"document {place}: row {document.number:,}, {_tokens(document)}{cut}"
 
 
 def _flowing(pieces: Sequence[Piece], signs: Signs, width: int, most: int) -> Iterator[list[Marked]]:
@@ -96,11 +103,15 @@ def _shortened(pieces: Sequence[Piece], most: int) -> Iterator[Piece | str]:
             yield piece
             continue
         if head:
-            yield replace(piece, text=head)
+            yield _part(piece, head)
         if start <= gap[0] < end:
             yield f" ... {gap[1] - gap[0]:,} characters are not shown ... "
         if tail and end > gap[1]:
-            yield replace(piece, text=tail)
+            yield _part(piece, tail)
+
+
+def _part(piece: Piece, text: str) -> Piece:
+    return Piece(text=text, tokens=piece.tokens, trained=piece.trained, special=piece.special)
 
 
 def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
@@ -114,15 +125,18 @@ def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
             elif one.special:
                 yield _special(one, signs), "special"
             else:
-                # Line breaks are seen and kept; other control characters are only seen.
-                readable = visible(one.text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
-                yield readable, "trained" if trained else "text"
+                yield _readable(one.text, signs), "trained" if trained else "text"
         if trained:
             yield signs.trained[1], "trained"
 
 
 def _special(piece: Piece, signs: Signs) -> str:
     return f"{signs.special[0]}{one_line(piece.text)}{signs.special[1]}"
+
+
+def _readable(text: str, signs: Signs) -> str:
+    """Line breaks are seen and kept; other control characters are only seen."""
+    return visible(text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
 
 
 def _wrapped(marked: Sequence[Marked], width: int) -> Iterator[list[Marked]]:
@@ -194,17 +208,21 @@ def summary_lines(preview: Preview, signs: Signs) -> Iterator[str]:
     """Numbers over all rows: read, left out, trained, lengths, padding; bad rows and notes."""
     yield f"{one_line(preview.source)}: {preview.task}"
     yield from (f"{label:<{_LABEL}}{text}" for label, text in _rows_of_numbers(preview))
-    most = max(rows for _, _, rows in preview.lengths.histogram)
-    digits = len(f"{preview.lengths.longest:,}")
-    for low, high, rows in preview.lengths.histogram:
-        bar = signs.bar * (max(1, round(rows / most * _BAR)) if rows else 0)
-        yield f"{'':<{_LABEL}}{low:>{digits},} to {high:>{digits},}  {bar:<{_BAR}} {rows:,}"
+    yield from _histogram(preview, signs)
     yield f"{'padding':<{_LABEL}}{_padding(preview)}"
     if preview.bad_rows:
         shown, count = len(preview.bad_rows), preview.counts.bad_rows
         yield f"rows that cannot be used{f', the first {shown} of {count:,}' if count > shown else ''}:"
         yield from (f"  {one_line(str(problem))}" for problem in preview.bad_rows)
     yield from (f"note: {one_line(note)}" for note in preview.notes)
+
+
+def _histogram(preview: Preview, signs: Signs) -> Iterator[str]:
+    most = max(rows for _, _, rows in preview.lengths.histogram)
+    digits = len(f"{preview.lengths.longest:,}")
+    for low, high, rows in preview.lengths.histogram:
+        bar = signs.bar * (max(1, round(rows / most * _BAR)) if rows else 0)
+        yield f"{'':<{_LABEL}}{low:>{digits},} to {high:>{digits},}  {bar:<{_BAR}} {rows:,}"
 
 
 def _rows_of_numbers(preview: Preview) -> Iterator[tuple[str, str]]:

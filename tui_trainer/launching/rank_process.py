@@ -65,17 +65,17 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     plan = plan.model_copy(update={"gpu_uuid": _card(plan)})
     assignment = Assignment.read(folder)
     assert assignment is not None, "it is written before the processes are started"
-    saved = assignment.checkpoint
     job = Job(
         plan=plan,
         data=_prepared(plan),
         folder=folder,
-        checkpoint=CheckpointFolder(Path(saved["path"]), saved["step"], saved["bytes"]) if saved else None,
+        checkpoint=_checkpoint(assignment),
         baselines=Baselines(**assignment.baselines) if assignment.baselines else None,
         versions=versions(),
     )
     controls = Controls(folder.control, asked_before=assignment.asked_before)
-    use_device(device := device_of(plan))
+    device = device_of(plan)
+    use_device(device)
     ranks = join_ranks(device, offloads=plan.cpu_offload.value)
     # What the others tell is the same, or concerns their own machine.
     path = folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl"
@@ -117,6 +117,11 @@ def _prepared(plan: Plan) -> PreparedData:
     if found is None:
         raise DataError("the prepared data is gone", where=plan.data_key, hint="resume the run: it is prepared again")
     return found
+
+
+def _checkpoint(assignment: Assignment) -> CheckpointFolder | None:
+    found = assignment.checkpoint
+    return CheckpointFolder(Path(found["path"]), found["step"], found["bytes"]) if found else None
 
 
 def _leave_with_the_first_process() -> None:

@@ -254,12 +254,16 @@ def _wait_for_ends(folder: RunFolder, ranks: range) -> None:
         with suppress(FileNotFoundError), log_path(folder, rank).open("rb") as log:
             # Not even a kill ends one that waits for a disk that does not answer.
             while _is_held(log) and (now := monotonic()) < until + KILLED_SECONDS:
-                if now > until and (pid := read_fields(result_path(folder, rank)).get("pid")):
-                    # Numbers of ended processes are given to others.
-                    with suppress(psutil.Error):
-                        if RANK in (process := psutil.Process(pid)).cmdline():
-                            process.kill()
+                if now > until:
+                    _kill(read_fields(result_path(folder, rank)).get("pid"))
                 sleep(_POLL_SECONDS)
+
+
+def _kill(pid: int | None) -> None:
+    """Where it is one of a group's processes: numbers of ended ones are given to others."""
+    with suppress(psutil.Error):
+        if pid and RANK in (process := psutil.Process(pid)).cmdline():
+            process.kill()
 
 
 def _is_held(log: IO[bytes]) -> bool:

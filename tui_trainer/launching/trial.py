@@ -46,18 +46,20 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[st
 
     What ends the child is a problem like others; the parts before it stand.
     """
-    gpu = _card(hardware, chosen)
+    gpu = choose_gpu(hardware.gpus, chosen)[0]
+    device = training_device(hardware, gpu, chosen)[0]
+    gpu = gpu if device == "cuda" else None
     packages = [module for name, module in _ATTENTION_PACKAGES.items() if hardware.libraries.get(name)]
     question = {
-        "device": "cuda" if gpu else "cpu",
+        "device": device,
         "threads": training_threads(hardware.usable_cores),
         "uuid": gpu.cuda_uuid if gpu else "",
         "places": {place.label: place.path for place in hardware.places if place.writable},
         "attention_packages": packages if gpu else [],
     }
-    name, torch = (gpu.name or "") if gpu else hardware.cpu_name, hardware.libraries.get("torch") or ""
-    trial: Trial = {"at": utc_now(), "device": question["device"], "name": name, "torch": torch, "ended": ""}
-    part = "its start"
+    trial: Trial = {"at": utc_now(), "device": device, "name": (gpu.name or "") if gpu else hardware.cpu_name}
+    trial["torch"], part = hardware.libraries.get("torch") or "", "its start"
+    trial["ended"] = ""
     try:
         for line in hear_child(_CHILD, json.dumps(question), sees_gpus=gpu is not None):
             part = str(line["part"])
@@ -75,13 +77,9 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[st
 
 def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
     """The newest of this machine and its card; None where nothing was tried yet."""
-    return read_table(state_folder() / _FILE, _key(hardware, _card(hardware, chosen))) or None
-
-
-def _card(hardware: Hardware, chosen: GpuChoice) -> Gpu | None:
-    """The one that trains; None where the processor does."""
     gpu = choose_gpu(hardware.gpus, chosen)[0]
-    return gpu if training_device(hardware, gpu, chosen)[0] == "cuda" else None
+    gpu = gpu if training_device(hardware, gpu, chosen)[0] == "cuda" else None
+    return read_table(state_folder() / _FILE, _key(hardware, gpu)) or None
 
 
 def _key(hardware: Hardware, gpu: Gpu | None) -> str:
@@ -114,24 +112,27 @@ def problems_of(trial: Trial, hardware: Hardware, gpu: Gpu | None) -> list[Hardw
         *_of_load(trial, index),
         *_of_storage(trial),
         *_of_card(trial, index),
-        *(_warning(sentence, remedy) for sentence, remedy in version_conflicts(hardware.libraries)),
+        *(
+            HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
+            for sentence, remedy in version_conflicts(hardware.libraries)
+        ),
     ]
-
-
-def _warning(sentence: str, remedy: str) -> HardwareProblem:
-    return HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
 
 
 def _of_child(trial: Trial) -> Iterator[HardwareProblem]:
     if trial["ended"]:
-        computes = '; torch.ones(8, device="cuda").sum()' if trial["device"] == "cuda" else ""
-        sentence, remedy = one_line(trial["ended"], 300), f"python -c 'import torch{computes}'"
-        yield HardwareProblem(severity="bad", sentence=sentence, remedy=remedy)
+        remedy = "python -c 'import torch; torch.ones(8, device=\"cuda\").sum()'"
+        yield HardwareProblem(
+            severity="bad",
+            sentence=one_line(trial["ended"], 300),
+            remedy=remedy if trial["device"] == "cuda" else "python -c 'import torch'",
+        )
     for name, found in _of_part(trial, "attention").items():
         if name in _ATTENTION_PACKAGES.values() and found.get("reason"):
             sentence = f"{name} is installed and cannot be imported: {one_line(str(found['reason']), 120)}"
             package = next(key for key, module in _ATTENTION_PACKAGES.items() if module == name)
-            yield _warning(sentence, f"uv pip install --reinstall --no-build-isolation {package}")
+            remedy = f"uv pip install --reinstall --no-build-isolation {package}"
+            yield HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
 
 
 def _of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareProblem]:
@@ -140,15 +141,15 @@ def _of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareP
         found = _of_part(trial, "precisions").get(name, {})
         if found.get("reason"):
             sentence = f"{name} cannot be computed, which this card has: {one_line(str(found['reason']), 120)}"
-            yield _warning(sentence, "tui-trainer diagnose")
+            yield HardwareProblem(severity="warn", sentence=sentence, remedy="tui-trainer diagnose")
         elif found.get("teraflops", rate) < _LEAST_RATE_SHARE * rate:
             share = found["teraflops"] / rate
             sentence = f"{name} matmuls reach {found['teraflops']:.1f} of {rate:.0f} TFLOP/s ({share:.0%})"
-            yield _warning(sentence, look)
+            yield HardwareProblem(severity="warn", sentence=sentence, remedy=look)
     bandwidth = _of_part(trial, "memory").get("gigabytes_per_second")
     if card and bandwidth and bandwidth < _LEAST_BANDWIDTH_SHARE * card.gigabytes_per_second:
         sentence = f"the card's memory moves {bandwidth:,.0f} of {card.gigabytes_per_second:,.0f} GB/s"
-        yield _warning(sentence, look)
+        yield HardwareProblem(severity="warn", sentence=sentence, remedy=look)
 
 
 def _of_load(trial: Trial, index: int) -> Iterator[HardwareProblem]:
@@ -156,21 +157,23 @@ def _of_load(trial: Trial, index: int) -> Iterator[HardwareProblem]:
     slower, by = found.get("slower_at_the_end", 1.0), found.get("slowed_by", "")
     if by:
         sentence = f"under load the card is slowed down by {by}, to {found.get('clock_share') or 0:.0%} of its clock"
-        yield _warning(sentence, f"nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE -i {index}")
+        remedy = f"nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE -i {index}"
+        yield HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
     elif slower > _MOST_SLOWER:
         sentence = f"matmuls took {slower:.1f} times as long at the end of a second of load as at its beginning"
-        yield _warning(sentence, "top   (who else computes here?)")
+        yield HardwareProblem(severity="warn", sentence=sentence, remedy="top   (who else computes here?)")
 
 
 def _of_storage(trial: Trial) -> Iterator[HardwareProblem]:
     moves = {"runs": "--set output.runs_dir=FOLDER", "prepared data": "export TUI_TRAINER_HOME=FOLDER"}
     for disk in _listed(trial, "disks"):
-        for what, verb in (("read", "gives"), ("write", "takes")):
+        for what in ("read", "write"):
             rate = disk[f"{what}_bytes_per_second"]
             if rate is not None and rate < _SLOW_DISK_BYTES_PER_SECOND:
+                verb = {"read": "gives", "write": "takes"}[what]
                 sentence = f"the disk of {one_line(disk['path'])} {verb} only {format_bytes(rate)}/s"
                 remedy = moves.get(disk["label"], f"df -h {one_line(disk['path'])}")
-                yield _warning(sentence, remedy)
+                yield HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
     shared = trial.get("shm_bytes")
     if shared is not None and shared < _LITTLE_SHM_BYTES:
         sentence = f"/dev/shm has {format_bytes(shared)}: little for processes that share batches"
@@ -178,7 +181,7 @@ def _of_storage(trial: Trial) -> Iterator[HardwareProblem]:
     loaded = _of_part(trial, "loader").get("tokens_per_second")
     if loaded is not None and loaded < _SLOW_LOADER_TOKENS_PER_SECOND:
         sentence = f"batches are cut at {format_count(loaded)} tokens/s only"
-        yield _warning(sentence, "top   (who else computes here?)")
+        yield HardwareProblem(severity="warn", sentence=sentence, remedy="top   (who else computes here?)")
 
 
 def _of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
@@ -188,9 +191,10 @@ def _of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
         yield HardwareProblem(severity="bad", sentence=sentence, remedy=f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {index}")
     if ecc.get("remapping_pending"):
         sentence = "rows of the card's memory wait to be replaced by spare ones, which a reset does"
-        yield _warning(sentence, f"sudo nvidia-smi --gpu-reset -i {index}")
+        yield HardwareProblem(severity="warn", sentence=sentence, remedy=f"sudo nvidia-smi --gpu-reset -i {index}")
     for report in trial.get("kernel_reports") or []:
-        yield _warning(f"the kernel noted: {one_line(report, 160)}", "sudo dmesg | grep -i xid")
+        remedy = "sudo dmesg | grep -i xid"
+        yield HardwareProblem(severity="warn", sentence=f"the kernel noted: {one_line(report, 160)}", remedy=remedy)
 
 
 def version_conflicts(libraries: Any) -> Iterator[tuple[str, str]]:
@@ -250,17 +254,15 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
     works = [f"{name} {found['seconds'] * 1e3:.1f} ms" for name, found in kernels.items() if "seconds" in found]
     works += [name for name, found in kernels.items() if not found]
     missing = [name for name, found in kernels.items() if found.get("reason")]
-    if kernels:
-        rows.append(("attention", ", ".join(works) + (f"; not here: {', '.join(missing)}" if missing else "")))
+    rows += (
+        [("attention", ", ".join(works) + (f"; not here: {', '.join(missing)}" if missing else ""))] if kernels else []
+    )
     for disk in _listed(trial, "disks"):
         read, write = (format_bytes(disk[f"{what}_bytes_per_second"]) for what in ("read", "write"))
         rows.append(("disk", f"reads {read}/s, writes {write}/s ({disk['label']})"))
     if loaded := _of_part(trial, "loader").get("tokens_per_second"):
         rows.append(("loader", f"{format_count(loaded)} tokens/s"))
-    memory, cores, shared = trial.get("limit_memory_bytes"), trial.get("limit_cores"), trial.get("shm_bytes")
-    parts = [f"memory {format_bytes(memory)}" if memory else "", f"{cores:g} cores" if cores else ""]
-    parts.append(f"/dev/shm {format_bytes(shared)}" if shared is not None else "")
-    rows.append(("limits", ", ".join(filter(None, parts)) or "none"))
+    rows.append(("limits", _limit_words(trial)))
     if (ecc := trial.get("ecc")) is not None:
         rows.append(("ECC", f"{ecc['corrected']} corrected, {ecc['uncorrected']} not"))
     return rows
@@ -273,3 +275,10 @@ def _rate_words(name: str, found: dict[str, Any], card: Card | None) -> str:
     rate = found["teraflops"]
     of = f" of {card.teraflops.known()[name]:.0f}" if card and name in card.teraflops.known() else ""
     return f"{name} {rate:.0f}{of} TFLOP/s" if rate >= 10 else f"{name} {rate * 1e3:.0f} GFLOP/s"
+
+
+def _limit_words(trial: Trial) -> str:
+    memory, cores, shared = trial.get("limit_memory_bytes"), trial.get("limit_cores"), trial.get("shm_bytes")
+    parts = [f"memory {format_bytes(memory)}" if memory else "", f"{cores:g} cores" if cores else ""]
+    parts.append(f"/dev/shm {format_bytes(shared)}" if shared is not None else "")
+    return ", ".join(filter(None, parts)) or "none"

@@ -7,12 +7,11 @@ expected, true is not a number, and a whole number of more than 18 digits is ref
 import json
 import math
 from collections.abc import Callable
-from dataclasses import is_dataclass
-from types import NoneType
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, get_type_hints
 
 import orjson
 
+T = TypeVar("T")
 # Every whole number fits a column of 64 bits.
 WHOLE_LIMIT: Final = 10**18
 _SHORT_TEXT: Final = 2_000
@@ -38,7 +37,15 @@ def shortened(value: Any) -> Any:
 
 
 def text(value: Any) -> str:
-    return _of_type(value, str)  # type: ignore[no-any-return]
+    if type(value) is not str:
+        raise ValueError("text expected")
+    return value
+
+
+def flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("true or false expected")
+    return value
 
 
 def whole(value: Any) -> int:
@@ -58,43 +65,45 @@ def number(value: Any) -> float:
     raise ValueError("number expected")
 
 
-def _of_type(value: Any, *expected: type) -> Any:
-    if type(value) not in expected:
-        raise ValueError(f"{' or '.join(one.__name__ for one in expected)} expected")
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _mapping(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: {key: read(item) for key, item in _of_type(value, dict).items()}
+
+
+def _texts(value: Any) -> list[str]:
+    return [text(item) for item in _of_type(value, list)]
+
+
+def _settings(value: Any) -> dict[str, str | int | float | bool]:
+    if not all(type(item) in (str, int, float, bool) for item in _of_type(value, dict).values()):
+        raise ValueError("values of settings expected")
+    return dict(value)
+
+
+def _numbers(value: Any) -> list[float]:
+    return [number(item) for item in _of_type(value, list)]
+
+
+def _rows(value: Any) -> dict[str, list[float]]:
+    return {key: _numbers(row) for key, row in _of_type(value, dict).items()}
+
+
+def _of_type(value: Any, expected: type) -> Any:
+    if type(value) is not expected:
+        raise ValueError(f"{expected.__name__} expected")
     return value
 
 
-def reader(hint: Any) -> Callable[[Any], Any]:
-    """Of values of a type: plain ones, lists, dictionaries by text, None beside them, and flat dataclasses, of which
-    fields that are not known are left out."""
-    if hint in (int, float):
-        return whole if hint is int else number
-    inner = get_args(hint)
-    if not inner:
-        return _record(hint) if is_dataclass(hint) else lambda value: _of_type(value, hint)
-    if (origin := get_origin(hint)) is list:
-        read = reader(inner[0])
-        return lambda value: [read(item) for item in _of_type(value, list)]
-    if origin is dict:
-        read = reader(inner[1])
-        return lambda value: {key: read(item) for key, item in _of_type(value, dict).items()}
-    if inner[1:] == (NoneType,):
-        read = reader(inner[0])
-        return lambda value: None if value is None else read(value)
-    return lambda value: _of_type(value, *inner)
-
-
-def _record(cls: Any) -> Callable[[Any], Any]:
-    readers = {name: reader(hint) for name, hint in get_type_hints(cls).items()}
-
-    def read(value: Any) -> Any:
-        items = _of_type(value, dict).items()
-        try:
-            return cls(**{name: readers[name](item) for name, item in items if name in readers})
-        except TypeError as error:
-            raise ValueError(f"{cls.__name__}: {error}") from error
-
-    return read
+READERS: Final[dict[Any, Callable[[Any], Any]]] = {
+    str: text, bool: flag, int: whole, float: number,
+    str | None: _optional(text), int | None: _optional(whole), float | None: _optional(number),
+    bool | None: _optional(flag),
+    dict[str, str]: _mapping(text), dict[str, float]: _mapping(number), list[str]: _texts,
+    list[float]: _numbers, dict[str, list[float]]: _rows, dict[str, str | int | float | bool]: _settings,
+}  # fmt: skip
 
 
 def dotted_keys(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -103,6 +112,20 @@ def dotted_keys(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in table.items():
         flat |= dotted_keys(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
+
+
+def records(cls: type[T]) -> Callable[[Any], list[T]]:
+    """A reader of lists of a flat dataclass. Fields that it does not have are left out."""
+    readers = {name: READERS[hint] for name, hint in get_type_hints(cls).items()}
+
+    def record(value: Any) -> T:
+        items = _of_type(value, dict).items()
+        try:
+            return cls(**{name: readers[name](item) for name, item in items if name in readers})
+        except TypeError as error:
+            raise ValueError(f"{cls.__name__}: {error}") from error
+
+    return lambda value: [record(item) for item in _of_type(value, list)]
 
 
 def parsed(line: bytes) -> Any:

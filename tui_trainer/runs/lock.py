@@ -108,19 +108,14 @@ class RunLock:
                 fd = os.open(self.path, flags, 0o600)
             except OSError as error:
                 raise FolderError(f"cannot be locked: {error.strerror or error}", where=str(self.path)) from error
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _flock_now(fd):
                 holder = _read_owner(fd)
                 os.close(fd)
-                raise self._in_use(holder) from None
-            except OSError:
-                pass  # a file system without locks: the owner's name still protects
-            with suppress(OSError):
-                if os.path.samestat(os.lstat(self.path), os.fstat(fd)):
-                    with suppress(OSError):
-                        os.fchmod(fd, 0o600)
-                    return fd
+                raise self._in_use(holder)
+            if _is_still(self.path, fd):
+                with suppress(OSError):
+                    os.fchmod(fd, 0o600)
+                return fd
             os.close(fd)
 
     def _refuse_if_owned(self, holder: LockOwner | None) -> None:
@@ -174,6 +169,24 @@ def folder_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def _flock_now(fd: int) -> bool:
+    """False when another has it. A file system without locks counts as free: the owner's name still protects."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(fd))
+    except OSError:
+        return False
 
 
 def _this_process() -> LockOwner:

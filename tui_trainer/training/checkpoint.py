@@ -8,7 +8,7 @@ it as it is: weights are whole in their files. The optimizer's state may be in p
 """
 
 import json
-import shutil
+from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -24,6 +24,7 @@ from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
 from tui_trainer.training.checkpoint_tensors import SavedTensors, TensorWriter, divided
 from tui_trainer.training.components import Components
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.position import Position
 from tui_trainer.training.random_state import random_tensors, restore_random
 from tui_trainer.training.ranks import ALONE, sendable
@@ -59,7 +60,7 @@ def save_checkpoint(
         return ranks.by_first(partial(checkpoint_folder.commit, folder, position.step, described))
     except BaseException:
         if ranks.is_first:
-            shutil.rmtree(folder, ignore_errors=True)
+            checkpoint_folder.abandon(folder)
         raise
 
 
@@ -93,13 +94,8 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
     """Put a checkpoint back, to the bit; each process reads what it needs. Raises CheckpointError when it is not of
     this model."""
     load_weights(checkpoint.path, components)
-    trained = components.optimizer.trained_by_name
     with SavedTensors(shards.all_files_of(checkpoint.path, OPTIMIZER)) as saved:
-        # Of one parameter after the other.
-        components.optimizer.load_shards(
-            {name: saved.like(name, trained.get(parameter)) for name in names}
-            for parameter, names in groupby(sorted(saved.names, key=_parameter_of), key=_parameter_of)
-        )
+        components.optimizer.load_shards(_optimizer_state(saved, components.optimizer))
     random = load_file(checkpoint.path / RANDOM)
     restore_random(random, components.ranks.number)
     components.mixed_precision.load_tensors(random)
@@ -107,6 +103,12 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
     if position.step != checkpoint.step:
         raise CheckpointError(f"{checkpoint.path.name} holds the position of step {position.step}")
     return position
+
+
+def _optimizer_state(saved: SavedTensors, optimizer: RunOptimizer) -> Iterator[dict[str, Tensor]]:
+    """Of one parameter after the other."""
+    for parameter, names in groupby(sorted(saved.names, key=_parameter_of), key=_parameter_of):
+        yield {name: saved.like(name, optimizer.trained_by_name.get(parameter)) for name in names}
 
 
 def _parameter_of(name: str) -> str:

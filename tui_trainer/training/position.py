@@ -1,8 +1,10 @@
 """Where a run is: the little state, beside tensors, that an exact resume needs."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from typing import Any
 
 from tui_trainer.errors import CheckpointError
 from tui_trainer.planning.fused_kernels import Kernels
@@ -47,8 +49,8 @@ class Position:
         self.epoch_seconds += seconds
 
     def start_epoch(self) -> None:
-        self.epoch_loss_sum = self.epoch_seconds = 0.0
-        self.epoch_tokens = self.epoch_input_tokens = self.epoch_samples = 0
+        self.epoch_loss_sum, self.epoch_seconds = 0.0, 0.0
+        self.epoch_tokens, self.epoch_input_tokens, self.epoch_samples = 0, 0, 0
 
     @property
     def recent_loss(self) -> float | None:
@@ -81,7 +83,7 @@ class Position:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
+    def from_json(cls, values: dict[str, Any]) -> Position:
         """Raises CheckpointError when a field is missing or unknown."""
         # Checkpoints of before there were any name none.
         values = {"kernels": "none", **values}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
+from tui_trainer.hardware.out_of_memory import free_memory, let_go
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.safe_text import one_line
 from tui_trainer.training.attempt import Shortage, attempt
@@ -64,28 +64,9 @@ def _step(components: Components, fetch: Callable[[], Sequence[MicroBatch]]) -> 
     float(report.grad_norm)
 
 
-def measured(components: Components, resident_bytes: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `work` finds, or why it `failed`, with its seconds and its peak memory; no step is left half done.
-
-    `resident_bytes`: of the libraries, which the plan does not count.
-    """
-    started = perf_counter()
-    start_peak(components.device)
-    try:
-        found = work()
-    except Exception as error:  # whatever a model, a kernel, a disk or a full memory raises is what is looked for
-        found = {"failed": one_line(str(error), 300) or type(error).__name__, "is_memory": is_out_of_memory(error)}
-        let_go(error)
-    peak = max(peak_memory_bytes(components.device) - resident_bytes, 0)
-    found |= {"seconds": perf_counter() - started, "peak_memory_bytes": peak}
-    components.give_up_step()
-    free_memory()
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class MicroBatchTries:
-    """`resident_bytes` as in `measured`."""
+    """`resident_bytes`: of the libraries, which the plan does not count."""
 
     session: Session
     resident_bytes: int
@@ -96,26 +77,29 @@ class MicroBatchTries:
         components.lay_out_anew(replace(batches.layout, rows=rows))
         _, chosen = largest_pass(batches, self.session.plan.total_steps.value)
         documents = [batches.rows.example(int(index)) for index in chosen]
-
-        def work() -> dict[str, Any]:
+        start_peak(components.device)
+        started = perf_counter()
+        try:
             batch = max(batches.layout.window(documents), key=tokens_of).to(components.device)
-            train = partial(train_on, components, batch, passes=min(passes, 2))
-            found = attempt(train, components.device, components.give_up_step)
-            return {"failed": f"out of memory ({found.words})"} if isinstance(found, Shortage) else {}
-
-        return measured(components, self.resident_bytes, work)
+            work = partial(train_on, components, batch, passes=min(passes, 2))
+            found = attempt(work, components.device, components.give_up_step)
+            failed = f"out of memory ({found.words})" if isinstance(found, Shortage) else ""
+        except Exception as error:  # a kernel that does not take so many rows is what is looked for as well
+            failed = one_line(str(error), 200) or type(error).__name__
+            let_go(error)
+        seconds, peak = perf_counter() - started, max(peak_memory_bytes(components.device) - self.resident_bytes, 0)
+        components.give_up_step()
+        free_memory()
+        return {"seconds": seconds, "peak_memory_bytes": peak} | ({"failed": failed} if failed else {})
 
     def step_seconds(self, rows: int, first: int, count: int) -> list[float]:
         """Of so many whole steps in micro-batches of so many rows, from the step `first` on."""
         components, batches = self.session.components, self.session.components.batches
         components.lay_out_anew(replace(batches.layout, rows=rows))
+        return [self._seconds(step) for step in range(first, first + count)]
 
-        def fetch(step: int) -> list[MicroBatch]:
-            return [batch.to(components.device) for batch in batches.at(step)]
-
-        seconds = []
-        for step in range(first, first + count):
-            started = perf_counter()
-            _step(components, partial(fetch, step))
-            seconds.append(perf_counter() - started)
-        return seconds
+    def _seconds(self, step: int) -> float:
+        components = self.session.components
+        started = perf_counter()
+        _step(components, lambda: [batch.to(components.device) for batch in components.batches.at(step)])
+        return perf_counter() - started
