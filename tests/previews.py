@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tui_trainer.data.batching.pack import PaddingShares
 from tui_trainer.data.preparing.counts import Counts
-from tui_trainer.data.previewing.numbers import Lengths, PaddingShares
-from tui_trainer.data.previewing.preview import Sample, ShownDocument
+from tui_trainer.data.previewing.preview import Lengths, Sample, ShownDocument
 from tui_trainer.data.previewing.spelling import Piece
 from tui_trainer.errors import Problem
 from tui_trainer.launching.preview import Preview

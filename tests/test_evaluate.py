@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,9 @@ def test_held_out_rows_give_what_the_run_measured_and_a_file_is_read_as_its_data
     losses = []
     for path in (data.train_path, data.eval_path):
         rows = Rows(path)
-        parts = (trained.plan.config, data, rows, range(len(rows)), torch.device("cpu"), lambda *_: None)
-        losses += _Look(trained, *parts).measure(Candidate("", trained.folder, None)).row_losses
+        parts = (data, rows, range(len(rows)), torch.device("cpu"), lambda *_: None)
+        look = _Look(replace(trained, config=trained.plan.config), *parts)
+        losses += look.measure(Candidate("", trained.folder, None)).row_losses
     assert sorted(of_file["row_losses"]) == pytest.approx(sorted(losses), abs=1e-4)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -132,13 +133,5 @@ def _measured(finding: Finding) -> dict[str, Any] | None:
     gain = finding.gain
     if gain is None:
         return None
-    return {
-        "at": gain.at,
-        "compared_with" if not finding.fix else "fix": dict(finding.alternative or {}),
-        "ratios": list(gain.ratios),
-        "is_difference": gain.is_difference,
-        "steps": gain.steps,
-        "memory_bytes": list(gain.memory_bytes),
-        "losses": list(gain.losses),
-        "reason": gain.reason,
-    }
+    of = "fix" if finding.fix else "compared_with"
+    return {**asdict(gain), of: dict(finding.alternative or {}), "is_difference": gain.is_difference}

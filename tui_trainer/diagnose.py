@@ -9,12 +9,11 @@ from typing import Any
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware import describe
-from tui_trainer.hardware.abilities import abilities
-from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import Row
 from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
+from tui_trainer.hardware.problems import HardwareProblem
 from tui_trainer.launching.trial import Trial, kept_trial, trial_problems, trial_rows
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.safe_text import one_line
@@ -52,18 +51,15 @@ def _tried_rows(hardware: Hardware, trial: Trial | None) -> list[Row]:
     """What the machine really does, and what is wrong with that."""
     if trial is None:
         return [("nothing yet", "tui-trainer diagnose --try does it in some seconds")]
-    rows = trial_rows(trial, hardware)
-    for problem in trial_problems(trial):
-        rows.append((_MARKS[problem.severity], problem.sentence))
-        rows += [("  remedy", problem.remedy)] if problem.remedy else []
-    return rows
+    return [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
 
 
 def _sections(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> Iterator[tuple[str, list[Row]]]:
     device = describe.device_rows(diagnosis, hardware, profile)
     # What is used is said first: training on the CPU by accident is the commonest mistake.
     yield "training", device
-    yield "problems", list(_problem_rows(diagnosis)) or [("none", "nothing was found that would hinder training")]
+    none = [("none", "nothing was found that would hinder training")]
+    yield "problems", list(_problem_rows(diagnosis.problems)) or none
     if hardware.gpus:
         yield "GPUs", [(f"GPU {gpu.index}", _gpu_words(gpu)) for gpu in hardware.gpus]
     if rows := describe.gpu_rows(diagnosis, hardware):
@@ -78,8 +74,8 @@ def _sections(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> Iterato
     yield "system", describe.system_rows(hardware)
 
 
-def _problem_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    for problem in diagnosis.problems:
+def _problem_rows(problems: Iterable[HardwareProblem]) -> Iterator[Row]:
+    for problem in problems:
         yield _MARKS[problem.severity], problem.sentence
         if problem.remedy:
             yield "  remedy", problem.remedy
@@ -142,6 +138,5 @@ def as_document(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> dict[
 
 def _gpu_document(gpu: Gpu) -> dict[str, Any]:
     """A card, what it can do, and the maker's rates in 10^12 operations a second."""
-    card = find_card(gpu.name, gpu.memory_bytes)
-    can = abilities(gpu.capability, card)
+    can, card = gpu.abilities, gpu.card
     return asdict(gpu) | {"abilities": asdict(can) if can else None, "card": asdict(card) if card else None}

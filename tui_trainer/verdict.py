@@ -1,6 +1,7 @@
 """What the doctor finds in a run, as lines for people or JSON for programs, and a config with its remedies."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,7 @@ def _as_object(folder: RunFolder, state: RunState, verdict: Verdict, fix: Path |
             {
                 "diagnosis": one.name,
                 "title": one.title,
-                "cause": one.found.cause,
-                "evidence": one.found.evidence,
-                "share": one.found.share,
-                "is_fault": one.found.is_fault,
-                "fix": dict(one.found.fix) if one.found.fix else None,
-                "advice": one.found.advice,
+                **asdict(one.found),
                 "why": one.diagnosis.why,
                 "guides": list(one.diagnosis.guides),
             }

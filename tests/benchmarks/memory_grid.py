@@ -35,7 +35,7 @@ from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.measured_memory import NOT_ALLOCATED, corrected
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
-from tui_trainer.planning.memory.parts import MemoryPart
+from tui_trainer.planning.memory.parts import Batch, MemoryPart
 from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
 
 TOLERANCES, TIME_TOLERANCE = (0.10, 0.15, 0.20), 0.15
@@ -78,9 +78,10 @@ def compare(case: Case, device: str, state_folder: Path, calibrates: bool) -> Co
     shape, setup, calibrated = case.shape(), completed(case, case.setup(device)), 0
 
     def parts_with(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
-        return memory_parts(shape, setup, micro_batch=rows, eval_batch=eval_rows, row_tokens=case.row_tokens,
-                            accumulation=case.accumulation, most_labels=case.labels * rows // case.rows,
-                            most_eval_labels=case.labels * eval_rows // case.rows)  # fmt: skip
+        batch = Batch(rows=rows, eval_rows=eval_rows, row_tokens=case.row_tokens, accumulation=case.accumulation,
+                      most_labels=case.labels * rows // case.rows,
+                      most_eval_labels=case.labels * eval_rows // case.rows)  # fmt: skip
+        return memory_parts(shape, setup, batch)
 
     eval_rows = case.eval_rows or case.rows
     parts = parts_with(case.rows, eval_rows)

@@ -44,7 +44,7 @@ def seen(loaded: LoadedConfig, hardware: Hardware = MACHINE, **facts) -> Context
         "load_average": 0.0,
         "environment": {},
         "disk_free_bytes": 100 * GIB,
-        "cache_free_bytes": 100 * GIB,
+        "cache": replace(context.cache, free_bytes=100 * GIB),
     } | facts
     plan = context.plan
     if plan is not None:

@@ -39,7 +39,7 @@ def test_facts_are_gathered_from_this_machine():
     context = gather(asked())
     assert replace(context.hardware, memory_available_bytes=0) == replace(probe(), memory_available_bytes=0)
     assert context.plan is not None
-    assert context.all_tokens and context.disk_free_bytes and context.cache_writable is True
+    assert context.all_tokens and context.disk_free_bytes and context.cache.writable is True
 
 
 def test_free_memory_is_that_of_now_and_not_of_the_start(limited):
@@ -90,7 +90,7 @@ def test_a_cache_below_a_closed_folder_is_one_that_cannot_be_made(monkeypatch, t
     monkeypatch.setattr("tui_trainer.checklist.gather._plan", lambda *_: (None, ()))
     monkeypatch.setattr("tui_trainer.checklist.gather.newest_measured", lambda: None)
     context = gather(asked())
-    assert context.cache_writable is False and context.cache_free_bytes > 0
+    assert context.cache.writable is False and context.cache.free_bytes > 0
 
 
 def task(folder: Path, name: int, *, state: str = "S", cpu_seconds: float = 0, age_seconds: float = 1000) -> None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from tui_trainer.checklist.checks.cadence import evaluation_seconds
 from tui_trainer.checklist.contract import Context, Verdict
 from tui_trainer.checklist.earlier_run import EarlierRun, measured_in, newest_measured
 from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.overheads import evaluation_seconds
 from tui_trainer.checklist.run import patched, run_checks
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.diagnosis import diagnose
@@ -197,11 +197,12 @@ def test_a_disk_that_cannot_hold_even_one_checkpoint_gets_advice():
 def test_the_cache_passes_when_it_is_there_and_fails_where_it_cannot_be_made():
     seen = context()
     assert look("data_cache", seen).status == "pass" and "the first start prepares" in look("data_cache", seen).evidence
-    assert look("data_cache", replace(seen, cache_writable=False)).status == "fail"
-    assert look("data_cache", replace(seen, cache_free_bytes=1000)).status == "fail"
+    closed = replace(seen.cache, writable=False)
+    assert look("data_cache", replace(seen, cache=closed)).status == "fail"
+    assert look("data_cache", replace(seen, cache=replace(seen.cache, free_bytes=1000))).status == "fail"
     rows = seen.planned.train_rows.model_copy(update={"exact": True})
     there = replace(seen, plan=seen.planned.model_copy(update={"train_rows": rows}))
-    assert "prepared already" in look("data_cache", replace(there, cache_writable=False)).evidence
+    assert "prepared already" in look("data_cache", replace(there, cache=closed)).evidence
 
 
 def test_prepared_data_is_found(tiny_run, tiny_config):

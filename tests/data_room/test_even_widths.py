@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from tui_trainer.data.batching.collate import IGNORE, collate_answers, collate_whole
-from tui_trainer.data.batching.even_widths import WIDTH_STEP, in_even_widths
+from tui_trainer.data.batching.collate import IGNORE, WIDTH_STEP, collate_answers, collate_whole, in_even_widths
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.parts.padding import width_step
 
 PAD = 9
 
@@ -52,6 +50,6 @@ def test_answers_are_filled_up_as_well_and_what_is_filled_up_has_no_label():
 
 def test_models_that_more_padding_changes_get_no_more_than_they_must():
     task = find_task("token_classification")
-    assert width_step(task, "bert") == WIDTH_STEP
-    assert width_step(task, "fnet") == 1
-    assert width_step(find_task("causal_lm"), "llama") == 1
+    assert task.width_step("bert") == WIDTH_STEP
+    assert task.width_step("fnet") == 1
+    assert find_task("causal_lm").width_step("llama") == 1

@@ -10,7 +10,7 @@ import pytest
 
 from tui_trainer.data.batching.best_fit import narrowest_width, pack_rows
 from tui_trainer.data.batching.collate import IGNORE, collate, collate_packed
-from tui_trainer.data.batching.pack import expected_packed_rows, expected_padding, pack_batch
+from tui_trainer.data.batching.pack import expected_packed_rows, pack_batch, padding_shares
 
 
 def case(seed: int) -> tuple[list[int], int]:
@@ -133,22 +133,22 @@ def test_many_documents_take_little_time_each():
 def test_what_is_expected_is_near_what_batches_take():
     chance = np.random.default_rng(1)
     lengths = np.clip(chance.lognormal(4, 1, 20_000).astype(int), 1, 512)
-    expected = expected_padding(lengths.tolist(), capacity=512, documents=64, micro_batch=8)
+    expected = padding_shares(lengths.tolist(), capacity=512, documents=64, micro_batch=8)
     batches = chance.permutation(lengths)[: 64 * 300].reshape(300, 64)
     rows = [len(pack_rows(batch, 512)) for batch in batches]
-    assert expected.packed_rows == pytest.approx(np.mean(rows), rel=0.05)
     assert expected_packed_rows(lengths.tolist(), 512, 64) == pytest.approx(np.mean(rows), rel=0.05)
     padded = np.sort(batches, axis=1).reshape(300, 8, 8).max(axis=2).sum() * 8
-    assert expected.unpacked_share == pytest.approx(1 - batches.sum() / padded, abs=0.03)
+    assert expected.padded == pytest.approx(1 - batches.sum() / padded, abs=0.03)
     ordered = np.sort(batches[:16].ravel()).reshape(-1, 8)
     grouped = 1 - ordered.sum() / (ordered.max(axis=1).sum() * 8)
-    assert expected.grouped_share == pytest.approx(grouped, abs=0.01)
-    assert 0 <= expected.packed_share < 0.1 < expected.unpacked_share and expected.grouped_share < 0.03
-    assert expected == expected_padding(lengths.tolist(), capacity=512, documents=64, micro_batch=8)
+    assert expected.grouped == pytest.approx(grouped, abs=0.01)
+    assert 0 <= expected.packed < 0.1 < expected.padded and expected.grouped < 0.03
+    assert expected == padding_shares(lengths.tolist(), capacity=512, documents=64, micro_batch=8)
 
 
 def test_documents_of_one_length_need_no_packing():
-    expected = expected_padding([512] * 10, capacity=512, documents=32, micro_batch=8)
-    assert (expected.packed_rows, expected.packed_share, expected.unpacked_share) == (32, 0, 0)
+    expected = padding_shares([512] * 10, capacity=512, documents=32, micro_batch=8)
+    assert (expected.packed, expected.padded) == (0, 0)
+    assert expected_packed_rows([512] * 10, 512, 32) == 32
     assert expected_packed_rows([512], 512, 100_000) == 100_000
     assert expected_packed_rows([512], 512, 1) == 1 and expected_packed_rows([512], 512, 0) == 0

@@ -24,7 +24,7 @@ from tui_trainer.data.preparing.character_tokenizer import EOS_ID
 from tui_trainer.data.preparing.estimate import DataEstimate, estimate
 from tui_trainer.data.preparing.prepare import _Preparation, prepare
 from tui_trainer.data.preparing.row_writers import BATCH_ROWS, StreamWriter
-from tui_trainer.data.preparing.text_hash import text_hash
+from tui_trainer.data.preparing.survey import text_hash
 from tui_trainer.data.preparing.text_readers import CharacterReader
 from tui_trainer.data.preparing.token_rows import COLUMN, Rows
 from tui_trainer.data.sources.source import open_source, open_sources

@@ -30,8 +30,8 @@ def test_a_machine_without_gpu_trains_on_the_processor_and_that_is_no_problem(ma
 def test_a_gpu_is_used_wherever_torch_can(machine, gpu):
     diagnosis = diagnose(machine(gpus=(gpu(),)))
     assert (diagnosis.device, diagnosis.device_reason) == ("cuda", "GPU 0, NVIDIA H200")
-    assert diagnosis.card.title == "H200 SXM"
-    assert diagnosis.abilities.bf16
+    assert diagnosis.gpu.card.title == "H200 SXM"
+    assert diagnosis.gpu.abilities.bf16
     assert diagnosis.gpu_reason == "as the only one"
     assert diagnosis.problems == ()
 
@@ -194,7 +194,7 @@ def test_a_card_that_reports_nothing_at_all_is_diagnosed(machine, fake_nvml):
     driver, gpus = read_cards(Nvml(fake_nvml({}, errors=errors)))
     hardware = machine(driver=driver, gpus=gpus)
     diagnosis = diagnose(hardware)
-    assert (diagnosis.gpu.index, diagnosis.card, diagnosis.abilities) == (0, None, None)
+    assert (diagnosis.gpu.index, diagnosis.gpu.card, diagnosis.gpu.abilities) == (0, None, None)
     assert diagnosis.problems == ()
     text = "\n".join(command.diagnosis_lines(hardware, diagnosis, ("cpu", "why"), 80))
     assert "not reported" in text

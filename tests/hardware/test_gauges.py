@@ -9,7 +9,8 @@ from threading import Event
 import psutil
 
 from tui_trainer.hardware.cgroup import Limits
-from tui_trainer.hardware.gauges import CpuTimes, GaugeSampler, GpuGauge, cpu_share, cpu_times, read_gauges
+from tui_trainer.hardware.facts import Gpu
+from tui_trainer.hardware.gauges import CpuTimes, GaugeSampler, cpu_share, cpu_times, read_gauges
 from tui_trainer.hardware.nvml import Nvml
 
 MACHINE, CARDS = "tui-trainer-gauges", "tui-trainer-cards"
@@ -185,7 +186,7 @@ def test_cards_that_no_longer_answer_keep_their_rows_without_old_figures(fake_nv
     sampler.look()
     assert not sampler.stale
     assert sampler.latest.gpus == tuple(
-        GpuGauge(index=index, name="NVIDIA H200", memory_bytes=141 << 30) for index in (0, 1)
+        Gpu(index=index, name="NVIDIA H200", memory_bytes=141 << 30) for index in (0, 1)
     )
 
 

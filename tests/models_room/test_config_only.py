@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from tui_trainer.models.config_only import config_only
+from tui_trainer.models.loading import config_only
 
 TOKENIZER = SimpleNamespace(pad_token_id=7, bos_token_id=8, eos_token_id=None)
 

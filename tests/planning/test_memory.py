@@ -13,7 +13,7 @@ from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
 from tui_trainer.planning.memory.cpu import MAPPED_BLOCK_BYTES
 from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
-from tui_trainer.planning.memory.parts import Static
+from tui_trainer.planning.memory.parts import Batch, Static
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 from tui_trainer.tuning import find_method
 
@@ -28,8 +28,8 @@ GIB = 2**30
 
 def parts(setup=None, *, micro_batch=4, eval_batch=4, row_tokens=32, config=None, **more):
     config = config or config_of("llama")
-    found = memory_parts(shape_of(config), counted(config, setup, row_tokens), micro_batch=micro_batch,
-                         eval_batch=eval_batch, row_tokens=row_tokens, **more)  # fmt: skip
+    found = memory_parts(shape_of(config), counted(config, setup, row_tokens),
+                         Batch(rows=micro_batch, eval_rows=eval_batch, row_tokens=row_tokens, **more))  # fmt: skip
     return {part.name: part.bytes for part in found}
 
 
@@ -45,15 +45,10 @@ def lora(**changes):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_no_part_is_negative_and_the_total_is_their_sum(device):
     found = memory_parts(
-        shape_of(config_of("llama")), TrainingSetup(device=device), micro_batch=4, eval_batch=4, row_tokens=32
+        shape_of(config_of("llama")), TrainingSetup(device=device), Batch(rows=4, eval_rows=4, row_tokens=32)
     )
     assert all(part.bytes >= 0 and part.formula for part in found)
     assert total_bytes(found) == sum(part.bytes for part in found)
-
-
-def test_without_a_setup_all_weights_train_in_fp32_on_a_cpu():
-    shape, rows = shape_of(config_of("llama")), {"micro_batch": 4, "eval_batch": 4, "row_tokens": 32}
-    assert memory_parts(shape, **rows) == memory_parts(shape, TrainingSetup(), **rows)
 
 
 def test_twice_the_rows_keep_twice_the_activations_and_leave_the_weights_alone():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tui_trainer.config.load import Request
-from tui_trainer.data.batching.shares import share_of
+from tui_trainer.data.batching.row_order import share_of
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.start import load_config

@@ -44,10 +44,10 @@ def test_where_another_process_knows_the_last_request_of_before_later_ones_are_a
     assert actions(Controls(path, asked_before=0).wanted()) == ["save", "pause", "stop"]
 
 
-def test_what_is_put_back_comes_once_more_and_first(path):
+def test_what_waits_comes_once_more_and_first(path):
     controls = Controls(path)
     request(path, "pause")
-    controls.put_back(controls.wanted())
+    assert actions(controls.waiting()) == ["pause"]
     request(path, "save")
     assert actions(controls.wanted()) == ["pause", "save"]
     assert controls.wanted() == []

@@ -12,7 +12,7 @@ from sklearn.metrics import classification_report as tag_report
 
 from tui_trainer.data.columns.tags import entities
 from tui_trainer.data.samples.python_tokens import SAMPLE
-from tui_trainer.tasks.parts.tag_scores import EntityCounts, WordCounts
+from tui_trainer.tasks.parts.tag_scores import TagCounts
 
 # `startOfChunk` and `endOfChunk` of conlleval (version of 2004-01-26): tags before and now.
 STARTS = {"BB", "IB", "OB", "OI", "EE", "EI", "OE"}
@@ -68,7 +68,7 @@ def conlleval(true: list[list[str]], predicted: list[list[str]]) -> dict[str, fl
 def test_entities_are_scored_as_by_seqeval_and_by_conlleval(scheme, seed):
     true = sentences(scheme)
     predicted = damaged(true, seed)
-    counts = EntityCounts()
+    counts = TagCounts("IOB2")
     for mine, theirs in zip(true, predicted, strict=True):
         counts.add(mine, theirs)
     found = counts.scores()
@@ -91,8 +91,8 @@ def test_entities_are_scored_as_by_seqeval_and_by_conlleval(scheme, seed):
 def test_plain_tags_are_scored_as_by_scikit_learn():
     true = sentences("IOB2")
     predicted = damaged(true, 3)
-    assert WordCounts().scores().values == {"accuracy": 0.0, "macro_f1": 0.0}
-    counts = WordCounts()
+    assert TagCounts("plain").scores().values == {"accuracy": 0.0, "macro_f1": 0.0}
+    counts = TagCounts("plain")
     for mine, theirs in zip(true, predicted, strict=True):
         counts.add(mine, theirs)
     found = counts.scores()
@@ -103,7 +103,7 @@ def test_plain_tags_are_scored_as_by_scikit_learn():
 
 
 def test_a_tag_that_is_never_predicted_is_zero_without_a_warning():
-    assert WordCounts().scores().values == {"accuracy": 0.0, "macro_f1": 0.0}
-    counts = WordCounts()
+    assert TagCounts("plain").scores().values == {"accuracy": 0.0, "macro_f1": 0.0}
+    counts = TagCounts("plain")
     counts.add(["N", "V"], ["N", "X"])
     assert counts.scores().table_rows == {"N": (1, 1, 1, 1), "V": (0, 0, 0, 1), "X": (0, 0, 0, 0)}

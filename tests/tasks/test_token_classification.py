@@ -28,7 +28,7 @@ from tui_trainer.losses.token_labels import TokenLabelLoss
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, TextSampled
 from tui_trainer.runs.journal import read_all
-from tui_trainer.tasks.parts.tag_scores import EntityCounts, WordCounts
+from tui_trainer.tasks.parts.tag_scores import TagCounts
 from tui_trainer.tasks.parts.word_tokens import refuse_slow, with_words_spaced, word_tokens
 from tui_trainer.tasks.token_classification import TASK, marked, usual_tags, words_of
 from tui_trainer.training.batches import Layout
@@ -325,7 +325,7 @@ def test_the_loss_of_transformers_is_the_mean_of_ours():
 
 
 def test_entity_scores_are_what_is_reckoned_by_hand():
-    counts = EntityCounts()
+    counts = TagCounts("IOB2")
     # True: PER 0-2, LOC 3-4. Told: PER 0-2 right, LOC 2-4 with a wrong begin.
     counts.add("B-PER I-PER O B-LOC".split(), "B-PER I-PER B-LOC I-LOC".split())
     # True: PER 0-1, PER 1-2. Told: PER 0-2, one entity for two.
@@ -342,10 +342,10 @@ def test_entity_scores_are_what_is_reckoned_by_hand():
 
 def test_the_type_and_both_ends_of_an_entity_must_agree():
     for told in ("B-LOC I-LOC", "B-PER O", "O B-PER", "B-PER B-PER"):
-        counts = EntityCounts()
+        counts = TagCounts("IOB2")
         counts.add("B-PER I-PER".split(), told.split())
         assert counts.scores().values["f1"] == 0, told
-    bioes, iob2 = EntityCounts(), EntityCounts()
+    bioes, iob2 = TagCounts("IOB2"), TagCounts("IOB2")
     bioes.add("B-A I-A E-A S-B".split(), "B-A I-A E-A S-B".split())
     iob2.add("B-A I-A I-A B-B".split(), "B-A I-A I-A B-B".split())
     assert bioes.scores().table_rows == iob2.scores().table_rows
@@ -353,13 +353,13 @@ def test_the_type_and_both_ends_of_an_entity_must_agree():
 
 
 def test_nothing_to_find_and_nothing_told_are_zero():
-    counts = EntityCounts()
+    counts = TagCounts("IOB2")
     counts.add(["O"], ["O"])
     assert counts.scores().values == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 1}
 
 
 def test_plain_tags_have_accuracy_and_macro_f1():
-    counts = WordCounts()
+    counts = TagCounts("plain")
     counts.add("N V N .".split(), "N N N .".split())
     scores = counts.scores()
     # N: 2 right, 3 told, 2 true; V: none; "." all.

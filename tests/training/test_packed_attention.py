@@ -220,7 +220,7 @@ def test_layers_that_are_recomputed_are_so_in_the_probe(documents):
 @pytest.fixture
 def flash_run(tmp_path, monkeypatch):
     """`flash_run(attention)`: (events, how often the library's kernels were called) of a run of four steps."""
-    monkeypatch.setattr(choices, "_attention_problems", lambda *_: [])
+    monkeypatch.setattr(choices, "_refusals", lambda *_: ())
     path = tmp_path / "documents.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(120)))
     save_tiny_model(tmp_path / "llama", "llama")

@@ -16,7 +16,7 @@ from torch import nn
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.optimizers import OPTIMIZERS
-from tui_trainer.planning.memory.optimizer_state import state_bytes
+from tui_trainer.planning.memory.parts import state_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.training.optimizer import RunOptimizer
 

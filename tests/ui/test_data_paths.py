@@ -10,7 +10,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.config.sections import Config
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.launching.start import load_config
-from tui_trainer.tasks.parts.sources import sources_of
+from tui_trainer.tasks.parts.learns_from_data import sources_of
 from tui_trainer.ui.screens.config_model import ConfigModel
 
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
-from tui_trainer.hardware.gauges import Gauges, GpuGauge
+from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.ui.page import machine_summary
 from tui_trainer.ui.screens.hardware import Machine
 from tui_trainer.ui.spans import ASCII, UNICODE, Line, text_of, width_of
@@ -82,10 +82,10 @@ MACHINES = {
 
 def gauges(hardware: Hardware, share: float = 0.5) -> Gauges:
     cards = tuple(
-        GpuGauge(
+        Gpu(
             index=card.index,
             utilisation_share=share,
-            memory_used_bytes=int(share * 141 * GIB),
+            memory_free_bytes=141 * GIB - int(share * 141 * GIB),
             memory_bytes=141 * GIB,
             temperature_celsius=100 * share,
             power_watts=700 * share,

@@ -25,7 +25,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.config.profiles import find_profile
 from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
-from tui_trainer.hardware.gauges import Gauges, GpuGauge
+from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
@@ -139,7 +139,7 @@ def test_the_hardware_screen_shows_them_and_nothing_happens(size):
     for text in TEXTS:
         hardware = hardware_of(text)
         machine = Machine(
-            diagnosis=diagnose(hardware, None), hardware=hardware, gauges=Gauges(gpus=(GpuGauge(index=0, name=text),)),
+            diagnosis=diagnose(hardware, None), hardware=hardware, gauges=Gauges(gpus=(Gpu(index=0, name=text),)),
             profile=(text, "trains on it"), wide=wide, width=width, glyphs=UNICODE,
         )  # fmt: skip
         for part in HARDWARE_PARTS:
@@ -259,7 +259,7 @@ def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
         for events in [None, *phases_of(text)]:
             scene = TrainScene(
                 state=None if events is None else fold(events), glyphs=glyphs,
-                gauges=Gauges(cpu_share=0.5, gpus=(GpuGauge(index=0, name=text),)), sparks={},
+                gauges=Gauges(cpu_share=0.5, gpus=(Gpu(index=0, name=text),)), sparks={},
                 events=[(text, "text")], log_lines=[text], what_is_on=[text],
                 log_open=swept % 2 == 0, resume=text, run_folder=text, offer=[text],
             )  # fmt: skip

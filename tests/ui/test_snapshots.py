@@ -24,7 +24,7 @@ from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
 from tui_trainer.config.document import Document
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
-from tui_trainer.hardware.gauges import Gauges, GpuGauge
+from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.launching.export import Outcome
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.conflicts import setting_problems
@@ -172,7 +172,7 @@ class CannedBench(Workbench):
     @property
     def gauges(self) -> Gauges:
         cards = tuple(
-            GpuGauge(index=gpu.index, name=gpu.name, utilisation_share=0.93, memory_used_bytes=61 * GIB,
+            Gpu(index=gpu.index, name=gpu.name, utilisation_share=0.93, memory_free_bytes=80 * GIB,
                      power_watts=512.0, memory_bytes=141 * GIB, temperature_celsius=71.0, power_limit_watts=700.0)
             for gpu in self.hardware.gpus
         )  # fmt: skip

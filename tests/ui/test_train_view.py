@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from tui_trainer.hardware.gauges import Gauges, GpuGauge
+from tui_trainer.hardware.facts import Gpu
+from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
 from tui_trainer.ui.actions import ACTIONS, key_sign
@@ -104,10 +105,10 @@ PHASES = {
 
 
 def gauges(share=0.6, cards=0):
-    card = {"utilisation_share": 0.93, "memory_used_bytes": 61 * GIB, "memory_bytes": 139 * GIB, "power_watts": 512.0}
+    card = {"utilisation_share": 0.93, "memory_free_bytes": 78 * GIB, "memory_bytes": 139 * GIB, "power_watts": 512.0}
     return Gauges(
         cpu_share=share, memory_used_bytes=12 * GIB, memory_bytes=32 * GIB, disk_used_bytes=210 * GIB,
-        disk_bytes=512 * GIB, gpus=tuple(GpuGauge(index=n, temperature_celsius=71.0, **card) for n in range(cards)),
+        disk_bytes=512 * GIB, gpus=tuple(Gpu(index=n, temperature_celsius=71.0, **card) for n in range(cards)),
     )  # fmt: skip
 
 
@@ -325,7 +326,7 @@ def test_a_bar_shows_the_part_of_its_target_that_is_not_reached():
 
 
 def test_what_is_not_reported_is_drawn_as_dashes():
-    text = text_of(gauge_lines(Gauges(gpus=(GpuGauge(index=0),)), {}, 42, UNICODE))
+    text = text_of(gauge_lines(Gauges(gpus=(Gpu(index=0),)), {}, 42, UNICODE))
     assert [line.split()[:2] for line in text.splitlines()] == [
         ["GPU", "0"], ["memory", "--"], ["CPU", "--"], ["RAM", "--"], ["disk", "--"]]  # fmt: skip
     assert "0 %" not in text

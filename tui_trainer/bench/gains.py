@@ -7,7 +7,6 @@ and changes no setting; what it finds is kept (`planning/measured_gains.py`) and
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tui_trainer.bench.rounds import Bench, Measured, Variant, measure_in_turns
 from tui_trainer.bench.training import ask_for_steps, no_change, short_run, steps_question
@@ -20,7 +19,6 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import InputError, name_hint
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.models.child import ChildFailed
 from tui_trainer.planning.measured_gains import Gain, Measurable, keep_gain
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import utc_now
@@ -80,10 +78,11 @@ class GainBench:
         steps = self._steps(context)
         bench = measure_in_turns(
             [self._variant(_AS_IT_IS, {}, steps), self._variant(patch_words(patch), patch, steps)],
-            _Asking(),
+            ask_for_steps,
             rounds=self.pairs,
             seconds=self.seconds,
             told=lambda line: self.told(f"{finding.name}: {line.strip()}"),
+            needs_all=True,
         )
         gain = _gain(bench, steps)
         if gain.ratios or gain.reason:
@@ -117,22 +116,6 @@ class GainBench:
             return _MOST_STEPS
         turn_seconds = self.seconds / (2 * self.pairs) - _START_SECONDS
         return min(max(int(turn_seconds / context.step_seconds) - WARM_UP_STEPS, _LEAST_STEPS), _MOST_STEPS)
-
-
-class _Asking:
-    """Asks for turns until one fails: without the other there are no pairs."""
-
-    def __init__(self) -> None:
-        self._failed = False
-
-    def __call__(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-        if self._failed:
-            raise ChildFailed("is not asked any more")
-        try:
-            return ask_for_steps(variant, is_first, seconds)
-        except ChildFailed:
-            self._failed = True
-            raise
 
 
 def training_run() -> str:

@@ -12,7 +12,6 @@ from tui_trainer.bench.rounds import Bench, Measured, Variant, chosen, measure_i
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel
-from tui_trainer.hardware.abilities import abilities
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
@@ -75,14 +74,8 @@ class InferenceBench:
         longest = self.trained.plan.config.task.max_target_length
         question = {
             "run": str(self.trained.run.root),
-            "format": "",
-            "folder": "",
             "gpu": self.gpu,
-            "dtype": "",
-            "adapter": False,
-            "compiled": False,
             "batched": True,
-            "beams": 1,
             "rows": self.rows,
             "new_tokens": min(NEW_TOKENS, longest) if self.trained.head == "seq2seq_lm" else NEW_TOKENS,
         }
@@ -100,13 +93,13 @@ class InferenceBench:
 
     def _ask(self, variant: Variant, is_first: bool, seconds: float, place: Path) -> dict[str, Any]:
         question = {**variant.question, "scored": is_first}
-        if name := question["format"]:
+        if name := question.get("format"):
             question["folder"] = str(self._export(name, question, seconds, place))
-        limit = min(seconds, _COMPILER_SECONDS) if question["compiled"] else seconds
+        limit = min(seconds, _COMPILER_SECONDS) if question.get("compiled") else seconds
         try:
             return _child(question, limit)
         except ChildFailed as failure:
-            if not (question["compiled"] and not failure.reason):
+            if not (question.get("compiled") and not failure.reason):
                 raise
             raise ChildFailed(f"not worth it here: the compiler and a turn {failure}") from None
 
@@ -142,7 +135,7 @@ class InferenceBench:
             "first_token_seconds": median(_all(one, "first_token_seconds") or [0.0]) or None,
             "latency_seconds_50": median(latencies),
             "latency_seconds_95": quantiles([*latencies, latencies[-1]], n=20)[-1],
-            "disk_bytes": self._disk_bytes(one.variant.question["format"]),
+            "disk_bytes": self._disk_bytes(one.variant.question.get("format", "")),
             "loss": first.get("loss"),
             "scores": first.get("scores", {}),
             "same_predictions": sum(made) / len(made),
@@ -159,8 +152,7 @@ class InferenceBench:
 def _no_bf16(hardware: Hardware, card: Gpu | None) -> str:
     """Why there is no bf16 on the card, or without one on the CPU; empty: there is."""
     if card is not None:
-        can = abilities(card.capability)
-        return "" if can and can.bf16 else "this card has no bf16"
+        return "" if card.abilities and card.abilities.bf16 else "this card has no bf16"
     return "" if hardware.cpu_flags & BF16_FLAGS else "this CPU computes bf16 only by emulation"
 
 

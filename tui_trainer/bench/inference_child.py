@@ -33,8 +33,8 @@ def write(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(question: dict[str, Any]) -> dict[str, Any]:
-    """Seconds, bytes, loss and scores; `question` has run, format, folder, gpu, dtype, adapter, compiled, batched,
-    beams, rows, new_tokens, scored."""
+    """Seconds, bytes, loss and scores; `question` has run, gpu, batched, rows, new_tokens, scored, and where they are
+    not the usual ones format and folder, dtype, adapter, compiled, beams."""
     from tui_trainer.exporting.held_out import prepared_data
     from tui_trainer.training.compiled import compiler
     from tui_trainer.training.recorder import peak_memory_bytes
@@ -45,7 +45,7 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
     written = _count_written(predictor.model)
     contents = _contents(trained, data, question["rows"])
     with compiler():
-        compile_seconds = _compile(predictor, contents) if question["compiled"] else None
+        compile_seconds = _compile(predictor, contents) if question.get("compiled") else None
         predictor.predict(contents[:1])
         latencies = [_seconds(predictor, [content]) for content in contents[:_LATENCY_ROWS]]
         predictor.predict(contents[:2] if question["batched"] else contents[:1])
@@ -81,18 +81,19 @@ def _predictor(trained: TrainedModel, question: dict[str, Any]) -> Predictor:
     from tui_trainer.exporting.device import inference_device
     from tui_trainer.exporting.predicting import Predictor, load_predictor
 
-    sampling = Sampling(max_new_tokens=question["new_tokens"], temperature=0, seed=0, num_beams=question["beams"] or 1)
+    new_tokens, beams = question["new_tokens"], question.get("beams", 1)
+    sampling = Sampling(max_new_tokens=new_tokens, temperature=0, seed=0, num_beams=beams)
     gpu: GpuChoice = question["gpu"]
-    if question["format"]:
+    if question.get("format"):
         model = find_format(question["format"]).load(trained, Path(question["folder"]))
         return Predictor(trained.task, trained.plan.config, model, load_tokenizer(trained), sampling)
     predictor = load_predictor(trained, inference_device(gpu), sampling)
-    if question["adapter"]:
+    if question.get("adapter"):
         device = predictor.model.device
         predictor.model = trained.load(dtype=predictor.model.dtype, merge=False).to(device)
         trained.task.set_generation(trained.plan.config, predictor.model, predictor.tokenizer)
-    if question["dtype"]:
-        predictor.model = predictor.model.to(getattr(torch, question["dtype"]))
+    if dtype := question.get("dtype"):
+        predictor.model = predictor.model.to(getattr(torch, dtype))
     return predictor
 
 
@@ -173,10 +174,10 @@ def _first_token_seconds(predictor: Predictor, contents: list[Any]) -> list[floa
 
 def _scores(trained: TrainedModel, data: PreparedData, model: Any, most_rows: int) -> dict[str, Any]:
     from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-    from tui_trainer.exporting.held_out import scored
+    from tui_trainer.exporting.held_out import batches, layout_of, scored
 
-    rows = Rows(data.eval_path or data.train_path)
-    loss, scores = scored(trained, data, model, evenly_spaced(len(rows), most_rows), _ROWS_AT_A_TIME)
+    rows, layout = Rows(data.eval_path or data.train_path), layout_of(trained, model, _ROWS_AT_A_TIME)
+    loss, scores = scored(trained, data, model, batches(rows, evenly_spaced(len(rows), most_rows), layout))
     return {"loss": loss, "scores": scores}
 
 

@@ -59,9 +59,8 @@ class Rehearsed:
     disk_bytes: int | None
     disk_free_bytes: int | None
 
-    def figure(self, part: str, name: str, otherwise: float = 0.0) -> float:
-        value = self.parts.get(part, {}).get(name)
-        return otherwise if value is None else float(value)
+    def figure(self, part: str, name: str) -> float:
+        return float(self.parts.get(part, {}).get(name) or 0.0)
 
     @property
     def peak_bytes(self) -> int:

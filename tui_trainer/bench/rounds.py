@@ -63,14 +63,23 @@ def chosen(variants: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
 
 
 def measure_in_turns(
-    variants: Sequence[Variant], ask: Ask, *, rounds: int, seconds: float, told: Callable[[str], None]
+    variants: Sequence[Variant],
+    ask: Ask,
+    *,
+    rounds: int,
+    seconds: float,
+    told: Callable[[str], None],
+    needs_all: bool = False,
 ) -> Bench:
-    """All variants once, then all once more, until `seconds` are over or Ctrl+C is pressed."""
+    """All variants once, then all once more, until `seconds` are over or Ctrl+C is pressed. `needs_all`: none is asked
+    once one of them has failed."""
     found = [Measured(variant=variant, reason=variant.reason) for variant in variants]
     ends, longest, cut_short = monotonic() + seconds, 0.0, ""
     try:
         for number in range(rounds):
             for one in [one for one in found if not one.reason]:
+                if needs_all and any(other.reason for other in found):
+                    break
                 left, started = ends - monotonic(), monotonic()
                 if left <= (longest if number else 0):
                     cut_short = f"{format_seconds(seconds)} were over"

@@ -50,6 +50,9 @@ _LOSS_ROUNDING, _SEEDS = 0.005, 2.0
 _SPLIT = re.compile(r"([2-9]|\d\d+) x ([2-9]|\d\d+)")
 
 
+_Rows = list[tuple[Measured, Alternative]]
+
+
 class _Over(Exception):
     """There is no time for another turn."""
 
@@ -157,16 +160,15 @@ class Tuning:
     def _search(self, found: Tuned, others: Sequence[Alternative]) -> None:
         """Fills `found` as it goes, so that whatever ends it leaves what is known."""
         best = found.measured[0]
-        rows = [self._variant(one.name, one.patch, one.reason) for one in others]
-        found.measured += rows
+        rows = [(self._variant(one.name, one.patch, one.reason), one) for one in others]
+        found.measured += [row for row, _ in rows]
         largest = found.tries.largest
         if largest and largest < found.plan.per_device_train_batch_size.value:
             best.reason = "its micro-batches run out of memory on the largest passes"
             found.is_too_large, found.patch = True, cut_patch(found.plan, largest)
-            best = next(row for row in rows if row.variant.question["patch"] == found.patch)
-        promising = self._screen(best, rows, others)
+            best = next(row for row, _ in rows if row.variant.question["patch"] == found.patch)
         taken: set[str] = set()
-        for row, one in promising:
+        for row, one in self._screen(best, rows):
             if one.group in taken:
                 continue
             upon = dict(best.variant.question["patch"])
@@ -185,31 +187,27 @@ class Tuning:
             if not whole.is_difference:
                 found.patch, found.gains = {}, []
 
-    def _screen(
-        self, best: Measured, rows: Sequence[Measured], others: Sequence[Alternative]
-    ) -> list[tuple[Measured, Alternative]]:
+    def _screen(self, best: Measured, rows: _Rows) -> _Rows:
         """One turn of each beside those of `best`; which were faster, the fastest first."""
         until = self._begun + _SCREEN_SHARE * self.seconds
         self._turn(best)
         if not best.answers:
             raise RunError(f"the config as it is cannot be measured: {best.reason}")
         number = 0
-        for row, one in zip(rows, others, strict=True):
-            other = next((row for row in rows if row.variant.name == one.after), None)
+        for row, one in rows:
+            other = next((row for row, _ in rows if row.variant.name == one.after), None)
             if other is not None and other.answers and not self._is_faster(other, best):
                 row.reason = row.reason or f"{one.after} is no faster already"
             if row.reason or row is best:
                 continue
             number += 1
-            has_found = any(self._is_faster(row, best) for row, one in zip(rows, others, strict=True) if not one.barred)
+            has_found = any(self._is_faster(row, best) for row, one in rows if not one.barred)
             if has_found and monotonic() + self._turn_seconds > until:
                 break
             self._turn(row)
             if number % _BASELINE_EVERY == 0:
                 self._turn(best)
-        faster = [
-            (row, one) for row, one in zip(rows, others, strict=True) if row is not best and self._is_faster(row, best)
-        ]
+        faster = [(row, one) for row, one in rows if row is not best and self._is_faster(row, best)]
         for row, one in faster:
             row.reason = one.barred
         faster.sort(key=lambda pair: -(pair[0].median("tokens_per_second") or 0.0))

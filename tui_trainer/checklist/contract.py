@@ -7,6 +7,7 @@ claims (`claim`) is never shown as if it were measured here: that is a `Gain`.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from tui_trainer.checklist.earlier_run import EarlierRun
@@ -15,7 +16,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
-from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.facts import Gpu, Hardware, Place
 from tui_trainer.hardware.storage import ReadRate
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.learning_rates import learning_rate
@@ -52,9 +53,8 @@ class Context:
     problems: tuple[Problem, ...] = ()
     all_tokens: int | None = None
     disk_free_bytes: int | None = None
-    cache_folder: str = ""
-    cache_free_bytes: int | None = None
-    cache_writable: bool | None = None
+    cache: Place = field(default_factory=partial(Place, label="prepared data", path=""))
+    """Where prepared data goes."""
     load_average: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     earlier: EarlierRun | None = None
@@ -246,19 +246,10 @@ def patch_words(patch: Patch) -> str:
     return ", ".join(f"{key} = {one_line(json.dumps(value), _SHOWN_VALUE)}" for key, value in patch.items())
 
 
-def passed(evidence: str, *details: str, switch: str = "", opposite: Patch | None = None) -> Verdict:
-    return Verdict(status="pass", evidence=evidence, details=details, switch=switch, opposite=opposite)
+def _verdict(status: Status, evidence: str, *details: str, **more: Any) -> Verdict:
+    """`more`: its other fields."""
+    return Verdict(status=status, evidence=evidence, details=details, **more)
 
 
-def not_applicable(
-    reason: str, *details: str, advice: str = "", switch: str = "", opposite: Patch | None = None
-) -> Verdict:
-    return Verdict(status="n/a", evidence=reason, details=details, advice=advice, switch=switch, opposite=opposite)
-
-
-def warned(evidence: str, *details: str, fix: Patch | None = None, advice: str = "", switch: str = "") -> Verdict:
-    return Verdict(status="warn", evidence=evidence, details=details, fix=fix, advice=advice, switch=switch)
-
-
-def failed(evidence: str, *details: str, fix: Patch | None = None, advice: str = "") -> Verdict:
-    return Verdict(status="fail", evidence=evidence, details=details, fix=fix, advice=advice)
+passed, warned = partial(_verdict, "pass"), partial(_verdict, "warn")
+failed, not_applicable = partial(_verdict, "fail"), partial(_verdict, "n/a")

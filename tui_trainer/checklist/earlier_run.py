@@ -1,5 +1,6 @@
 """What the newest finished run on this machine measured, read from the end of its journal."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -48,7 +49,7 @@ def newest_measured() -> EarlierRun | None:
     """The newest run of the index with enough steps at its end, or None. A journal that cannot be read is passed by."""
     for folder in reversed(known_runs()[-_LOOK_RUNS:]):
         with suppress(OSError):
-            if found := measured_in(folder.name, list(events_in(_tail(folder.journal)))):
+            if found := measured_in(folder.name, list(_last_events(folder.journal))):
                 return replace(found, exports=tuple(_exports(folder)))
     return None
 
@@ -95,11 +96,8 @@ def _exports(folder: RunFolder) -> Iterator[Exported]:
             )
 
 
-def _tail(path: Path) -> bytes:
-    """The last lines, beginning with a whole one."""
+def _last_events(path: Path) -> Iterator[Event]:
+    """Those whose lines are whole."""
     with path.open("rb") as file:
-        size = file.seek(0, 2)
-        start = max(0, size - _TAIL_BYTES)
-        file.seek(start)
-        block = file.read()
-    return block.partition(b"\n")[2] if start else block
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return events_in(file.read())

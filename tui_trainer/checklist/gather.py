@@ -19,7 +19,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.load import load_of_others
 from tui_trainer.hardware.memory_left import memory_left
-from tui_trainer.hardware.places import nearest_existing, prepared_data_folder
+from tui_trainer.hardware.places import prepared_data_folder, read_place
 from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
 from tui_trainer.hardware.storage import ReadRate, read_rate
 from tui_trainer.launching.prepare import estimated_plan
@@ -59,7 +59,6 @@ def gather(
     swap_used_bytes: int | None = None
     with suppress(OSError, psutil.Error):
         swap_used_bytes = memory_left().swap_used_bytes
-    cache = prepared_data_folder()
     return Context(
         loaded=loaded,
         hardware=hardware,
@@ -70,9 +69,7 @@ def gather(
         problems=problems,
         all_tokens=_all_tokens(loaded.config, facts, progress),
         disk_free_bytes=disk_free_bytes(Path(loaded.config.output.runs_dir)),
-        cache_folder=str(cache),
-        cache_free_bytes=disk_free_bytes(cache),
-        cache_writable=os.access(nearest_existing(cache), os.W_OK | os.X_OK),
+        cache=read_place("prepared data", prepared_data_folder()),
         load_average=load_of_others(),
         environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
         earlier=newest_measured(),

@@ -7,8 +7,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-import tomli_w
-
 from tui_trainer.checklist import checks
 from tui_trainer.checklist.contract import (
     STATUSES,
@@ -22,6 +20,7 @@ from tui_trainer.checklist.contract import (
     patch_words,
 )
 from tui_trainer.config.changes import Change, Patch
+from tui_trainer.config.editing import toml_text
 from tui_trainer.config.load import LoadedConfig, Request, all_settings, value_of
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning.measured_gains import KeptGains, Measurable
@@ -66,9 +65,7 @@ def as_request(loaded: LoadedConfig, patch: Patch) -> Request:
     written = {key: value_of(loaded.config, key) for key in all_settings() if loaded.origin(key).by_user}
     profile = {"profile": value_of(loaded.config, "profile") or (loaded.recipe.name if loaded.recipe else "")}
     values = written | profile | dict(patch)
-    # As TOML writes a value.
-    literals = {key: tomli_w.dumps({"value": value}).partition("=")[2].strip() for key, value in values.items()}
-    return Request(assignments=tuple(f"{key}={literal}" for key, literal in literals.items()))
+    return Request(assignments=tuple(f"{key}={toml_text(value)}" for key, value in values.items()))
 
 
 def apply_fixes(

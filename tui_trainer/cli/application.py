@@ -23,31 +23,42 @@ if TYPE_CHECKING:
 
 _DEFAULT_COMMAND = "train"
 
+
+def option(name: str, metavar: str, help: str) -> Any:
+    """One whose default says nothing, such as an empty text."""
+    return typer.Option(name, metavar=metavar, help=help, show_default=False)
+
+
+def _gpu_choice(word: str) -> "GpuChoice":
+    """What `--gpu` asks for. Raises InputError for a card that there is not, or for no number."""
+    if word in ("", "none"):
+        return "none" if word else None
+    if not (word.isascii() and word.isdigit()):
+        raise InputError(f"--gpu takes the number of a card, or none, and not {one_line(word, 40)!r}")
+    from tui_trainer.hardware.diagnosis import choose_gpu
+    from tui_trainer.hardware.probe import probe
+
+    choose_gpu(probe().gpus, int(word))
+    return int(word)
+
+
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="CONFIG", help="A TOML file with settings.", show_default=False)
 ]
-ProfileName = Annotated[
-    str, typer.Option("--profile", metavar="NAME", help="The recipe to start from.", show_default=False)
-]
-Assignments = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="One setting; may be repeated.", show_default=False),
-]
-DataPath = Annotated[
-    str, typer.Option("--data", metavar="PATH", help="Short for --set data.path=PATH.", show_default=False)
-]
-ModelName = Annotated[
-    str,
-    typer.Option(
-        "--model", metavar="NAME", help="Short for --set model.model_name_or_path=NAME: a folder.", show_default=False
-    ),
-]
-TaskName = Annotated[
-    str, typer.Option("--task", metavar="NAME", help="Short for --set task.type=NAME.", show_default=False)
-]
+ProfileName = Annotated[str, option("--profile", "NAME", "The recipe to start from.")]
+Assignments = Annotated[list[str] | None, option("--set", "KEY=VALUE", "One setting; may be repeated.")]
+DataPath = Annotated[str, option("--data", "PATH", "Short for --set data.path=PATH.")]
+ModelName = Annotated[str, option("--model", "NAME", "Short for --set model.model_name_or_path=NAME: a folder.")]
+TaskName = Annotated[str, option("--task", "NAME", "Short for --set task.type=NAME.")]
 GpuName = Annotated[
-    str,
-    typer.Option("--gpu", metavar="N", help="The card to use, or none; without it the freest.", show_default=False),
+    Any,
+    typer.Option(
+        "--gpu",
+        metavar="N",
+        parser=_gpu_choice,
+        help="The card to use, or none; without it the freest.",
+        show_default=False,
+    ),
 ]
 NoUi = Annotated[bool, typer.Option("--no-ui", help="Without screens: print lines.")]
 AsciiOnly = Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")]
@@ -141,19 +152,6 @@ def about_a_config(command: Callable[..., None]) -> Callable[..., None]:
 
     with_shared.__signature__ = inspect.Signature([*shared.values(), *own])  # type: ignore[attr-defined]
     return with_shared
-
-
-def gpu_choice(word: str) -> "GpuChoice":
-    """What `--gpu` asks for. Raises InputError for a card that there is not, or for no number."""
-    if word in ("", "none"):
-        return "none" if word else None
-    if not (word.isascii() and word.isdigit()):
-        raise InputError(f"--gpu takes the number of a card, or none, and not {one_line(word, 40)!r}")
-    from tui_trainer.hardware.diagnosis import choose_gpu
-    from tui_trainer.hardware.probe import probe
-
-    choose_gpu(probe().gpus, int(word))
-    return int(word)
 
 
 def refuse_json_on_screens(*, as_json: bool) -> None:

@@ -1,5 +1,6 @@
 """The commands that measure on this machine: a trained model at work, and training itself."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from tui_trainer.cli.application import (
     RunReference,
     about_a_config,
     app,
-    gpu_choice,
+    option,
     print_json,
     run_named,
 )
@@ -23,12 +24,7 @@ _MODEL = "run"
 _WIDTH = 200
 
 Rounds = Annotated[int, typer.Option(min=1, max=20, help="Turns of each variant, one after another.")]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--only", metavar="NAME", help="Only variants with this in their names; may be repeated.", show_default=False
-    ),
-]
+Only = Annotated[list[str] | None, option("--only", "NAME", "Only variants with this in their names; may be repeated.")]
 
 
 class _ModelByDefault(TyperGroup):
@@ -53,16 +49,15 @@ def bench_model(
     rows: Annotated[int, typer.Option(min=1, max=100_000, help="Held-out rows that are asked in each turn.")] = 32,
     rounds: Rounds = 2,
     only: Only = None,
-    gpu: GpuName = "",
+    gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
     """A trained model at work: one by one, in batches, with beams, in fewer bits, compiled, exported."""
-    card = gpu_choice(gpu)
     from tui_trainer.bench.inference import BATCHED, NEW_TOKENS, ONE_BY_ONE, InferenceBench, notes, table
     from tui_trainer.exporting.trained_model import TrainedModel
 
     trained = TrainedModel.of(run_named(run))
-    asked = InferenceBench(trained, rows, rounds, card, tell, only or ())
+    asked = InferenceBench(trained, rows, rounds, gpu, tell, only or ())
     found = asked.measure()
     figures = asked.figures(found)
     if as_json:
@@ -73,7 +68,7 @@ def bench_model(
         _print_table(table(figures, writes=trained.writes))
         print(f"50 % and 95 %: seconds of one row alone; same: predictions equal to those of `{ONE_BY_ONE}`")
         print(f"all but `{ONE_BY_ONE}` run as `{BATCHED}`, an adapter merged, where nothing else is said")
-    _end(figures, found.cut_short, [] if as_json else notes(figures))
+    end(figures, found.cut_short, [] if as_json else notes(figures))
 
 
 @bench.command("train")
@@ -86,14 +81,13 @@ def bench_train(
     ] = None,
     rounds: Rounds = 2,
     only: Only = None,
-    gpu: GpuName = "",
+    gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
     """Training: a plain baseline, each switch alone, other batch sizes, and the switches one upon the other."""
-    card = gpu_choice(gpu)
     from tui_trainer.bench.training import TrainingBench, figures, table
 
-    trial = TrainingBench(asked.request, steps, rounds, card, tell, only or ())
+    trial = TrainingBench(asked.request, steps, rounds, gpu, tell, only or ())
     found = trial.measure()
     rows = figures(found)
     if as_json:
@@ -103,7 +97,7 @@ def bench_train(
         print(f"baseline: {trial.batch} padded rows in one pass, fp32, plain attention, batches made between the steps")
         _print_table(table(rows))
         print("speed-up: tokens a second; loss: held out, after equal steps; + : with all that stand above it with a +")
-    _end(rows, found.cut_short, [] if as_json else [f"{row['name']}: {row['reason']}" for row in rows if row["reason"]])
+    end(rows, found.cut_short, [] if as_json else [f"{row['name']}: {row['reason']}" for row in rows if row["reason"]])
 
 
 def _medians(rounds: int) -> str:
@@ -116,7 +110,8 @@ def _print_table(rows: list[list[str]]) -> None:
     print("\n".join(table_lines(rows, _WIDTH, right=rows[0][1:])))
 
 
-def _end(figures: list[dict[str, Any]], cut_short: str, notes: list[str]) -> None:
+def end(figures: list[dict[str, Any]], cut_short: str, notes: Sequence[str] = ()) -> None:
+    """With the exit code of what was measured."""
     for note in notes:
         print(note)
     if cut_short:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, GpuName, app, gpu_choice, print_json
+from tui_trainer.cli.application import AsJson, GpuName, app, option, print_json
 from tui_trainer.standard_files import show_progress, tell
 
 if TYPE_CHECKING:
@@ -16,19 +16,16 @@ def evaluate(
     models: Annotated[
         list[str], typer.Argument(metavar="RUN|FOLDER...", help="Runs, or folders with models of the same kind.")
     ],
-    data: Annotated[
-        str, typer.Option("--data", metavar="FILE", help="Instead of the held-out rows of the run.", show_default=False)
-    ] = "",
+    data: Annotated[str, option("--data", "FILE", "Instead of the held-out rows of the run.")] = "",
     against: Annotated[
         str, typer.Option("--against", metavar="MODEL", help="base, a run, a folder, or none.")
     ] = "base",
     rows: Annotated[int, typer.Option(min=0, help="At most so many rows, evenly spaced; 0: as in the run.")] = 0,
     changed: Annotated[int, typer.Option(min=0, max=1000, help="How many of the rows that changed most.")] = 5,
-    gpu: GpuName = "",
+    gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure trained models on held-out rows, or on a file: loss and scores beside those of the base model."""
-    card = gpu_choice(gpu)
     from dataclasses import asdict
 
     from tui_trainer.exporting.device import inference_device
@@ -36,7 +33,7 @@ def evaluate(
     from tui_trainer.exporting.trained_model import TrainedModel
 
     trained = TrainedModel.of(run_of(models[0]))
-    evaluator = Evaluator(trained, inference_device(card), show_progress)
+    evaluator = Evaluator(trained, inference_device(gpu), show_progress)
     found = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
     for note in found.notes:
         tell(note)

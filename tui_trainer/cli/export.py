@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, RunReference, app, run_named
+from tui_trainer.cli.application import AsJson, RunReference, app, option, run_named
 from tui_trainer.errors import EXIT_FAILED
 from tui_trainer.standard_files import show_progress, tell, write_progress
 
@@ -15,18 +15,9 @@ from tui_trainer.standard_files import show_progress, tell, write_progress
 def export(
     run: RunReference = "last",
     to: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--to",
-            metavar="FORMAT",
-            help="merged, adapter, int8, onnx, onnx-int8 or gguf; may be repeated.",
-            show_default=False,
-        ),
+        list[str] | None, option("--to", "FORMAT", "merged, adapter, int8, onnx, onnx-int8 or gguf; may be repeated.")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FOLDER", help="Instead of RUN/export/FORMAT.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, option("--out", "FOLDER", "Instead of RUN/export/FORMAT.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a run's model in another form, load it again, and compare it with what was trained."""

@@ -7,19 +7,15 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, app
+from tui_trainer.cli.application import AsJson, app, option
 from tui_trainer.errors import InputError
 
 
 @app.command("import")
 def import_config(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Another tool's config, in YAML or JSON.")],
-    to: Annotated[
-        Path | None, typer.Option("--to", metavar="OUT.toml", help="Write the config there.", show_default=False)
-    ] = None,
-    kind: Annotated[
-        str, typer.Option("--as", metavar="KIND", help="What it is, where its keys do not say it.", show_default=False)
-    ] = "",
+    to: Annotated[Path | None, option("--to", "OUT.toml", "Write the config there.")] = None,
+    kind: Annotated[str, option("--as", "KIND", "What it is, where its keys do not say it.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Write over OUT.toml where it exists.")] = False,
     as_json: AsJson = False,
 ) -> None:

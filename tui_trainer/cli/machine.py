@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tui_trainer.cli.application import AsJson, Asked, GpuName, about_a_config, app, gpu_choice
+from tui_trainer.cli.application import AsJson, Asked, GpuName, about_a_config, app, option
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, InputError, name_hint
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.standard_files import show_progress, tell
@@ -14,7 +14,7 @@ from tui_trainer.standard_files import show_progress, tell
 
 @app.command()
 def diagnose(
-    gpu: GpuName = "",
+    gpu: GpuName = None,
     as_json: AsJson = False,
     try_out: Annotated[
         bool, typer.Option("--try", help="Try it first, in some seconds: precisions, attention, rates, disks.")
@@ -23,38 +23,26 @@ def diagnose(
     """Show the hardware, the drivers and the libraries, what was tried of them, and what is wrong."""
     from tui_trainer.diagnose import print_diagnosis
 
-    chosen = gpu_choice(gpu)
     if try_out:
         from tui_trainer.hardware.probe import probe
         from tui_trainer.launching.trial import try_machine
 
-        try_machine(probe(), chosen, lambda part: tell(f"trying: {part}"))
-    raise typer.Exit(print_diagnosis(gpu=chosen, as_json=as_json))
+        try_machine(probe(), gpu, lambda part: tell(f"trying: {part}"))
+    raise typer.Exit(print_diagnosis(gpu=gpu, as_json=as_json))
 
 
 @app.command()
 @about_a_config
 def check(
     asked: Asked,
-    gpu: GpuName = "",
+    gpu: GpuName = None,
     as_json: AsJson = False,
-    fix: Annotated[
-        Path | None,
-        typer.Option("--fix", metavar="OUT.toml", help="Write a config with every fix applied.", show_default=False),
-    ] = None,
+    fix: Annotated[Path | None, option("--fix", "OUT.toml", "Write a config with every fix applied.")] = None,
     measure: Annotated[
         list[str] | None,
-        typer.Option(
-            "--measure",
-            metavar="NAME",
-            help="Measure first what this check gains here, or all of them; may be repeated.",
-            show_default=False,
-        ),
+        option("--measure", "NAME", "Measure first what this check gains here, or all of them; may be repeated."),
     ] = None,
-    guide: Annotated[
-        str,
-        typer.Option("--guide", metavar="A|C|D|E", help="Only the checklist of this guide.", show_default=False),
-    ] = "",
+    guide: Annotated[str, option("--guide", "A|C|D|E", "Only the checklist of this guide.")] = "",
     seconds: Annotated[float, typer.Option(min=1, help="The most that measuring one of them takes.")] = 300,
 ) -> None:
     """Go through the checklist: is it ready, and is it fast? Exit code 1 when something fails."""
@@ -63,24 +51,21 @@ def check(
 
     if guide.upper() not in ("", *GUIDES):
         raise InputError(f"there is no checklist of a guide {guide[:20]!r}", hint=name_hint(guide, GUIDES))
-    chosen = gpu_choice(gpu)
-    loaded = asked.load(chosen)
+    loaded = asked.load(gpu)
     is_whole = True
     if measure:
         from tui_trainer.bench.gains import GainBench
 
-        is_whole = GainBench(loaded=loaded, names=measure, told=tell, gpu=chosen, seconds=seconds).measure()
-    code = print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress, gpu=chosen, guide=guide.upper())
+        is_whole = GainBench(loaded=loaded, names=measure, told=tell, gpu=gpu, seconds=seconds).measure()
+    code = print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress, gpu=gpu, guide=guide.upper())
     raise typer.Exit(code if is_whole else EXIT_STOPPED)
 
 
 @app.command()
 @about_a_config
-def rehearse(asked: Asked, gpu: GpuName = "", as_json: AsJson = False) -> None:
+def rehearse(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
     """Try what a run comes to late: its largest batches, a checkpoint, the final model. Exit code 1 when one fails."""
     from tui_trainer.bench import rehearsal
-
-    chosen = gpu_choice(gpu)
 
     def hear(told: dict[str, Any]) -> None:
         if as_json:
@@ -90,7 +75,7 @@ def rehearse(asked: Asked, gpu: GpuName = "", as_json: AsJson = False) -> None:
         elif len(told) > 1:
             print(rehearsal.part_line(told["part"], told), flush=True)
 
-    found = rehearsal.rehearse(asked.request, chosen, hear)
+    found = rehearsal.rehearse(asked.request, gpu, hear)
     result = finite(found.as_json())
     print(json.dumps(result) if as_json else "\n".join(rehearsal.result_lines(result)))
     if found.faults:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import app
+from tui_trainer.cli.application import app, option
 from tui_trainer.errors import EXIT_STOPPED, InputError
 from tui_trainer.standard_files import show_progress, tell
 
@@ -18,15 +18,8 @@ if TYPE_CHECKING:
 @app.command()
 def download(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A model's name on the hub, such as org/model.")] = "",
-    data: Annotated[
-        str,
-        typer.Option(
-            "--data", metavar="PATH", help="A data set instead: owner/name[@revision][/folder].", show_default=False
-        ),
-    ] = "",
-    revision: Annotated[
-        str, typer.Option("--revision", metavar="R", help="A branch, a tag or a commit.", show_default=False)
-    ] = "main",
+    data: Annotated[str, option("--data", "PATH", "A data set instead: owner/name[@revision][/folder].")] = "",
+    revision: Annotated[str, option("--revision", "R", "A branch, a tag or a commit.")] = "main",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Fetch a model or a data set from the Hugging Face Hub: says its size and licence, and asks first."""
@@ -117,7 +110,7 @@ def _asker(yes: bool) -> "Callable[[DownloadOffer], bool]":
 
 def offer_lines(offer: "DownloadOffer") -> list[str]:
     """What is downloaded, how large it is, under which licence, from where, and where it goes."""
-    from tui_trainer.downloading.hub import counted
+    from tui_trainer.downloading.hub import counted, host
     from tui_trainer.safe_text import one_line
     from tui_trainer.units import format_bytes
 
@@ -128,7 +121,7 @@ def offer_lines(offer: "DownloadOffer") -> list[str]:
         "size": f"{format_bytes(offer.size_bytes)} in {counted(offer.files)}{rest}",
         "left out": offer.left_out,
         "licence": f"{offer.license or 'not stated'}{gate}",
-        "from": offer.host,
+        "from": host(),
         "folder": str(offer.target),
     }
     return [f"{label:<8} {one_line(text)}" for label, text in rows.items() if text]

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, gpu_choice, run_named
+from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, option, run_named
 from tui_trainer.errors import EXIT_STOPPED, DataError, InputError
 from tui_trainer.standard_files import show_progress, tell
 
@@ -34,10 +34,7 @@ def predict(
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")] = 0,
     beams: Annotated[int, typer.Option(min=1, max=64, help="Texts that go on at once; the likeliest is taken.")] = 1,
     seed: Annotated[int, typer.Option(min=0, max=2**62, help="The same seed writes the same texts.")] = 0,
-    column: Annotated[
-        list[str] | None,
-        typer.Option("--column", metavar="NAME", help="The column of the text; of a pair, twice.", show_default=False),
-    ] = None,
+    column: Annotated[list[str] | None, option("--column", "NAME", "The column of the text; of a pair, twice.")] = None,
     field: Annotated[
         str, typer.Option("--field", metavar="NAME", help="Under which the prediction stands.")
     ] = "prediction",
@@ -47,7 +44,7 @@ def predict(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file, or what was begun otherwise.")
     ] = False,
-    gpu: GpuName = "",
+    gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
     """Let a trained model predict every row of a file. Killed, the same command goes on."""
@@ -55,7 +52,7 @@ def predict(
         raise InputError("--beams takes the likeliest text, and --temperature draws one", hint="leave one of them out")
     if column and len(column) > 2:
         raise InputError("--column names the text and at the most a second one")
-    size, card = _batch_size(batch_size), gpu_choice(gpu)
+    size = _batch_size(batch_size)
     folder = run_named(run)
     from tui_trainer.exporting.device import inference_device
     from tui_trainer.exporting.predicting import Requested, predict_file
@@ -79,7 +76,7 @@ def predict(
         overwrite=overwrite,
     )
     try:
-        done = predict_file(trained, asked, lambda: inference_device(card), _told_now_and_then())
+        done = predict_file(trained, asked, lambda: inference_device(gpu), _told_now_and_then())
     except DataError as error:
         named = (replace(one, hint=one.hint.replace("data.text_column", "--column")) for one in error.problems)
         raise DataError(named) from None

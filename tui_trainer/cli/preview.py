@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, Asked, GpuName, about_a_config, app, gpu_choice
+from tui_trainer.cli.application import AsJson, Asked, GpuName, about_a_config, app
 from tui_trainer.standard_files import show_progress
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _WIDEST, _LEAST_WIDTH = 120, 40
 @about_a_config
 def preview(
     asked: Asked,
-    gpu: GpuName = "",
+    gpu: GpuName = None,
     samples: Annotated[
         int, typer.Option("-n", "--samples", min=1, max=_MOST_SAMPLES, help="Rows of the batch to show.")
     ] = 3,
@@ -36,9 +36,8 @@ def preview(
     from tui_trainer.launching.preview import make_preview
     from tui_trainer.launching.preview_words import as_values
 
-    chosen = gpu_choice(gpu)
-    loaded = asked.load(chosen)
-    made = make_preview(loaded, samples, show_progress, gpu=chosen)
+    loaded = asked.load(gpu)
+    made = make_preview(loaded, samples, show_progress, gpu=gpu)
     if as_json:
         print(json.dumps(as_values(made), indent=1))
         return

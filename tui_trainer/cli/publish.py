@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import RunReference, app, run_named
+from tui_trainer.cli.application import RunReference, app, option, run_named
 from tui_trainer.cli.models import agrees, transfer_progress
 from tui_trainer.errors import EXIT_STOPPED, InputError
 from tui_trainer.standard_files import tell
@@ -18,12 +18,8 @@ _MOST_FILES = 30
 @app.command()
 def publish(
     run: RunReference = "last",
-    to: Annotated[
-        str, typer.Option("--to", metavar="OWNER/NAME", help="The repository on the hub.", show_default=False)
-    ] = "",
-    export: Annotated[
-        str, typer.Option("--export", metavar="FORMAT", help="An export instead of the model.", show_default=False)
-    ] = "",
+    to: Annotated[str, option("--to", "OWNER/NAME", "The repository on the hub.")] = "",
+    export: Annotated[str, option("--export", "FORMAT", "An export instead of the model.")] = "",
     private: Annotated[bool, typer.Option("--private/--public", help="Who may see a new repository.")] = True,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:

@@ -3,18 +3,14 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from tui_trainer.cli.application import AsJson, RunReference, app, run_named
+from tui_trainer.cli.application import AsJson, RunReference, app, option, run_named
 from tui_trainer.errors import FolderError, InputError
 
 
 @app.command()
 def report(
     run: RunReference = "last",
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Instead of the run's folder.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, option("--out", "FOLDER", "Instead of the run's folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write what came of a run, as report.md and as one page, report.html; with --json, print the same facts."""

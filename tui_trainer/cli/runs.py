@@ -3,7 +3,7 @@
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,6 @@ from tui_trainer.cli.application import (
     NoUi,
     RunReference,
     app,
-    gpu_choice,
     print_json,
     refuse_json_on_screens,
     run_named,
@@ -24,11 +23,14 @@ from tui_trainer.errors import EXIT_DONE, FolderError, InputError
 from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import tell
 
+if TYPE_CHECKING:
+    from tui_trainer.runs.folder import RunFolder
+
 
 @app.command()
 def resume(
     run: RunReference = "last",
-    gpu: GpuName = "",
+    gpu: GpuName = None,
     processes: Annotated[
         int | None,
         typer.Option(min=1, max=4096, metavar="N", help="Go on in so many processes on each node; else as before."),
@@ -46,24 +48,26 @@ def resume(
     from tui_trainer.runs.overview import overview
     from tui_trainer.runs.slurm import Allocation
 
-    chosen, folder, allocation = gpu_choice(gpu), run_named(run), Allocation.here()
+    folder, allocation = run_named(run), Allocation.here()
     if allocation and allocation.nodes > 1:
         nodes = allocation.nodes
     if overview(folder).status == "finished":
         tell(f"{folder.name} is finished; its model is in {folder.model}")
         raise typer.Exit(EXIT_DONE)
-    if no_ui:
-        from tui_trainer import headless
+    if not no_ui:
+        refuse_json_on_screens(as_json=as_json)
+    elif allocation and allocation.node_rank:
+        from tui_trainer.headless import join_run
 
-        if allocation and allocation.node_rank:
-            raise typer.Exit(headless.join_run(folder, allocation.node_rank))
-        again = open_again(folder, gpu=chosen, processes=processes, nodes=nodes)
-        raise typer.Exit(headless.follow(again, as_json=as_json))
-    refuse_json_on_screens(as_json=as_json)
-    again = open_again(folder, gpu=chosen, processes=processes, nodes=nodes)
+        raise typer.Exit(join_run(folder, allocation.node_rank))
+    again = open_again(folder, gpu=gpu, processes=processes, nodes=nodes)
+    if no_ui:
+        from tui_trainer.headless import follow
+
+        raise typer.Exit(follow(again, as_json=as_json))
     from tui_trainer.ui.main import run_screens
 
-    raise typer.Exit(run_screens(gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse, resumed=again))
+    raise typer.Exit(run_screens(gpu=gpu, ascii_only=ascii_only, mouse=not no_mouse, resumed=again))
 
 
 @app.command()
@@ -75,7 +79,11 @@ def attach(
     no_mouse: NoMouse = False,
 ) -> None:
     """Watch a run that another process carries out, or look at one that has ended."""
-    folder = run_named(run)
+    watch(run_named(run), no_ui=no_ui, as_json=as_json, ascii_only=ascii_only, no_mouse=no_mouse)
+
+
+def watch(folder: "RunFolder", *, no_ui: bool, ascii_only: bool, no_mouse: bool, as_json: bool = False) -> None:
+    """Ends the command, with the run's exit code where it is watched without screens."""
     if no_ui:
         from tui_trainer import headless
 

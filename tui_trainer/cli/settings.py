@@ -14,22 +14,20 @@ from tui_trainer.cli.application import (
     ProfileName,
     about_a_config,
     app,
-    gpu_choice,
 )
 from tui_trainer.standard_files import show_progress
 
 
 @app.command()
 @about_a_config
-def plan(asked: Asked, gpu: GpuName = "", as_json: AsJson = False) -> None:
+def plan(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
     """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
     from tui_trainer import lines
     from tui_trainer.launching.prepare import estimated_plan
     from tui_trainer.planning.summary import data_words
 
-    chosen = gpu_choice(gpu)
-    loaded = asked.load(chosen)
-    made = estimated_plan(loaded, show_progress, gpu=chosen)
+    loaded = asked.load(gpu)
+    made = estimated_plan(loaded, show_progress, gpu=gpu)
     if as_json:
         print(made.model_dump_json(indent=1))
         return

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from tui_trainer.cli.application import AsciiOnly, Asked, NoMouse, NoUi, RunReference, about_a_config, app, run_named
-from tui_trainer.errors import EXIT_DONE, ConfigError, FolderError, InputError
+from tui_trainer.cli.runs import watch
+from tui_trainer.errors import ConfigError, FolderError, InputError
 from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import tell
 
@@ -73,15 +74,8 @@ def submit(
         return
     job = hand_over(folder)
     print(f"job {job} is {folder.name}, in {folder.root}, which its nodes must see as well", flush=True)
-    if no_ui:
-        from tui_trainer import headless
-
-        raise typer.Exit(headless.watch(folder, as_json=False))
-    if not sys.stdout.isatty():
-        raise typer.Exit(EXIT_DONE)
-    from tui_trainer.ui.main import run_screens
-
-    raise typer.Exit(run_screens(ascii_only=ascii_only, mouse=not no_mouse, attach_to=folder))
+    if no_ui or sys.stdout.isatty():
+        watch(folder, no_ui=no_ui, ascii_only=ascii_only, no_mouse=no_mouse)
 
 
 @app.command()

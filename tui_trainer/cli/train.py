@@ -13,7 +13,6 @@ from tui_trainer.cli.application import (
     NoUi,
     about_a_config,
     app,
-    gpu_choice,
     refuse_json_on_screens,
 )
 from tui_trainer.standard_files import show_progress
@@ -27,23 +26,22 @@ if TYPE_CHECKING:
 @about_a_config
 def train(
     asked: Asked,
-    gpu: GpuName = "",
+    gpu: GpuName = None,
     no_ui: NoUi = False,
     as_json: AsJson = False,
     ascii_only: AsciiOnly = False,
     no_mouse: NoMouse = False,
 ) -> None:
     """Open the screens, or with --no-ui train at once. This is what happens when no command is named."""
-    chosen = gpu_choice(gpu)
     if no_ui:
-        raise typer.Exit(_train(asked.load(chosen), chosen, as_json))
+        raise typer.Exit(_train(asked.load(gpu), gpu, as_json))
     refuse_json_on_screens(as_json=as_json)
     if any(vars(asked).values()):
         # What is wrong with it is said before the terminal is taken.
-        asked.load(chosen)
+        asked.load(gpu)
     from tui_trainer.ui.main import run_screens
 
-    raise typer.Exit(run_screens(lambda: asked.request, gpu=chosen, ascii_only=ascii_only, mouse=not no_mouse))
+    raise typer.Exit(run_screens(lambda: asked.request, gpu=gpu, ascii_only=ascii_only, mouse=not no_mouse))
 
 
 def _train(loaded: "LoadedConfig", gpu: "GpuChoice", as_json: bool) -> int:

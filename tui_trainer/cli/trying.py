@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import GpuName, RunReference, app, gpu_choice, run_named
+from tui_trainer.cli.application import GpuName, RunReference, app, option, run_named
 from tui_trainer.errors import InputError
 
 Temperature = Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")]
@@ -45,21 +45,16 @@ def generate(
 @app.command()
 def chat(
     run: RunReference = "last",
-    system: Annotated[
-        str, typer.Option("--system", metavar="TEXT", help="What the conversation begins with.", show_default=False)
-    ] = "",
-    against: Annotated[
-        str, typer.Option("--against", metavar="base", help="The base model answers first.", show_default=False)
-    ] = "",
+    system: Annotated[str, option("--system", "TEXT", "What the conversation begins with.")] = "",
+    against: Annotated[str, option("--against", "base", "The base model answers first.")] = "",
     max_new_tokens: NewTokens = 400,
     temperature: Temperature = 0.8,
     seed: Seed = 0,
-    gpu: GpuName = "",
+    gpu: GpuName = None,
 ) -> None:
     """Hold a conversation with a trained model that answers, or write a text with one that continues."""
     if against not in ("", "base"):
         raise InputError("--against takes base", hint="`tui-trainer evaluate` compares other models")
-    card = gpu_choice(gpu)
     folder = run_named(run)
     from tui_trainer.exporting.weights import source_words, weights_of
 
@@ -79,7 +74,7 @@ def chat(
     from tui_trainer.exporting.device import inference_device
     from tui_trainer.exporting.generate import Sampling, Writer
 
-    device = inference_device(card)
+    device = inference_device(gpu)
     writers = {"base": Writer(folder, device=device, base=base)} if base else {}
     writers["tuned"] = Writer(folder, device=device)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)

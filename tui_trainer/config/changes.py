@@ -1,8 +1,8 @@
-"""What an edit is, what a change is, and the steps that can be undone."""
+"""What an edit is, what a change is, and a step that can be undone."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -49,30 +49,8 @@ def same(one: Any, other: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
+    """All edits before and after it: a config has fewer than a hundred."""
+
     label: str
     before: Edits
     after: Edits
-
-
-@dataclass(kw_only=True, slots=True)
-class History:
-    """Steps done and undone. Each holds all edits before and after it: a config has fewer than a hundred."""
-
-    done: list[Step] = field(default_factory=list)
-    undone: list[Step] = field(default_factory=list)
-
-    def record(self, step: Step) -> None:
-        self.done.append(step)
-        self.undone.clear()
-
-    def undo(self) -> Step | None:
-        if self.done:
-            self.undone.append(self.done.pop())
-            return self.undone[-1]
-        return None
-
-    def redo(self) -> Step | None:
-        if self.undone:
-            self.done.append(self.undone.pop())
-            return self.done[-1]
-        return None

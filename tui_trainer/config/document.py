@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.config.changes import PRESET, Change, Edits, History, Patch, RecipePreview, Step, same
+from tui_trainer.config.changes import PRESET, Change, Edits, Patch, RecipePreview, Step, same
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import (
     HardwareChoice,
@@ -57,7 +57,7 @@ class Document:
         layers = user_layers(self.request, problems)
         self._base = {key: layer for layer in layers for key in layer.values}
         self._file_problems = tuple(problems)
-        self._history = History()
+        self._done, self._undone = list[Step](), list[Step]()
         self._become({})
         self._saved = self.own_values()
 
@@ -133,8 +133,12 @@ class Document:
             fit[key] = value if value is PRESET else _fitting(key, value, self._choose_hardware, problems)
         if problems:
             return tuple(problems)
-        words = label or ", ".join(self._label(key, value) for key, value in fit.items())
-        self._do(words, self._placed(self._edits, fit))
+        edits = self._placed(self._edits, fit)
+        if edits != self._edits:
+            words = label or ", ".join(self._label(key, value) for key, value in fit.items())
+            self._done.append(Step(label=words, before=self._edits, after=edits))
+            self._undone.clear()
+            self._become(edits)
         return ()
 
     def reset(self, key: str) -> None:
@@ -168,23 +172,27 @@ class Document:
 
     @property
     def can_undo(self) -> bool:
-        return bool(self._history.done)
+        return bool(self._done)
 
     @property
     def can_redo(self) -> bool:
-        return bool(self._history.undone)
+        return bool(self._undone)
 
     def undo(self) -> str:
         """What was undone, as a sentence; empty when there was nothing."""
-        if step := self._history.undo():
-            self._become(step.before)
-        return f"undid {step.label}" if step else ""
+        if not self._done:
+            return ""
+        self._undone.append(step := self._done.pop())
+        self._become(step.before)
+        return f"undid {step.label}"
 
     def redo(self) -> str:
         """What was done again, as a sentence; empty when there was nothing."""
-        if step := self._history.redo():
-            self._become(step.after)
-        return f"redid {step.label}" if step else ""
+        if not self._undone:
+            return ""
+        self._done.append(step := self._undone.pop())
+        self._become(step.after)
+        return f"redid {step.label}"
 
     def take(
         self,
@@ -206,7 +214,7 @@ class Document:
         gone = dict.fromkeys(self.own_values(), PRESET)
         self.patch(gone | fit, label)
 
-    def restore(self, edits: Edits, label: str = "") -> int:
+    def restore(self, edits: Edits) -> int:
         """Unsaved edits of an earlier session, in one step; those that fit nothing any more are left out."""
         problems: list[Problem] = []
         known = {key: value for key, value in edits.items() if key in all_settings()}
@@ -215,7 +223,7 @@ class Document:
             _fitting(key, known[key], self._choose_hardware, problems)
             if len(problems) > before:
                 del known[key]
-        self.patch(known, label or f"{len(known)} restored edits")
+        self.patch(known, f"{len(known)} restored edits")
         return len(known)
 
     # Files
@@ -262,11 +270,6 @@ class Document:
         preset = self._default_recipe if key == "profile" else self.preset_value(key)
         old, new = self.value(key), preset if value is PRESET else value
         return f"{setting.name} {display_text(setting, old)} -> {display_text(setting, new)}"
-
-    def _do(self, label: str, edits: Edits) -> None:
-        if edits != self._edits:
-            self._history.record(Step(label=label, before=self._edits, after=edits))
-            self._become(edits)
 
     def _become(self, edits: Edits) -> None:
         """Everything that follows from the edits is made anew: presets, layers, config, problems."""

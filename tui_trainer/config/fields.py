@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
-from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -27,22 +27,21 @@ PositiveRate = Annotated[float, Field(gt=0, le=10)]
 StepsOrShare = Annotated[float, Field(ge=0)]
 
 
-def _with_commas(value: Any) -> Any:
-    """A list of names, as other tools write it, in our one form."""
-    if isinstance(value, list) and all(isinstance(name, str) for name in value):
-        return ", ".join(value)
-    return value
+def with_commas(value: Any, each: Callable[[str], str] = str) -> Any:
+    """A list of texts, as other tools write it, in our one form."""
+    is_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
+    return ", ".join(map(each, value)) if is_list else value
 
 
 # Names in one text, with commas between them; a TOML list of names is taken as well.
-Names = Annotated[str, BeforeValidator(_with_commas)]
+Names = Annotated[str, BeforeValidator(with_commas)]
 
 
 def _numbers_with_commas(value: Any) -> Any:
     """A number, or a list of numbers, as such a text."""
     numbers = value if isinstance(value, list) else [value]
     plain = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
-    return ", ".join(f"{number:.12g}" for number in numbers) if plain else _with_commas(value)
+    return ", ".join(f"{number:.12g}" for number in numbers) if plain else with_commas(value)
 
 
 # The same for numbers, which whoever reads the setting checks.
@@ -52,15 +51,6 @@ Numbers = Annotated[str, BeforeValidator(_numbers_with_commas)]
 def names_in(text: str) -> tuple[str, ...]:
     """The single names of a `Names` setting."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
-
-
-class Row(Protocol):
-    """What a table says to people about one of its names."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def help(self) -> str: ...
 
 
 class Form:
@@ -78,9 +68,10 @@ class Form:
 
 
 class NameIn(Form):
-    """A text that is a name in a table: its names are the choices, as the table is when they are asked for."""
+    """A text that is a name in a table: its names are the choices, as the table is when they are asked for. Each row
+    has a `label` and a `help`."""
 
-    def __init__(self, table: Mapping[str, Row]) -> None:
+    def __init__(self, table: Mapping[str, Any]) -> None:
         self.table = table
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -147,15 +138,8 @@ def option(
     shown only when asked for.
     """
     extra = {"unit": unit, "memory": memory, "speed": speed, "step": step, "completes": completes, "advanced": advanced}
-    return Field(
-        default,
-        description=help,
-        ge=low,
-        gt=above,
-        le=high,
-        lt=below,
-        json_schema_extra={name: fact for name, fact in extra.items() if fact},
-    )
+    known: dict[str, Any] = {name: fact for name, fact in extra.items() if fact}
+    return Field(default, description=help, ge=low, gt=above, le=high, lt=below, json_schema_extra=known)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,12 +177,12 @@ class Setting:
     bounds: str
     limits: Limits
     help: str
-    unit: str
-    memory: str
-    speed: str
-    step: Step | None
-    completes: Completes | None
-    advanced: bool
+    unit: str = ""
+    memory: str = ""
+    speed: str = ""
+    step: Step | None = None
+    completes: Completes | None = None
+    advanced: bool = False
 
     @property
     def name(self) -> str:
@@ -252,12 +236,7 @@ def _setting(key: str, field: FieldInfo) -> Setting:
         bounds=bounds,
         limits=limits,
         help=field.description or "",
-        unit=extra.get("unit", ""),
-        memory=extra.get("memory", ""),
-        speed=extra.get("speed", ""),
-        step=extra.get("step"),
-        completes=extra.get("completes"),
-        advanced=extra.get("advanced", False),
+        **extra,
     )
 
 
@@ -284,18 +263,18 @@ def _limits(metadata: list[Any]) -> tuple[Limits, str]:
     limits: dict[str, Any] = {}
     words = []
     for item in metadata:
-        match item:
-            case annotated_types.Ge(ge=limit):
-                limits["low"], word = limit, f"at least {limit}"
-            case annotated_types.Gt(gt=limit):
-                limits["above"], word = limit, f"above {limit}"
-            case annotated_types.Le(le=limit):
-                limits["high"], word = limit, f"at most {limit}"
-            case annotated_types.Lt(lt=limit):
-                limits["below"], word = limit, f"below {limit}"
-            case Form(words=word):
-                pass
-            case _:
-                continue
-        words.append(word)
+        if isinstance(item, Form) and not isinstance(item, NameIn):
+            words.append(item.words)
+        elif type(item) in _BOUNDS:
+            attribute, name, word = _BOUNDS[type(item)]
+            limits[name] = getattr(item, attribute)
+            words.append(f"{word} {limits[name]}")
     return Limits(**limits), ", ".join(words)
+
+
+_BOUNDS = {
+    annotated_types.Ge: ("ge", "low", "at least"),
+    annotated_types.Gt: ("gt", "above", "above"),
+    annotated_types.Le: ("le", "high", "at most"),
+    annotated_types.Lt: ("lt", "below", "below"),
+}

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from tui_trainer.config.fields import names_in
+from tui_trainer.config.fields import names_in, with_commas
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.local_paths import is_here
 from tui_trainer.safe_text import one_line
@@ -17,15 +18,14 @@ MOST_WEIGHT = 1000
 _COMMA = re.compile(r"(?<!\\),")
 
 
-def _with_commas(value: Any) -> Any:
-    """A list of paths in our one form."""
-    is_list = isinstance(value, list) and all(isinstance(path, str) for path in value)
-    return ", ".join(map(escaped, value)) if is_list else value
+def escaped(path: str) -> str:
+    """One path as it stands between others."""
+    return path.replace(",", "\\,")
 
 
 # Paths in one text, with commas between them; a comma that is part of a path is written as \, in it. A TOML list is
 # taken as well.
-Paths = Annotated[str, BeforeValidator(_with_commas)]
+Paths = Annotated[str, BeforeValidator(partial(with_commas, each=escaped))]
 
 
 def paths_in(text: str) -> tuple[str, ...]:
@@ -46,11 +46,6 @@ def last_path(text: str) -> tuple[str, str]:
 def joined(paths: Sequence[str]) -> str:
     """The text that `paths_in` takes apart again."""
     return paths[0] if len(paths) == 1 and paths_in(paths[0]) == (paths[0],) else ", ".join(map(escaped, paths))
-
-
-def escaped(path: str) -> str:
-    """One path as it stands between others."""
-    return path.replace(",", "\\,")
 
 
 def weights_of(path: str, weights: str) -> tuple[float, ...]:

@@ -24,11 +24,14 @@ def decoded(data: bytes, label: str, *, line: int, offset: int = 0) -> str:
         raise _not_utf8(data, error.start, label, line, offset) from None
 
 
-def lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, bytes, int]]:
-    """(line number, its bytes, its offset) of each line. Raises DataError for a line beyond MAX_LINE_BYTES."""
+def lines_of(content: BinaryIO, label: str, *, rows: bool = False) -> Iterator[tuple[int, bytes, int]]:
+    """(line number, its bytes, its offset) of each line. Raises DataError for a line beyond MAX_LINE_BYTES, and for
+    another encoding (`rows` as `refuse_other_encodings` has it)."""
     offset = line = 0
     while raw_line := content.readline(MAX_LINE_BYTES + 1):
         line += 1
+        if line == 1:
+            refuse_other_encodings(raw_line, label, rows=rows)
         if len(raw_line) > MAX_LINE_BYTES:
             limit = format_bytes(MAX_LINE_BYTES)
             raise DataError(
@@ -36,6 +39,12 @@ def lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, bytes, int]]:
             )
         yield line, raw_line, offset
         offset += len(raw_line)
+
+
+def text_lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, str]]:
+    """(line number, the line) of each line of a text. Raises DataError for one that is no UTF-8."""
+    for line, raw_line, offset in lines_of(content, label):
+        yield line, decoded(raw_line, label, line=line, offset=offset)
 
 
 def chunks_of(content: BinaryIO, label: str) -> Iterator[str]:

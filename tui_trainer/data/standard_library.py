@@ -8,7 +8,6 @@ import gc
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -49,8 +48,14 @@ def documented_functions() -> tuple[DocumentedFunction, ...]:
 
     Raises DataError where the library's sources are not installed.
     """
-    with _without_garbage_collection():
+    # Syntax trees are so many objects that looking for garbage among them takes three times as long as parsing.
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
         found = tuple(function for module, path in module_files() for function in _functions_in(module, path))
+    finally:
+        if was_on:
+            gc.enable()
     if not found:
         raise DataError("the sources of Python's standard library are not installed", hint="choose another data.path")
     return found
@@ -89,15 +94,3 @@ def _functions(body: Sequence[ast.stmt], place: str) -> Iterator[tuple[str, ast.
             yield from _functions(node.body, f"{place}{node.name}.")
         elif isinstance(node, ast.If | ast.Try):
             yield from _functions(node.body, place)
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Syntax trees are so many objects that looking for garbage among them takes three times as long as parsing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

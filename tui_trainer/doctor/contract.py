@@ -13,7 +13,6 @@ from tui_trainer.doctor.view import RunView
 from tui_trainer.safe_text import one_line
 
 BAR_SHARE = 0.1
-"""What costs less is no finding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +44,8 @@ class Diagnosis:
     guides: tuple[str, ...]
     why: str
     needs_steps: bool = True
+    least_share: float = BAR_SHARE
+    """A cause that costs less, and is no fault, is no finding."""
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -131,3 +132,8 @@ class Verdict:
 def percent(share: float) -> str:
     """`61 %`."""
     return f"{100 * share:.0f} %"
+
+
+def two_digits(rate: float) -> float:
+    """`0.00033`: a learning rate as one would write it."""
+    return float(f"{rate:.2g}")

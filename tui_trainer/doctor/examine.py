@@ -46,10 +46,11 @@ def examine(state: RunState) -> Verdict:
 
 def _look(diagnosis: Diagnosis, view: RunView) -> Cause | None:
     try:
-        return diagnosis.look(view)
+        found = diagnosis.look(view)
     except Exception as error:  # as a check: one that breaks is a finding, and the others are made all the same
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return Cause(cause="This diagnosis could not be made.", evidence=reason, share=0.0)
+    return found if found and (found.is_fault or found.share >= diagnosis.least_share) else None
 
 
 def _where_time_goes(view: RunView) -> str:

@@ -71,6 +71,14 @@ class RunView:
         digits = 0 if whole >= 0.1 else 1 if whole >= 0.01 else 2
         return f"{1000 * seconds:.{digits}f} of {1000 * whole:.{digits}f} ms a step"
 
+    def seldom(self, each_seconds: float, now_seconds: float) -> int:
+        """Steps between two of what takes `each_seconds`, now `now_seconds` of each step, so that it takes a twentieth
+        of the time; two digits."""
+        step_seconds = self.whole_seconds - now_seconds
+        steps = max(1, math.ceil(19 * each_seconds / step_seconds)) if step_seconds > 0 else 1
+        digits = int(10 ** max(len(str(steps)) - 2, 0))
+        return -(-steps // digits) * digits
+
     # --------------------------------------------------------------------------------- what the run and others use
 
     @cached_property

@@ -5,60 +5,38 @@ data set is neither fetched nor run.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.declared_splits import ABOUT, README
 from tui_trainer.data.sources.hub import HubPath, chosen_names, data_names, no_such_part
-from tui_trainer.downloading.hub import (
-    Ask,
-    HubFile,
-    Kind,
-    counted,
-    fetch,
-    is_wanted,
-    make_offer,
-    repository_info,
-    told_in_one_line,
-)
+from tui_trainer.downloading.hub import Ask, HubFile, Kind, counted, download
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
-
-def _refuse(message: str, /, hint: str) -> DataError:
-    return DataError(message, hint=hint)
-
-
 DATA_SET = Kind(
-    word="data set", repository="datasets", refuse=_refuse, option="--data", revision_key="the part behind the @"
+    word="data set", repository="datasets", refuse=DataError, option="--data", revision_key="the part behind the @"
 )
 # The branch into which the hub writes a copy of most data sets. Source: "List Parquet files", docs of the hub.
 _COPY = "refs/convert/parquet"
 _MOST_SHOWN = 5
 
 
-def download_data(
-    wanted: HubPath,
-    *,
-    ask: Ask,
-    progress: Progress | None = None,
-    cancel: Callable[[], bool] = lambda: False,
-) -> Path | None:
+def download_data(wanted: HubPath, *, ask: Ask, progress: Progress | None = None) -> Path | None:
     """Fetch a data set, or the part of it that is wanted, and return the snapshot's folder; None when `ask` says no.
 
     Raises DataError for a name, a revision or a part that the hub does not have, for a data set that may not be had
     without an account, and for one without a file that can be read; FolderError when the disk is too small; RunError
-    when the network fails and when `cancel` says stop.
+    when the network fails and on Ctrl+C.
     """
-    with told_in_one_line(DATA_SET, wanted.name, wanted.revision):
-        info, listed = repository_info(DATA_SET, wanted.name, wanted.revision)
+
+    def choose(_: Any, listed: list[HubFile]) -> tuple[Sequence[HubFile], str]:
         files = files_to_fetch(wanted, listed)
-        left_out = _left_out(listed, files)
-        offer = make_offer(DATA_SET, wanted.name, wanted.revision, info, files, left_out)
-        if not is_wanted(offer, ask):
-            return None
-        return fetch(offer, progress, cancel)
+        return files, _left_out(listed, files)
+
+    return download(DATA_SET, wanted.name, wanted.revision, choose, ask=ask, progress=progress)
 
 
 def files_to_fetch(wanted: HubPath, listed: Sequence[HubFile]) -> tuple[HubFile, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from tui_trainer.data.progress import Meter, Progress
@@ -21,19 +21,14 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes
 
 
-class Refusal(Protocol):
-    """Makes the error for a mistake in what was asked."""
-
-    def __call__(self, message: str, /, hint: str) -> InputError: ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """What models and data sets differ in. `option` and `revision_key` say where the user names one, and which."""
+    """What models and data sets differ in. `refuse` makes the error for a mistake in what was asked; `option` and
+    `revision_key` say where the user names one, and which."""
 
     word: Literal["model", "data set"]
     repository: Repository
-    refuse: Refusal
+    refuse: Callable[..., InputError]
     option: str
     revision_key: str
 
@@ -75,10 +70,6 @@ class DownloadOffer:
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
-    @property
-    def host(self) -> str:
-        return _host()
-
 
 def counted(files: Sequence[object]) -> str:
     """`1 file`, `2,000 files`."""
@@ -88,42 +79,43 @@ def counted(files: Sequence[object]) -> str:
 Ask = Callable[[DownloadOffer], bool]
 
 
-def repository_info(kind: Kind, name: str, revision: str) -> tuple[Any, list[HubFile]]:
-    """What the hub tells of a repository, and its files with their sizes."""
+Choose = Callable[[Any, list[HubFile]], tuple[Sequence[HubFile], str]]
+"""What the hub tells of a repository and its files -> those that are wanted, and what is left out, in words."""
+
+
+def download(
+    kind: Kind, name: str, revision: str, choose: Choose, *, ask: Ask, progress: Progress | None
+) -> Path | None:
+    """Fetch what is wanted of a repository, and return the snapshot's folder; None when `ask` says no. Nobody is asked
+    where nothing is missing.
+
+    Raises what `Kind.refuse` makes for a name or a revision that the hub does not have, and where an account is needed;
+    FolderError where the disk is too small; RunError when the network fails and on Ctrl+C.
+    """
     from huggingface_hub import HfApi
 
-    api = HfApi(library_name="tui-trainer")
-    info: Any = api.repo_info(name, repo_type=kind.repo_type, revision=revision, files_metadata=True)
-    return info, [HubFile(sibling.rfilename, sibling.size or 0) for sibling in info.siblings or ()]
-
-
-def make_offer(
-    kind: Kind, name: str, revision: str, info: Any, files: Sequence[HubFile], left_out: str = ""
-) -> DownloadOffer:
-    target = repository_folder(kind.repository, name) / "snapshots" / str(info.sha)
-    return DownloadOffer(
-        kind=kind,
-        name=name,
-        revision=revision,
-        files=tuple(files),
-        missing_bytes=sum(file.size_bytes for file in files if not (target / file.name).exists()),
-        gated=bool(info.gated),
-        license=_license(info),
-        target=target,
-        left_out=left_out,
-    )
-
-
-def is_wanted(offer: DownloadOffer, ask: Ask) -> bool:
-    """Whether the user wants it; nobody is asked where nothing is missing.
-
-    Raises what `Kind.refuse` makes where an account is needed, and FolderError where the disk is too small.
-    """
-    if not offer.missing_bytes:
-        return True
-    _refuse_without_account(offer)
-    _refuse_small_disk(offer)
-    return ask(offer)
+    with _told_in_one_line(kind, name, revision):
+        api = HfApi(library_name="tui-trainer")
+        info: Any = api.repo_info(name, repo_type=kind.repo_type, revision=revision, files_metadata=True)
+        files, left_out = choose(info, [HubFile(one.rfilename, one.size or 0) for one in info.siblings or ()])
+        target = repository_folder(kind.repository, name) / "snapshots" / str(info.sha)
+        offer = DownloadOffer(
+            kind=kind,
+            name=name,
+            revision=revision,
+            files=tuple(files),
+            missing_bytes=sum(file.size_bytes for file in files if not (target / file.name).exists()),
+            gated=bool(info.gated),
+            license=_license(info),
+            target=target,
+            left_out=left_out,
+        )
+        if offer.missing_bytes:
+            _refuse_without_account(offer)
+            _refuse_small_disk(offer)
+            if not ask(offer):
+                return None
+        return _fetch(offer, progress)
 
 
 def _license(info: Any) -> str:
@@ -153,7 +145,7 @@ def _refuse_small_disk(offer: DownloadOffer) -> None:
         raise FolderError(Problem(message=what, where=one_line(str(offer.target)), hint=hint))
 
 
-def fetch(offer: DownloadOffer, progress: Progress | None, cancel: Callable[[], bool]) -> Path:
+def _fetch(offer: DownloadOffer, progress: Progress | None) -> Path:
     """The snapshot's folder, with its files in it: fetched one by one, the small ones first."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.utils.logging import set_verbosity_error
@@ -164,13 +156,12 @@ def fetch(offer: DownloadOffer, progress: Progress | None, cancel: Callable[[], 
     where: dict[str, Any] = {"repo_type": offer.kind.repo_type, "revision": offer.revision}
     # Nothing of it, but it writes down which files the commit has: a download that was cut short, or that takes a part,
     # is not mistaken for the whole.
-    folder = Path(snapshot_download(offer.name, **where, allow_patterns=[], tqdm_class=_bar_class(meter, 0, cancel)))
+    folder = Path(snapshot_download(offer.name, **where, allow_patterns=[], tqdm_class=_bar_class(meter, 0)))
     if folder.name != offer.target.name:
         raise RunError(f"{offer.name} changed on the hub since the question; run the same command again")
     for file in sorted(offer.files, key=lambda file: file.size_bytes):
-        _stop_if_asked(cancel)
         hf_hub_download(
-            offer.name, file.name, **where | {"revision": folder.name}, tqdm_class=_bar_class(meter, before, cancel)
+            offer.name, file.name, **where | {"revision": folder.name}, tqdm_class=_bar_class(meter, before)
         )
         before += file.size_bytes
         meter.report(before)
@@ -178,17 +169,8 @@ def fetch(offer: DownloadOffer, progress: Progress | None, cancel: Callable[[], 
     return folder
 
 
-class _Cancelled(Exception):
-    """`cancel` said stop in the middle of a file."""
-
-
-def _stop_if_asked(cancel: Callable[[], bool]) -> None:
-    if cancel():
-        raise _Cancelled
-
-
-def _bar_class(meter: Meter, before: int, cancel: Callable[[], bool]) -> Any:
-    """What huggingface_hub takes for a progress bar: it tells our meter, and raises when it shall stop."""
+def _bar_class(meter: Meter, before: int) -> Any:
+    """What huggingface_hub takes for a progress bar: it tells our meter."""
     from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
     class Bar(tqdm):  # type: ignore[misc]
@@ -198,7 +180,6 @@ def _bar_class(meter: Meter, before: int, cancel: Callable[[], bool]) -> Any:
 
         def update(self, n: float | None = 1) -> bool | None:
             self.done += n or 0
-            _stop_if_asked(cancel)
             meter.report(before + self.done)
             return None
 
@@ -206,7 +187,7 @@ def _bar_class(meter: Meter, before: int, cancel: Callable[[], bool]) -> Any:
 
 
 @contextmanager
-def told_in_one_line(kind: Kind, name: str, revision: str) -> Iterator[None]:
+def _told_in_one_line(kind: Kind, name: str, revision: str) -> Iterator[None]:
     """huggingface_hub's errors and those of the network under it, as ours."""
     from huggingface_hub import errors
 
@@ -214,7 +195,7 @@ def told_in_one_line(kind: Kind, name: str, revision: str) -> Iterator[None]:
         yield
     except (FolderError, RunError):
         raise
-    except (_Cancelled, KeyboardInterrupt):
+    except KeyboardInterrupt:
         raise RunError(f"the download of {name} was stopped; the same command goes on from there") from None
     except errors.GatedRepoError:
         raise kind.refuse(f"this account may not have {name} yet", hint=_how_to_enter(kind, name)) from None
@@ -234,12 +215,12 @@ def network_sentence(kind: Kind, name: str, error: BaseException) -> str:
     """Why it could not be fetched, and what to do about it, without a network as well."""
     if isinstance(error, OSError) and error.errno == 28:
         return f"the disk is full; free some space, then the same command goes on with {name} from there"
-    reason = network_reason(error)
-    folder = f"into {_folder_to_copy_into(name)} and give {kind.option} ./{_short(name)}"
-    copy = f"copy the {kind.word} from another machine {folder}"
+    reason, short = network_reason(error), name.rpartition("/")[2]
+    folder = one_line(str(Path(short).absolute()), 200)
+    copy = f"copy the {kind.word} from another machine into {folder} and give {kind.option} ./{short}"
     if _never_connected(error):
         why = reason.partition("] ")[2] or reason
-        what = f"{name} could not be downloaded: the hub at {_host()} cannot be reached ({why})"
+        what = f"{name} could not be downloaded: the hub at {host()} cannot be reached ({why})"
         return f"{what}; try again where there is a network, or {copy}"
     return f"{name} could not be downloaded: {reason}; the same command goes on from there, or {copy}"
 
@@ -254,17 +235,10 @@ def _never_connected(error: BaseException | None) -> bool:
     return False
 
 
-def _folder_to_copy_into(name: str) -> str:
-    return one_line(str(Path(_short(name)).absolute()), 200)
-
-
-def _short(name: str) -> str:
-    return name.rpartition("/")[2]
-
-
 def _endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
-def _host() -> str:
+def host() -> str:
+    """The hub's, to be shown."""
     return one_line(urlsplit(_endpoint()).hostname or _endpoint(), 80)

@@ -5,20 +5,12 @@ others).
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tui_trainer.data.progress import Progress
-from tui_trainer.downloading.hub import (
-    Ask,
-    HubFile,
-    Kind,
-    fetch,
-    is_wanted,
-    make_offer,
-    repository_info,
-    told_in_one_line,
-)
+from tui_trainer.downloading.hub import Ask, HubFile, Kind, download
 from tui_trainer.hub_layout import is_hub_name
 from tui_trainer.models.architectures import refuse_other_kinds
 from tui_trainer.models.config_fields import bad_model
@@ -38,27 +30,21 @@ _WEIGHTS = (
 _TEMPLATES = re.compile(rf"{TEMPLATE_FOLDER}/[\w.-]+\.jinja")
 
 
-def download_model(
-    name: str,
-    revision: str = "main",
-    *,
-    ask: Ask,
-    progress: Progress | None = None,
-    cancel: Callable[[], bool] = lambda: False,
-) -> Path | None:
+def download_model(name: str, revision: str = "main", *, ask: Ask, progress: Progress | None = None) -> Path | None:
     """Fetch a model and return the folder it is in; None when `ask` says no.
 
     Raises ConfigError for a name or revision that the hub does not have, for a model that may not be had without an
     account, and for one that no task trains; FolderError when the disk is too small; RunError when the network fails
-    and when `cancel` says stop.
+    and on Ctrl+C.
     """
     if not is_hub_name(name):
         raise bad_model(f"{one_line(name, 120)} cannot be a name on the hub", hint="names look like org/model")
-    with told_in_one_line(MODEL, name, revision):
-        info, listed = repository_info(MODEL, name, revision)
+
+    def choose(info: Any, listed: list[HubFile]) -> tuple[Sequence[HubFile], str]:
         refuse_other_kinds(info.config or {}, where=name, head=None)
-        offer = make_offer(MODEL, name, revision, info, files_to_fetch(name, listed))
-        return fetch(offer, progress, cancel) if is_wanted(offer, ask) else None
+        return files_to_fetch(name, listed), ""
+
+    return download(MODEL, name, revision, choose, ask=ask, progress=progress)
 
 
 def files_to_fetch(model: str, listed: Iterable[HubFile]) -> tuple[HubFile, ...]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from tui_trainer.errors import InputError, name_hint
 from tui_trainer.exporting import formats
-from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.exporting.trained_model import TrainedModel, load_model, tokenizer_in
 
 Tell = Callable[[str, float, float | None, str], None]
 """Told how far an export is: what, done, total, unit."""
@@ -33,9 +33,7 @@ class Format(Protocol):
     name: str
     title: str
     libraries: tuple[str, ...]
-    """What it needs beside torch and transformers, by import name."""
-    install: str
-    """The command that installs them."""
+    """What it needs beside torch and transformers: by import name, which is that of the distribution as well."""
 
     def refusal(self, trained: TrainedModel) -> str:
         """Why this model has no such form; empty: it has."""
@@ -43,6 +41,7 @@ class Format(Protocol):
 
     def needed_bytes(self, trained: TrainedModel) -> int:
         """What is written, about."""
+        return trained.weight_bytes
 
     def tolerance(self, trained: TrainedModel) -> Tolerance:
         """What its certificate allows."""
@@ -55,6 +54,7 @@ class Format(Protocol):
 
         It has `config`, `parameters()` and `get_output_embeddings()` as a model of transformers has.
         """
+        return load_model(folder, trained.head, None, dtype=trained.compared_dtype)
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
         """The one that was written: called with a text it gives `input_ids`. None where there is none."""
@@ -62,13 +62,11 @@ class Format(Protocol):
 
 
 def saved_tokenizer(folder: Path) -> Any:
-    """As transformers reads it; None where the folder has none."""
-    from transformers import AutoTokenizer
-
+    """As transformers reads it; None where the folder has none. Raises FolderError for one that cannot be read."""
     # Where its files are missing, transformers may make one of what the config says.
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
         return None
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return tokenizer_in(folder)
 
 
 def format_names() -> list[str]:
@@ -94,4 +92,5 @@ def format_of(name: str) -> Format:
 def require_libraries(found: Format) -> None:
     """Raises InputError for those that are not installed."""
     if lacking := [library for library in found.libraries if find_spec(library) is None]:
-        raise InputError(f"{found.name} needs {', '.join(lacking)}: not installed here", hint=f"`{found.install}`")
+        install = f"`uv pip install {' '.join(found.libraries)}`"
+        raise InputError(f"{found.name} needs {', '.join(lacking)}: not installed here", hint=install)

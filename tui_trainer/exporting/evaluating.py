@@ -7,29 +7,29 @@ memory until it is known which rows those are, where there is room for them.
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig
 
-from tui_trainer.config.sections import Config
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import FolderError, InputError
-from tui_trainer.exporting.held_out import batches, layout_of, prepared_data
+from tui_trainer.exporting.contract import saved_tokenizer
+from tui_trainer.exporting.held_out import batches, layout_of, prepared_data, scored
 from tui_trainer.exporting.trained_model import (
     TrainedModel,
     base_of,
     labels_of,
     load_model,
     load_tokenizer,
-    tokenizer_in,
 )
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.local_paths import at_home, is_here
+from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import find_run
@@ -99,12 +99,12 @@ class Evaluator:
         own = load_tokenizer(self.trained)
         for one in [*candidates, *filter(None, [reference])]:
             self._refuse_others(one, own)
-        with self._data(file, own) as (config, data):
+        with self._data(file, own) as (trained, data):
             found = Rows(data.train_path if file else data.eval_path or data.train_path)
             if not file and data.eval_path is None:
                 self.notes.append("the run held no rows out: these are rows that it learnt from")
-            chosen = evenly_spaced(len(found), rows or config.evaluation.max_eval_rows or len(found))
-            look = _Look(self.trained, config, data, found, chosen, self.device, self.progress)
+            chosen = evenly_spaced(len(found), rows or trained.config.evaluation.max_eval_rows or len(found))
+            look = _Look(trained, data, found, chosen, self.device, self.progress)
             compares = reference is not None and changed > 0
             before = look.measure(reference, keeps=compares) if reference else None
             first = look.measure(candidates[0], keeps=compares)
@@ -131,10 +131,10 @@ class Evaluator:
 
     def _refuse_others(self, one: Candidate, own: Any) -> None:
         """Raises InputError for a model that has other tokens or labels: its figures could not be compared."""
-        head = self.trained.head
-        if not any((one.folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
+        head, other = self.trained.head, saved_tokenizer(one.folder)
+        if other is None:
             return
-        if tokenizer_in(one.folder).get_vocab() != own.get_vocab():
+        if other.get_vocab() != own.get_vocab():
             if one.name == BASE:
                 return
             raise InputError(
@@ -144,17 +144,19 @@ class Evaluator:
             raise InputError(f"{one.name} tells other labels apart than {self.trained.run.name}")
 
     @contextmanager
-    def _data(self, file: str, tokenizer: Any) -> Iterator[tuple[Config, PreparedData]]:
+    def _data(self, file: str, tokenizer: Any) -> Iterator[tuple[TrainedModel, PreparedData]]:
+        """The rows, and the trained model with the settings that they are measured by."""
         config, task = self.trained.config, self.trained.task
         if not file:
-            yield config, prepared_data(self.trained, self.progress)
+            yield self.trained, prepared_data(self.trained, self.progress)
             return
         if config.task.class_weights != "none":
             self.notes.append("class weights are left out of the loss: they are those of the training rows")
             config = config.model_copy(update={"task": config.task.model_copy(update={"class_weights": "none"})})
         learnt = AutoConfig.from_pretrained(self.trained.folder).to_dict() if self.trained.head in CLASSIFYING else {}
         with tempfile.TemporaryDirectory(prefix="evaluate-") as folder:
-            yield config, task.prepare_file(config, file, tokenizer, learnt, Path(folder), self.progress)
+            data = task.prepare_file(config, file, tokenizer, learnt, Path(folder), self.progress)
+            yield replace(self.trained, config=config), data
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,6 @@ class _Look:
     """The chosen rows, one after another, so that each has a loss of its own."""
 
     trained: TrainedModel
-    config: Config
     data: PreparedData
     rows: Rows
     chosen: Sequence[int]
@@ -172,31 +173,25 @@ class _Look:
 
     def measure(self, candidate: Candidate, *, keeps: bool = False) -> Measured:
         """With `keeps` the model waits for `changed`."""
-        model, task = self._load(candidate), self.trained.task
-        objective = task.objective(self.config, self.data, model, chunk_tokens=0)
-        scorer = task.scorer(self.config, self.data, objective)
-        observe = scorer.observe if scorer else objective
-        layout, losses, labels = layout_of(self.trained, model, 1), [], []
-        with torch.inference_mode():
-            for number, index in enumerate(self.chosen):
-                [batch] = batches(self.rows, [index], layout)
-                losses.append(float(observe(batch.to(self.device))))
-                labels.append(batch.label_count)
-                if not number % 20:
-                    self.progress(f"measuring {candidate.name}", number, len(self.chosen), "rows")
-            few = [self.chosen[at] for at in evenly_spaced(len(self.chosen), self.config.evaluation.generate_rows)]
-            tokenizer = load_tokenizer(self.trained)
-            examples = [self.rows.example(index) for index in few]
-            written = task.answer_scores(self.config, model, tokenizer, examples) if few else {}
+        model, task, config = self._load(candidate), self.trained.task, self.trained.config
+        losses: list[float] = []
+
+        def add(batch: MicroBatch, loss: float, seconds: float) -> None:
+            losses.append(loss / max(batch.label_count, 1))
+            if len(losses) % 20 == 1:
+                self.progress(f"measuring {candidate.name}", len(losses) - 1, len(self.chosen), "rows")
+
+        layout = layout_of(self.trained, model, 1)
+        one_by_one = (batch for index in self.chosen for batch in batches(self.rows, [index], layout))
+        loss, scores = scored(self.trained, self.data, model, one_by_one, add)
+        few = evenly_spaced(len(self.chosen), config.evaluation.generate_rows)
+        if examples := [self.rows.example(self.chosen[at]) for at in few]:
+            with torch.inference_mode():
+                scores |= task.answer_scores(config, model, load_tokenizer(self.trained), examples)
         self.progress(f"measuring {candidate.name}", 1, 1, "rows")
         if keeps and memory_available_now() > 2 * model.get_memory_footprint():
             self.waiting[candidate] = model.to("cpu")
-        return Measured(
-            name=candidate.name,
-            loss=sum(losses) / sum(labels),
-            scores={**(scorer.scores().values if scorer else {}), **written},
-            row_losses=[loss / max(count, 1) for loss, count in zip(losses, labels, strict=True)],
-        )
+        return Measured(name=candidate.name, loss=loss, scores=scores, row_losses=losses)
 
     def changed(
         self, one: Candidate, other: Candidate, before: Measured, after: Measured, most: int
@@ -218,12 +213,12 @@ class _Look:
             for at in places:
                 torch.manual_seed(_SEED)
                 row = self.rows.example(self.chosen[at])
-                found.append(self.trained.task.sample(self.config, self.data, model, tokenizer, row))
+                found.append(self.trained.task.sample(self.trained.config, self.data, model, tokenizer, row))
         return found
 
     def _load(self, candidate: Candidate) -> Any:
         dtype = self.trained.compared_dtype if self.device.type == "cpu" else "auto"
-        trusted = self.config.model.trust_remote_code
+        trusted = self.trained.config.model.trust_remote_code
         head = self.trained.head
         if candidate in self.waiting:
             return self.waiting.pop(candidate).to(self.device)
@@ -231,7 +226,7 @@ class _Look:
         model = load_model(candidate.folder, head, candidate.base, dtype=dtype, merge=True, trust_remote_code=trusted)
         if self.trained.base and self.trained.writes:
             # The base model writes as the trained one does; an adapter comes with the settings of its own.
-            self.trained.task.set_generation(self.config, model, load_tokenizer(self.trained))
+            self.trained.task.set_generation(self.trained.config, model, load_tokenizer(self.trained))
         return model.to(self.device)
 
 

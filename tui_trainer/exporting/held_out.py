@@ -1,6 +1,6 @@
 """The rows that a trained model is measured on, as its run measured on them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -51,22 +51,21 @@ def scored(
     trained: TrainedModel,
     data: PreparedData,
     model: Any,
-    chosen: Sequence[int],
-    rows_at_a_time: int,
-    seen: Callable[[MicroBatch, float], None] = lambda batch, seconds: None,
+    passes: Iterable[MicroBatch],
+    seen: Callable[[MicroBatch, float, float], None] = lambda batch, loss, seconds: None,
 ) -> tuple[float, dict[str, float]]:
-    """(loss in nats a label, the task's scores) of the chosen held-out rows. `seen` gets each batch after its pass, and
-    the seconds that it took."""
-    config, rows = trained.config, Rows(data.eval_path or data.train_path)
-    objective = trained.task.objective(config, data, model, chunk_tokens=0)
-    scorer = trained.task.scorer(config, data, objective)
+    """(loss in nats a label, the task's scores) of some rows. `seen` gets each batch after its pass, the sum of its
+    losses, and the seconds that it took."""
+    objective = trained.task.objective(trained.config, data, model, chunk_tokens=0)
+    scorer = trained.task.scorer(trained.config, data, objective)
     observe = scorer.observe if scorer else objective
     device = next(model.parameters()).device
     total, labels = 0.0, 0
     with torch.inference_mode():
-        for batch in batches(rows, chosen, layout_of(trained, model, rows_at_a_time)):
+        for batch in passes:
             started = perf_counter()
-            total += float(observe(batch.to(device)))
-            seen(batch, perf_counter() - started)
+            loss = float(observe(batch.to(device)))
+            seen(batch, loss, perf_counter() - started)
+            total += loss
             labels += batch.label_count
     return total / labels, dict(scorer.scores().values) if scorer else {}

@@ -12,7 +12,7 @@ import numpy as np
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.exporting.contract import find_format, saved_tokenizer
-from tui_trainer.exporting.held_out import prepared_data, scored
+from tui_trainer.exporting.held_out import batches, layout_of, prepared_data, scored
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.child import answer_question
@@ -53,14 +53,14 @@ def _on_held_out_rows(
     passes: list[float] = []
     kept: list[Any] = []
 
-    def keep(batch: MicroBatch, seconds: float) -> None:
+    def keep(batch: MicroBatch, loss: float, seconds: float) -> None:
         passes.append(seconds)
         if sum(map(len, kept)) < COMPARED_ROWS * 64:
             # float32 [N, C]: of the places that have a label, or of whole rows.
             logits = model(**batch.inputs).logits.float()
             kept.append((logits.flatten(0, 1)[batch.places] if len(batch.places) else logits).numpy())
 
-    loss, scores = scored(trained, data, model, chosen, ROWS_AT_A_TIME, keep)
+    loss, scores = scored(trained, data, model, batches(rows, chosen, layout_of(trained, model, ROWS_AT_A_TIME)), keep)
     np.save(logits_file, np.concatenate(kept))
     return {
         "rows": len(chosen),

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BufferedRandom
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.columns.text_column import LOOKED_ROWS, ColumnChoices
+from tui_trainer.data.columns.row_reader import read_rows
+from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.source import Source
@@ -41,15 +42,7 @@ class AskedRows:
     def __iter__(self) -> Iterator[tuple[Row, Any]]:
         self.problems = ProblemList()
         for part in self.source.parts:
-            rows = _rows_of(part, self.problems)
-            head = list(islice(rows, LOOKED_ROWS))
-            if head:
-                self.reader.begin(head)
-            for row in chain(head, rows):
-                try:
-                    yield row, self.reader.read(row)
-                except DataError as error:
-                    self.problems.add(error)
+            yield from read_rows(self.reader, _rows_of(part, self.problems), self.problems)
 
     def count(self, field_name: str, *, skips_bad_rows: bool, told: Progress) -> int:
         """How many there are: all are read once before the model is asked. Raises DataError with what is wrong."""
@@ -71,7 +64,7 @@ class AskedRows:
 
 def _rows_of(source: Source, problems: ProblemList) -> Iterator[Row]:
     """Of plain text each file is a row."""
-    is_table = source.sample and source.sample.rows
+    is_table = source.sample and source.sample.is_table
     if all(entry.holds_rows for entry in source.entries) if source.entries else is_table:
         yield from source.rows(problems, choices=ColumnChoices(""))
         return

@@ -17,7 +17,8 @@ from tui_trainer.exporting.predicted_file import AskedRows, PredictedFile
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
 from tui_trainer.models.writing import Sampling, ignores_left_padding
-from tui_trainer.tasks.contract import InputRow, Task
+from tui_trainer.tasks.contract import InputRow
+from tui_trainer.tasks.parts.task import Task
 from tui_trainer.units import format_seconds
 
 FIELD = "prediction"

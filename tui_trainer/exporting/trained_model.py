@@ -18,7 +18,7 @@ from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.contract import Task
+from tui_trainer.tasks.parts.task import Task
 from tui_trainer.units import GIB
 
 if TYPE_CHECKING:
@@ -104,10 +104,6 @@ class TrainedModel:
             # An adapter comes with the settings of its base model.
             self.task.set_generation(self.config, model, load_tokenizer(self))
         return model
-
-    def save_beside_weights(self, folder: Path) -> None:
-        """The tokenizer and its chat template."""
-        load_tokenizer(self).save_pretrained(folder)
 
 
 def _with_model_here(config: Config, folder: Path, head: Head) -> Config:

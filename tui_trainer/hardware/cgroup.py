@@ -5,8 +5,10 @@ the own group up to the root; the tightest limit counts. None is "no limit".
 Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 # Version 1 writes "no limit" as the largest number of whole pages.
 _NO_LIMIT_BYTES = 1 << 60
@@ -22,6 +24,10 @@ class Limits:
     cores: float | None = None
     cpu_used_seconds: float | None = None
 
+    @property
+    def memory_left_bytes(self) -> int | None:
+        return None if self.memory_bytes is None else max(self.memory_bytes - (self.memory_used_bytes or 0), 0)
+
 
 def read_limits(root: Path = Path("/")) -> Limits:
     """The limits now. `root` is where /proc and /sys are."""
@@ -29,13 +35,20 @@ def read_limits(root: Path = Path("/")) -> Limits:
     # Beside version 1, version 2 has a folder of its own.
     whole = _upwards(mount, groups.get("", "/")) + _upwards(mount / "unified", groups.get("", "/"))
     by_memory, by_cpu = (_v1_folders(mount, groups, name) for name in ("memory", "cpu"))
-    memory = _memory(by_memory, _V1_MEMORY) if by_memory else _memory(whole, _V2_MEMORY)
-    cpu = _cpu_v1(by_cpu) if by_cpu else _cpu_v2(whole)
-    return Limits(memory_bytes=memory[0], memory_used_bytes=memory[1], cores=cpu[0], cpu_used_seconds=cpu[1])
+    memory = _memory(by_memory, *_V1_MEMORY) if by_memory else _memory(whole, *_V2_MEMORY)
+    if by_cpu:
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        cores, group = _tightest(by_cpu, lambda at: _cores(*(_text(at / name) for name in files)))
+    else:
+        cores, group = _tightest(whole, lambda at: _cores(*_text(at / "cpu.max").split()[:2]))
+    used = _number(group / "cpuacct.usage") if by_cpu else _field(group / "cpu.stat", "usage_usec")
+    seconds = None if cores is None or used is None else used / (1e9 if by_cpu else 1e6)
+    return Limits(memory_bytes=memory[0], memory_used_bytes=memory[1], cores=cores, cpu_used_seconds=seconds)
 
 
 _V2_MEMORY = ("memory.max", "memory.current", "inactive_file")
 _V1_MEMORY = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+T = TypeVar("T", int, float)
 
 
 def _own_groups(root: Path) -> dict[str, str]:
@@ -63,35 +76,20 @@ def _upwards(mount: Path, group: str) -> list[Path]:
     return [mount.joinpath(*part.parts[1:]) for part in (path, *path.parents)]
 
 
-def _memory(folders: list[Path], names: tuple[str, str, str]) -> tuple[int | None, int | None]:
-    limits = [(limit, folder) for folder in folders if (limit := _number(folder / names[0])) is not None]
-    limits = [pair for pair in limits if pair[0] < _NO_LIMIT_BYTES]
-    if not limits:
-        return None, None
-    limit, folder = min(limits, key=lambda pair: pair[0])
-    used = _number(folder / names[1])
-    return limit, None if used is None else max(used - int(_field(folder / "memory.stat", names[2]) or 0), 0)
+def _tightest(folders: list[Path], limit_in: Callable[[Path], T | None]) -> tuple[T | None, Path]:
+    """The lowest limit, and the folder that has it."""
+    found = [(limit, folder) for folder in folders if (limit := limit_in(folder)) is not None]
+    return min(found, key=lambda pair: pair[0]) if found else (None, Path())
 
 
-def _cpu_v2(folders: list[Path]) -> tuple[float | None, float | None]:
-    quotas = [(cores, folder) for folder in folders if (cores := _cores(*_text(folder / "cpu.max").split()[:2]))]
-    if not quotas:
-        return None, None
-    cores, folder = min(quotas, key=lambda pair: pair[0])
-    used = _field(folder / "cpu.stat", "usage_usec")
-    return cores, None if used is None else used / 1e6
+def _memory(folders: list[Path], limit: str, usage: str, reclaimable: str) -> tuple[int | None, int | None]:
+    def limit_in(folder: Path) -> int | None:
+        found = _number(folder / limit)
+        return None if found is None or found >= _NO_LIMIT_BYTES else found
 
-
-def _cpu_v1(folders: list[Path]) -> tuple[float | None, float | None]:
-    quotas = []
-    for folder in folders:
-        if cores := _cores(_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")):
-            quotas.append((cores, folder))
-    if not quotas:
-        return None, None
-    cores, folder = min(quotas, key=lambda pair: pair[0])
-    used = _number(folder / "cpuacct.usage")
-    return cores, None if used is None else used / 1e9
+    least, folder = _tightest(folders, limit_in)
+    used = None if least is None else _number(folder / usage)
+    return least, None if used is None else max(used - int(_field(folder / "memory.stat", reclaimable) or 0), 0)
 
 
 def _cores(quota: str = "", period: str = "") -> float | None:

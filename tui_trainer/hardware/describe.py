@@ -44,9 +44,9 @@ def gpu_rows(diagnosis: Diagnosis, hardware: Hardware) -> list[Row]:
     rows = [
         ("card", f"{full_name(gpu)}, {size}, compute capability {kind}"),
         ("chosen", diagnosis.gpu_reason),
-        ("computes", precision_words(diagnosis.abilities)),
-        ("attention", attention_words(diagnosis.abilities)),
-        ("peak", peak_words(diagnosis.card)),
+        ("computes", precision_words(gpu.abilities)),
+        ("attention", attention_words(gpu.abilities)),
+        ("peak", peak_words(gpu.card)),
     ]
     return [*rows, *driver_rows(hardware), *process_rows(gpu)]
 
@@ -184,10 +184,6 @@ def place_path(place: Place) -> str:
 
 def library_words(hardware: Hardware) -> tuple[list[Row], list[str]]:
     """Name and version of what is installed, and the names of what is not. pip only matters to remedies."""
-    installed = [
-        (name, one_line(version))
-        for name, version in hardware.libraries.items()
-        if version is not None and name != "pip"
-    ]
-    missing = [name for name, version in hardware.libraries.items() if version is None and name != "pip"]
-    return installed, missing
+    shown = {name: version for name, version in hardware.libraries.items() if name != "pip"}
+    installed = [(name, one_line(version)) for name, version in shown.items() if version is not None]
+    return installed, [name for name, version in shown.items() if version is None]

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tui_trainer.errors import InputError
-from tui_trainer.hardware.abilities import Abilities, abilities
-from tui_trainer.hardware.catalogue import Card, find_card
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.problems import HardwareProblem, machine_problems, torch_problem
 from tui_trainer.hardware.visible_gpus import VARIABLE
@@ -26,8 +24,6 @@ class Diagnosis:
     gpu_reason: str = ""
     gpu_is_chosen: bool = False
     """True when its number was asked for, False while the freest is taken."""
-    card: Card | None = None
-    abilities: Abilities | None = None
     problems: tuple[HardwareProblem, ...] = ()
 
     @property
@@ -61,15 +57,12 @@ def diagnose(hardware: Hardware, chosen_gpu: GpuChoice = None) -> Diagnosis:
     """
     gpu, gpu_reason = choose_gpu(hardware.gpus, chosen_gpu)
     device, device_reason = training_device(hardware, gpu, chosen_gpu)
-    card = find_card(gpu.name, gpu.memory_bytes) if gpu else None
     return Diagnosis(
         device=device,
         device_reason=device_reason,
         gpu=gpu,
         gpu_reason=gpu_reason,
         gpu_is_chosen=gpu is not None and chosen_gpu is not None,
-        card=card,
-        abilities=abilities(gpu.capability, card) if gpu else None,
         problems=machine_problems(hardware, gpu),
     )
 
@@ -86,12 +79,9 @@ def choose_gpu(gpus: tuple[Gpu, ...], chosen: GpuChoice) -> tuple[Gpu | None, st
     freest = min(usable, key=_occupation)
     if len(usable) == 1:
         return freest, "as the only one" if len(gpus) == 1 else "as the only one that can be used"
-    return (
-        freest,
-        "as the one with the most free memory"
-        if freest.memory_free_bytes is not None
-        else "as the first one: free memory is not reported",
-    )
+    if freest.memory_free_bytes is None:
+        return freest, "as the first one: free memory is not reported"
+    return freest, "as the one with the most free memory"
 
 
 def _asked_for(gpus: tuple[Gpu, ...], chosen: int) -> Gpu:

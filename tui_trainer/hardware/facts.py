@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tui_trainer.hardware.abilities import Abilities, abilities
+from tui_trainer.hardware.catalogue import Card, find_card
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuProcess:
@@ -47,6 +50,21 @@ class Gpu:
     def cuda_uuid(self) -> str:
         """The name of what CUDA computes on, which never changes: the MIG instance, else the card. Empty: unknown."""
         return self.mig_uuid or self.uuid or ""
+
+    @property
+    def memory_used_bytes(self) -> int | None:
+        total, free = self.memory_bytes, self.memory_free_bytes
+        return None if total is None or free is None else total - free
+
+    @property
+    def card(self) -> Card | None:
+        """Its row of the catalogue."""
+        return find_card(self.name, self.memory_bytes)
+
+    @property
+    def abilities(self) -> Abilities | None:
+        """None where its capability is not reported."""
+        return abilities(self.capability, self.card)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

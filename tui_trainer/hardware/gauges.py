@@ -22,20 +22,6 @@ UNREADABLE = (psutil.Error, OSError, RuntimeError, LookupError, ValueError, Type
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GpuGauge:
-    """One card. Shares are 0 to 1."""
-
-    index: int
-    name: str | None = None
-    utilisation_share: float | None = None
-    memory_used_bytes: int | None = None
-    memory_bytes: int | None = None
-    temperature_celsius: float | None = None
-    power_watts: float | None = None
-    power_limit_watts: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Gauges:
     """One look at the machine. `cpu_share` is over the cores this process may use, since the look before."""
 
@@ -44,7 +30,7 @@ class Gauges:
     memory_bytes: int | None = None
     disk_used_bytes: int | None = None
     disk_bytes: int | None = None
-    gpus: tuple[GpuGauge, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +77,7 @@ def read_gauges(folder: Path, share: float | None, limits: Limits) -> Gauges:
         # As df: the reserve that only root may use belongs to neither.
         disk_used, disk_total = disk.used, disk.used + disk.free
     return Gauges(
-        cpu_share=share,
-        memory_used_bytes=used,
-        memory_bytes=total,
-        disk_used_bytes=disk_used,
-        disk_bytes=disk_total,
-    )
-
-
-def _gpu_gauge(gpu: Gpu) -> GpuGauge:
-    total, free = gpu.memory_bytes, gpu.memory_free_bytes
-    return GpuGauge(
-        index=gpu.index,
-        name=gpu.name,
-        utilisation_share=gpu.utilisation_share,
-        memory_used_bytes=None if total is None or free is None else total - free,
-        memory_bytes=total,
-        temperature_celsius=gpu.temperature_celsius,
-        power_watts=gpu.power_watts,
-        power_limit_watts=gpu.power_limit_watts,
+        cpu_share=share, memory_used_bytes=used, memory_bytes=total, disk_used_bytes=disk_used, disk_bytes=disk_total
     )
 
 
@@ -132,7 +100,7 @@ class GaugeSampler:
         self._nvml = nvml
         self._before: CpuTimes | None = None
         self._newest: tuple[Gauges, float] | None = None
-        self._cards: tuple[tuple[GpuGauge, ...], float] = ((), 0.0)
+        self._cards: tuple[tuple[Gpu, ...], float] = ((), 0.0)
         """As `_newest`: what was seen, and until when that is the present."""
         self._stop, self._wake = Event(), Condition()
         self._threads: dict[str, Thread] = {}
@@ -181,16 +149,16 @@ class GaugeSampler:
 
     def look_at_cards(self) -> None:
         """Look once at the cards, for as long as the driver takes. A driver that was loaded since is found."""
-        nvml, gauges = self._nvml or nvml_room.session(), tuple[GpuGauge, ...]()
+        nvml, gauges = self._nvml or nvml_room.session(), tuple[Gpu, ...]()
         with suppress(*UNREADABLE):
-            gauges = tuple(map(_gpu_gauge, nvml.live())) if nvml else ()
+            gauges = nvml.live() if nvml else ()
         self._cards = (gauges, self._good_until)
 
-    def _gpus(self) -> tuple[GpuGauge, ...]:
+    def _gpus(self) -> tuple[Gpu, ...]:
         gauges, good_until = self._cards
         if self._now() <= good_until:
             return gauges
-        return tuple(GpuGauge(index=one.index, name=one.name, memory_bytes=one.memory_bytes) for one in gauges)
+        return tuple(Gpu(index=one.index, name=one.name, memory_bytes=one.memory_bytes) for one in gauges)
 
     @property
     def _good_until(self) -> float:

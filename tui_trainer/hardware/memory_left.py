@@ -27,10 +27,8 @@ def memory_left(root: Path = Path("/")) -> MemoryLeft:
     memory, limits, swap = psutil.virtual_memory(), read_limits(root), _swap(root)
     own = psutil.Process().memory_info().rss
     left, total, where = memory.available + swap.get("SwapFree", 0), memory.total, "the machine"
-    if limits.memory_bytes is not None:
-        of_group = max(limits.memory_bytes - (limits.memory_used_bytes or 0), 0)
-        if of_group < left:
-            left, total, where = of_group, limits.memory_bytes, "the container"
+    if limits.memory_bytes is not None and (of_group := limits.memory_left_bytes or 0) < left:
+        left, total, where = of_group, limits.memory_bytes, "the container"
     used = swap.get("SwapTotal", 0) - swap.get("SwapFree", 0)
     return MemoryLeft(left_bytes=left, total_bytes=total, where=where, swap_used_bytes=used, process_bytes=own)
 

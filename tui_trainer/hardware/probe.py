@@ -69,9 +69,8 @@ def memory_available_now() -> int:
 
 def _available_bytes(of_machine: int, limits: Limits) -> int:
     """What can be had without swapping: the machine's, and no more than the container has left."""
-    if limits.memory_bytes is None:
-        return of_machine
-    return min(of_machine, max(limits.memory_bytes - (limits.memory_used_bytes or 0), 0))
+    left = limits.memory_left_bytes
+    return of_machine if left is None else min(of_machine, left)
 
 
 def disk_free_bytes(folder: Path) -> int | None:

@@ -24,7 +24,7 @@ _DISK_NEARLY_NONE_BYTES = GIB
 _MEMORY_SMALL_BYTES = 4 * GIB
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class HardwareProblem:
     """`bad`: training would fail, or not use what is there; `warn`: it may; `info`: good to know.
 
@@ -54,18 +54,16 @@ def _driver_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     driver, cards = hardware.driver, hardware.nvidia_pci_devices or 0
     if driver is None:
         if cards:
-            sentence = f"{_count(cards, 'NVIDIA card')} on the PCI bus, but no NVIDIA driver to be seen"
-            remedy = f"{_IN_A_CONTAINER}; on Ubuntu: sudo ubuntu-drivers install"
-            yield HardwareProblem(severity="bad", sentence=sentence, remedy=remedy)
+            sentence = f"{cards} NVIDIA card{'' if cards == 1 else 's'} on the PCI bus, but no NVIDIA driver to be seen"
+            yield HardwareProblem("bad", sentence, f"{_IN_A_CONTAINER}; on Ubuntu: sudo ubuntu-drivers install")
     elif driver.problem:
         # A library without a card is a container image or a leftover.
         severity: Severity = "warn" if cards == 0 and driver.error_code in _NO_HARDWARE else "bad"
         remedy = _DRIVER_REMEDIES.get(driver.error_code or 0, "nvidia-smi")
-        yield HardwareProblem(severity=severity, sentence=one_line(driver.problem), remedy=remedy)
+        yield HardwareProblem(severity, one_line(driver.problem), remedy)
     elif not hardware.gpus:
         sentence = "the NVIDIA driver answers, but shows this process no GPU"
-        remedy = _IN_A_CONTAINER if cards else ""
-        yield HardwareProblem(severity="bad" if cards else "warn", sentence=sentence, remedy=remedy)
+        yield HardwareProblem("bad", sentence, _IN_A_CONTAINER) if cards else HardwareProblem("warn", sentence)
 
 
 _IN_A_CONTAINER = "in a container: start it with `docker run --gpus all`"
@@ -83,31 +81,30 @@ def _card_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     for gpu in hardware.gpus:
         if gpu.problem:
             remedy = f"sudo nvidia-smi --gpu-reset -i {gpu.index}" if "reset" in gpu.problem else "sudo reboot"
-            yield HardwareProblem(severity="bad", sentence=f"GPU {gpu.index} {one_line(gpu.problem)}", remedy=remedy)
+            yield HardwareProblem("bad", f"GPU {gpu.index} {one_line(gpu.problem)}", remedy)
         elif gpu.mig_enabled:
             yield _divided(gpu)
     hidden = [str(gpu.index) for gpu in hardware.gpus if not gpu.visible]
     if hidden:
-        sentence = f"{VARIABLE} hides GPU {', '.join(hidden)}"
         severity: Severity = "info" if len(hidden) < len(hardware.gpus) else "warn"
-        yield HardwareProblem(severity=severity, sentence=sentence, remedy=f"unset {VARIABLE}")
+        yield HardwareProblem(severity, f"{VARIABLE} hides GPU {', '.join(hidden)}", f"unset {VARIABLE}")
 
 
 def _divided(gpu: Gpu) -> HardwareProblem:
     if gpu.mig_uuid:
         sentence = f"GPU {gpu.index} is divided (MIG): its memory here is that of the instance {one_line(gpu.mig_uuid)}"
-        return HardwareProblem(severity="info", sentence=sentence, remedy="nvidia-smi -L")
+        return HardwareProblem("info", sentence, "nvidia-smi -L")
     sentence = f"GPU {gpu.index} is divided (MIG), and no instance of it can be seen"
-    return HardwareProblem(severity="warn", sentence=sentence, remedy=f"nvidia-smi mig -i {gpu.index} -lgi")
+    return HardwareProblem("warn", sentence, f"nvidia-smi mig -i {gpu.index} -lgi")
 
 
 def torch_problem(hardware: Hardware, gpu: Gpu) -> HardwareProblem | None:
     """A torch that would train on the CPU although there is this card; None when it can use it."""
     if gpu.capability and (reason := cuda_that_serves(gpu.capability)):
         sentence = f"GPU {gpu.index} (compute capability {dotted(gpu.capability)}) is too old: {reason}"
-        return HardwareProblem(severity="bad", sentence=sentence)
+        return HardwareProblem("bad", sentence)
     if reason := _why_torch_cannot(hardware, gpu):
-        return HardwareProblem(severity="bad", sentence=reason, remedy=_torch_remedy(hardware, gpu))
+        return HardwareProblem("bad", reason, _torch_remedy(hardware, gpu))
     return None
 
 
@@ -143,7 +140,7 @@ def _occupation_problems(gpu: Gpu) -> Iterator[HardwareProblem]:
     biggest = max(gpu.processes or (), key=lambda process: process.memory_bytes or 0, default=None)
     because = f": {process_words(biggest)}" if biggest else ""
     sentence = f"GPU {gpu.index} has only {format_bytes(free)} of {format_bytes(total)} free{because}"
-    yield HardwareProblem(severity="warn", sentence=sentence, remedy=f"nvidia-smi -i {gpu.index}")
+    yield HardwareProblem("warn", sentence, f"nvidia-smi -i {gpu.index}")
 
 
 def process_words(process: GpuProcess) -> str:
@@ -158,13 +155,13 @@ def _place_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     for place in hardware.places:
         where = f"the folder for {place.label} ({one_line(place.path)})"
         if place.writable is False:
-            yield HardwareProblem(severity="bad", sentence=f"{where} cannot be written to", remedy=_move_remedy(place))
+            yield HardwareProblem("bad", f"{where} cannot be written to", _move_remedy(place))
         elif place.free_bytes is None:
-            yield HardwareProblem(severity="warn", sentence=f"{where} does not answer how much room it has")
+            yield HardwareProblem("warn", f"{where} does not answer how much room it has")
         elif place.free_bytes < _DISK_LITTLE_BYTES:
             severity: Severity = "bad" if place.free_bytes < _DISK_NEARLY_NONE_BYTES else "warn"
-            sentence = f"{where} has only {format_bytes(place.free_bytes)} free"
-            yield HardwareProblem(severity=severity, sentence=sentence, remedy=_move_remedy(place))
+            has = f"{where} has only {format_bytes(place.free_bytes)} free"
+            yield HardwareProblem(severity, has, _move_remedy(place))
 
 
 def _move_remedy(place: Place) -> str:
@@ -180,22 +177,17 @@ def _memory_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     total, machine = hardware.memory_bytes, hardware.machine_memory_bytes
     if total is not None and total < _MEMORY_SMALL_BYTES:
         sentence = f"{format_bytes(total)} of memory is little: loading torch alone takes about half a GiB"
-        remedy = "tui-trainer --set training.per_device_train_batch_size=4"
-        yield HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
+        yield HardwareProblem("warn", sentence, "tui-trainer --set training.per_device_train_batch_size=4")
     if total is not None and machine is not None and total < machine:
         sentence = f"a container or job limit leaves {format_bytes(total)} of the machine's {format_bytes(machine)}"
-        yield HardwareProblem(severity="info", sentence=sentence)
+        yield HardwareProblem("info", sentence)
 
 
 def _processor_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     usable, physical = hardware.usable_cores, hardware.physical_cores
     if physical is not None and usable < physical:
         sentence = f"a quota or an affinity leaves {usable} of the machine's {physical} cores"
-        yield HardwareProblem(severity="info", sentence=sentence, remedy="nproc; cat /sys/fs/cgroup/cpu.max")
+        yield HardwareProblem("info", sentence, "nproc; cat /sys/fs/cgroup/cpu.max")
     if "sse4_2" in hardware.cpu_flags and "avx2" not in hardware.cpu_flags:
         sentence = "the processor has no AVX2, which torch's fast CPU kernels need: training is several times slower"
-        yield HardwareProblem(severity="warn", sentence=sentence)
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" + ("" if number == 1 else "s")
+        yield HardwareProblem("warn", sentence)

@@ -92,13 +92,18 @@ class Importer:
 
 
 class Conversion:
-    """What is still to be read, and what has come of the rest."""
+    """A whole file, read by one importer: its groups take what is still waiting to be read, then each key its rule."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, importer: Importer, given: Mapping[str, Any]) -> None:
         self.given = given
         self.rewrites: list[Rewrite] = []
         self.left_out: list[LeftOut] = []
         self._waiting = dict(given)
+        self._read_all(importer)
+        # In the order of the file; what no key says comes last.
+        order = {name: place for place, name in enumerate(given)}
+        self.rewrites.sort(key=lambda one: min((order[name] for name in one.sources), default=len(order)))
+        self.left_out.sort(key=lambda one: (list(Why).index(one.why), order[one.key]))
 
     @property
     def values(self) -> dict[str, Any]:
@@ -149,8 +154,7 @@ class Conversion:
         else:
             self.leave(why or Why.DOES_NOT_FIT, f"{error}; {_TILL_THEN}", *names)
 
-    def apply(self, importer: Importer) -> None:
-        """The groups, then what still waits, key by key."""
+    def _read_all(self, importer: Importer) -> None:
         for group in importer.groups:
             group.read(self)
         for name, value in list(self._waiting.items()):
@@ -162,12 +166,6 @@ class Conversion:
                 near = get_close_matches(name, importer.names - {name}, n=1, cutoff=0.8)
                 hint = f"did you mean {near[0]}?" if near else f"{importer.name} has no key of that name here"
                 self.leave(Why.UNKNOWN, hint, name)
-
-    def sort(self) -> None:
-        """In the order of the file; what no key says comes last."""
-        order = {name: place for place, name in enumerate(self.given)}
-        self.rewrites.sort(key=lambda one: min((order[name] for name in one.sources), default=len(order)))
-        self.left_out.sort(key=lambda one: (list(Why).index(one.why), order[one.key]))
 
     def _read(self, *names: str) -> None:
         for name in names:
@@ -203,11 +201,3 @@ class Conversion:
                 self.leave_unfit(rule.key, error, name)
             else:
                 self.write(rule.key, value, name, reason=rule.reason, ours=False)
-
-
-def convert(importer: Importer, given: Mapping[str, Any]) -> Conversion:
-    """The whole file, read by this importer."""
-    done = Conversion(given)
-    done.apply(importer)
-    done.sort()
-    return done

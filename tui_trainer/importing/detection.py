@@ -8,7 +8,7 @@ from typing import Any
 
 from tui_trainer.errors import ConfigError, name_hint
 from tui_trainer.importing import importers
-from tui_trainer.importing.conversion import Importer, convert
+from tui_trainer.importing.conversion import Conversion, Importer
 from tui_trainer.safe_text import one_line
 
 _SHOWN_KEYS = 3
@@ -49,9 +49,9 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
         own = ", ".join(first.spoken_for(given[first.name])[:_SHOWN_KEYS])
         reason = f"it knows {best[0]} of {len(given[first.name])} keys"
         return first, reason + (f", {own} among them" if own else "")
-    values = convert(first, given[first.name]).values
+    values = Conversion(first, given[first.name]).values
     names = ", ".join(other.name for other in others)
-    if all(convert(other, given[other.name]).values == values for other in others):
+    if all(Conversion(other, given[other.name]).values == values for other in others):
         return first, f"{names} would read it alike"
     raise ConfigError(f"could be {first.name}, {names}, which read it differently", where=where, hint=all_kinds)
 

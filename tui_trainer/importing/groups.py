@@ -52,7 +52,7 @@ def batch(
     return Group((*micro, *accumulation), read)
 
 
-def _switches(done: Conversion, *names: str) -> tuple[list[str], list[str], list[Any]]:
+def switches(done: Conversion, *names: str) -> tuple[list[str], list[str], list[Any]]:
     """Of two switches of which at most one may be on: those that are there, those that are on, and what is no switch.
 
     Where both are on they are left out, and none is there.
@@ -67,7 +67,7 @@ def _switches(done: Conversion, *names: str) -> tuple[list[str], list[str], list
 
 def _precision(done: Conversion) -> None:
     key = "training.mixed_precision"
-    names, on, others = _switches(done, "bf16", "fp16")
+    names, on, others = switches(done, "bf16", "fp16")
     if on:
         done.write(key, on[0], *names)
     elif others and all(same(word, "auto") for word in others):
@@ -112,7 +112,7 @@ def _early_stopping(done: Conversion) -> None:
 
 
 def _loss_on_parts(done: Conversion) -> None:
-    names, on, _ = _switches(done, "assistant_only_loss", "completion_only_loss")
+    names, on, _ = switches(done, "assistant_only_loss", "completion_only_loss")
     if on:
         done.write("task.loss_on", on[0].removesuffix("_only_loss"), *names)
         done.write("task.type", "chat", reason=f"{on[0]} is about turns")

@@ -15,7 +15,7 @@ from tui_trainer.config.save import table_lines
 from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import parse_toml
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.importing.conversion import Importer, LeftOut, Rewrite, convert
+from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
 from tui_trainer.importing.detection import detect, find_importer, spread
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import Why
@@ -121,7 +121,7 @@ def import_file(path: Path, kind: str = "") -> Imported:
     """A YAML or JSON file in our words. Raises ConfigError where it cannot be read or its kind is not clear."""
     raw = read_foreign(path)
     importer, reason = (find_importer(kind), "as asked for") if kind else detect(raw, str(path))
-    done = convert(importer, spread(importer, raw))
+    done = Conversion(importer, spread(importer, raw))
     found = Imported(
         path=path, importer=importer, reason=reason, rewrites=tuple(done.rewrites), left_out=tuple(done.left_out)
     )

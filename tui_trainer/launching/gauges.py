@@ -42,10 +42,12 @@ class GaugeWriter:
         """`others`: pids of processes that train together with this one; what they use is the run's as well."""
         self._journal, self._period_seconds, self._nvml = journal, period_seconds, nvml
         self._now, self._cpu_seconds = now, cpu_seconds
-        self._others = [process for pid in others if (process := _process(pid))]
+        self._others: list[psutil.Process] = []
+        for pid in others:
+            with suppress(psutil.Error):
+                self._others.append(psutil.Process(pid))
         self._gpu_uuids: tuple[str, ...] = ()
-        self._before: CpuTimes | None = None
-        self._machine_before: CpuTimes | None = None
+        self._before: dict[str, CpuTimes] = {}
         self._core_waits, self._disk_reads = CoreWaits(), DiskReads(now)
         self._end = Event()
 
@@ -75,34 +77,29 @@ class GaugeWriter:
             self.write()
 
     def _read(self) -> GaugesRead:
-        cores = _usable_cores()
+        limits = read_limits()
+        # By affinity, or the container's quota where that is less.
+        cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = min(cores, limits.cores or cores)
+        cpu_seconds = self._cpu_seconds() + sum(sum(one.cpu_times()[:2]) for one in self._others)
+        nvml = (self._nvml or nvml_room.session()) if self._gpu_uuids else None
+        gpus = [nvml.in_use(uuid, os.getpid()) for uuid in self._gpu_uuids] if nvml else []
         return GaugesRead(
             process_memory_bytes=sum(one.memory_info().rss for one in (psutil.Process(), *self._others)),
-            process_cpu_share=self._cpu_share(cores),
+            process_cpu_share=self._cpu_share("process", CpuTimes(cpu_seconds, self._now() * cores)),
             usable_cores=round(cores, 2),
-            machine_cpu_share=self._machine_cpu_share(),
+            machine_cpu_share=self._cpu_share("machine", cpu_times(limits, self._now)),
             core_wait_share=self._core_waits.share(),
             disk_read_bytes=self._disk_reads.bytes(),
             io_stall_share=self._disk_reads.stall_share(),
             memory_available_bytes=memory_available_now(),
-            gpus=self._gpus(),
+            gpus=[_reading(*one) for one in gpus if one is not None],
         )
 
-    def _cpu_share(self, cores: float) -> float | None:
-        others = sum(sum(one.cpu_times()[:2]) for one in self._others)
-        before, self._before = self._before, CpuTimes(self._cpu_seconds() + others, self._now() * cores)
-        share = cpu_share(before, self._before)
+    def _cpu_share(self, what: str, now: CpuTimes) -> float | None:
+        """Since the reading before."""
+        share, self._before[what] = cpu_share(self._before.get(what), now), now
         return None if share is None else round(share, 4)
-
-    def _machine_cpu_share(self) -> float | None:
-        before, self._machine_before = self._machine_before, cpu_times(read_limits(), self._now)
-        share = cpu_share(before, self._machine_before)
-        return None if share is None else round(share, 4)
-
-    def _gpus(self) -> list[GpuReading]:
-        nvml = (self._nvml or nvml_room.session()) if self._gpu_uuids else None
-        found = [nvml.in_use(uuid, os.getpid()) for uuid in self._gpu_uuids] if nvml else []
-        return [_reading(*one) for one in found if one is not None]
 
 
 def _reading(gpu: Gpu, process_memory_bytes: int | None) -> GpuReading:
@@ -118,15 +115,3 @@ def _reading(gpu: Gpu, process_memory_bytes: int | None) -> GpuReading:
         clock_share=gpu.clock_share,
         slowed_by=gpu.slowed_by,
     )
-
-
-def _process(pid: int) -> psutil.Process | None:
-    with suppress(psutil.Error):
-        return psutil.Process(pid)
-    return None
-
-
-def _usable_cores() -> float:
-    """Logical cores by affinity, or the container's quota where that is less."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, read_limits().cores or cores)

@@ -26,7 +26,7 @@ from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, R
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.contract import Baselines, DataFacts
+from tui_trainer.tasks.contract import Baselines
 
 _PACKAGES = (
     "tui-trainer", "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "bitsandbytes", "torchao",
@@ -47,8 +47,13 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gp
 
     Whether it was is known by a hash of all data: `progress` tells how far that is.
     """
+    config = loaded.config
     try:
-        facts = _estimated_facts(loaded.config, progress)
+        task = find_task(config.task.type)
+        facts = task.data_facts(config, prepared_data_folder(), progress)
+        if not facts.rows:
+            # No text in the beginnings of the files: preparing finds it further on, or says what is wrong.
+            facts = task.facts(config, task.prepare(config, prepared_data_folder(), lambda *_: None))
     except InputError as error:
         problems = setting_problems(loaded, eval_rows=0)
         # What stops the counting because of a setting that is told already is told once.
@@ -61,13 +66,6 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gp
         return planning.make(loaded, with_memory_now(probe()), facts, chosen_gpu=gpu)
     except ConfigError as error:
         raise ConfigError(loaded.placed(problem) for problem in error.problems) from None
-
-
-def _estimated_facts(config: Config, progress: Progress | None) -> DataFacts:
-    task = find_task(config.task.type)
-    facts = task.data_facts(config, prepared_data_folder(), progress)
-    # No text in the beginnings of the files: preparing finds it further on, or says what is wrong.
-    return facts if facts.rows else task.facts(config, task.prepare(config, prepared_data_folder(), lambda *_: None))
 
 
 def exact_plan(
@@ -164,6 +162,9 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
     config = plan.config
     is_pretrained = config.model.init == "pretrained"
     values = {name: getattr(plan, name).value for name in _ANNOUNCED}
+    seconds = plan.step_seconds
+    is_measured = seconds.reason.startswith("measured here")
+    rows = min(plan.effective_batch_size.value, plan.train_rows.value)
     asked = config.targets
     targets = {
         "samples_per_second": asked.samples_per_second,
@@ -189,17 +190,9 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             empty_cache_steps=config.training.empty_cache_steps,
             most_learning_rate=peak_rate(config).most,
             memory_budget_bytes=plan.memory_budget_bytes,
-            best_samples_per_second=_best_rate(plan),
+            best_samples_per_second=rows / seconds.value if seconds.value and is_measured else None,
         )
     )
-
-
-def _best_rate(plan: Plan) -> float | None:
-    """Rows a second that steps of this shape reached here, where they were measured."""
-    seconds = plan.step_seconds
-    if seconds.value is None or not seconds.reason.startswith("measured here"):
-        return None
-    return min(plan.effective_batch_size.value, plan.train_rows.value) / seconds.value
 
 
 def versions() -> dict[str, str]:

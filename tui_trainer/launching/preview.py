@@ -9,27 +9,27 @@ import numpy as np
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.layout import RowLayout
+from tui_trainer.data.batching.pack import PaddingShares, padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.counts import Counts
 from tui_trainer.data.preparing.row_notes import BAD_ROWS, CLASS_ROWS, cut_rows
 from tui_trainer.data.preparing.token_rows import Rows
-from tui_trainer.data.previewing.numbers import Lengths, PaddingShares
-from tui_trainer.data.previewing.preview import Sample, names_in, samples
+from tui_trainer.data.previewing.preview import Lengths, Sample, names_in, samples
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
-from tui_trainer.models.config_only import config_only
+from tui_trainer.models.loading import config_only
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.assemble import Decisions
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.packing import longest_row
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.contract import DataFacts, Task
-from tui_trainer.tasks.parts.padding import padding_collate, width_step
+from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.tasks.parts.task import Task
 
 Choice = Literal["padded", "grouped", "packed"]
 Learns = Literal["tokens", "labels of rows", "answers"]
@@ -110,7 +110,7 @@ def _layout(
     )
     widest = longest_row(config, facts, made.packing.value)
     return RowLayout(
-        collate=padding_collate(task, config, model, pad_token_id(tokenizer), widest),
+        collate=task.collate_in_run(config, model, pad_token_id(tokenizer), widest),
         pad_id=pad_token_id(tokenizer),
         rows=made.cut.micro,
         packed_width=widest if made.packing.value else 0,
@@ -169,11 +169,11 @@ def _padding(
         unpacked = planning.decide(alone, with_memory_now(probe()), facts, chosen)
     # Where a model learns the next token, the last token of a row is no input.
     inputs = rows.lengths - 1 if task.packs else rows.lengths
-    return PaddingShares.of(
+    return padding_shares(
         np.maximum(inputs, 1),
         capacity=data.max_length,
         documents=min(made.cut.effective, len(rows)),
         micro_batch=unpacked.cut.micro,
         packs=task.packs,
-        width_step=width_step(task, made.shape.model_type),
+        width_step=task.width_step(made.shape.model_type),
     )

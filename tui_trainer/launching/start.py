@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from tui_trainer.config.fields import Setting
 from tui_trainer.config.fitted import fitted
 from tui_trainer.config.load import LoadedConfig, Request, all_settings, load, value_of
 from tui_trainer.config.save import to_toml
@@ -75,17 +74,13 @@ def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
         task = find_task(loaded.config.task.type)
     except ConfigError:  # told with everything else that is wrong
         return loaded
-    settings = (setting for setting in all_settings().values() if setting.table == "task" and setting.name != "type")
-    unread = [setting for setting in settings if setting.name not in task.reads and _is_written(loaded, setting)]
     notes = (
         f"{setting.key} ({loaded.where(setting.key)}) changes nothing: {task.name} does not read it"
-        for setting in unread
+        for setting in all_settings().values()
+        if setting.table == "task" and setting.name not in ("type", *task.reads)
+        if loaded.origin(setting.key).by_user and value_of(loaded.config, setting.key) != setting.default
     )
     return replace(loaded, notes=(*loaded.notes, *notes))
-
-
-def _is_written(loaded: LoadedConfig, setting: Setting) -> bool:
-    return loaded.origin(setting.key).by_user and value_of(loaded.config, setting.key) != setting.default
 
 
 def with_rows_that_fit(loaded: LoadedConfig) -> LoadedConfig:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from tui_trainer.hardware.catalogue import Card, find_card
+from tui_trainer.hardware.catalogue import Card
 from tui_trainer.hardware.cgroup import read_limits
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
@@ -104,7 +104,7 @@ def _read_here(gpu: Gpu | None) -> Trial:
 
 def problems_of(trial: Trial, hardware: Hardware, gpu: Gpu | None) -> list[HardwareProblem]:
     """What came out worse than it should, each with what can be typed."""
-    card = find_card(gpu.name, gpu.memory_bytes) if gpu else None
+    card = gpu.card if gpu else None
     index = gpu.index if gpu else 0
     return [
         *_of_child(trial),
@@ -241,7 +241,7 @@ def trial_problems(trial: Trial) -> list[HardwareProblem]:
 def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
     """What was tried, as labels and words; the maker's figures beside those of a card."""
     gpu = next((one for one in hardware.gpus if one.name == trial.get("name")), None)
-    card = find_card(gpu.name, gpu.memory_bytes) if gpu and trial.get("device") == "cuda" else None
+    card = gpu.card if gpu and trial.get("device") == "cuda" else None
     when, torch = str(trial.get("at", ""))[:16].replace("T", " "), one_line(str(trial.get("torch")), 40)
     rows = [("tried", f"{when} UTC, torch {torch}")]
     rates = _of_part(trial, "precisions")

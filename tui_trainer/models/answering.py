@@ -10,7 +10,7 @@ import sys
 import warnings
 from importlib import import_module
 
-from tui_trainer.safe_text import one_line
+from tui_trainer.models.child import failure_words
 
 _PATIENCE_SECONDS = 30.0
 
@@ -21,9 +21,7 @@ def _answer(line: str) -> dict[str, object]:
         asked = json.loads(line)
         return {"answer": import_module(asked["module"]).answer(asked["question"])}
     except Exception as error:
-        said = str(error).strip().splitlines()
-        words = said[0] if said else "no message"
-        return {"failed": one_line(words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}", 200)}
+        return {"failed": failure_words(error).removeprefix("ValueError: ")}
 
 
 def main() -> None:

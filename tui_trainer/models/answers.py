@@ -4,11 +4,8 @@ Answers about the recipes and the models of the catalogue are shipped in `shippe
 plan asks nobody; `python -m tests.ship_answers` writes it. All others are kept on the disk, by version of transformers.
 """
 
-from __future__ import annotations
-
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +16,7 @@ from typing import Any
 
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.models.child import ChildFailed, answering_child
+from tui_trainer.runs.folder import write_atomically
 
 _SHIPPED = Path(__file__).with_name("shipped_answers.json")
 _TIMEOUT_SECONDS = 180.0
@@ -60,7 +58,10 @@ class Answers:
             found = answering_child.ask(self.module, question, timeout_seconds)
         except ChildFailed as failure:
             return failure
-        _keep(place, json.dumps(found))
+        # What cannot be written costs seconds the next time, and nothing else.
+        with suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(place, json.dumps(found).encode())
         return found
 
 
@@ -70,12 +71,3 @@ def shipped_answers() -> dict[str, Any]:
     with suppress(OSError, ValueError):
         return dict(json.loads(_SHIPPED.read_text("utf-8")))
     return {}
-
-
-def _keep(place: Path, answer: str) -> None:
-    """What cannot be written costs seconds the next time, and nothing else."""
-    with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
-            file.write(answer)
-        Path(file.name).replace(place)

@@ -62,13 +62,12 @@ def architecture_of(config: Mapping[str, Any]) -> str:
 def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | None = "causal_lm") -> None:
     """Raises ConfigError for a model that cannot have this head, and says what it is; None: any head will do."""
     name, model_type = architecture_of(config), one_line(str(config.get("model_type")), 80)
-    if "text_config" in config or "vision_config" in config:
-        what = "a model of several kinds of input (images or sound beside text)"
-        hint = "take a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM"
-        raise bad_model(f"{name or model_type} is {what}, and does not continue a text", hint, where)
-    if head == "causal_lm" and (what := _no_decoder(config, name)):
-        hint = "take a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM"
-        hint += f"; {other}" if (other := instead(model_type)) else ""
+    is_mixed, hint = "text_config" in config or "vision_config" in config, ""
+    what = "a model of several kinds of input (images or sound beside text)" if is_mixed else ""
+    if not is_mixed and head == "causal_lm":
+        what, hint = _no_decoder(config, name), instead(model_type)
+    if what:
+        hint = "; ".join(filter(None, ("take a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM", hint)))
         raise bad_model(f"{name or model_type} is {what}, and does not continue a text", hint, where)
     if head not in (None, "causal_lm") and is_unfit(model_type, head):
         raise bad_model(lack_of(model_type, head), instead(model_type), where)

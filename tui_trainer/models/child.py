@@ -180,5 +180,10 @@ def answer_question(answer: Callable[[dict[str, Any]], Any]) -> None:
     except InputError as error:
         sys.exit(str(error))
     except Exception as error:  # whatever torch, a model or the libraries of a format raise
-        sys.exit(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
+        sys.exit(failure_words(error))
     print(json.dumps(found))
+
+
+def failure_words(error: Exception) -> str:
+    """Its kind and its first line."""
+    return one_line(f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}", 200)

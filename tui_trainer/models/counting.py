@@ -1,11 +1,9 @@
 """What a model consists of, counted by building it without numbers: its modules, and what a pass reads with each."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib import metadata
 from typing import Any
 
@@ -27,35 +25,25 @@ _ROWS, _ROW_TOKENS, _ANSWER_TOKENS = 2, 16, 11
 answers = Answers(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CountedModel:
-    """The modules of a model, and the sizes that its config has, or takes where config.json is silent.
-
-    `positions`: of a table of learned ones, how many a row can have; 0 where there is none. `stored_blocks`: what the
-    names of its weights count, the layers as a rule.
-    """
-
-    linears: tuple[Linear, ...]
-    parts: tuple[Part, ...]
-    tied: bool
-    key_value_heads: int
-    head_size: int
-    mlp_size: int
-    decoder_layers: int
-    stored_blocks: int
-    positions: int
-    attention_dropout: float
+def deciding_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a config.json, without what neither modules nor their results depend on: ids of tokens, but for that of the
+    padding, which may move positions."""
+    return {
+        name: value
+        for name, value in config.items()
+        if name == "pad_token_id" or not (name in _IGNORED or name.startswith("_") or name.endswith("_token_id"))
+    }
 
 
-def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: int) -> CountedModel:
-    """The model of a config.json with this head; a classifier with so many labels.
+def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: int) -> dict[str, Any]:
+    """The model of a config.json with this head; a classifier with so many labels: fields of a `ModelShape`, as its
+    config has them, or takes them where config.json is silent. `positions`: of a table of learned ones, how many a row
+    can have; 0 where there is none.
 
     The first answer about a model takes seconds. No code that comes with a model is run. Raises ConfigError when
     transformers cannot build it.
     """
-    kept = {name: value for name, value in config.items() if name not in _IGNORED and not name.startswith("_")}
-    # Other ids of tokens change nothing; that of the padding may move positions.
-    kept = {name: value for name, value in kept.items() if not name.endswith("_token_id") or name == "pad_token_id"}
+    kept = deciding_fields(config)
     if config.get("vocab_size") == vocabulary:
         kept["vocab_size"] = _WORDS
     try:
@@ -73,7 +61,7 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
         for entry in found["linears"]
     )
     parts = tuple(_part_with_sizes(Part(**entry), sizes) for entry in found["parts"])
-    return CountedModel(**{**found, "linears": linears, "parts": parts})
+    return {**found, "linears": linears, "parts": parts}
 
 
 def _part_with_sizes(entry: Part, sizes: Mapping[int, int]) -> Part:
@@ -85,7 +73,7 @@ def _part_with_sizes(entry: Part, sizes: Mapping[int, int]) -> Part:
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """In the process that has torch: the fields of a `CountedModel`."""
+    """In the process that has torch: what `count_model` gives."""
     head: Head = question["head"]
     with fake_tensors(head):
         made = model_config(question["config"], question["labels"])
@@ -94,7 +82,6 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         output, table = model.get_output_embeddings(), model.get_input_embeddings()
         tied = output is not None and table is not None and output.weight is table.weight
     hidden, heads = _size(made, "hidden_size", 0), _size(made, "num_attention_heads", 1)
-    decoder_layers = _size(made, "decoder_layers", 0) or _size(made, "num_decoder_layers", 0)
     return {
         "linears": [asdict(entry) for entry in linears],
         "parts": [asdict(entry) for entry in parts],
@@ -102,12 +89,17 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         "key_value_heads": _size(made, "num_key_value_heads", heads),
         "head_size": _size(made, "head_dim", 0) or _size(made, "d_kv", 0) or max(hidden // heads, 1),
         "mlp_size": _size(made, "intermediate_size", 4 * hidden),
-        # As many as the encoder has where it is not said.
-        "decoder_layers": (decoder_layers or _size(made, "num_hidden_layers", 1)) if head == "seq2seq_lm" else 0,
+        "decoder_layers": decoder_layers(made) if head == "seq2seq_lm" else 0,
         "stored_blocks": layer_count(name for name, _ in model.named_parameters()),
         "positions": _positions(model, made),
         "attention_dropout": float(_told(made, "attention_dropout") or 0),
     }
+
+
+def decoder_layers(made: Any) -> int:
+    """Behind an encoder; as many as that has where it is not said."""
+    told = _size(made, "decoder_layers", 0) or _size(made, "num_decoder_layers", 0)
+    return told or _size(made, "num_hidden_layers", 1)
 
 
 def _told(made: Any, name: str) -> Any:
@@ -189,7 +181,7 @@ def _modules(model: Any, head: Head, tokens: Mapping[str, list[int]]) -> tuple[I
                 has_bias=module.bias is not None,
                 is_head=is_head,
                 uses=max(len(read), 1),
-                reads=_reads(read[0]) if read else _reads_by_name(name, head, module is output),
+                reads=_reads(read, name, head, module is output),
             )
             linears[kind] += 1
         elif own := sum(weight.numel() for weight in weights):
@@ -203,11 +195,9 @@ def _modules(model: Any, head: Head, tokens: Mapping[str, list[int]]) -> tuple[I
     )
 
 
-def _reads(vectors: int) -> Reads:
-    """By the vectors that a product is given; of others (distances between tokens) as of the input."""
-    return "row" if vectors == _ROWS else "target" if vectors == _ROWS * _ANSWER_TOKENS else "source"
-
-
-def _reads_by_name(name: str, head: Head, is_output: bool) -> Reads:
-    """Keys and values of the attention between both halves read the input, and cannot be told by their names."""
+def _reads(given: Sequence[int], name: str, head: Head, is_output: bool) -> Reads:
+    """By the vectors that a product is given; of others (distances between tokens) as of the input. By its name where
+    none was seen, which cannot tell that keys and values of the attention between both halves read the input."""
+    if given:
+        return "row" if given[0] == _ROWS else "target" if given[0] == _ROWS * _ANSWER_TOKENS else "source"
     return "target" if head == "seq2seq_lm" and (is_output or ".decoder." in f".{name}") else "source"

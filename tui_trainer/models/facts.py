@@ -74,18 +74,19 @@ def find_model(
     `head` is what the task trains, with so many `labels` where it is a classifier's (0: as many as config.json says).
     Raises ConfigError for a name that none of them knows, and for a model that cannot have the head.
     """
+    asked = {"name": name, "revision": revision, "head": head, "labels": labels}
     folder = local_folder(name)
     if folder is not None:
-        return _facts_of(name, revision, folder, head, labels)
+        return _facts_of(folder, asked)
     entry = find_shape(name)
     # The hub knows gpt2 and openai-community/gpt2 as one; the cache keeps it under the name it was asked for.
     for alias in dict.fromkeys((name, entry.name if entry else name)):
         snapshot = cached_snapshot(alias, revision, environment)
         if snapshot is not None:
-            facts = _facts_of(name, revision, snapshot, head, labels)
+            facts = _facts_of(snapshot, asked)
             return replace(facts, weights="not here") if facts.weights == "none" else facts
     if entry:
-        return _catalogued(name, revision, entry, head, labels)
+        return _catalogued(entry, asked)
     near = nearest_folder(name)
     hint = f"did you mean the folder ./{near}? Else {remedies(name)}" if near else remedies(name)
     raise bad_model(f"the model {name} is not on this machine", hint=hint)
@@ -98,10 +99,15 @@ def require_folder(facts: ModelFacts) -> Path:
     return facts.folder
 
 
-def _facts_of(name: str, revision: str, folder: Path, head: Head, labels: int) -> ModelFacts:
+def _facts_of(folder: Path, asked: dict[str, Any]) -> ModelFacts:
     config = read_config(folder)
-    refuse_other_kinds(config, str(folder), head)
-    headers, damage = _headers(folder)
+    refuse_other_kinds(config, str(folder), asked["head"])
+    headers: dict[str, TensorFacts] = {}
+    damage: tuple[Problem, ...] = ()
+    try:
+        headers = with_names_of_today(read_headers(folder))
+    except ConfigError as error:
+        damage = error.problems
     files = () if damage else _files_with_weights(folder)
     tokenizer_files = tokenizer_files_in(folder)
     in_safetensors = (folder / SINGLE_FILE).is_file() or (folder / INDEX_FILE).is_file()
@@ -109,15 +115,12 @@ def _facts_of(name: str, revision: str, folder: Path, head: Head, labels: int) -
     kind: Weights = "safetensors" if in_safetensors else "bin" if in_bin else "none"
     generation = read_json(folder / "generation_config.json") or {}
     return ModelFacts(
-        name=name,
-        revision=revision,
+        **asked,
         folder=folder,
         config=config,
-        head=head,
-        labels=labels,
         weights=kind,
         weight_files=files,
-        weights_bytes=sum(_size(folder / file) for file in files) or None,
+        weights_bytes=sum((folder / file).stat().st_size for file in files if (folder / file).exists()) or None,
         headers=headers or None,
         damage=damage,
         dtype=_stored_dtype(headers) or _told_dtype(config),
@@ -129,28 +132,18 @@ def _facts_of(name: str, revision: str, folder: Path, head: Head, labels: int) -
     )
 
 
-def _catalogued(name: str, revision: str, entry: CatalogueEntry, head: Head, labels: int) -> ModelFacts:
-    refuse_other_kinds(entry.config, entry.name, head)
+def _catalogued(entry: CatalogueEntry, asked: dict[str, Any]) -> ModelFacts:
+    refuse_other_kinds(entry.config, entry.name, asked["head"])
     return ModelFacts(
-        name=name,
-        revision=revision,
+        **asked,
         folder=None,
         config=entry.config,
-        head=head,
-        labels=labels,
         weights="not here",
         weights_bytes=entry.weights_bytes,
         dtype=_told_dtype(entry.config),
         eos_token_ids=_ids(entry.config.get("eos_token_id")),
         catalogue=entry,
     )
-
-
-def _headers(folder: Path) -> tuple[dict[str, TensorFacts], tuple[Problem, ...]]:
-    try:
-        return with_names_of_today(read_headers(folder)), ()
-    except ConfigError as error:
-        return {}, error.problems
 
 
 def _files_with_weights(folder: Path) -> tuple[str, ...]:
@@ -160,13 +153,6 @@ def _files_with_weights(folder: Path) -> tuple[str, ...]:
         return (BIN_FILE,)
     index = (read_json(folder / BIN_INDEX_FILE) or {}).get("weight_map")
     return tuple(sorted(set(map(str, index.values())))) if isinstance(index, dict) else ()
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _stored_dtype(headers: Mapping[str, TensorFacts]) -> str | None:

@@ -1,12 +1,13 @@
 """Models whose tensors have a shape and no numbers, however large: what they consist of, and what they would compute.
 
-Loads torch and transformers: for processes that `child.ask_child` starts. No code that comes with a model is run.
+Loads torch and transformers: for the process of `child.AnsweringChild`. No code that comes with a model is run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -39,7 +40,8 @@ def fake_tensors(head: Head) -> Iterator[None]:
         (masking_utils, "find_packed_sequence_indices", _nothing),
     ]
     if head != "causal_lm":
-        changes += [(masking_utils, f"_ignore_{kind}_mask_sdpa", _never) for kind in ("causal", "bidirectional")]
+        never = partial(_nothing, answer=False)
+        changes += [(masking_utils, f"_ignore_{kind}_mask_sdpa", never) for kind in ("causal", "bidirectional")]
     with ExitStack() as stack:
         for owner, name, value in changes:
             if hasattr(owner, name):
@@ -80,12 +82,8 @@ def empty_model(config: Any, head: Head, **more: Any) -> Any:
     return auto_class(head).from_config(config, **more).train()
 
 
-def _nothing(*given: Any, **more: Any) -> None:
-    return None
-
-
-def _never(*given: Any, **more: Any) -> bool:
-    return False
+def _nothing(*given: Any, answer: Any = None, **more: Any) -> Any:
+    return answer
 
 
 def _convert(module: Any, change: Any, recurse: bool = True) -> Any:

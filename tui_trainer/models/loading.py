@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config, ModelSection
@@ -47,11 +48,10 @@ def tokenizer_of_file(
     """
     from transformers import PreTrainedTokenizerFast
 
-    more = ["token_type_ids"] if tells_pairs else []
     return PreTrainedTokenizerFast(
         tokenizer_file=str(path),
         **special,
-        model_input_names=["input_ids", *more, "attention_mask"],
+        model_input_names=["input_ids", *["token_type_ids"] * tells_pairs, "attention_mask"],
         model_max_length=max_length,
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,  # text that spells <eos> is text, as in the training data
@@ -84,10 +84,12 @@ def load_pretrained(
     try:
         with _quiet():
             shape = _config_of(folder, model, labels)
-            packing: dict[str, Any] = {}
+            more = _attention(model)
+            if device is not None and device.type != "cpu":
+                more["device_map"] = {"": device}
             if four_bits is not None:
                 refuse_poisoned_files(folder)
-                packing["quantization_config"] = bitsandbytes_config(four_bits, shape, model, dtype, kind)
+                more["quantization_config"] = bitsandbytes_config(four_bits, shape, model, dtype, kind)
             loaded, report = kind.from_pretrained(
                 folder,
                 config=shape,
@@ -97,14 +99,10 @@ def load_pretrained(
                 output_loading_info=True,
                 ignore_mismatched_sizes=head in CLASSIFYING,
                 weights_only=True,
-                **_attention(model),
-                **({"device_map": {"": device}} if device is not None and device.type != "cpu" else {}),
-                **packing,
+                **more,
             )
-    except ConfigError:
-        raise
     except Exception as error:  # whatever its parts raise
-        raise _cannot_load(error, folder, model) from None
+        raise error if isinstance(error, ConfigError) else _cannot_load(error, folder, model) from None
     made: PreTrainedModel = loaded
     settle_padding(made, head, pad_token_id)
     if words := _new_parts(made, report, folder, head):
@@ -164,9 +162,11 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
         for name in (*missing, *others)
         if head in CLASSIFYING and (not name.startswith(body) or ".pooler." in name)
     ]
-    for kind, names in (("missing_keys", missing), ("mismatched_keys", sorted(others))):
+    for names in (missing, sorted(others)):
         if wrong := [name for name in names if name not in may_be_new]:
-            raise _does_not_fit(folder, kind, wrong)
+            what = "has another shape in the files than in config.json" if wrong[0] in others else "is not in the files"
+            hint = "copy the model again, config.json and weights together"
+            raise bad_model(f"the weights do not fit the config: {_first_of(wrong, ', and')} {what}", hint, str(folder))
     if not may_be_new:
         return ""
     may_be_new.sort(key=lambda name: (name.startswith(body), name.endswith(".bias"), name))
@@ -192,7 +192,10 @@ def load_config(
     Llama's form, an encoder of BERT's for classifications, one with a decoder of T5's for seq2seq."""
     from transformers import AutoConfig
 
-    special = _special_tokens(tokenizer, vocabulary, head)
+    special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    special["vocab_size"] = vocabulary
+    # A decoder behind an encoder begins with padding, as T5 does.
+    special |= {"decoder_start_token_id": tokenizer.pad_token_id} if head == "seq2seq_lm" else {}
     length = config.data.max_length
     if folder is not None:
         found = _config_of(folder, config.model, labels)
@@ -207,15 +210,25 @@ def load_config(
     return made
 
 
-def _special_tokens(tokenizer: PreTrainedTokenizerBase, vocabulary: int, head: Head) -> dict[str, Any]:
-    """As a model's config names them. A decoder behind an encoder begins with padding, as T5 does."""
-    found: dict[str, Any] = {
-        "vocab_size": vocabulary,
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-    }
-    return found | ({"decoder_start_token_id": tokenizer.pad_token_id} if head == "seq2seq_lm" else {})
+def config_only(fields: Mapping[str, Any], tokenizer: Any, *, is_new: bool, problem_type: str = "") -> SimpleNamespace:
+    """As much of a model as a task asks for when it lays rows out: its config. `fields` as in config.json. `is_new`:
+    from random weights, whose special tokens are those of `tokenizer`.
+
+    A family that transformers does not know has the fields alone, without the family's defaults.
+    """
+    from transformers import AutoConfig, PretrainedConfig
+
+    values = dict(fields)
+    kind = str(values.pop("model_type", ""))
+    if is_new:
+        values |= {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        values["decoder_start_token_id"] = tokenizer.pad_token_id
+    values |= {"problem_type": problem_type} if problem_type else {}
+    try:
+        config: Any = AutoConfig.for_model(kind, **values)
+    except ValueError:
+        config = PretrainedConfig(**values)
+    return SimpleNamespace(config=config)
 
 
 def new_model(
@@ -251,13 +264,6 @@ def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigE
 def _first_of(names: Sequence[str], more: str = " and") -> str:
     rest = f"{more} {len(names) - 1} more" if len(names) > 1 else ""
     return f"{one_line(names[0], 120)}{rest}"
-
-
-def _does_not_fit(folder: Path, kind: str, names: Sequence[str]) -> ConfigError:
-    what = "is not in the files" if kind == "missing_keys" else "has another shape in the files than in config.json"
-    message = f"the weights do not fit the config: {_first_of(names, ', and')} {what}"
-    hint = "copy the model again, config.json and weights together"
-    return ConfigError(Problem(message=message, where=str(folder), key="model.model_name_or_path", hint=hint))
 
 
 def _sentence(what: str, error: Exception) -> str:

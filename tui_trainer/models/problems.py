@@ -25,7 +25,10 @@ def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> li
     if facts.folder is None:
         what = f"the model {facts.name} can be planned, but it is not on this machine"
         return [Problem(message=what, key=MODEL_KEY, hint=remedies(facts.name))]
-    found = list(_code_problems(facts, trust_remote_code))
+    found: list[Problem] = []
+    if facts.has_remote_code and not trust_remote_code:
+        hint = "read its .py files, then set model.trust_remote_code = true; the code can do all that you can"
+        found.append(_about(facts, "the model wants to run Python code that comes with it (auto_map)", hint))
     if init == "pretrained":
         found += facts.damage
         found += [] if facts.damage else _weight_problems(facts, facts.folder)
@@ -60,12 +63,6 @@ def length_warning(shape: ModelShape, max_length: int) -> str:
     return f"data.max_length = {max_length} is beyond the {limit} tokens that the model was made for"
 
 
-def _code_problems(facts: ModelFacts, trust_remote_code: bool) -> Iterator[Problem]:
-    if facts.has_remote_code and not trust_remote_code:
-        hint = "read its .py files, then set model.trust_remote_code = true; the code can do all that you can"
-        yield _about(facts, "the model wants to run Python code that comes with it (auto_map)", hint)
-
-
 def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     if facts.weights == "not here":
         yield _about(facts, "the weights of the model are not on this machine", remedies(facts.name))
@@ -77,19 +74,15 @@ def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     elif facts.weights == "bin":
         yield from _pickle_problems(facts, folder)
     elif "quantization_config" in facts.config:
-        yield from _quantised_problems(facts)
+        told = facts.config["quantization_config"]
+        method = one_line(str(told.get("quant_method", "")), 40) if isinstance(told, dict) else ""
+        what = f"the weights are stored quantised ({method or 'of unknown kind'}), which cannot be trained"
+        yield _about(facts, what, "take the version of the model in 16 bits")
     elif not facts.headers:
         yield _about(facts, "the files with weights hold no tensors", "copy or download the model again")
     else:
         for what in misfits(facts.shape, facts.headers):
             yield _about(facts, what, "take config.json and weights of the same model")
-
-
-def _quantised_problems(facts: ModelFacts) -> Iterator[Problem]:
-    told = facts.config["quantization_config"]
-    method = one_line(str(told.get("quant_method", "")), 40) if isinstance(told, dict) else ""
-    what = f"the weights are stored quantised ({method or 'of unknown kind'}), which cannot be trained"
-    yield _about(facts, what, "take the version of the model in 16 bits")
 
 
 def _pickle_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from typing import Any
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.config_fields import ConfigFields, bad_model
-from tui_trainer.models.counting import CountedModel, count_model
+from tui_trainer.models.counting import count_model
 from tui_trainer.models.files.headers import TensorFacts
 from tui_trainer.models.files.weights import has_experts, has_head, modules_of, stored_parameters
 from tui_trainer.models.heads import CLASSIFYING, Head, stored_labels
@@ -92,13 +92,13 @@ def shape_of(
         if not headers or head != "causal_lm" or has_experts(headers):
             raise
         counted = _stored_model(fields, headers)
-    tied = counted.tied
+    tied, positions, linears = counted.pop("tied"), counted.pop("positions"), counted["linears"]
     if head == "seq2seq_lm":
         # transformers ties the head of T5 whatever config.json says, unless the files hold another one.
         tied = not has_head(headers) if headers else fields.flag("tie_word_embeddings", tied)
     # A tied head adds only its bias.
-    shared = sum(linear.matrix_parameters for linear in counted.linears if linear.is_head) if tied else 0
-    parameters = sum(x.parameters for x in counted.linears) + sum(x.parameters for x in counted.parts) - shared
+    shared = sum(linear.matrix_parameters for linear in linears if linear.is_head) if tied else 0
+    parameters = sum(entry.parameters for entry in (*linears, *counted["parts"])) - shared
     if headers and "quantization_config" not in config and head == "causal_lm":
         parameters = stored_parameters(headers, tied=tied)
     return ModelShape(
@@ -106,41 +106,33 @@ def shape_of(
         hidden_size=sizes["hidden_size"],
         layers=sizes["num_hidden_layers"],
         attention_heads=heads,
-        key_value_heads=counted.key_value_heads,
-        head_size=counted.head_size,
-        mlp_size=counted.mlp_size,
         vocabulary=sizes["vocab_size"],
         tied_embeddings=tied,
         parameters=parameters,
-        linears=counted.linears,
-        attention_dropout=counted.attention_dropout,
-        max_position_embeddings=counted.positions or fields.optional("max_position_embeddings"),
-        parts=counted.parts,
-        learned_positions=counted.positions > 0,
+        max_position_embeddings=positions or fields.optional("max_position_embeddings"),
+        learned_positions=positions > 0,
         head=head,
         labels=classes,
-        decoder_layers=counted.decoder_layers,
-        stored_blocks=counted.stored_blocks,
-        logits=None if head in CLASSIFYING else logit_transform(fields.values),
+        logits=None if head in CLASSIFYING else logit_transform(config),
+        **counted,
     )
 
 
-def _stored_model(fields: ConfigFields, headers: Mapping[str, TensorFacts]) -> CountedModel:
+def _stored_model(fields: ConfigFields, headers: Mapping[str, TensorFacts]) -> dict[str, Any]:
     """One whose code comes with it, by its weights. Experts that are stored are not the modules that are built."""
     hidden, heads = fields.number("hidden_size"), fields.number("num_attention_heads", 1)
     linears, parts = modules_of(headers, hidden, fields.number("vocab_size"))
-    return CountedModel(
-        linears=linears,
-        parts=parts,
-        tied=fields.flag("tie_word_embeddings", not has_head(headers)),
-        key_value_heads=fields.number("num_key_value_heads", heads),
-        head_size=fields.number("head_dim", max(hidden // heads, 1)),
-        mlp_size=fields.number("intermediate_size", 4 * hidden),
-        decoder_layers=0,
-        stored_blocks=fields.number("num_hidden_layers"),
-        positions=0,
-        attention_dropout=fields.share("attention_dropout"),
-    )
+    return {
+        "linears": linears,
+        "parts": parts,
+        "tied": fields.flag("tie_word_embeddings", not has_head(headers)),
+        "key_value_heads": fields.number("num_key_value_heads", heads),
+        "head_size": fields.number("head_dim", max(hidden // heads, 1)),
+        "mlp_size": fields.number("intermediate_size", 4 * hidden),
+        "stored_blocks": fields.number("num_hidden_layers"),
+        "positions": 0,
+        "attention_dropout": fields.share("attention_dropout"),
+    }
 
 
 def scratch_shape(scratch: ScratchSection, vocabulary: int, head: Head = "causal_lm", **more: int) -> ModelShape:

@@ -74,9 +74,8 @@ def environment_problems(config: Config) -> list[Problem]:
     """That it has no environment here, or one of another version of this program."""
     if not is_asked(config) or version_here():
         return []
-    folder = environment_folder()
     message = f"{NAME} is not installed, or for another version of this program: it has an environment of its own"
-    return [Problem(message=message, key=KEY, where=str(folder), hint=f"{INSTALL} makes it")]
+    return [Problem(message=message, key=KEY, where=str(environment_folder()), hint=f"{INSTALL} makes it")]
 
 
 def python_of(config: Config) -> str:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.processor import training_threads
@@ -87,7 +86,10 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
 
 def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
     shape, trained = made.shape, made.setup.trained_parameters
-    scratch, counted = choices.is_from_scratch(loaded.config), _parameters_reason(loaded, shape)
+    scratch, name = choices.is_from_scratch(loaded.config), loaded.config.model.model_name_or_path
+    counted = f"of {name}" if name else "counted from the shape in [model.scratch]"
+    if name and not find_model(name, loaded.config.model.revision, head=shape.head, labels=shape.labels).folder:
+        counted += ", which is not on this machine: `tui-trainer download` fetches it"
     is_exact = facts.exact or not scratch
     share = f"{trained / shape.parameters:.2%} of the model" if trained < shape.parameters else "all of them"
     return {
@@ -105,14 +107,6 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         "kernels": fused_kernels(loaded, hardware, made.target, shape) if made.setup.widths == 1 else NOT_USED,
         "loader_workers": choices.loader_workers(loaded, made.target),
     }
-
-
-def _parameters_reason(loaded: LoadedConfig, shape: ModelShape) -> str:
-    name = loaded.config.model.model_name_or_path
-    if choices.is_from_scratch(loaded.config) and not name:
-        return "counted from the shape in [model.scratch]"
-    absent = find_model(name, loaded.config.model.revision, head=shape.head, labels=shape.labels).folder is None
-    return f"of {name}" + (", which is not on this machine: `tui-trainer download` fetches it" if absent else "")
 
 
 def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
@@ -195,7 +189,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     card_name = timed_as(gpu.name or "", setup) if gpu else ""
     machine = machine_key(hardware.cpu_name, made.threads.value, setup.precision, card_name)
     calibration = read_calibration(state_folder(), machine, key, flops)
-    card = find_card(gpu.name, gpu.memory_bytes) if gpu else None
+    card = gpu.card if gpu else None
     step = step_time(flops, shape.hidden_size, calibration, setup, card)
     total = None
     if step.value is not None:

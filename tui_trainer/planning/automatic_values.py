@@ -1,16 +1,14 @@
 """What `auto` becomes on this machine, each with its reason: device, precision, weights, loss, loader."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
-from tui_trainer.hardware.abilities import abilities, dotted
-from tui_trainer.hardware.catalogue import find_card
+from tui_trainer.hardware.abilities import dotted
 from tui_trainer.hardware.compilers import lack_of_compiler
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.environment import determinism_problems
@@ -44,13 +42,13 @@ class Target:
     gpu: Gpu | None
 
     @classmethod
-    def of(cls, hardware: Hardware, chosen_gpu: GpuChoice = None) -> Target:
+    def of(cls, hardware: Hardware, chosen_gpu: GpuChoice = None) -> Self:
         gpu, _ = choose_gpu(hardware.gpus, chosen_gpu)
         device, reason = training_device(hardware, gpu, chosen_gpu)
         return cls(device=device, reason=reason, gpu=gpu if device == "cuda" else None)
 
     @classmethod
-    def planned(cls, hardware: Hardware, device: Device, reason: str, gpu_uuid: str) -> Target:
+    def planned(cls, hardware: Hardware, device: Device, reason: str, gpu_uuid: str) -> Self:
         """What a plan was made for, as the hardware is now; chosen anew where that card is no longer there."""
         if device == "cpu":
             return cls(device=device, reason=reason, gpu=None)
@@ -60,8 +58,7 @@ class Target:
     @property
     def bf16(self) -> bool | None:
         """Whether the card computes bf16 natively; None where its capability is not reported."""
-        card = find_card(self.gpu.name, self.gpu.memory_bytes) if self.gpu else None
-        found = abilities(self.gpu.capability, card) if self.gpu else None
+        found = self.gpu.abilities if self.gpu else None
         return found.bf16 if found else None
 
 
@@ -99,58 +96,44 @@ def _gpu_precision(target: Target, shape: ModelShape) -> Planned[Precision]:
 
 def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
     """16 bits that are not there, and kernels that cannot do what is asked of them."""
-    requested, training = loaded.config.training.mixed_precision, loaded.config.training
-    problems = []
-    if requested == "fp16" and target.device == "cpu":
-        bf16 = bool(hardware.cpu_flags & BF16_FLAGS)
-        hint = "set it to bf16, which this CPU has" if bf16 else "set it to auto"
-        problems.append(loaded.problem(MIXED, "fp16 is for GPUs, and this run is on the CPU", hint))
-    if requested == "bf16" and target.bf16 is False:
-        problems.append(
-            loaded.problem(
-                MIXED,
-                f"{target.reason} has no bf16",
-                "set it to auto: fp16 with a scaled loss, or fp32 for models that overflow in it",
-            )
-        )
-    if requested == "bf16" and target.device == "cpu" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS:
-        message = "this CPU has no bf16 (neither avx512_bf16 nor amx_bf16): emulated, it is slower than fp32"
-        problems.append(loaded.problem(MIXED, message, "set it to auto"))
-    if loaded.config.model.dtype == "float16" and not loaded.config.tuning.has_adapter:
-        message = "weights that train cannot be float16: their updates would be lost"
-        problems.append(loaded.problem(DTYPE, message, "set it to auto; training.mixed_precision decides the products"))
-    problems += _optimizer_problems(loaded, hardware, target)
-    if training.deterministic and target.device == "cuda":
+    problems = [loaded.problem(*refusal) for refusal in _refusals(loaded.config, hardware, target)]
+    if loaded.config.training.deterministic and target.device == "cuda":
         problems += [loaded.placed(problem) for problem in determinism_problems()]
-    return problems + _attention_problems(loaded, hardware, target)
+    return problems
 
 
-def _attention_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
-    """Attention kernels that are not on this machine."""
-    key, requested = "model.attn_implementation", loaded.config.model.attn_implementation
-    kernel = FLASH_KERNELS.get(requested)
-    if (kernel or requested == "flex_attention") and target.device == "cpu":
-        return [loaded.problem(key, f"{requested} needs a GPU, and this run is on the CPU", "set it to auto")]
-    if kernel and (lack := kernel.lack(hardware.libraries)):
-        return [loaded.problem(key, f"{requested} {lack}", "set it to auto: torch has a flash kernel of its own")]
-    capability = target.gpu.capability if target.gpu else None
-    if kernel and capability and (words := kernel.too_old(capability)):
-        return [loaded.problem(key, f"{requested}: {words}", "set it to auto")]
-    return []
-
-
-def _optimizer_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
-    key, name = "training.optim", loaded.config.training.optim
+def _refusals(config: Config, hardware: Hardware, target: Target) -> Iterator[tuple[str, str, str]]:
+    """(key, what is not here, what to set instead)"""
+    requested, on_cpu, libraries = config.training.mixed_precision, target.device == "cpu", hardware.libraries
+    no_gpu, native = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
+    if requested == "fp16" and on_cpu:
+        yield MIXED, f"fp16 is for GPUs, {no_gpu}", f"set it to {'bf16, which this CPU has' if native else 'auto'}"
+    if requested == "bf16" and target.bf16 is False:
+        hint = "set it to auto: fp16 with a scaled loss, or fp32 for models that overflow in it"
+        yield MIXED, f"{target.reason} has no bf16", hint
+    if requested == "bf16" and on_cpu and hardware.cpu_flags and not native:
+        message = "this CPU has no bf16 (neither avx512_bf16 nor amx_bf16): emulated, it is slower than fp32"
+        yield MIXED, message, "set it to auto"
+    if config.model.dtype == "float16" and not config.tuning.has_adapter:
+        message = "weights that train cannot be float16: their updates would be lost"
+        yield DTYPE, message, "set it to auto; training.mixed_precision decides the products"
+    key, name = "training.optim", config.training.optim
     optimizer = OPTIMIZERS[name]
-    if optimizer.needs_gpu and target.device == "cpu":
-        hint = f"{ADAFACTOR} keeps almost no state, and runs here"
-        return [loaded.problem(key, f"{name} needs a GPU, and this run is on the CPU", hint)]
-    if optimizer.library and hardware.libraries.get(optimizer.library) is None:
+    if optimizer.needs_gpu and on_cpu:
+        yield key, f"{name} needs a GPU, {no_gpu}", f"{ADAFACTOR} keeps almost no state, and runs here"
+    elif optimizer.library and libraries.get(optimizer.library) is None:
         hint = f"install it: uv pip install {optimizer.library}; or take {ADAFACTOR}"
-        return [loaded.problem(key, f"{name} needs {optimizer.library}, which is not installed", hint)]
-    if optimizer.compiles and (lack := lack_of_compiler(hardware.libraries, target.device)):
-        return [loaded.problem(key, f"{name} compiles its step, and {lack}", f"install it, or take {ADAFACTOR}")]
-    return []
+        yield key, f"{name} needs {optimizer.library}, which is not installed", hint
+    elif optimizer.compiles and (lack := lack_of_compiler(libraries, target.device)):
+        yield key, f"{name} compiles its step, and {lack}", f"install it, or take {ADAFACTOR}"
+    key, name = "model.attn_implementation", config.model.attn_implementation
+    kernel, capability = FLASH_KERNELS.get(name), target.gpu.capability if target.gpu else None
+    if (kernel or name == "flex_attention") and on_cpu:
+        yield key, f"{name} needs a GPU, {no_gpu}", "set it to auto"
+    elif kernel and (lack := kernel.lack(libraries)):
+        yield key, f"{name} {lack}", "set it to auto: torch has a flash kernel of its own"
+    elif kernel and capability and (words := kernel.too_old(capability)):
+        yield key, f"{name}: {words}", "set it to auto"
 
 
 def weights_dtype(loaded: LoadedConfig, chosen: Precision) -> Planned[Dtype]:

@@ -1,10 +1,8 @@
 """What a plan was reckoned from, and how it would be with some settings changed, by the plan's own rules."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
@@ -42,7 +40,7 @@ class Basis:
     def config(self) -> Config:
         return self.loaded.config
 
-    def changed(self, patch: Mapping[str, Any]) -> Basis:
+    def changed(self, patch: Mapping[str, Any]) -> Self:
         """The same with some settings changed, of which nothing is checked. Raises ConfigError for wrong LoRA targets.
 
         A dry run of what is new takes a second.

@@ -50,13 +50,9 @@ def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[P
     if not (isinstance(micro, int) and isinstance(accumulation, int)):
         return []
     if processes is None:
-        requested = loaded.config.distributed.processes
-        if not loaded.config.distributed.shares_rows:
-            # All of them compute the same rows.
-            requested = 1
         # With auto there may be as many as make it right.
         others, rest = divmod(effective, micro * accumulation)
-        processes = (1 if rest else others) if requested == "auto" else requested * loaded.config.distributed.nodes
+        processes = _requested(loaded) or (1 if rest else others)
     if micro * accumulation * processes == effective:
         return []
     if not all(loaded.origin(key).by_user for key in (EFFECTIVE, MICRO, ACCUMULATION)):
@@ -76,10 +72,16 @@ def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
     micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
     both_written = all(loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
     if both_written and isinstance(micro, int) and isinstance(accumulation, int):
-        requested = loaded.config.distributed.processes
-        each = 1 if requested == "auto" or not loaded.config.distributed.shares_rows else requested
-        return micro * accumulation * (processes or each * loaded.config.distributed.nodes)
+        return micro * accumulation * (processes or _requested(loaded) or loaded.config.distributed.nodes)
     return training.effective_batch_size
+
+
+def _requested(loaded: LoadedConfig) -> int:
+    """Processes among which the rows of a step are shared; 0 with `auto`."""
+    distributed = loaded.config.distributed
+    if not distributed.shares_rows:
+        return distributed.nodes
+    return 0 if distributed.processes == "auto" else distributed.processes * distributed.nodes
 
 
 def even_parts(rows: int) -> list[int]:

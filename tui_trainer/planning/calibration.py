@@ -6,13 +6,11 @@ machine. Others only ever slow a run down: of the runs on a calm machine the fas
 where there is no such run.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, PositiveFloat
 
@@ -53,7 +51,7 @@ class _Shape:
     runs: Annotated[list[_Run], Field(min_length=1)]
 
     @classmethod
-    def of(cls, entry: dict[str, object]) -> _Shape | None:
+    def of(cls, entry: dict[str, object]) -> Self | None:
         """None where the entry is damaged. Until each run was kept there was one, of which nothing was said."""
         return entry_of(cls, {"runs": [entry], **entry})
 
@@ -77,8 +75,7 @@ class _Shape:
 def read_calibration(state_folder: Path, machine: str, shape_key: str, flops: float) -> Calibration:
     """What is known about steps of `flops` operations on a machine of that key."""
     table = read_table(state_folder / _FILE, machine)
-    entries = {key: entry for key, entry in table.items() if isinstance(entry, dict)}
-    shapes = {key: shape for key, entry in entries.items() if (shape := _Shape.of(entry))}
+    shapes = {key: shape for key, entry in table.items() if isinstance(entry, dict) and (shape := _Shape.of(entry))}
     similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
     nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
     this = shapes.get(shape_key)

@@ -1,19 +1,30 @@
 """What does not go together: settings with each other, and settings with the machine."""
 
+from dataclasses import replace
+from datetime import datetime
+
+from tui_trainer.config.editing import toml_text
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
+from tui_trainer.deadlines import due, length_seconds
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.hardware.facts import Hardware
 from tui_trainer.lr_schedules import LR_SCHEDULES
-from tui_trainer.planning.batching import batch_problems
-from tui_trainer.planning.deadline import deadline_problems
-from tui_trainer.planning.fit import MemoryBudget
-from tui_trainer.planning.provider import provider_problems
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.unsloth import KEY as PROVIDER_KEY
+from tui_trainer.models.unsloth import NAME as UNSLOTH
+from tui_trainer.models.unsloth import is_asked
+from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.batching import PROCESSES, batch_problems
+from tui_trainer.planning.fit import MemoryBudget, needed_bytes, with_dry_run
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.metrics import METRIC_KEY, metric_problems
 from tui_trainer.tracking.contract import tracker_problems
 from tui_trainer.units import format_bytes
 
+METHOD_KEY = "tuning.method"
 # Free space that stays free: file systems slow down and other programs fail on a full disk.
 DISK_MARGIN = 1.05
 
@@ -25,10 +36,9 @@ def shape_problems(loaded: LoadedConfig) -> list[Problem]:
     problems = []
     if width % heads or (width // heads) % 2:
         message = f"is {heads}, which does not cut hidden_size {width} into heads of an even width"
-        near = [n for n in range(1, width // 2 + 1) if width % n == 0 and (width // n) % 2 == 0]
-        hint = (
-            "these do: " + ", ".join(map(str, sorted(sorted(near, key=lambda n: abs(n - heads))[:4]))) if near else ""
-        )
+        even = [n for n in range(1, width // 2 + 1) if width % n == 0 and (width // n) % 2 == 0]
+        near = sorted(sorted(even, key=lambda n: abs(n - heads))[:4])
+        hint = "these do: " + ", ".join(map(str, near)) if near else ""
         problems.append(loaded.problem("model.scratch.num_attention_heads", message, hint))
     elif heads % shared:
         message = f"is {shared}, which does not divide num_attention_heads {heads}"
@@ -49,7 +59,10 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))
     problems += _task_problems(loaded)
     if not any(problem.key == WEIGHTS_KEY for problem in problems):
-        problems += _weight_problems(loaded)
+        try:
+            weights_of(config.data.path, config.data.weights)
+        except ConfigError as error:
+            problems += [loaded.placed(problem) for problem in error.problems]
     problems += [loaded.placed(problem) for problem in tracker_problems(names_in(config.logging.report_to))]
     if config.targets.score and config.evaluation.metric_for_best_model == "loss":
         message = f"is {config.targets.score:g}, but {METRIC_KEY} names no score"
@@ -61,15 +74,6 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         message = f"is {rate:g}, but the {training.lr_scheduler_type} schedule goes down to {end_rate:g}"
         problems.append(loaded.problem("training.learning_rate", message, "choose a higher rate or another schedule"))
     return problems
-
-
-def _weight_problems(loaded: LoadedConfig) -> list[Problem]:
-    """Weights that do not go with the sources."""
-    try:
-        weights_of(loaded.config.data.path, loaded.config.data.weights)
-    except ConfigError as error:
-        return [loaded.placed(problem) for problem in error.problems]
-    return []
 
 
 def _task_problems(loaded: LoadedConfig) -> list[Problem]:
@@ -100,3 +104,66 @@ def disk_problems(loaded: LoadedConfig, disk_bytes: int, free_bytes: int | None)
     message = f"the run writes up to {format_bytes(disk_bytes)}, but {format_bytes(free_bytes)} are free"
     hint = "lower checkpoint.save_total_limit, or choose another disk"
     return [loaded.problem("output.runs_dir", message, hint)]
+
+
+def provider_problems(loaded: LoadedConfig) -> list[Problem]:
+    """What Unsloth cannot do, or does without our help."""
+    config = loaded.config
+    if not is_asked(config):
+        return []
+    # The value, and those that go. It loads decoders of text with the head of a language model.
+    settings: dict[str, tuple[object, tuple[object, ...]]] = {
+        "task.type": (config.task.type, ("causal_lm", "chat")),
+        "model.init": (config.model.init, ("pretrained",)),
+        "model.attn_implementation": (config.model.attn_implementation, ("auto",)),
+        "model.kernels": (config.model.kernels, ("auto", "none")),
+        "tuning.use_dora": (config.tuning.use_dora, (False,)),
+        "training.torch_compile": (config.training.torch_compile, (False,)),
+        "data.packing": (config.data.packing, ("auto", False)),
+        PROCESSES: (config.distributed.processes, ("auto", 1)),
+        "distributed.nodes": (config.distributed.nodes, (1,)),
+        "distributed.cpu_offload": (config.distributed.cpu_offload, (False,)),
+    }
+    return [
+        loaded.problem(
+            key,
+            f"is {toml_text(value)}, which does not go with {PROVIDER_KEY} = {UNSLOTH}",
+            f"set it to {toml_text(allowed[0])}, or {PROVIDER_KEY} = transformers",
+        )
+        for key, (value, allowed) in settings.items()
+        if value not in allowed
+    ]
+
+
+def deadline_problems(loaded: LoadedConfig) -> list[Problem]:
+    """A day that is over."""
+    text, now = loaded.config.targets.deadline, datetime.now().astimezone()
+    if not text or length_seconds(text) is not None or due(text, now) > now:
+        return []
+    return [
+        loaded.problem("targets.deadline", f"is {text}, which is over", 'set a later one, or a length such as "3h"')
+    ]
+
+
+def four_bit_problems(
+    loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape, setup: TrainingSetup
+) -> list[Problem]:
+    """Weights in 4 bits without a GPU, or without the library that packs them. `setup` is the one with 4 bits."""
+    if setup.four_bits is None:
+        return []
+    instead = _sixteen_bits(loaded, shape, setup)
+    if target.device == "cpu":
+        return [loaded.problem(METHOD_KEY, f"qlora needs a GPU, and this run is on the CPU ({target.reason})", instead)]
+    if hardware.libraries.get("bitsandbytes") is None and not is_asked(loaded.config):
+        hint = f"install it: uv pip install bitsandbytes; or {instead}"
+        return [loaded.problem(METHOD_KEY, "qlora needs bitsandbytes, which is not installed", hint)]
+    return []
+
+
+def _sixteen_bits(loaded: LoadedConfig, shape: ModelShape, setup: TrainingSetup) -> str:
+    """LoRA beside the same weights in 16 bits, with the memory that each takes at one row in a pass."""
+    config = loaded.config
+    whole, _ = with_dry_run(config, shape, replace(setup, method="lora", four_bits=None, weights="bfloat16"))
+    wanted, packed = (format_bytes(needed_bytes(shape, way, config, 1)) for way in (whole, setup))
+    ways = f'set {METHOD_KEY} = "lora" and model.dtype = "bfloat16"'
+    return f"{ways}: about {wanted} of memory at one row in a pass, where 4 bits would take {packed}"

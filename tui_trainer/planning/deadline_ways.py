@@ -280,7 +280,10 @@ def _smaller_model(plan: Plan, step_seconds: float, budget: float) -> Iterator[W
 
     whole = training_flops(shape, setup, tokens=1, row_tokens=plan.longest_row)
     if not plan.config.model.model_name_or_path:
-        for patches in filter(None, (_fewer_layers(scratch), _narrower(scratch))):
+        layers = scratch.num_hidden_layers
+        halves = [layers >> halvings for halvings in range(1, layers.bit_length())]
+        fewer = [({_LAYERS: count}, f"{count} of {layers} layers") for count in halves]
+        for patches in filter(None, (fewer, _narrower(scratch))):
             steps = [step_seconds * flops(changed_config(plan.config, patch), setup) / whole for patch, _ in patches]
             place = next((at for at, step in enumerate(steps) if run_seconds(plan, step) <= budget), len(steps) - 1)
             patch, words = patches[place]
@@ -289,13 +292,6 @@ def _smaller_model(plan: Plan, step_seconds: float, budget: float) -> Iterator[W
         patch = {"tuning.method": "lora"}
         step = step_seconds * flops(plan.config, replace(setup, method="lora", lora_rank=tuning.r)) / whole
         yield from _with_fewer_steps(plan, patch, step, budget, "LoRA instead of all weights")
-
-
-def _fewer_layers(scratch: ScratchSection) -> list[tuple[dict[str, Any], str]]:
-    """Half of them, a quarter, and so on."""
-    layers = scratch.num_hidden_layers
-    halves = [layers >> halvings for halvings in range(1, layers.bit_length())]
-    return [({_LAYERS: count}, f"{count} of {layers} layers") for count in halves]
 
 
 def _narrower(scratch: ScratchSection) -> list[tuple[dict[str, Any], str]]:

@@ -2,7 +2,7 @@
 
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.optimizers import OPTIMIZERS
-from tui_trainer.planning.memory.optimizer_state import state_bytes
+from tui_trainer.planning.memory.parts import state_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB
 

@@ -47,7 +47,8 @@ def training_flops(
     Checkpointing computes the layers forward twice. `document_tokens` is the mean length that a token's document has
     (the sum of squares over the sum): packed attention by lengths, on a GPU, computes only that much.
     """
-    answers = _answer_share(shape, setup, row_tokens)
+    # Tokens of answers for each of the input, as in the longest rows.
+    answers = setup.target_tokens / max(setup.longest_row or row_tokens, 1) if shape.decoder_layers else 0.0
     seen = document_tokens if document_tokens and setup.packed and setup.device == "cuda" else row_tokens
     pairs = shape.layers * seen + shape.decoder_layers * answers * (answers + 1) * row_tokens
     pair = pairs * shape.attention_heads * shape.head_size
@@ -61,22 +62,14 @@ def training_flops(
 
 def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> float:
     """Of one token of the input, or of an answer behind an encoder."""
-    weights, adapters = shape.matrix_parameters_read(reads), _adapter_weights(shape, setup, reads)
+    weights = shape.matrix_parameters_read(reads)
+    kinds = (kind for kind in adapted(shape, setup.lora_targets) if kind.reads == reads)
+    adapters = sum(kind.count * kind.uses * setup.lora_rank * (kind.inputs + kind.outputs) for kind in kinds)
     found = 6.0 * weights if setup.method == "full" else 4.0 * weights + 6.0 * adapters
     if setup.gradient_checkpointing:
         heads = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head and linear.reads == reads)
         found += 2.0 * (weights - heads + adapters)
     return found
-
-
-def _answer_share(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -> float:
-    """Tokens of answers for each token of the input, as in the longest rows; 0 without a decoder behind an encoder."""
-    return setup.target_tokens / max(setup.longest_row or row_tokens, 1) if shape.decoder_layers else 0.0
-
-
-def _adapter_weights(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> int:
-    found = (x for x in adapted(shape, setup.lora_targets) if x.reads == reads)
-    return sum(x.count * x.uses * setup.lora_rank * (x.inputs + x.outputs) for x in found)
 
 
 def step_time(

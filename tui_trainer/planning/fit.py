@@ -1,10 +1,9 @@
 """What fits: how much memory a run may take, and the largest micro-batch that stays below it."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from typing import Self
 
 from tui_trainer.config.sections import Config
 from tui_trainer.hardware.facts import Hardware
@@ -14,7 +13,7 @@ from tui_trainer.planning.measured_memory import corrected, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.by_width import own_config
 from tui_trainer.planning.memory.dry_run import measure_layer
-from tui_trainer.planning.memory.parts import MemoryPart
+from tui_trainer.planning.memory.parts import Batch, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 
@@ -41,7 +40,7 @@ class MemoryBudget:
         return None if self.free_bytes is None else int(self.free_bytes * self.share)
 
     @classmethod
-    def of(cls, hardware: Hardware, target: Target, processes: int = 1) -> MemoryBudget:
+    def of(cls, hardware: Hardware, target: Target, processes: int = 1) -> Self:
         """Of one of so many processes: each has a card of its own, and all share the memory of the machine."""
         if target.gpu is None:
             free, total = hardware.memory_available_bytes, hardware.memory_bytes
@@ -97,16 +96,15 @@ def parts_of_run(
     """Memory at the peak, by part, with so many rows in a pass; corrected by what was measured here."""
 
     def reckoned(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
-        return memory.memory_parts(
-            shape,
-            setup,
-            micro_batch=rows,
-            eval_batch=eval_rows,
+        batch = Batch(
+            rows=rows,
+            eval_rows=eval_rows,
             row_tokens=row_tokens(config, setup),
             accumulation=most_passes(config, setup, rows),
             most_labels=most_labels(config, setup, rows, config.training.effective_batch_size),
             most_eval_labels=most_labels(config, setup, eval_rows, EVALUATION_WINDOW * eval_rows),
         )
+        return memory.memory_parts(shape, setup, batch)
 
     parts = reckoned(micro_batch, eval_batch)
     peak = nearest_peak(setup.measured_peaks, micro_batch, eval_batch)

@@ -30,13 +30,10 @@ NOT_USED: Planned[Kernels] = exact("none", "the model's own operations")
 def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> Planned[Kernels]:
     """What `auto` becomes. Refusals are the matter of `kernel_problems`."""
     config = loaded.config
-    requested = config.model.kernels
-    if requested == "auto" and is_asked(config):
-        return exact("none", "auto: Unsloth brings its own")
-    if requested != "auto":
-        return exact(requested, f"from {loaded.where(KEY)}")
+    if config.model.kernels != "auto":
+        return exact(config.model.kernels, f"from {loaded.where(KEY)}")
     # Kernels of the hub are code that came from there: only on the user's word.
-    why_not = lack("liger", hardware, target, shape)
+    why_not = "Unsloth brings its own" if is_asked(config) else lack("liger", hardware, target, shape)
     if not why_not and config.training.torch_compile:
         # Compiled SwiGLU was 3.1 times as fast as Liger's (Liger-Kernel #1330, B300).
         why_not = "compiled layers fuse the same operations"

@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 
 from tui_trainer.config.profiles import Profile, all_profiles, find_profile
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.hardware.abilities import Version, dotted
+from tui_trainer.hardware.abilities import dotted
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.safe_text import one_line
@@ -107,10 +107,6 @@ def _version(text: str) -> tuple[int, int]:
     return major, minor
 
 
-def _is_patterns(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value))
-
-
 def _is_range(value: object) -> bool:
     if not isinstance(value, list) or len(value) != 2:
         return False
@@ -121,7 +117,10 @@ _SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "device": (lambda value: value in ("cpu", "cuda"), 'write device = "cpu" or device = "cuda"'),
     "capability_at_least": (_is_version, 'write it as text: capability_at_least = "8.0"'),
     "capability_below": (_is_version, 'write it as text: capability_below = "8.6"'),
-    "name": (_is_patterns, 'write name = "*A100*", or a list of such patterns'),
+    "name": (
+        lambda value: all(isinstance(part, str) for part in (value if isinstance(value, list) else [value])),
+        'write name = "*A100*", or a list of such patterns',
+    ),
     "memory_gib": (_is_range, "write memory_gib = [20, 25]"),
     "cores_at_most": (lambda value: type(value) is int and value > 0, "write cores_at_most = 2"),
 }
@@ -146,7 +145,8 @@ def _why_the_card_matches(match: dict[str, Any], gpu: Gpu) -> str:
     if "name" in match and not _named(match["name"], gpu.name):
         return ""
     if "capability_at_least" in match or "capability_below" in match:
-        if not _is_between(gpu.capability, match.get("capability_at_least"), match.get("capability_below")):
+        least, below = match.get("capability_at_least", "0.0"), match.get("capability_below", "9999.9999")
+        if gpu.capability is None or not _version(least) <= gpu.capability < _version(below):
             return ""
         parts.append(f"compute capability {dotted(gpu.capability)}")
     if "memory_gib" in match:
@@ -155,12 +155,6 @@ def _why_the_card_matches(match: dict[str, Any], gpu: Gpu) -> str:
             return ""
         parts.append(f"{gpu.memory_bytes / GIB:.1f} GiB")
     return "trains on " + ", ".join(parts)
-
-
-def _is_between(version: Version | None, least: str | None, below: str | None) -> TypeGuard[Version]:
-    if version is None or (least and version < _version(least)):
-        return False
-    return not below or version < _version(below)
 
 
 def _named(patterns: str | list[str], name: str | None) -> bool:

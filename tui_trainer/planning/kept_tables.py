@@ -1,19 +1,15 @@
 """What was measured on this machine, as JSON files in the state folder. What is missing or damaged was not measured."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.training_setup import Precision, TrainingSetup
 from tui_trainer.runs.folder import write_atomically
-
-if TYPE_CHECKING:
-    from tui_trainer.models.shape import ModelShape
-    from tui_trainer.planning.training_setup import Precision, TrainingSetup
 
 T = TypeVar("T")
 
@@ -38,15 +34,18 @@ def shape_key(
     sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
     dropout = "d" if shape.attention_dropout else ""
     how = [setup.precision, setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
-    how += [setup.provider] if setup.provider != "transformers" else []
-    how += [f"{processes}processes"] if processes > 1 else []
-    how += ["ckpt"] if setup.gradient_checkpointing else []
-    how += [f"{setup.widths}widths"] if setup.widths > 1 else []
-    how += ["packed"] if setup.packed else []
-    how += ["offloaded"] if setup.cpu_offload else []
-    how += ["compiled"] if setup.compiled else []
-    how += [shape.head] if shape.head != "causal_lm" else []
-    how += [f"answers{setup.target_tokens}"] if setup.target_tokens else []
+    more = {
+        setup.provider: setup.provider != "transformers",
+        f"{processes}processes": processes > 1,
+        "ckpt": setup.gradient_checkpointing,
+        f"{setup.widths}widths": setup.widths > 1,
+        "packed": setup.packed,
+        "offloaded": setup.cpu_offload,
+        "compiled": setup.compiled,
+        shape.head: shape.head != "causal_lm",
+        f"answers{setup.target_tokens}": setup.target_tokens > 0,
+    }
+    how += [word for word, is_so in more.items() if is_so]
     cut = f"{micro_batch}of{effective_batch}x{row_tokens}{dropout}"
     return "-".join(map(str, [shape.model_type, *sizes, shape.vocabulary, cut, *how]))
 

@@ -5,14 +5,12 @@ from either of them, before a fix is applied and afterwards. The shape of the st
 them; where they are others now, nothing was measured.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, PositiveFloat
 
@@ -74,7 +72,7 @@ class Gain:
     def is_slower(self) -> bool:
         return self.is_difference and max(self.ratios) < 1
 
-    def turned(self) -> Gain:
+    def turned(self) -> Self:
         """The way back."""
         ratios = tuple(1 / ratio for ratio in self.ratios)
         return replace(self, ratios=ratios, memory_bytes=self.memory_bytes[::-1], losses=self.losses[::-1])
@@ -89,11 +87,8 @@ class Gain:
             speed = "no difference in speed" + (f" to {compared_with}" if compared_with else "")
         count = f"{len(self.ratios)} pairs" if len(self.ratios) > 1 else "1 pair, too few to be sure"
         spread = "" if self.spread is None else f", +-{self.spread * 100:.0f} %"
-        return f"{speed} (measured here {self.at[:10]}, {count}{spread}){self._besides()}"
-
-    def _besides(self) -> str:
+        words = f"{speed} (measured here {self.at[:10]}, {count}{spread})"
         (before, after), (first, second) = self.memory_bytes, self.losses
-        words = ""
         if before and abs(after / before - 1) > _LEAST_MEMORY_DIFFERENCE:
             words += f"; memory {format_bytes(before)} -> {format_bytes(after)}"
         if f"{first:.3f}" != f"{second:.3f}":
@@ -111,7 +106,7 @@ class Measurable:
     settings: Mapping[str, Any]
 
     @classmethod
-    def of(cls, plan: Plan) -> Measurable:
+    def of(cls, plan: Plan) -> Self:
         card = plan.device_name if plan.device == "cuda" else ""
         return cls(
             machine=machine_key(plan.cpu_name, plan.threads.value, card_name=card),
@@ -140,7 +135,7 @@ class KeptGains:
     entries: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, about: Measurable) -> KeptGains:
+    def read(cls, about: Measurable) -> Self:
         return cls(about, read_table(state_folder() / _FILE, about.machine))
 
     def find(self, patch: Mapping[str, Any]) -> Gain | None:

@@ -7,6 +7,7 @@ setup and what else decides the memory, with the last peaks of each number of ro
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from pydantic import PositiveInt
 
@@ -81,9 +82,7 @@ def corrected(
     return tuple(
         part
         if part.name in _CONSTANT
-        else part.model_copy(
-            update={"bytes": round(times * part.bytes), "formula": f"{part.formula}; x {times:.2f}, as measured here"}
-        )
+        else replace(part, bytes=round(times * part.bytes), formula=f"{part.formula}; x {times:.2f}, as measured here")
         for part in parts
     )
 

@@ -60,8 +60,8 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
         )
     if gpu.cuda_uuid == plan.gpu_uuid or (chosen is None and not plan.gpu_uuid):
         return plan, ""
-    words = f"GPU {gpu.index}, {full_name(gpu)}"
-    words = f"going on with {words} instead of {_card(plan)}" if own else f"{_card(plan)} is not here: {words} goes on"
+    card = f"GPU {gpu.index}, {full_name(gpu)}"
+    words = f"going on with {card} instead of {_card(plan)}" if own else f"{_card(plan)} is not here: {card} goes on"
     return _onto(plan, hardware, Target(device=device, reason=reason, gpu=gpu), words)
 
 
@@ -212,21 +212,19 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
 
 def _obstacles(plan: Plan, hardware: Hardware, target: Target) -> list[tuple[str, str]]:
     """What the run computes with and this device has not, each with what to do."""
-    config = plan.config
     if target.device == "cuda":
         return _obstacles_on_gpu(plan, hardware, target)
-    found = []
-    if config.tuning.in_four_bits:
-        found.append("weights in 4 bits are unpacked on a GPU only")
-    if OPTIMIZERS[config.training.optim].needs_gpu:
-        found.append(f"the optimizer {config.training.optim} runs on a GPU only")
-    if plan.precision.value == "fp16":
-        found.append("the run computes in fp16, which is for GPUs")
-    if config.model.attn_implementation.startswith(("flash_attention", "flex_attention")):
-        found.append(f"{config.model.attn_implementation} runs on a GPU only")
-    if plan.precision.value == "bf16" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS:
-        found.append("the run computes in bf16, which this CPU only emulates")
-    return [(obstacle, "go on where there is a card") for obstacle in found]
+    config, precision, optim = plan.config, plan.precision.value, plan.config.training.optim
+    attention = config.model.attn_implementation
+    emulated = precision == "bf16" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS
+    obstacles = {
+        "weights in 4 bits are unpacked on a GPU only": config.tuning.in_four_bits,
+        f"the optimizer {optim} runs on a GPU only": OPTIMIZERS[optim].needs_gpu,
+        "the run computes in fp16, which is for GPUs": precision == "fp16",
+        f"{attention} runs on a GPU only": attention.startswith(("flash_attention", "flex_attention")),
+        "the run computes in bf16, which this CPU only emulates": emulated,
+    }
+    return [(words, "go on where there is a card") for words, is_there in obstacles.items() if is_there]
 
 
 def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: Target) -> list[tuple[str, str]]:

@@ -79,8 +79,8 @@ def longest_row(config: Config, facts: DataFacts, packed: bool) -> int:
 
 
 def _longest(config: Config, facts: DataFacts) -> int:
-    length = config.data.max_length
-    return min(length, math.ceil((facts.longest_row or length) * (1.0 if facts.exact else _GUESSED_SPREAD)))
+    length, spread = config.data.max_length, 1.0 if facts.exact else _GUESSED_SPREAD
+    return min(length, math.ceil((facts.longest_row or length) * spread))
 
 
 def most_rows(config: Config, facts: DataFacts, packed: bool, effective: int) -> int:

@@ -5,8 +5,9 @@ facts, they are exact, and that plan is written to `plan.json` before step 1. A 
 """
 
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,6 +15,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.preparing.mixture import SourceRows
 from tui_trainer.data.sources.named_splits import SplitUse
+from tui_trainer.deadlines import due
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice
 from tui_trainer.hardware.facts import Hardware
@@ -25,10 +27,8 @@ from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.assemble import Decisions, assemble, requested_threads
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batching import TUNE, cut_batch
-from tui_trainer.planning.conflicts import disk_problems, memory_problems, setting_problems
-from tui_trainer.planning.deadline import PlannedDeadline
+from tui_trainer.planning.conflicts import disk_problems, four_bit_problems, memory_problems, setting_problems
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
-from tui_trainer.planning.four_bits_here import four_bit_problems
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, kernel_problems
 from tui_trainer.planning.kept_micro_batches import kept_micro_batch, micro_batch_key
 from tui_trainer.planning.measured_memory import measured_peaks
@@ -51,6 +51,21 @@ from tui_trainer.planning.strategies import BY_WIDTH, Strategy, deepspeed_proble
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
+
+
+class PlannedDeadline(BaseModel):
+    """When a run has to be done, and when the counting began: at its first plan."""
+
+    model_config = ConfigDict(frozen=True)
+
+    at: datetime
+    start: datetime
+
+    @classmethod
+    def of(cls, config: Config) -> Self | None:
+        """None where none was set."""
+        now = datetime.now().astimezone()
+        return cls(at=due(config.targets.deadline, now), start=now) if config.targets.deadline else None
 
 
 class Plan(BaseModel):

@@ -1,7 +1,5 @@
 """How many processes train one model together, and on which cards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -170,10 +168,10 @@ def _on(cards: list[Gpu], reason: str) -> Group:
 def _with_rows(loaded: LoadedConfig, count: int) -> int:
     rows = loaded.config.training.effective_batch_size
     if count > rows and loaded.config.distributed.shares_rows:
-        nodes = loaded.config.distributed.nodes
-        if nodes > 1:
-            message = f"is {nodes}, which makes {count} processes, but a step has {rows} rows: each process needs one"
-            raise ConfigError(loaded.problem(NODES, message, f"take fewer nodes, or set {EFFECTIVE} higher"))
-        message = f"is {count}, but a step has {rows} rows: each process needs one"
-        raise ConfigError(loaded.problem(PROCESSES, message, f"set it to {rows} or less, or {EFFECTIVE} higher"))
+        key, is_there, hint = PROCESSES, str(count), f"set it to {rows} or less, or {EFFECTIVE} higher"
+        if (nodes := loaded.config.distributed.nodes) > 1:
+            key, is_there = NODES, f"{nodes}, which makes {count} processes"
+            hint = f"take fewer nodes, or set {EFFECTIVE} higher"
+        message = f"is {is_there}, but a step has {rows} rows: each process needs one"
+        raise ConfigError(loaded.problem(key, message, hint))
     return count

@@ -1,7 +1,5 @@
 """How a model is split over processes, and what does not go together with that."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path

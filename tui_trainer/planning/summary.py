@@ -23,8 +23,8 @@ def data_words(config: Config) -> list[str]:
 
     Raises DataError where there is none.
     """
-    from tui_trainer.data.sources.description import source_words
-    from tui_trainer.tasks.parts.sources import sources_of
+    from tui_trainer.data.sources.size_estimate import source_words
+    from tui_trainer.tasks.parts.learns_from_data import sources_of
 
     reads_text = config.task.type in _READ_TEXT
     named = zip(("learns from", "is measured on"), sources_of(config), strict=False)

@@ -48,9 +48,9 @@ def chart_figure(chart: Chart) -> str:
     parts = [_axes(frame, y_ticks), *(_level(frame, name, value) for name, value in chart.levels)]
     parts += [f'<path class="level" d="M{frame.x(step):.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>' for step in chart.resumed_at]
     drawn = [_drawn(frame, lines, at, stacked=chart.stacked) for at in range(len(lines))]
-    name, picture = _shown(chart.title), "".join([*parts, *reversed(drawn)])
+    name, picture = as_html(chart.title), "".join([*parts, *reversed(drawn)])
     return (
-        f'<figure><figcaption>{name} <span class="dim">by {_shown(chart.x_unit)}</span></figcaption>'
+        f'<figure><figcaption>{name} <span class="dim">by {as_html(chart.x_unit)}</span></figcaption>'
         f'<div class="legend">{_legend(chart, curves)}</div>'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{name}">{picture}</svg></figure>'
     )
@@ -92,7 +92,7 @@ def _axes(frame: _Frame, y_ticks: Sequence[float]) -> str:
 
 def _level(frame: _Frame, name: str, value: float) -> str:
     y, right = frame.y(value), _WIDTH - _RIGHT
-    text = f'<text x="{right}" y="{y - 4:.1f}" text-anchor="end">{_shown(name)}</text>'
+    text = f'<text x="{right}" y="{y - 4:.1f}" text-anchor="end">{as_html(name)}</text>'
     return f'<path class="level" d="M{_LEFT} {y:.1f}H{right}"/>{text}'
 
 
@@ -116,11 +116,12 @@ def nice_ticks(low: float, high: float) -> list[float]:
 
 def _legend(chart: Chart, curves: Sequence[Curve]) -> str:
     lines = [
-        f'<span><i class="c{at % COLOURS}"></i>{_shown(curve.name)} <b>{short_number(curve.points[-1][1])}</b></span>'
+        f'<span><i class="c{at % COLOURS}"></i>{as_html(curve.name)} <b>{short_number(curve.points[-1][1])}</b></span>'
         for at, curve in enumerate(curves)
     ]
     lines += [
-        f'<span><i class="level"></i>{_shown(name)} <b>{short_number(value)}</b></span>' for name, value in chart.levels
+        f'<span><i class="level"></i>{as_html(name)} <b>{short_number(value)}</b></span>'
+        for name, value in chart.levels
     ]
     if chart.resumed_at:
         shown = ", ".join(f"{step:,}" for step in chart.resumed_at[:_MOST_NAMED])
@@ -129,5 +130,5 @@ def _legend(chart: Chart, curves: Sequence[Curve]) -> str:
     return "".join(lines)
 
 
-def _shown(text: str) -> str:
+def as_html(text: str) -> str:
     return escape(one_line(text))

@@ -192,7 +192,7 @@ def eval_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
 
 
 def _sums(values: Iterable[float]) -> list[float]:
-    """The sum before each value, and that of all."""
+    """Before each value, and of all."""
     return list(accumulate(values, initial=0))
 
 

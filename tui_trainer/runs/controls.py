@@ -6,6 +6,7 @@ ControlApplied in the journal.
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -60,54 +61,37 @@ class Controls:
         self._stamp: tuple[int, int, int] | None = None
         # Whole requests, not ids: those begin again at 1 when the file was deleted or damaged meanwhile.
         self._seen: set[Request] = set()
-        self._put_back: list[Request] = []
+        self._waiting: list[Request] = []
         arrived = self.wanted()
         self.asked_before = max((one.id for one in arrived), default=0) if asked_before is None else asked_before
         if asked_before is not None:
-            self.put_back([one for one in arrived if one.id > asked_before])
-
-    def put_back(self, requests: list[Request]) -> None:
-        """Requests that cannot be answered yet: `wanted` gives them once more."""
-        self._put_back += requests
-
-    def waiting(self) -> list[Request]:
-        """The requests that nobody has answered. All of them wait on."""
-        requests = self.wanted()
-        self.put_back(requests)
-        return requests
+            self._waiting = [one for one in arrived if one.id > asked_before]
 
     def has_stop(self) -> bool:
         """Whether a stop waits."""
         return any(request.action == "stop" for request in self.waiting())
 
     def wanted(self) -> list[Request]:
-        """The requests that came since the last call or were put back, each once, in order. Never raises.
+        """The requests that came since the last call, each once, in order. Never raises."""
+        requests = self.waiting()
+        self._waiting = []
+        return requests
+
+    def waiting(self) -> list[Request]:
+        """The requests that nobody has answered; all of them wait on. Never raises.
 
         Made for every step: one `stat` when nothing changed. The time alone would not do, since two changes may fall
         into one tick of the clock of the file system; a replaced file also has another inode.
         """
-        before, self._put_back = self._put_back, []
-        return before + self._arrived()
-
-    def _arrived(self) -> list[Request]:
-        try:
+        with suppress(OSError):
             status = os.stat(self._path)  # noqa: PTH116 - half the time of Path.stat
-        except OSError:
-            return []
-        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if stamp == self._stamp:
-            return []
-        self._stamp = stamp
-        return self._new_requests()
-
-    def _new_requests(self) -> list[Request]:
-        try:
-            asked = _read(Path(self._path))
-        except OSError:
-            return []
-        new = [one for one in asked if one not in self._seen]
-        self._seen.update(new)
-        return new
+            stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if stamp != self._stamp:
+                self._stamp = stamp
+                new = [one for one in _read(Path(self._path)) if one not in self._seen]
+                self._seen.update(new)
+                self._waiting += new
+        return self._waiting
 
 
 def _read(path: Path) -> list[Request]:

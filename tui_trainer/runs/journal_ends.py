@@ -64,7 +64,11 @@ def read_ends(fd: int) -> JournalEnds:
     if loss is None:
         recent = _valid(map(_loss, steps[-smoothing_window(state.step) :]), state.step)
         loss = sum(one.loss_sum for one in recent) / sum(one.tokens for one in recent) if recent else None
-    groups = _spread(steps) if is_whole else _at_places(fd, size_bytes)
+    if is_whole:
+        ends = spread_ends(len(steps), CURVE_POINTS)
+        groups = [steps[max(end - _STEPS_OF_A_POINT, 0) : end] for end in ends]
+    else:
+        groups = list(_at_places(fd, size_bytes))
     curve = _valid(map(_mean, groups), state.step)
     return JournalEnds(state, loss, tuple(one.loss_sum / one.tokens for one in curve), last_event_at)
 
@@ -127,11 +131,6 @@ def _seldom_events(lines: list[bytes]) -> Iterator[Event]:
     )
     end = [line for line in lines[-2:-1] if line.startswith(_PROGRESS)]
     return events_in(b"\n".join([*before, *lines[last_step:after], *behind, *end]))
-
-
-def _spread(lines: list[bytes]) -> list[list[bytes]]:
-    """Up to 24 groups of lines that follow each other, evenly spread, the last line among them."""
-    return [lines[max(end - _STEPS_OF_A_POINT, 0) : end] for end in spread_ends(len(lines), CURVE_POINTS)]
 
 
 def spread_ends(count: int, most: int) -> list[int]:

@@ -4,11 +4,9 @@ All of them end what they do together at the same time, so the one that spends t
 slowest, and what the others spend more is what they wait for it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tui_trainer.runs.events import RanksTimed
 from tui_trainer.runs.state import RunState
 from tui_trainer.units import format_seconds
 
@@ -30,22 +28,21 @@ class SlowestRank:
         return self.lag_seconds / rest if rest > 0 else 0.0
 
     @property
-    def communication_share(self) -> float:
-        return min(self.communication_seconds / self.step_seconds, 1.0) if self.step_seconds > 0 else 0.0
-
-    @property
     def words(self) -> str:
         """`slowest: rank 3, +14 % (12 ms a step), communication 6 %`."""
         lag = f"+{100 * self.lag_share:.0f} % ({format_seconds(self.lag_seconds)} a step)"
-        return f"slowest: rank {self.rank}, {lag}, communication {100 * self.communication_share:.0f} %"
+        share = min(self.communication_seconds / self.step_seconds, 1.0) if self.step_seconds > 0 else 0.0
+        return f"slowest: rank {self.rank}, {lag}, communication {100 * share:.0f} %"
 
 
 def slowest_rank(state: RunState) -> SlowestRank | None:
     """Over the last minute or two; None for a run of one process, and before it is known."""
-    events = [event for event in state.rank_times if len(event.communication_seconds) > 1]
-    if not events or not state.recent:
+    columns = [event.communication_seconds for event in state.rank_times if len(event.communication_seconds) > 1]
+    if not columns or not state.recent:
         return None
-    each = _means(events)
+    # Of those with as many processes as the last.
+    alike = [one for one in columns if len(one) == len(columns[-1])]
+    each = [sum(column) / len(alike) for column in zip(*alike, strict=True)]
     rank = min(range(len(each)), key=each.__getitem__)
     others = median(seconds for number, seconds in enumerate(each) if number != rank)
     return SlowestRank(
@@ -54,10 +51,3 @@ def slowest_rank(state: RunState) -> SlowestRank | None:
         communication_seconds=each[rank],
         step_seconds=sum(done.step_seconds for done in state.recent) / len(state.recent),
     )
-
-
-def _means(events: Sequence[RanksTimed]) -> list[float]:
-    """Of those with as many processes as the last."""
-    alike = [event.communication_seconds for event in events]
-    alike = [one for one in alike if len(one) == len(alike[-1])]
-    return [sum(column) / len(alike) for column in zip(*alike, strict=True)]

@@ -32,14 +32,6 @@ _RANK_TIMES_KEPT: Final = 30
 _TRAINING_PHASES: Final = frozenset({"training", "saving"})
 
 
-def _floats() -> array[float]:
-    return array("d")
-
-
-def _counts() -> array[int]:
-    return array("q")
-
-
 @dataclass
 class RunState:
     """The fold of a journal. Step numbers in the columns grow strictly: a step done again replaces its first try."""
@@ -54,13 +46,13 @@ class RunState:
     resumed_from_step: int | None = None
     started_at: str = ""
 
-    steps: array[int] = field(default_factory=_counts)
-    token_counts: array[int] = field(default_factory=_counts)
-    loss_sums: array[float] = field(default_factory=_floats)
-    losses: array[float] = field(default_factory=_floats)
-    lrs: array[float] = field(default_factory=_floats)
-    grad_norms: array[float] = field(default_factory=_floats)
-    step_seconds: array[float] = field(default_factory=_floats)
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    token_counts: array[int] = field(default_factory=lambda: array("q"))
+    loss_sums: array[float] = field(default_factory=lambda: array("d"))
+    losses: array[float] = field(default_factory=lambda: array("d"))
+    lrs: array[float] = field(default_factory=lambda: array("d"))
+    grad_norms: array[float] = field(default_factory=lambda: array("d"))
+    step_seconds: array[float] = field(default_factory=lambda: array("d"))
 
     evals: list[events.EvalDone] = field(default_factory=list)
     epochs: list[events.EpochDone] = field(default_factory=list)
@@ -133,7 +125,10 @@ class RunState:
             case events.TextSampled():
                 self.samples.append(event)
             case events.MicroBatchReduced():
-                self._take_reduction(event)
+                self.problems.append(event)
+                if self.plan is not None and event.what == "training":
+                    rows, passes = event.rows, event.passes
+                    self.plan = replace(self.plan, per_device_train_batch_size=rows, gradient_accumulation_steps=passes)
             case events.DeadlineAtRisk():
                 self.at_risk = event
                 self.problems.append(event)
@@ -230,13 +225,6 @@ class RunState:
         self.recent.append(event)
         if self.steps_since_start > WARM_UP_STEPS:
             self.times.add(event)
-
-    def _take_reduction(self, event: events.MicroBatchReduced) -> None:
-        self.problems.append(event)
-        if self.plan is not None and event.what == "training":
-            self.plan = replace(
-                self.plan, per_device_train_batch_size=event.rows, gradient_accumulation_steps=event.passes
-            )
 
 
 def smoothing_window(steps: int) -> int:

@@ -3,9 +3,12 @@
 import pkgutil
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from tui_trainer.errors import ConfigError, Problem, name_hint
-from tui_trainer.tasks.contract import Task
+
+if TYPE_CHECKING:
+    from tui_trainer.tasks.parts.task import Task
 
 
 @cache
@@ -15,7 +18,7 @@ def task_names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in modules if module.name != "contract"))
 
 
-def find_task(name: str) -> Task:
+def find_task(name: str) -> "Task":
     """The task of that name. Raises ConfigError with the nearest name."""
     if name not in task_names():
         message = f"there is no task {name[:60]!r}"

@@ -14,13 +14,12 @@ from tui_trainer.data.preparing.byte_bpe import EOS_ID
 from tui_trainer.data.preparing.cache import RowKind
 from tui_trainer.data.preparing.text_readers import TextReader
 from tui_trainer.models.tokenizing.token_ids import token_ids
-from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
-from tui_trainer.tasks.parts.start import StartsFromModel, own_tokenizer, tokenizer_of, trains_tokenizer
+from tui_trainer.tasks.parts.start import own_tokenizer, tokenizer_of, trains_tokenizer
 
 
-class CausalLm(StartsFromModel, LearnsFromData, LearnsNextToken):
-    """See `tasks/contract.py` for what each part promises."""
+class CausalLm(LearnsNextToken):
+    """See `tasks/parts/task.py` for what each part promises."""
 
     name = "causal_lm"
     title = "Causal language model"

@@ -24,7 +24,7 @@ _BASELINE_TOKENS = 3_000_000
 
 
 class CharLm(CausalLm):
-    """See `tasks/contract.py` for what each part promises."""
+    """See `tasks/parts/task.py` for what each part promises."""
 
     name = "char_lm"
     title = "Character-level language model, from scratch"
@@ -56,12 +56,9 @@ class CharLm(CausalLm):
     def frame_tokens(self, config: Config) -> int:
         return 1
 
-    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+    def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         """Each character by the one, two or three before it."""
-        if data.eval_path is None:
-            return None
         train_ids = Rows(data.train_path).first_tokens(_BASELINE_TOKENS)
-        held_out = Rows(data.eval_path)
         few = max(1, _BASELINE_TOKENS // data.max_length)
         eval_ids, is_label = held_out.stream([eval_rows[place] for place in evenly_spaced(len(eval_rows), few)])
         losses = ngram_losses(train_ids, eval_ids, is_label, vocabulary=data.counts.vocabulary)

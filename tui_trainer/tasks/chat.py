@@ -27,10 +27,10 @@ from tui_trainer.models.tokenizing.chat_tokens import encode_conversations
 from tui_trainer.models.writing import continued
 from tui_trainer.tasks.contract import Baselines, InputReader
 from tui_trainer.tasks.parts.inputs import ConversationInputs
-from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
+from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
-from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
+from tui_trainer.tasks.parts.start import model_of, trains_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -42,8 +42,8 @@ _ANSWER_TOKENS = 160
 _TOOL_TEMPLATE = "tool_use"  # transformers' name for the one that a tokenizer has for conversations with tools
 
 
-class Chat(StartsFromModel, LearnsFromData, LearnsNextToken):
-    """See `tasks/contract.py` for what each part promises."""
+class Chat(LearnsNextToken):
+    """See `tasks/parts/task.py` for what each part promises."""
 
     name = "chat"
     title = "Chat and instructions"
@@ -53,7 +53,7 @@ class Chat(StartsFromModel, LearnsFromData, LearnsNextToken):
     specials = FOR_CHAT
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config) + table_problems(config)
+        found = super().problems(config)
         if trains_tokenizer(config):
             return found + template_problems(config.task.chat_template or _SCRATCH_TEMPLATE, None, "")
         if not config.model.model_name_or_path:
@@ -84,12 +84,9 @@ class Chat(StartsFromModel, LearnsFromData, LearnsNextToken):
         model.generation_config.eos_token_id = [tokenizer.convert_tokens_to_ids(stop) for stop in stops]
         model.generation_config._from_model_config = False  # or generate() may make it anew from the config
 
-    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+    def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         """Each token of an answer by how often it occurs in answers of the training side."""
-        if data.eval_path is None:
-            return None
-        train, held_out = Rows(data.train_path), Rows(data.eval_path)
-        loss, labels = unigram_loss(train, held_out, eval_rows, vocabulary=data.counts.vocabulary)
+        loss, labels = unigram_loss(Rows(data.train_path), held_out, eval_rows, vocabulary=data.counts.vocabulary)
         return Baselines(losses={"unigram": loss}, eval_tokens=labels)
 
     def sample(

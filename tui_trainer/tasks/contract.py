@@ -1,30 +1,18 @@
-"""What every task offers. Files here are light to import: torch and transformers only inside functions."""
+"""What tasks give and take; what each offers is in `parts/task.py`. Light to import: no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tui_trainer.config.sections import Config
-from tui_trainer.data.progress import Progress
-from tui_trainer.errors import Problem
-from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.writing import Sampling
-
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
-    from transformers import PreTrainedModel
-    from transformers import PreTrainedTokenizerBase as Tokenizer
 
-    from tui_trainer.data.batching.collate import Collate
     from tui_trainer.data.columns.row import Row
-    from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.data.preparing.counts import Counts
     from tui_trainer.data.preparing.mixture import SourceRows
-    from tui_trainer.data.preparing.token_rows import TokenRow, Tokens
+    from tui_trainer.data.preparing.token_rows import Tokens
     from tui_trainer.data.sources.named_splits import SplitUse
     from tui_trainer.losses.micro_batch import MicroBatch
 
@@ -117,11 +105,9 @@ class InputRow:
         return len(self.ids)
 
 
-class Objective(Protocol):
-    """What is minimised. It holds the model."""
-
-    def __call__(self, batch: MicroBatch) -> Tensor:
-        """The loss of a forward pass, summed over `batch.label_count` labels, with the graph behind it."""
+Objective = Callable[["MicroBatch"], "Tensor"]
+"""What is minimised, with the model in it: the loss of a forward pass, summed over `batch.label_count` labels, with the
+graph behind it."""
 
 
 class Scorer(Protocol):
@@ -135,116 +121,3 @@ class Scorer(Protocol):
 
     def scores(self) -> Scores:
         """Over everything that was observed."""
-
-
-class Task(Protocol):
-    """One way to learn. Its loss is a sum, not a mean: `training/step.py` divides once, over the whole batch."""
-
-    name: str
-    title: str
-    reads: tuple[str, ...]
-    """Which settings of [task] mean something to it, by name."""
-    packs: bool
-    """Whether several documents may share a row: only where each token learns from those before it."""
-    tells_padding: bool
-    """Whether the model is told which inputs are padding, so that more of it changes nothing."""
-    metrics: tuple[str, ...]
-    """What `evaluation.metric_for_best_model` may name besides "loss"; of each more is better."""
-    continues: bool
-    """Whether a trained model is tried by letting it go on with a text; else by its `answer` to one."""
-
-    def problems(self, config: Config) -> list[Problem]:
-        """What this task cannot do with these settings, known before data and machine are looked at."""
-
-    def model_shape(self, config: Config, vocabulary: int, classes: int = 0) -> ModelShape:
-        """The model in numbers, without loading it. `vocabulary` counts where it is made from the data."""
-
-    def model_config(self, config: Config, vocabulary: int, classes: int = 0) -> Mapping[str, Any]:
-        """What the model's config.json says, for families whose memory only a dry run can tell."""
-
-    def model_key(self, config: Config) -> str:
-        """Names the model that a run starts from, so that it does not go on with another; empty: none is named."""
-
-    def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
-        """How much data there is, without preparing it. Raises DataError."""
-
-    def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
-        """Rows of token ids, made once and kept under a key of content and settings. Raises DataError."""
-
-    def prepare_file(
-        self,
-        config: Config,
-        path: str,
-        tokenizer: Tokenizer,
-        model_config: Mapping[str, Any],
-        folder: Path,
-        progress: Progress,
-    ) -> PreparedData:
-        """Other data as rows for a trained model, with its tokens and labels, in `folder`: all on the training side.
-        Raises DataError."""
-
-    def facts(self, config: Config, data: PreparedData) -> DataFacts:
-        """How much data there is, exactly."""
-
-    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
-        """What simple models reach on the rows that evaluation reads; None when there is nothing to compare."""
-
-    def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
-        """The tokenizer that the final model is saved with."""
-
-    def build_model(
-        self,
-        config: Config,
-        data: PreparedData,
-        tokenizer: Tokenizer,
-        dtype: torch.dtype,
-        device: torch.device,
-        tell: Tell,
-    ) -> PreTrainedModel:
-        """The model before the first step; stored weights are loaded to `device` tensor by tensor, and random ones come
-        from torch's global generator, on the CPU: a seed gives the same ones on every device.
-
-        `tell` gets a sentence about what the files do not bring, such as a new head. Raises ConfigError.
-        """
-
-    def collate(self, model: Any, pad_id: int) -> Collate:
-        """How rows that share none become a forward pass. `model` tells what it wants, such as a first token."""
-
-    def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
-        """The loss; `chunk_tokens` > 0: the logits of so many labels at a time."""
-
-    def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
-        """A new one for each evaluation; None where the loss says it all. `objective` is what this task made."""
-
-    def answer_scores(
-        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
-    ) -> Mapping[str, float]:
-        """Scores of what the model writes for some held-out rows, without chance; {} where nothing is written."""
-
-    def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
-    ) -> tuple[str, str]:
-        """(what was given, what the model makes of it) for a person to look at. The caller seeds torch."""
-
-    def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
-        """How a model begins and ends what it writes. An adapter is loaded with the settings of its base model."""
-
-    def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
-        """A new one. `config` is that of a run, here and in what follows."""
-
-    def encode_inputs(
-        self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
-    ) -> list[InputRow]:
-        """What the input reader gave, as the model gets it. Nothing of it depends on the other inputs."""
-
-    def predict(
-        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
-    ) -> list[dict[str, Any]]:
-        """What a trained model makes of each row, as JSON has it, in one pass over all of them. The caller has seeded
-        torch and set the model to evaluate."""
-
-    def prediction_words(self, prediction: Mapping[str, Any]) -> str:
-        """The same for people."""
-
-    def answer(self, config: Config, model: Any, tokenizer: Tokenizer, text: str, sampling: Sampling) -> str:
-        """What a trained model makes of a text that a person typed, for `tui-trainer generate`: one prediction."""

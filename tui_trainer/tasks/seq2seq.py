@@ -27,10 +27,10 @@ from tui_trainer.models.writing import Sampling, answered, pad_token_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow
 from tui_trainer.tasks.parts.answers import SCORES, mean_scores
 from tui_trainer.tasks.parts.inputs import QuestionInputs
-from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
+from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
-from tui_trainer.tasks.parts.start import StartsFromModel, model_of
+from tui_trainer.tasks.parts.start import model_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -44,21 +44,20 @@ _ROWS_AT_A_TIME = 16
 _LOOKED_ANSWERS = 500
 
 
-class Seq2Seq(StartsFromModel, LearnsFromData, LearnsNextToken):
-    """See `tasks/contract.py` for what each part promises."""
+class Seq2Seq(LearnsNextToken):
+    """See `tasks/parts/task.py` for what each part promises."""
 
     name = "seq2seq"
     title = "Text to text"
     head: Head = "seq2seq_lm"
     specials = FOR_ANSWERS
     reads = ("source_prefix", "max_target_length", "source_language", "target_language")
-    packs = False
     tells_padding = True
     metrics = SCORES
     continues = False
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config) + table_problems(config)
+        found = super().problems(config)
         if config.evaluation.metric_for_best_model in SCORES and not config.evaluation.generate_rows:
             message = f"{config.evaluation.metric_for_best_model} is measured on answers, and none are written"
             found.append(Problem(message=message, key="evaluation.generate_rows", hint="set it to 32"))
@@ -80,14 +79,12 @@ class Seq2Seq(StartsFromModel, LearnsFromData, LearnsNextToken):
     def collate(self, model: Any, pad_id: int) -> Collate:
         return partial(collate_answers, pad_id=pad_id, start_id=_start_id(model.config))
 
-    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+    def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         """Each token of an answer by how often it occurs, and the first words of the input as the answer.
 
         ROUGE is that of the rows that an evaluation lets the model answer.
         """
-        if data.eval_path is None:
-            return None
-        train, held_out = Rows(data.train_path), Rows(data.eval_path)
+        train = Rows(data.train_path)
         loss, labels = unigram_loss(train, held_out, eval_rows, vocabulary=data.counts.vocabulary)
         places = evenly_spaced(len(eval_rows), config.evaluation.generate_rows)
         few = [held_out.example(eval_rows[place]) for place in places]

@@ -31,15 +31,16 @@ from tui_trainer.tasks.parts.class_scores import (
     multi_label_scores,
     number_scores,
 )
-from tui_trainer.tasks.parts.class_weights import balanced_weights, is_balanced, ones_weights
+from tui_trainer.tasks.parts.class_weights import balanced_weights, ones_weights
 from tui_trainer.tasks.parts.inputs import logits_of
 from tui_trainer.tasks.parts.labelled_texts import SEGMENTS, LabelledTexts, refuse_settings
-from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
-from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
+from tui_trainer.tasks.parts.learns_from_data import TableReader
+from tui_trainer.tasks.parts.start import model_of, trains_tokenizer
+from tui_trainer.tasks.parts.task import Task
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.losses.classification import ClassificationLoss
@@ -49,26 +50,27 @@ _SHOWN_LABELS = 5
 # Decoders that classify look for the last token before the padding; this one does not, and its own tokenizer pads at
 # the left.
 _READS_LAST_POSITION = "xlnet"
-_MODEL = "model.model_name_or_path"
 
 
-class SequenceClassification(StartsFromModel, LearnsFromData):
-    """See `tasks/contract.py` for what each part promises."""
+class SequenceClassification(Task):
+    """See `tasks/parts/task.py` for what each part promises."""
 
     name = "sequence_classification"
     title = "Classification of texts"
     reads = ("problem_type", "class_weights", "source_language")
-    packs = False
     tells_padding = True
-    continues = False
     head: Head = "sequence_classification"
     specials = FOR_CLASSES
     metrics = ALL_METRICS
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config) + table_problems(config)
+        found = super().problems(config)
         if not trains_tokenizer(config) and config.model.model_name_or_path:
-            found += _last_position_problems(str(model_of(config, self.head).config.get("model_type", "")))
+            family = model_of(config, self.head).config.get("model_type")
+            if family == _READS_LAST_POSITION:
+                message = f"{family} reads the class off the last position of a row, where shorter rows are filled up"
+                hint = "take another encoder, such as bert, roberta or deberta-v2"
+                found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.task.problem_type == "auto":
             return found
         try:
@@ -78,13 +80,14 @@ class SequenceClassification(StartsFromModel, LearnsFromData):
         return found
 
     def reader(self, config: Config) -> TableReader:
-        vocabulary = config.model.scratch.vocab_size if trains_tokenizer(config) else 0
-        return LabelledTexts(config, self.head, self.specials, self.model_config(config, vocabulary))
+        return LabelledTexts(config, self.head, self.specials, self._its_config(config))
+
+    def _its_config(self, config: Config) -> Mapping[str, Any]:
+        return self.model_config(config, config.model.scratch.vocab_size if trains_tokenizer(config) else 0)
 
     def reading(self, config: Config) -> dict[str, Any]:
         """The numbers of the classes may come from the model, and the columns of a row depend on what it reads."""
-        vocabulary = config.model.scratch.vocab_size if trains_tokenizer(config) else 0
-        model = self.model_config(config, vocabulary)
+        model = self._its_config(config)
         its_labels = {str(number): name for number, name in (model.get("id2label") or {}).items()}
         about = {"model_labels": its_labels, "segments": int(model.get("type_vocab_size") or 0)}
         return {**super().reading(config), **about}
@@ -93,18 +96,16 @@ class SequenceClassification(StartsFromModel, LearnsFromData):
         kind: Kind = data.details["problem_type"]
         return Labels(tuple(data.details["names"]) or ("LABEL_0",), kind)
 
-    def load_tokenizer(self, config: Config, data: PreparedData) -> PreTrainedTokenizerBase:
+    def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         """With a token that fills rows up: a decoder that classifies looks for the last token before it."""
         tokenizer = super().load_tokenizer(config, data)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
         return tokenizer
 
-    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+    def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         """What the same answer for every row reaches: the most frequent one of the training rows."""
-        if data.eval_path is None or not len(eval_rows):
-            return None
-        kind, held_out = data.details["problem_type"], Rows(data.eval_path)
+        kind = data.details["problem_type"]
         learnt = _labels_of(Rows(data.train_path), kind)
         labels = _labels_of(held_out, kind)[list(eval_rows)]
         values, of = _same_answer(kind, learnt, labels, data.details["names"])
@@ -119,15 +120,16 @@ class SequenceClassification(StartsFromModel, LearnsFromData):
         from tui_trainer.losses.classification import ClassificationLoss
 
         kind = data.details["problem_type"]
-        known = len(data.details["names"])
-        weights = class_weights(Rows(data.train_path), kind, known).tolist() if is_balanced(config) else ()
+        weights: list[float] = []
+        if config.task.class_weights == "balanced":
+            weights = class_weights(Rows(data.train_path), kind, len(data.details["names"])).tolist()
         return ClassificationLoss(model, kind, weights=weights, smoothing=config.training.label_smoothing_factor)
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
         return _Scorer(objective, data.details["problem_type"], data.details["names"])
 
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: PreTrainedTokenizerBase, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
     ) -> tuple[str, str]:
         """The text, and the label that the model gives it beside the true one."""
         text = tokenizer.decode(row.tokens.tolist(), skip_special_tokens=True)
@@ -137,12 +139,7 @@ class SequenceClassification(StartsFromModel, LearnsFromData):
         return str(text), f" -> {told} (in truth {_true_words(row.labels, self.labels(config, data))})"
 
     def encode_inputs(
-        self,
-        config: Config,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        contents: Sequence[Any],
-        sampling: Sampling,
+        self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
         first, *second = zip(*contents, strict=True)
         pairs = second[0] if second else None
@@ -155,12 +152,7 @@ class SequenceClassification(StartsFromModel, LearnsFromData):
         ]
 
     def predict(
-        self,
-        config: Config,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        rows: Sequence[InputRow],
-        sampling: Sampling,
+        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
         """The likeliest label, all labels that are more likely than not, or the number; and the probabilities."""
         logits_BC, kind, names = logits_of(model, tokenizer, rows), model.config.problem_type, model.config.id2label
@@ -190,14 +182,6 @@ def _words_of(prediction: Mapping[str, Any], most: int) -> list[str]:
         return [f"{prediction['number']:.4g}"]
     shown = max(most, len(prediction.get("labels", ())))
     return [f"{name} {chance:.2f}" for name, chance in list(prediction["probabilities"].items())[:shown]]
-
-
-def _last_position_problems(family: str) -> list[Problem]:
-    """A model that looks for its answer where rows are filled up."""
-    if family != _READS_LAST_POSITION:
-        return []
-    message = f"{family} reads the class off the last position of a row, where shorter rows are filled up"
-    return [Problem(message=message, key=_MODEL, hint="take another encoder, such as bert, roberta or deberta-v2")]
 
 
 class _Scorer:

@@ -19,16 +19,16 @@ from tui_trainer.data.batching.collate import IGNORE, Batch, Collate, collate_wh
 from tui_trainer.data.columns.tags import OUTSIDE, entities, marks_entities
 from tui_trainer.data.preparing.byte_bpe import FOR_WORDS
 from tui_trainer.data.preparing.token_rows import LABELS, Rows, TokenRow
-from tui_trainer.errors import Problem
 from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.writing import Sampling, pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores
-from tui_trainer.tasks.parts.class_weights import balanced_weights, is_balanced
+from tui_trainer.tasks.parts.class_weights import balanced_weights
 from tui_trainer.tasks.parts.inputs import WordInputs, logits_of
-from tui_trainer.tasks.parts.learns_from_data import LearnsFromData, TableReader, table_problems
-from tui_trainer.tasks.parts.start import StartsFromModel, model_of, trains_tokenizer
-from tui_trainer.tasks.parts.tag_scores import METRICS, counts_for
+from tui_trainer.tasks.parts.learns_from_data import TableReader
+from tui_trainer.tasks.parts.start import model_of, trains_tokenizer
+from tui_trainer.tasks.parts.tag_scores import METRICS, TagCounts
 from tui_trainer.tasks.parts.tagged_words import TaggedWords, own_labels
+from tui_trainer.tasks.parts.task import Task
 from tui_trainer.tasks.parts.word_tokens import WordTokens, with_words_spaced, word_tokens
 
 if TYPE_CHECKING:
@@ -43,21 +43,16 @@ _Word = tuple[tuple[int, ...], int]  # its tokens, and the number of its tag
 _USUAL_TAG = "the most frequent tag of each word"
 
 
-class TokenClassification(StartsFromModel, LearnsFromData):
-    """See `tasks/contract.py` for what each part promises."""
+class TokenClassification(Task):
+    """See `tasks/parts/task.py` for what each part promises."""
 
     name = "token_classification"
     title = "Tags of words, such as names"
     reads = ("class_weights", "source_language")
-    packs = False
     tells_padding = True
-    continues = False
     head: Head = "token_classification"
     specials = FOR_WORDS
     metrics = METRICS
-
-    def problems(self, config: Config) -> list[Problem]:
-        return super().problems(config) + table_problems(config)
 
     def reader(self, config: Config) -> TableReader:
         return TaggedWords(config, self.head, self.specials, self._known_labels(config))
@@ -76,17 +71,15 @@ class TokenClassification(StartsFromModel, LearnsFromData):
         tokenizer: Tokenizer = with_words_spaced(super().load_tokenizer(config, data))
         return tokenizer
 
-    def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+    def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         """Without any context: the tag that a word has most often in the training rows, and the same tag always."""
-        if data.eval_path is None or not len(eval_rows):
-            return None
         details = data.details
         names, closing, scheme = details["names"], details["closing_tokens"], details["scheme"]
         usual, most = usual_tags(Rows(data.train_path), closing)
         # A word that was never met is in no entity.
         unmet = names.index(OUTSIDE) if scheme != "plain" and OUTSIDE in names else most
-        by_word, always = counts_for(scheme), counts_for(scheme)
-        held_out, words = Rows(data.eval_path), 0
+        by_word, always = TagCounts(scheme), TagCounts(scheme)
+        words = 0
         for index in eval_rows:
             row = list(words_of(held_out.example(index), closing))
             true = [names[number] for _, number in row]
@@ -106,7 +99,10 @@ class TokenClassification(StartsFromModel, LearnsFromData):
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
         from tui_trainer.losses.token_labels import TokenLabelLoss
 
-        weights = tag_weights(Rows(data.train_path), len(data.details["names"])) if is_balanced(config) else ()
+        weights: list[float] = []
+        if config.task.class_weights == "balanced":
+            tags = Rows(data.train_path).values(LABELS)
+            weights = balanced_weights(tags[tags != IGNORE].astype(np.int64), len(data.details["names"])).tolist()
         return TokenLabelLoss(model, weights=weights, smoothing=config.training.label_smoothing_factor)
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
@@ -193,7 +189,7 @@ class _Scorer:
     def scores(self) -> Scores:
         import torch
 
-        counts = counts_for(self._scheme)
+        counts = TagCounts(self._scheme)
         for batch in self.seen:
             labels, predicted, rows = torch.stack(batch).tolist()
             starts = [0, *(at for at, (one, next_) in enumerate(pairwise(rows), 1) if one != next_), len(rows)]
@@ -212,13 +208,6 @@ def words_of(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:
     tokens = row.tokens.tolist()
     for start, end in pairwise([*places, len(tokens) - closing_tokens]):
         yield tuple(tokens[start:end]), labels[start]
-
-
-def tag_weights(rows: Rows, tags: int) -> list[float]:
-    """Of each tag, by how many words of the rows have it."""
-    labels = rows.values(LABELS)
-    weights: list[float] = balanced_weights(labels[labels != IGNORE].astype(np.int64), tags).tolist()
-    return weights
 
 
 def usual_tags(rows: Rows, closing_tokens: int) -> tuple[dict[tuple[int, ...], int], int]:

@@ -1,6 +1,7 @@
 """Work that may run out of memory: it is left as if it had never been begun, and can be tried again."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -41,7 +42,10 @@ def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], N
         if not is_out_of_memory(error):
             raise
         reason = one_line(str(error), 200) or type(error).__name__
-        shortage = Shortage(reason=reason, peak_bytes=peak_memory_bytes(device), free_bytes=_free_bytes(device))
+        free = None
+        with suppress(RuntimeError, OSError):
+            free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else memory_available_now()
+        shortage = Shortage(reason=reason, peak_bytes=peak_memory_bytes(device), free_bytes=free)
         let_go(error)
     # Not before: while an error is handled it holds on to its frames.
     give_up()
@@ -58,10 +62,3 @@ def attempt_twice(work: Callable[[], T], device: torch.device) -> T:
     if isinstance(found, Shortage):
         raise MemoryError(f"not enough memory ({found.reason})")
     return found
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    try:
-        return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else memory_available_now()
-    except (RuntimeError, OSError):
-        return None

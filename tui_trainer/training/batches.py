@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tui_trainer.data.batching.layout import RowLayout
-from tui_trainer.data.batching.row_order import RowOrder
-from tui_trainer.data.batching.shares import share_of
+from tui_trainer.data.batching.row_order import RowOrder, share_of
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.planning.fit import EVALUATION_WINDOW

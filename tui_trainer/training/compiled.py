@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -24,16 +24,19 @@ _DEFAULT_MODE = "layers are compiled with torch_compile_mode = default"
 
 
 class Trainable(Protocol):
-    """What a pass over the first batch takes."""
+    """What probes and trials at the start ask of a run."""
 
     plan: Plan
-    model: nn.Module
+    model: Any
     batches: Batches
     device: torch.device
     mixed_precision: MixedPrecision
 
     @property
     def loss(self) -> LossSum: ...
+
+    @property
+    def pad_id(self) -> int: ...
 
 
 @contextmanager

@@ -20,15 +20,13 @@ from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.fused_kernels import Kernels
 from tui_trainer.planning.strategies import BY_WIDTH, SPLITTING, ZERO_STAGES
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.parts.padding import padding_collate
 from tui_trainer.training import varlen
-from tui_trainer.training.attention_probe import check_attention
 from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.communication import Communication
 from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.device import device_of
-from tui_trainer.training.fused_kernels import use_kernels
+from tui_trainer.training.fused_kernels import check_attention, use_kernels
 from tui_trainer.training.job import Job, Tell
 from tui_trainer.training.leak_probe import packing_leaks
 from tui_trainer.training.model import build_model
@@ -87,7 +85,7 @@ class Components:
         rows = Rows(job.data.train_path)
         layout = partial(
             Layout,
-            collate=padding_collate(self.task, self.config, self.model, self.pad_id, self.plan.longest_row),
+            collate=self.task.collate_in_run(self.config, self.model, self.pad_id, self.plan.longest_row),
             pad_id=self.pad_id,
         )
         self.kernels = self._probed_kernels(layout, rows, tell)

@@ -1,6 +1,6 @@
 """Held-out loss, with the same definition as in training: a sum and a count; and what else the task measures."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -15,35 +15,18 @@ from tui_trainer.training.sample import answering
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """The loss summed over `tokens` held-out labels."""
+    """The loss summed over `tokens` held-out labels. One of several processes has `seen` what scores are made of."""
 
     loss_sum: float
     tokens: int
     seconds: float
-    scores: Scores | None = None
+    scores: Scores = field(default_factory=lambda: Scores(values={}))
+    seen: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
 
     @property
     def loss(self) -> float:
         """Mean over the labels; nats where they are tokens or classes."""
         return self.loss_sum / self.tokens
-
-    @property
-    def values(self) -> dict[str, float]:
-        return dict(self.scores.values) if self.scores else {}
-
-    @property
-    def table_rows(self) -> Mapping[str, Sequence[float]]:
-        return self.scores.table_rows if self.scores else {}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Observed:
-    """What one process found on its share of the held-out rows."""
-
-    loss_sum: float
-    tokens: int
-    seconds: float
-    seen: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
 
 
 def evaluate(
@@ -64,7 +47,7 @@ def observe(
     batches: Iterable[MicroBatch],
     go_on: Callable[[int], bool] = lambda rows: True,
     spare: Callable[[], MicroBatch] | None = None,
-) -> Observed | None:
+) -> Evaluation | None:
     """The part of `evaluate` that each of several processes does with its own rows. Where each has a part of the model,
     all make as many forward passes: `spare` makes those of a process that has no more rows.
     """
@@ -95,10 +78,10 @@ def observe(
     seen = scorer.seen if scorer else []
     if components.ranks.count > 1:
         seen = [tuple(tensor.cpu() for tensor in one) for one in seen]
-    return Observed(loss_sum=float(total), tokens=tokens, seconds=perf_counter() - started, seen=seen)
+    return Evaluation(loss_sum=float(total), tokens=tokens, seconds=perf_counter() - started, seen=seen)
 
 
-def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
+def concluded(components: Components, parts: Sequence[Evaluation]) -> Evaluation:
     """What all processes have found together."""
     scorer = components.task.scorer(components.config, components.data, components.loss)
     if scorer:
@@ -107,7 +90,7 @@ def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
         loss_sum=sum(part.loss_sum for part in parts),
         tokens=sum(part.tokens for part in parts),
         seconds=max(part.seconds for part in parts),
-        scores=scorer.scores() if scorer else None,
+        scores=scorer.scores() if scorer else Scores(values={}),
     )
 
 

@@ -1,5 +1,5 @@
-"""Kernels of libraries for norms, gated MLPs and rotary embeddings: tried, used where they compute the same, taken back
-after the run.
+"""Kernels of libraries for attention, norms, gated MLPs and rotary embeddings: tried, used where they compute the same,
+taken back after the run.
 
 Liger's fused cross entropy is not taken. It is a forward pass of the whole model that computes the head for every place
 and gives no logits; the loss here computes it for places with a label only, in chunks where the plan says so
@@ -17,8 +17,9 @@ from torch import nn
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.fused_kernels import LIBRARIES, Kernels
+from tui_trainer.training.compiled import Trainable
 from tui_trainer.training.job import Tell
-from tui_trainer.training.rounding_probe import Probed, reason_against
+from tui_trainer.training.rounding_probe import reason_against
 
 _HUB_LAYERS = ("RMSNorm", "SwiGLUMLP", "GeGLUMLP")
 _ABSENT = object()
@@ -56,7 +57,20 @@ def taken_back() -> Iterator[None]:
         _process.undo()
 
 
-def use_kernels(run: Probed, kernels: Kernels, batch: MicroBatch, tell: Tell) -> Kernels:
+def check_attention(run: Trainable, batch: MicroBatch, tell: Tell) -> None:
+    """Back to torch's kernel, or the model's own operations where it has none for it, where the library's differs with
+    the data's own padded rows. Whether it keeps packed documents apart is asked later, by `leak_probe.py`."""
+    model = run.model
+    requested = str(model.config._attn_implementation)
+    own = "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
+    model.set_attn_implementation(own)
+    if reason := reason_against(run, batch, lambda: model.set_attn_implementation(requested)):
+        model.set_attn_implementation(own)
+        hint = 'model.attn_implementation = "auto" takes it from the start'
+        tell("attention changed", f"{requested} is not used: {reason}", f"{own} is used instead; {hint}")
+
+
+def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell) -> Kernels:
     """Those that are used from now on: `kernels` where they compute the same as the model's own operations, else none,
     which is told with the reason."""
     if kernels == "none":

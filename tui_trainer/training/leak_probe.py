@@ -7,7 +7,6 @@ without any sign of where documents begin, whose logits must differ, or the ques
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from tui_trainer.data.batching.collate import collate_packed
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.masks import known_masks
 from tui_trainer.losses.micro_batch import micro_batch
-from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.compiled import Trainable
 from tui_trainer.training.rounding_probe import cut_at_embeddings
 
 Document = NDArray[np.int32]
@@ -31,17 +30,6 @@ _MOST_DIFFERENCE, _MOST_GRADIENT_SHARE = 1e-5, 1e-3
 _MOST_SHARE_OF_CONTROL, _MOST_GRADIENT_SHARE_OF_CONTROL = 0.1, 0.25
 
 
-class Probed(Protocol):
-    """What the probe asks of a run."""
-
-    model: Any
-    device: torch.device
-    mixed_precision: MixedPrecision
-
-    @property
-    def pad_id(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Pass:
     """fp32 logits_NV of N tokens, and gradient_Nh of their embeddings."""
@@ -50,7 +38,7 @@ class _Pass:
     gradient: Tensor
 
 
-def packing_leaks(run: Probed, rows: Rows, *, by_lengths: bool = False) -> str | None:
+def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> str | None:
     """What of packed documents is too far from each alone, and how far; None: they do not leak.
 
     `by_lengths`: as for `Layout`.
@@ -77,7 +65,7 @@ def _difference(alone: _Pass, packed: _Pass, control: _Pass, *, coarse: bool) ->
     return None
 
 
-def _documents(run: Probed, rows: Rows) -> list[list[Document]]:
+def _documents(run: Trainable, rows: Rows) -> list[list[Document]]:
     """Two rows of the data's tokens whose documents begin at other places, with one beyond a kernel's block in each."""
     most = getattr(run.model.config, "max_position_embeddings", None) or _WIDTH
     width = min(_WIDTH, most)
@@ -95,13 +83,13 @@ def _documents(run: Probed, rows: Rows) -> list[list[Document]]:
     return [documents[:3], documents[3:]]
 
 
-def _is_coarse(run: Probed) -> bool:
+def _is_coarse(run: Trainable) -> bool:
     """Whether matmuls are rounded to fewer bits than fp32 has."""
     tf32 = run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
     return tf32 or run.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in run.model.parameters())
 
 
-def _pass(run: Probed, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False) -> _Pass:
+def _pass(run: Trainable, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False) -> _Pass:
     """Forward and backward; no gradient of a weight is computed."""
     batch = micro_batch(collate_packed(rows, run.pad_id), by_lengths=by_lengths).to(run.device)
     if not packed:

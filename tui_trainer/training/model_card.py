@@ -1,6 +1,5 @@
 """How a model was made, in the Markdown that model hubs show."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from tui_trainer.config.sections import Config
@@ -26,15 +25,6 @@ _AUTO_CLASSES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CardFacts:
-    """What the model card says beside the plan."""
-
-    data_description: str
-    model: ModelFacts
-    versions: dict[str, str]
-
-
 def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ModelFacts:
     """What came of the run; with early stopping, of the weights of its best evaluation."""
     best = config.evaluation.early_stopping_patience > 0
@@ -51,9 +41,9 @@ def model_facts(position: Position, baselines: Baselines | None, config: Config)
     )
 
 
-def model_card(plan: Plan, facts: CardFacts) -> str:
-    """Origin, data, losses, settings and versions."""
-    scores = facts.model.score_rows()
+def model_card(plan: Plan, model: ModelFacts, source: str, versions: dict[str, str]) -> str:
+    """Origin, data (its `source`), losses, settings and versions."""
+    scores = model.score_rows()
     lines = [
         *_front_matter(plan),
         "",
@@ -64,21 +54,21 @@ def model_card(plan: Plan, facts: CardFacts) -> str:
         *_use(plan),
         "## Data",
         "",
-        f"{facts.data_description}. {plan.train_rows.value} training rows, {plan.train_tokens.value:,} tokens; "
+        f"{source}. {plan.train_rows.value} training rows, {plan.train_tokens.value:,} tokens; "
         f"{plan.eval_rows.value} held-out rows, vocabulary of {plan.vocabulary.value}.",
         "",
         f"## Loss{'' if plan.config.task.type == 'sequence_classification' else ' (nats per token)'}",
         "",
-        *_table(facts.model.loss_rows()),
+        *_table(model.loss_rows()),
         "",
         *(["## Scores on held-out rows", "", *_table(scores), ""] if scores else []),
         "## Settings",
         "",
-        *_table(facts.model.setting_rows(plan)),
+        *_table(model.setting_rows(plan)),
         "",
         "## Versions",
         "",
-        *_table(list(facts.versions.items())),
+        *_table(list(versions.items())),
         "",
     ]
     return "\n".join(lines)

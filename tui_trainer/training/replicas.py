@@ -1,7 +1,7 @@
 """The same model in several processes, and the sum of their gradients: torch's DistributedDataParallel.
 
-Each process learns from its share of the rows of a step (`data/batching/shares.py`). The sum of the losses is divided
-by the labels of all processes, so the gradient is the one that a single process would have computed.
+Each process learns from its share of the rows of a step (`data/batching/row_order.py`). The sum of the losses is
+divided by the labels of all processes, so the gradient is the one that a single process would have computed.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -7,36 +7,21 @@ one rounding off. Measured on small Llamas of 2 and 12 layers: norms and MLPs th
 0.2 to 0.3 of the control in bf16 and fp16, norms whose weights are 2 % off at 1.0 to 1.6 in bf16 and above 7 in fp16.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.safe_text import one_line
-from tui_trainer.training.compiled import decoder_layers
+from tui_trainer.training.compiled import Trainable, decoder_layers
 from tui_trainer.training.device import breaks_the_device
-from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.together import LossSum
 
 # TF32 has a mantissa of 10 bits, fp32 of 23, but its sums of thousands in another order differ by several steps.
 _TF32_STEP, _LEAST_STEP = 2.0**-10, 2.0**-20
-
-
-class Probed(Protocol):
-    """What the probe asks of a run."""
-
-    model: Any
-    device: torch.device
-    mixed_precision: MixedPrecision
-
-    @property
-    def loss(self) -> LossSum: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +31,7 @@ class Numbers:
     logits: Tensor
     gradients: Tensor
 
-    def distance(self, other: Numbers) -> tuple[float, float]:
+    def distance(self, other: Self) -> tuple[float, float]:
         """Norms of the differences of logits and of gradients."""
         return (
             float((self.logits - other.logits).norm()),
@@ -54,7 +39,7 @@ class Numbers:
         )
 
 
-def difference(run: Probed, batch: MicroBatch, switch: Callable[[], None]) -> str:
+def difference(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) -> str:
     """What of the batch is not the same once `switch` was called, and how far it is off; empty: all is."""
     reference = numbers(run, batch)
     with _one_rounding_off(run):
@@ -70,7 +55,7 @@ def difference(run: Probed, batch: MicroBatch, switch: Callable[[], None]) -> st
     return ""
 
 
-def reason_against(run: Probed, batch: MicroBatch, switch: Callable[[], None]) -> str:
+def reason_against(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) -> str:
     """Why what `switch` switches on cannot be used: it does not compute the same, or fails. Raises what breaks the
     device."""
     try:
@@ -82,7 +67,7 @@ def reason_against(run: Probed, batch: MicroBatch, switch: Callable[[], None]) -
     return reason and f"with it {reason}, more than rounding does here"
 
 
-def numbers(run: Probed, batch: MicroBatch) -> Numbers:
+def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
     """Of a forward and a backward pass without dropout; no weight gets a gradient."""
     model = run.model
     outputs: list[Any] = []
@@ -127,7 +112,7 @@ def _with_labels(logits: Tensor, batch: MicroBatch) -> Tensor:
 
 
 @contextmanager
-def _one_rounding_off(run: Probed) -> Iterator[None]:
+def _one_rounding_off(run: Trainable) -> Iterator[None]:
     """Embeddings and layers pass on numbers that are larger or smaller, by turns, by what a rounding may take."""
     step = _step(run)
 
@@ -147,7 +132,7 @@ def _one_rounding_off(run: Probed) -> Iterator[None]:
             handle.remove()
 
 
-def _step(run: Probed) -> float:
+def _step(run: Trainable) -> float:
     """The coarsest step between two numbers that the model computes with."""
     steps = [_LEAST_STEP, torch.finfo(run.mixed_precision.dtype).eps]
     steps += [torch.finfo(dtype).eps for dtype in {p.dtype for p in run.model.parameters()} if dtype.is_floating_point]

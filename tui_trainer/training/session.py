@@ -8,7 +8,6 @@ from time import monotonic, perf_counter
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import FolderError, GroupOutOfMemory, RunError
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.planning.fused_kernels import Kernels
 from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.runs.cadence import due
@@ -22,7 +21,7 @@ from tui_trainer.training.checkpoints import NOT_WRITTEN, Checkpoints
 from tui_trainer.training.compiled import without_cuda_graphs
 from tui_trainer.training.components import Components
 from tui_trainer.training.device import breaks_the_device
-from tui_trainer.training.evaluate import Evaluation, Observed, answer_scores, concluded, observe
+from tui_trainer.training.evaluate import Evaluation, answer_scores, concluded, observe
 from tui_trainer.training.final_model import write_final_model
 from tui_trainer.training.host_memory import HINT, HostMemoryWatch
 from tui_trainer.training.job import Job
@@ -58,7 +57,10 @@ class Session:
         self._eval_chosen = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
         if job.checkpoint:
             self.position = checkpoint.load_checkpoint(job.checkpoint, self.components)
-            self._compare_kernels(self.position.kernels)
+            before, now = self.position.kernels, self.components.kernels
+            if before != now:
+                message = f"until step {self.position.step} model.kernels were {before}, from here on {now}"
+                self._problem("kernels changed", message, "the run goes on, but not necessarily to the bit")
         self.position.kernels = self.components.kernels
         self._is_interrupted = is_interrupted
         self._has_given_up_evaluating = False
@@ -75,12 +77,6 @@ class Session:
             clipped_by_scale=self.components.mixed_precision.scaler is not None,
             times=ranks.times,
         )
-
-    def _compare_kernels(self, before: Kernels) -> None:
-        """A run that goes on with other kernels is told so."""
-        if before != (now := self.components.kernels):
-            message = f"until step {self.position.step} model.kernels were {before}, from here on {now}"
-            self._problem("kernels changed", message, "the run goes on, but not necessarily to the bit")
 
     @property
     def median_step_seconds(self) -> float | None:
@@ -195,21 +191,18 @@ class Session:
             answered = self._answer_scores(self._eval_rows)
         else:
             answered = self.ranks.by_first(partial(self._answer_scores, self._eval_rows))
-        scores = {"loss": -result.loss} | result.values | answered
+        scores = {"loss": -result.loss} | dict(result.scores.values) | answered
         seconds = perf_counter() - started
         self.between.count(seconds)
         evaluation, position = self.plan.config.evaluation, self.position
         before = (position.best_eval_loss, position.best_metric, position.best_step, position.best_scores)
         metric = scores.get(evaluation.metric_for_best_model)
         del scores["loss"]
+        best, judged = False, scheduled and metric is not None
         if scheduled and metric is None:
             position.pass_over_evaluation(result.loss, scores)
-        judged = scheduled and metric is not None
-        best = (
-            metric is not None
-            and scheduled
-            and position.judge(result.loss, metric, threshold=evaluation.early_stopping_threshold, scores=scores)
-        )
+        elif scheduled and metric is not None:
+            best = position.judge(result.loss, metric, threshold=evaluation.early_stopping_threshold, scores=scores)
         if not math.isfinite(result.loss):
             fp16 = self.components.mixed_precision.scaler is not None
             hint = 'training.mixed_precision = "no"' if fp16 else "a lower training.learning_rate"
@@ -224,9 +217,9 @@ class Session:
                 scheduled=scheduled,
                 best=best,
                 scores=scores,
-                table_title=result.scores.table_title if result.scores else "",
-                table_columns=list(result.scores.table_columns) if result.scores else [],
-                table_rows={name: list(row) for name, row in result.table_rows.items()},
+                table_title=result.scores.table_title,
+                table_columns=list(result.scores.table_columns),
+                table_rows={name: list(row) for name, row in result.scores.table_rows.items()},
             )
         )
         if not judged or not evaluation.early_stopping_patience:
@@ -253,7 +246,7 @@ class Session:
 
             work = partial(observe, components, windows(rows, own, layout), progress, spare)
             parts = self.ranks.gathered(attempt(work, components.device))
-            whole = [part for part in parts if isinstance(part, Observed)]
+            whole = [part for part in parts if isinstance(part, Evaluation)]
             if len(whole) == len(parts):
                 return concluded(components, whole[:count])
             found = next((part for part in parts if isinstance(part, Shortage)), None)

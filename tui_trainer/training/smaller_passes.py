@@ -1,9 +1,8 @@
 """Where memory ran out in a step or an evaluation: the layout that takes less of it, and what is written about it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.token_rows import TokenRow
@@ -25,12 +24,12 @@ class Split:
     width: int = 0
 
     @classmethod
-    def of(cls, layout: RowLayout, documents: Sequence[TokenRow]) -> Split:
+    def of(cls, layout: RowLayout, documents: Sequence[TokenRow]) -> Self:
         passes = list(layout.passes(documents))
         return cls(max(map(len, passes)), len(passes), layout.packed_width)
 
     @classmethod
-    def of_step(cls, layout: RowLayout, documents: Sequence[TokenRow], effective_rows: int) -> Split:
+    def of_step(cls, layout: RowLayout, documents: Sequence[TokenRow], effective_rows: int) -> Self:
         """Of a whole effective batch: the last one of an epoch may be smaller. Packed ones fill more or fewer rows."""
         split = cls.of(layout, documents)
         return split if layout.packed_width else replace(split, passes=-(-effective_rows // split.rows))

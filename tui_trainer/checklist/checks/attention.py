@@ -1,11 +1,7 @@
 """Is attention computed by a fused kernel? Dropout, and the plain kernel, keep the scores of all pairs of tokens."""
 
-from dataclasses import replace
-
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import setup_with
-from tui_trainer.hardware.abilities import abilities
-from tui_trainer.hardware.catalogue import find_card
 from tui_trainer.hardware.describe import attention_words
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
 from tui_trainer.planning.memory.layers import ModelMemory
@@ -50,14 +46,14 @@ def _with_dropout(context: Context, fused: str) -> Verdict:
     kept = _activations(context, context.basis.setup)
     own = shape.attention_dropout == scratch.attention_dropout
     what = f"{_DROPOUT} = 0" if own else "attention_dropout 0 in the model's config.json"
-    verdict = warned(
+    return warned(
         f"attention_dropout {shape.attention_dropout:g} keeps all scores: {_compared(kept, fused)}",
         "a width of 192 reached 44 % of the rate of matmuls with dropout, 58 % without (measured on one core)",
         # No fix: dropout is part of what is learnt, not only of how fast.
         advice=f"{what} is faster; dropout works against overfitting where the held-out loss begins to rise",
         switch="fused attention: off, there is dropout",
+        opposite={_DROPOUT: 0.0} if own else None,
     )
-    return replace(verdict, opposite={_DROPOUT: 0.0}) if own else verdict
 
 
 def _compared(kept: str, fused: str) -> str:
@@ -77,7 +73,7 @@ def _kernel(context: Context) -> str:
     gpu = context.basis.target.gpu
     if gpu is None or gpu.capability is None:
         return ""
-    return f" ({attention_words(abilities(gpu.capability, find_card(gpu.name, gpu.memory_bytes)))})"
+    return f" ({attention_words(gpu.abilities)})"
 
 
 def _kernel_by_lengths(context: Context) -> str:

@@ -18,7 +18,7 @@ _SPOOL_BYTES_OF_CHARACTERS = 2
     why="Tokens are kept under a key of content and settings: a second start tokenises nothing.",
 )
 def look(context: Context) -> Verdict:
-    plan, folder = context.planned, context.cache_folder
+    plan, folder = context.planned, context.cache.path
     tokens = context.all_tokens or plan.train_tokens.value
     data = context.config.data
     tokens = min(tokens, data.max_chars * len(paths_in(data.path)) or tokens)
@@ -26,10 +26,10 @@ def look(context: Context) -> Verdict:
     rows = plan.train_rows
     if rows.exact:
         return passed(f"{rows.value:,} rows are prepared already ({format_bytes(needed)}): the start uses them again")
-    if context.cache_writable is False:
+    if context.cache.writable is False:
         advice = "choose another place: export TUI_TRAINER_HOME=FOLDER"
         return failed(f"{folder} cannot be written, so no data can be prepared", advice=advice)
-    free = context.cache_free_bytes
+    free = context.cache.free_bytes
     waiting = tokens * (_SPOOL_BYTES_OF_CHARACTERS if context.config.task.type == "char_lm" else _SPOOL_BYTES)
     if free is not None and free < 2 * needed + waiting:
         room = format_bytes(needed + waiting)

@@ -1,7 +1,5 @@
 """Is the run done by the time that was asked for?"""
 
-from dataclasses import replace
-
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.planning.deadline_ways import measured_switches, outlook, ways_to_make_it
 
@@ -27,5 +25,5 @@ def look(context: Context) -> Verdict:
     is_sure = found.seconds > _SURE_SHARE * found.seconds_left
     advice = "" if ways else "set a later targets.deadline: not one step of this run fits into the time that is left"
     fix = ways[0].patch if ways else None
-    verdict = (failed if is_sure else warned)(found.words, plan.step_seconds.reason, fix=fix, advice=advice)
-    return replace(verdict, ways=ways)
+    verdict = failed if is_sure else warned
+    return verdict(found.words, plan.step_seconds.reason, fix=fix, advice=advice, ways=ways)

@@ -1,8 +1,7 @@
 """TF32 matmuls, for what is computed in fp32 on cards that have them."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.hardware.abilities import abilities, dotted
-from tui_trainer.hardware.catalogue import find_card
+from tui_trainer.hardware.abilities import dotted
 
 _KEY = "training.tf32"
 
@@ -20,7 +19,7 @@ def look(context: Context) -> Verdict:
     if gpu is None:
         sentence = "TF32 needs a GPU, and this run uses none; cuDNN tunes convolutions, of which these layers have none"
         return not_applicable(sentence, switch="TF32: no GPU")
-    can = abilities(gpu.capability, find_card(gpu.name, gpu.memory_bytes))
+    can = gpu.abilities
     if can is None or gpu.capability is None:
         return not_applicable("whether the card has TF32 is not reported", switch="TF32: not reported")
     if not can.tf32:

@@ -60,35 +60,25 @@ def _longest_first(lengths: Lengths, capacity: int) -> tuple[NDArray[np.int64], 
 
 
 class _RowsBySpace:
-    """Rows by their free space. Which spaces occur is kept in bits, WORD of them to an integer, and again over those:
-    the smallest space that fits is then found with two bit operations, in rows of any width.
+    """Rows by their free space. Which spaces occur is kept as the bits of one integer: the smallest that fits is then
+    found with two bit operations.
     """
 
-    WORD = 1024
-
-    def __init__(self, capacity: int) -> None:
+    def __init__(self) -> None:
         self._rows: dict[int, list[int]] = {}
-        self._words = [0] * (capacity // self.WORD + 1)
-        self._filled = 0
+        self._spaces = 0
 
     def smallest(self, size: int) -> int:
         """The smallest space of at least `size`, or 0."""
-        word, bit = divmod(size, self.WORD)
-        if found := self._words[word] >> bit:
-            return size + _lowest_bit(found)
-        if not (later := self._filled >> (word + 1)):
-            return 0
-        word += 1 + _lowest_bit(later)
-        return word * self.WORD + _lowest_bit(self._words[word])
+        found = self._spaces >> size
+        return size + (found & -found).bit_length() - 1 if found else 0
 
     def add(self, space: int, rows: list[int]) -> None:
         if kept := self._rows.get(space):
             kept.extend(rows)
             return
         self._rows[space] = rows
-        word, bit = divmod(space, self.WORD)
-        self._words[word] |= 1 << bit
-        self._filled |= 1 << word
+        self._spaces |= 1 << space
 
     def take(self, space: int, most: int) -> list[int]:
         """Up to `most` rows with that space, taken out."""
@@ -98,20 +88,13 @@ class _RowsBySpace:
             del rows[-most:]  # in place: there may be many more
             return taken
         del self._rows[space]
-        word, bit = divmod(space, self.WORD)
-        self._words[word] ^= 1 << bit
-        if not self._words[word]:
-            self._filled ^= 1 << word
+        self._spaces ^= 1 << space
         return rows
-
-
-def _lowest_bit(bits: int) -> int:
-    return (bits & -bits).bit_length() - 1
 
 
 def _place(sizes: Sequence[int], capacity: int) -> tuple[list[int], int]:
     """The row of each document, longest first, and the number of rows."""
-    free = _RowsBySpace(capacity)
+    free = _RowsBySpace()
     places: list[int] = []
     count = 0
     for size, group in groupby(sizes):

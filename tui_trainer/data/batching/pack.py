@@ -29,19 +29,12 @@ def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExpectedPadding:
-    """What a step of `documents` documents takes, on average over the batches that were drawn.
+class PaddingShares:
+    """Expected shares of a batch that are padding: as it comes, drawn by length, and packed (None: never packed)."""
 
-    `packed_rows` rows of `packed_width` inputs when packed; the shares are those of all inputs that are padding:
-    packed, not packed, and not packed but drawn from documents of similar length.
-    """
-
-    documents: int
-    packed_rows: float
-    packed_width: float
-    packed_share: float
-    unpacked_share: float
-    grouped_share: float
+    padded: float
+    grouped: float
+    packed: float | None
 
 
 def expected_packed_rows(lengths: Lengths, capacity: int, documents: int) -> float:
@@ -57,25 +50,23 @@ def expected_packed_rows(lengths: Lengths, capacity: int, documents: int) -> flo
     return sum(rows) / batches.size * documents
 
 
-def expected_padding(
-    lengths: Lengths, *, capacity: int, documents: int, micro_batch: int, width_step: int = 1
-) -> ExpectedPadding:
-    """The same with the shares of padding. Unpacked, `micro_batch` documents are padded to the longest of them, up to a
-    multiple of `width_step`; those of a step are sorted by length before they are cut into passes (`layout.py`).
+def padding_shares(
+    inputs: Lengths, *, capacity: int, documents: int, micro_batch: int, packs: bool = True, width_step: int = 1
+) -> PaddingShares:
+    """Of steps of `documents` documents, on average over the batches that are drawn; `inputs` is what each row puts
+    into the model. Unpacked, `micro_batch` documents are padded to the longest of them, up to a multiple of
+    `width_step`; those of a step are sorted by length before they are cut into passes (`layout.py`).
     """
-    batches = _drawn(lengths, capacity, documents)
+    capacity = max(capacity, int(np.max(inputs)))
+    batches = _drawn(inputs, capacity, documents)
     widths = [narrowest_width(batch, capacity) for batch in batches]
-    rows = [len(pack_rows(batch, width)) for batch, width in zip(batches, widths, strict=True)]
-    packed = sum(count * width for count, width in zip(rows, widths, strict=True))
+    packed = sum(len(pack_rows(batch, width)) * width for batch, width in zip(batches, widths, strict=True))
     used = int(batches.sum())
     by_length = np.sort(batches.ravel()).reshape(batches.shape)
-    return ExpectedPadding(
-        documents=documents,
-        packed_rows=sum(rows) / batches.size * documents,
-        packed_width=sum(widths) / len(widths),
-        packed_share=1 - used / packed,
-        unpacked_share=1 - used / _padded(batches, micro_batch, width_step, capacity),
-        grouped_share=1 - used / _padded(by_length, micro_batch, width_step, capacity),
+    return PaddingShares(
+        padded=1 - used / _padded(batches, micro_batch, width_step, capacity),
+        grouped=1 - used / _padded(by_length, micro_batch, width_step, capacity),
+        packed=1 - used / packed if packs else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Which rows a step learns from.
+"""Which rows a step learns from, and which of them each of several processes takes.
 
 The order of epoch e is a permutation drawn from (seed, e) alone, so the position in the data is the step number and a
 resumed run needs nothing else. The last step of an epoch may have fewer rows.
@@ -55,3 +55,13 @@ class RowOrder:
 def steps_per_epoch(rows: int, effective_batch: int) -> int:
     """The last step of an epoch may have fewer rows."""
     return max(1, math.ceil(rows / effective_batch))
+
+
+def share_of(lengths: NDArray[np.int64], number: int, count: int) -> NDArray[np.int64]:
+    """Places, ascending, of the rows that process `number` of `count` takes: about as many tokens each. Rows are dealt
+    back and forth, the longest first; with fewer rows than processes some get none.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    rounds, places = np.divmod(np.arange(len(order)), count)
+    dealt_to = np.where(rounds % 2 == 0, places, count - 1 - places)
+    return np.sort(order[dealt_to == number])

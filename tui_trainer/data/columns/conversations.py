@@ -23,7 +23,7 @@ from tui_trainer.data.columns.row import (
     file_of,
     kind_of_value,
     listed,
-    missing_column,
+    refuse_missing,
     usual_columns,
     value_of,
 )  # fmt: skip
@@ -40,20 +40,8 @@ EXPECTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A column that asks, and the columns that may stand before or after it in the same turn."""
-
-    name: str
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-
-
-_QUESTIONS = (
-    _Question("instruction", after=("input", "context")),
-    _Question("prompt"),
-    _Question("question", before=("context",)),
-)
+# A column that asks, and the columns that may stand before and after it in the same turn.
+_QUESTIONS = {"instruction": ((), ("input", "context")), "prompt": ((), ()), "question": (("context",), ())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +117,7 @@ def find_conversations(
     Without `needs_answer` the columns of questions are enough, and any column that holds the text will do.
     """
     names, label = columns_of(head), file_of(head)
-    for wanted, key in ((text_column, "text"), (target_column, "target"), (pair_column, "text_pair")):
-        if wanted not in (AUTO, "", *names):
-            raise missing_column(wanted, label, names, key=f"data.{key}_column")
+    refuse_missing(names, label, text=text_column, target=target_column, text_pair=pair_column)
     found = _choose(head, names, text_column, target_column, pair_column, needs_answer)
     if found is None and not needs_answer:
         text = ColumnChoices(text_column).choose(label, strings_of(head))
@@ -169,11 +155,11 @@ def _choose(
         for usual in CONVERSATION_NAMES:
             if by_name.get(usual) in lists:
                 return ConversationColumns(conversation=by_name[usual])
-    for question in _QUESTIONS:
-        needed = by_name.get(question.name)
+    for usual, beside in _QUESTIONS.items():
+        needed = by_name.get(usual)
         if needed and (answer or not needs_answer) and needed != answer:
-            more = [[by_name[name] for name in some if name in by_name] for some in (question.before, question.after)]
-            asks = (*more[0], needed, *([pair] if pair else more[1]))
+            before, after = ([by_name[name] for name in some if name in by_name] for some in beside)
+            asks = (*before, needed, *([pair] if pair else after))
             return ConversationColumns(asks=tuple(dict.fromkeys(asks)), needed=needed, answer=answer)
     return None
 

@@ -4,6 +4,7 @@ Words are runs of letters, digits and the marks that belong to them; every other
 of its own. Spans count characters (code points) from 0, and their end is not in them any more.
 """
 
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,19 +58,10 @@ def tagged_text(text: str, values: object, where: str) -> Tagged:
 
 def word_places(text: str) -> list[tuple[int, int]]:
     """(start, end) of each word."""
-    places: list[tuple[int, int]] = []
-    start: int | None = None
-    for place, sign in enumerate(text):
-        # Vowel signs of Tamil and Hindi are marks, and no letters.
-        if sign.isalnum() or sign in _JOINERS or unicodedata.category(sign)[0] == "M":
-            start = place if start is None else start
-            continue
-        if start is not None:
-            places.append((start, place))
-            start = None
-        if not sign.isspace():
-            places.append((place, place + 1))
-    return places if start is None else [*places, (start, len(text))]
+    # Vowel signs of Tamil and Hindi are marks, and no letters.
+    inside = (sign.isalnum() or sign in _JOINERS or unicodedata.category(sign)[0] == "M" for sign in text)
+    kinds = ("w" if is_inside else " " if sign.isspace() else "." for sign, is_inside in zip(text, inside, strict=True))
+    return [found.span() for found in re.finditer(r"w+|\.", "".join(kinds))]
 
 
 def _tags(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str) -> tuple[list[str], int]:

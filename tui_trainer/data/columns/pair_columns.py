@@ -6,7 +6,7 @@ a question for the user, not a guess.
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tui_trainer.data.columns.row import (
     AUTO,
@@ -14,7 +14,7 @@ from tui_trainer.data.columns.row import (
     columns_of,
     kind_of_value,
     listed,
-    missing_column,
+    refuse_missing,
     usual_columns,
     value_of,
 )
@@ -107,9 +107,7 @@ class PairColumns:
         # Rows of a sample stand in no file.
         label = head[0].where.rpartition(", ")[0]
         names = columns_of(map(_opened, head))
-        for key, wanted in (("text", self._text), ("text_pair", self._beside), ("target", self._target)):
-            if wanted not in (AUTO, "", *names):
-                raise missing_column(wanted, label, names, key=f"data.{key}_column")
+        refuse_missing(names, label, text=self._text, text_pair=self._beside, target=self._target)
         return label, names
 
     def _find(self, label: str, names: Sequence[str], head: Sequence[Row]) -> Pair:
@@ -149,26 +147,25 @@ def _languages(values: Mapping[str, object]) -> Mapping[str, object]:
     return found if isinstance(found, dict) else {}
 
 
+def _usual_pairs(names: Sequence[str]) -> list[Pair]:
+    """As much as is there of each usual pair."""
+    return [
+        Pair(*(_usual_name(names, some) for some in (usual.inputs, usual.targets, (usual.beside,)))) for usual in _USUAL
+    ]
+
+
 def _usual_pair(names: Sequence[str]) -> Pair:
     """The first pair that is whole; else as much as is there of one."""
-    parts = []
-    for usual in _USUAL:
-        source, target = (_usual_name(names, few) for few in (usual.inputs, usual.targets))
-        if source and target:
-            return Pair(source, target, _usual_name(names, (usual.beside,)))
-        parts.append(Pair(source, target))
-    return next((part for part in parts if part.source or part.target), Pair("", ""))
+    pairs = _usual_pairs(names)
+    part = next((pair for pair in pairs if pair.source or pair.target), Pair("", ""))
+    return next((pair for pair in pairs if pair.source and pair.target), replace(part, beside=""))
 
 
 def _usual_input(names: Sequence[str]) -> Pair:
     """The input of the first pair that is whole, else of the first one whose input is there."""
-    whole = _usual_pair(names)
-    if whole.source and whole.target:
-        return Pair(whole.source, "", whole.beside)
-    for usual in _USUAL:
-        if source := _usual_name(names, usual.inputs):
-            return Pair(source, "", _usual_name(names, (usual.beside,)))
-    return Pair("", "")
+    with_input = [pair for pair in _usual_pairs(names) if pair.source]
+    found = next((pair for pair in with_input if pair.target), next(iter(with_input), Pair("", "")))
+    return replace(found, target="")
 
 
 def _usual_name(names: Sequence[str], usual: Iterable[str], other: str = "") -> str:

@@ -58,6 +58,13 @@ def string_of(row: Row, column: str) -> str:
     return value
 
 
+def refuse_missing(names: Sequence[str], label: str, **wanted: str) -> None:
+    """Raises DataError for a column that a setting names, `text` as data.text_column, and the file has not."""
+    for key, name in wanted.items():
+        if name not in (AUTO, "", *names):
+            raise missing_column(name, label, names, key=f"data.{key}_column")
+
+
 def missing_column(wanted: str, label: str, names: Iterable[str], *, key: str = "data.text_column") -> DataError:
     """There is no such column in the file `label`, and the nearest one; `key` is the setting that names it."""
     known = list(names)

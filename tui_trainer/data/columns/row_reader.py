@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.data.columns.row import Row
+from tui_trainer.data.columns.text_column import LOOKED_ROWS
+from tui_trainer.data.problems import ProblemList
+from tui_trainer.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +82,25 @@ class Reader(Protocol):
     def notes(self) -> list[str]:
         """The same in words, for the user."""
         return []
+
+
+class ReadsRows(Protocol):
+    """What of a reader `read_rows` asks."""
+
+    def begin(self, head: Sequence[Row]) -> None: ...
+
+    def read(self, row: Row) -> Any: ...
+
+
+def read_rows(reader: ReadsRows, rows: Iterator[Row], problems: ProblemList) -> Iterator[tuple[Row, Any]]:
+    """Each row that can be used, and what the reader makes of it once it was shown the first ones. Mistakes go into
+    `problems`.
+    """
+    head = list(islice(rows, LOOKED_ROWS))
+    if head:
+        reader.begin(head)
+    for row in chain(head, rows):
+        try:
+            yield row, reader.read(row)
+        except DataError as error:
+            problems.add(error)

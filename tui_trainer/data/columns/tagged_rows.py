@@ -146,36 +146,33 @@ def _parts(value: object) -> object:
 
 
 def _words(row: Row, column: str) -> list[str]:
-    value, where = value_of(row, column), row.where
-    words = _parts(value)
-    if not isinstance(words, list | tuple):
-        raise DataError(f"the column '{_name(column)}' is {kind_of_value(value)}, not a list of words", where=where)
+    words = _strings(row, column, "word")
     if not words:
-        raise DataError("the row has no words", where=where)
-    for number, word in enumerate(words, start=1):
-        if not isinstance(word, str):
-            raise DataError(f"word {number:,} is {kind_of_value(word)}, not a string", where=where)
-        if not word.strip():
-            raise DataError(f"word {number:,} is empty", where=where)
-    checked_text(" ".join(words), where)
-    return list(words)
+        raise DataError("the row has no words", where=row.where)
+    checked_text(" ".join(words), row.where)
+    return words
 
 
 def _tags(row: Row, column: str, words: Sequence[str]) -> list[str]:
+    return [tag.strip() for tag in _strings(row, column, "tag", len(words))]
+
+
+def _strings(row: Row, column: str, noun: str, words: int | None = None) -> list[str]:
+    """What a column lists, `words` strings where that is said, none of them empty."""
     value, where = value_of(row, column), row.where
-    tags = _parts(value)
-    if not isinstance(tags, list | tuple):
-        raise DataError(f"the column '{_name(column)}' is {kind_of_value(value)}, not a list of tags", where=where)
-    if len(tags) != len(words):
-        raise DataError(f"the row has {_count(len(words), 'word')} and {_count(len(tags), 'tag')}", where=where)
-    for number, tag in enumerate(tags, start=1):
-        if type(tag) is int:
-            raise DataError(f"tag {number:,} is the number {tag}, which has no name", where=where, hint=_NUMBERS)
-        if not isinstance(tag, str):
-            raise DataError(f"tag {number:,} is {kind_of_value(tag)}, not a string", where=where)
-        if not tag.strip():
-            raise DataError(f"tag {number:,} is empty", where=where)
-    return [tag.strip() for tag in tags]
+    found = _parts(value)
+    if not isinstance(found, list | tuple):
+        raise DataError(f"the column '{_name(column)}' is {kind_of_value(value)}, not a list of {noun}s", where=where)
+    if words is not None and len(found) != words:
+        raise DataError(f"the row has {_count(words, 'word')} and {_count(len(found), noun)}", where=where)
+    for number, one in enumerate(found, start=1):
+        if words is not None and type(one) is int:
+            raise DataError(f"{noun} {number:,} is the number {one}, which has no name", where=where, hint=_NUMBERS)
+        if not isinstance(one, str):
+            raise DataError(f"{noun} {number:,} is {kind_of_value(one)}, not a string", where=where)
+        if not one.strip():
+            raise DataError(f"{noun} {number:,} is empty", where=where)
+    return list(found)
 
 
 def _count(number: int, noun: str) -> str:

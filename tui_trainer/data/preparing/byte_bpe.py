@@ -77,7 +77,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, special: Specials = F
     The same texts in the same order give the same tokenizer. For text, encoding puts <bos> before each text, so that
     the first token of a document is a label too; <eos> is left to the caller. Text that spells "<eos>" stays text.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     smallest = special.smallest_vocabulary
     if vocab_size < smallest:
@@ -92,16 +92,10 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, special: Specials = F
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    _frame(tokenizer, special)
-    tokenizer.encode_special_tokens = True
-    return tokenizer
-
-
-def _frame(tokenizer: "Tokenizer", special: Specials) -> None:
-    from tokenizers import processors
-
     if special.single:
         ids = [(token, number) for number, token in enumerate(special.tokens)]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=special.single, pair=special.pair, special_tokens=ids
         )
+    tokenizer.encode_special_tokens = True
+    return tokenizer

@@ -8,12 +8,12 @@ once; whoever renames second uses the entry of the first.
 import json
 import os
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -127,12 +127,13 @@ def make_entry(
     before = [source.signature() for source in sources]
     fingerprint = _fingerprint(sources, progress)
     final = Path(cache_dir) / entry_key(sources, fingerprint, cut)
-    with _told_in_one_line(cache_dir):
+    try:
         Path(cache_dir).mkdir(parents=True, exist_ok=True)
         _remove_abandoned(Path(cache_dir))
-        partial = Path(tempfile.mkdtemp(prefix=f"{PARTIAL}{final.name[:12]}-", dir=cache_dir))
-    try:
-        with _told_in_one_line(cache_dir):
+        # Without an error where it has got its name.
+        made = TemporaryDirectory(prefix=f"{PARTIAL}{final.name[:12]}-", dir=cache_dir, ignore_cleanup_errors=True)
+        with made as place:
+            partial = Path(place)
             built = build(partial)
             for source, was in zip(sources, before, strict=True):
                 if source.signature() != was:
@@ -141,8 +142,12 @@ def make_entry(
             about = {"max_length": cut.max_length, "source": description, "fingerprint": fingerprint}
             _write_manifest(partial, {**about, **asdict(built)})
             return replace(_publish(partial, final), splits=sources[0].splits)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        raise DataError(
+            f"the prepared data cannot be written: {error.strerror or type(error).__name__}",
+            where=one_line(str(cache_dir)),
+            hint="free space there, or choose another cache folder that can be written to",
+        ) from None
 
 
 def entry_key(sources: Sequence[Source], fingerprint: str, cut: Cut) -> str:
@@ -224,13 +229,10 @@ def _publish(partial: Path, final: Path) -> PreparedData:
 
 def _discard(folder: Path) -> None:
     """Renamed first, so that nobody finds it half deleted."""
-    aside = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder.parent))
-    try:
-        folder.rename(aside / "damaged")
-    except FileNotFoundError:
-        pass  # the other process was quicker
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    # Where it is gone, the other process was quicker.
+    aside = TemporaryDirectory(prefix=PARTIAL, dir=folder.parent, ignore_cleanup_errors=True)
+    with aside as place, suppress(FileNotFoundError):
+        folder.rename(Path(place, "damaged"))
 
 
 def _remove_abandoned(cache_dir: Path) -> None:
@@ -247,15 +249,3 @@ def _remove_abandoned(cache_dir: Path) -> None:
 def _flush(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-@contextmanager
-def _told_in_one_line(cache_dir: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"the prepared data cannot be written: {error.strerror or type(error).__name__}",
-            where=one_line(str(cache_dir)),
-            hint="free space there, or choose another cache folder that can be written to",
-        ) from None

@@ -7,7 +7,7 @@ alignment of words, columns. The processes are new ones, not forks: a fork of a 
 import os
 import signal
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
 from tui_trainer.data.preparing.row_selection import ChosenRows
-from tui_trainer.data.preparing.token_rows import Columns
+from tui_trainer.data.preparing.token_rows import COLUMN, Columns
 
 # Batches that wait for each process, so that none is idle while one is read or written.
 _AHEAD = 3
@@ -27,28 +27,17 @@ _reader: Any = None  # of a process that encodes for another
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """The rows of one side that have a label, as arrays for the file, and what was counted.
+    """The rows of one side that have a label, as arrays for the file, and what was `counted`: documents, tokens,
+    labels, characters, truncated, truncated_answers, untrained (rows without a label), unknown (tokens).
 
     Of each row: `cut`, bool [rows], whether it was truncated, and `row_characters`, int32 [rows], of its text.
     """
 
     side: int
     columns: Columns
-    labels: int
-    characters: int
-    truncated_answers: int
-    untrained: int
-    unknown: int
+    counted: Counter[str]
     cut: NDArray[np.bool_]
     row_characters: NDArray[np.int32]
-
-    @property
-    def rows(self) -> int:
-        return len(self.cut)
-
-    def longest(self, column: str) -> int:
-        """The most numbers that a row has in a column; 0 without rows, or without the column."""
-        return int(self.columns[column][1].max(initial=0)) if column in self.columns else 0
 
 
 def encoded(reader: Reader, chosen: Iterable[ChosenRows], processes: int) -> Iterator[EncodedBatch]:
@@ -83,17 +72,19 @@ def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> Enco
     found = reader.encode(examples)
     kept = [row for row in found if row.labels]
     characters = [len(example.text) for example, row in zip(examples, found, strict=True) if row.labels]
-    return EncodedBatch(
-        side=side,
-        columns={name: _column(kept, name) for name in reader.columns},
+    columns = {name: _column(kept, name) for name in reader.columns}
+    cut = np.array([row.truncated for row in kept], dtype=np.bool_)
+    counted = Counter(
+        documents=len(kept),
+        tokens=len(columns[COLUMN][0]),
         labels=sum(row.labels for row in kept),
         characters=sum(len(example.text) for example in examples),
+        truncated=int(cut.sum()),
         truncated_answers=sum(row.answer_truncated for row in kept),
         untrained=len(found) - len(kept),
         unknown=sum(row.unknown for row in kept),
-        cut=np.array([row.truncated for row in kept], dtype=np.bool_),
-        row_characters=np.array(characters, dtype=np.int32),
     )
+    return EncodedBatch(side, columns, counted, cut, np.array(characters, dtype=np.int32))
 
 
 def _column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -10,7 +10,7 @@ from tui_trainer.data.preparing.cache import LENGTHS_KEPT, Cut, quantiles
 from tui_trainer.data.preparing.character_tokenizer import SPECIAL_TOKENS
 from tui_trainer.data.preparing.mixture import SourceRows, each_weight, used_rows
 from tui_trainer.data.sources.named_splits import SplitUse
-from tui_trainer.data.sources.size_estimate import Size, beginning_of, size_of, table_size
+from tui_trainer.data.sources.size_estimate import Size, beginning_of, size_of
 from tui_trainer.data.sources.source import Source
 
 
@@ -44,8 +44,9 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
 
     Raises DataError where the columns of a table cannot be told; never for what stands in single rows.
     """
-    sizes = [_size_of(part, reader, cut).limited(cut.max_chars, cut.max_rows) for part in sources[0].parts]
-    others = [_size_of(part, reader, cut) for part in sources[1].parts] if len(sources) > 1 else []
+    table_reader = None if cut.reads_text else reader
+    sizes = [size_of(part, table_reader).limited(cut.max_chars, cut.max_rows) for part in sources[0].parts]
+    others = [size_of(part, table_reader) for part in sources[1].parts] if len(sources) > 1 else []
     rates = [rate(beginning_of(size) if cut.reads_text else size.texts) for size in sizes]
     # A text of a table's other side is as long in tokens as those of the first source.
     eval_rates = [rate(beginning_of(size)) if cut.reads_text else rates[0] for size in others]
@@ -82,10 +83,6 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
         sources=tuple(shares) if sources[0].several or cut.weights else (),
         splits=sources[0].splits,
     )
-
-
-def _size_of(source: Source, reader: Reader, cut: Cut) -> Size:
-    return size_of(source) if cut.reads_text else table_size(source, reader)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ are about 40 bytes a row and some chunks of rows, so the data may be of any leng
 twice as much as the text, until the rows are made.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -28,7 +29,7 @@ from tui_trainer.data.preparing.row_notes import RowNotes, notes_of_counts, row_
 from tui_trainer.data.preparing.row_selection import TRAIN, Selection, choose, chosen_rows
 from tui_trainer.data.preparing.row_writers import DocumentWriter, RowWriter, StreamWriter
 from tui_trainer.data.preparing.survey import Survey, Surveyor
-from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows
+from tui_trainer.data.preparing.token_rows import LABELS, Rows
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
@@ -60,29 +61,16 @@ class _Side:
     """Encoded rows of one side, written and counted."""
 
     writer: RowWriter
-    documents: int = 0
-    tokens: int = 0
-    labels: int = 0
-    characters: int = 0
-    truncated: int = 0
-    truncated_answers: int = 0
+    counted: Counter[str] = field(default_factory=Counter)
     longest_labels: int = 0
-    untrained: int = 0
-    unknown: int = 0
     notes: RowNotes = field(default_factory=RowNotes)
 
     def add(self, batch: EncodedBatch) -> None:
-        if batch.rows:
+        if len(batch.cut):
             self.writer.add(batch.columns)
-        self.documents += batch.rows
-        self.tokens += len(batch.columns[COLUMN][0])
-        self.labels += batch.labels
-        self.characters += batch.characters
-        self.truncated += int(batch.cut.sum())
-        self.truncated_answers += batch.truncated_answers
-        self.longest_labels = max(self.longest_labels, batch.longest(LABELS))
-        self.untrained += batch.untrained
-        self.unknown += batch.unknown
+        if LABELS in batch.columns:
+            self.longest_labels = max(self.longest_labels, int(batch.columns[LABELS][1].max(initial=0)))
+        self.counted.update(batch.counted)
         self.notes.add(batch)
 
 
@@ -154,7 +142,7 @@ class _Preparation:
             )
             for batch in encoded(self._reader, chosen_rows(surveys, choice, self._cut), processes):
                 (train if batch.side == TRAIN else held_out).add(batch)
-                meter.report(train.characters + held_out.characters)
+                meter.report(train.counted["characters"] + held_out.counted["characters"])
         meter.finish(characters)
         return train, held_out
 
@@ -173,23 +161,25 @@ class _Preparation:
     def _refuse_too_little(self, train: _Side, held_out: _Side) -> None:
         length, refused = self._cut.max_length, partial(DataError, where=self._sources[0].description)
         if self._cut.rows == "stream":
-            if train.tokens > length:
+            tokens = train.counted["tokens"]
+            if tokens > length:
                 return
-            message = f"the training text has {train.tokens:,} tokens, fewer than one row of {length + 1:,} "
+            message = f"the training text has {tokens:,} tokens, fewer than one row of {length + 1:,} "
             # A shorter row helps only where enough rows come out to learn from.
-            shorter = train.tokens // 10
+            shorter = tokens // 10
             more = f", or lower data.max_length to {shorter:,} or so" if shorter >= 16 else ""
             raise refused(f"{message}(data.max_length = {length:,}, and one)", hint=f"give more text{more}")
         if self._cut.rows == "documents":
-            if not train.documents:
+            if not train.counted["documents"]:
                 raise refused("no document for training has two tokens or more", hint="give more text")
-            if len(self._sources) > 1 and not held_out.documents:
+            if len(self._sources) > 1 and not held_out.counted["documents"]:
                 where = self._sources[1].description
                 raise refused("no document for evaluation has two tokens or more", where=where, hint="give more text")
-        elif not train.documents:
-            what = f"none of the {train.untrained:,} training rows has a label within the first {length:,} tokens"
+        elif not train.counted["documents"]:
+            untrained = train.counted["untrained"]
+            what = f"none of the {untrained:,} training rows has a label within the first {length:,} tokens"
             hint = "raise data.max_length, or see `tui-trainer preview` for which tokens train"
-            raise refused(what if train.untrained else "no row is left to train on", hint=hint)
+            raise refused(what if untrained else "no row is left to train on", hint=hint)
 
     def _write_cut_rows(self, folder: Path, train: _Side) -> dict[str, object]:
         """Which training rows were cut; the details of how long those of a table would be."""
@@ -200,35 +190,34 @@ class _Preparation:
         return {}
 
     def _counts(self, surveys: Sequence[Survey], choice: Selection, train: _Side, held_out: _Side) -> Counts:
-        text = self._cut.reads_text
+        text, both = self._cut.reads_text, train.counted + held_out.counted
         read = self._problems.count + sum(len(survey.hashes) + survey.blank for survey in surveys)
-        untrained = train.untrained + held_out.untrained
         # The first token of a stream is no label.
         first = int(self._cut.rows == "stream")
+        of_sides = {
+            f"{name}_{what}": side.counted[what]
+            for name, side in (("train", train), ("eval", held_out))
+            for what in ("tokens", "documents", "characters")
+        }
         return Counts(
+            **of_sides,
             train_rows=train.writer.row_count,
-            train_tokens=train.tokens,
-            train_documents=train.documents,
-            train_characters=train.characters,
             eval_rows=held_out.writer.row_count,
-            eval_tokens=held_out.tokens,
-            eval_documents=held_out.documents,
-            eval_characters=held_out.characters,
             vocabulary=self._reader.vocabulary(),
-            unknown_eval_tokens=held_out.unknown,
-            train_labels=train.labels - first,
-            eval_labels=max(0, held_out.labels - first),
+            unknown_eval_tokens=held_out.counted["unknown"],
+            train_labels=train.counted["labels"] - first,
+            eval_labels=max(0, held_out.counted["labels"] - first),
             longest_row=max(train.writer.longest_row, held_out.writer.longest_row) - int(text),
             rows_read=0 if text else read,
             documents_read=read if text else 0,
             bad_rows=self._problems.count,
             repeated_rows=choice.repeated,
             leaked_rows=choice.leaked,
-            truncated_rows=train.truncated + held_out.truncated,
-            truncated_answers=train.truncated_answers + held_out.truncated_answers,
+            truncated_rows=both["truncated"],
+            truncated_answers=both["truncated_answers"],
             longest_labels=max(train.longest_labels, held_out.longest_labels),
-            untrained_rows=0 if text else untrained,
+            untrained_rows=0 if text else both["untrained"],
             cut_documents=train.writer.cut_documents + held_out.writer.cut_documents,
             pieces=train.writer.pieces + held_out.writer.pieces,
-            short_documents=untrained if text else 0,
+            short_documents=both["untrained"] if text else 0,
         )

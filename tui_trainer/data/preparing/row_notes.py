@@ -32,7 +32,7 @@ class RowNotes:
 
     def add(self, batch: EncodedBatch) -> None:
         """Rows in the order in which they are written."""
-        if batch.rows:
+        if len(batch.cut):
             self._parts.append((batch.cut, batch.columns[COLUMN][1].astype(np.int32), batch.row_characters))
 
     def write(self, folder: Path) -> dict[str, Any]:

@@ -1,22 +1,22 @@
 """Pass 1: every row is read and checked once. What can be used lies in the spool, and three numbers of it in memory."""
 
-from __future__ import annotations
-
+import re
+import unicodedata
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
 from pathlib import Path
 
-from tui_trainer.data.columns.row_reader import Example, Reader
-from tui_trainer.data.columns.text_column import LOOKED_ROWS, ColumnChoices
+from tui_trainer.data.columns.row_reader import Example, Reader, read_rows
+from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.preparing.cache import Cut
 from tui_trainer.data.preparing.spool import Chunk, Spool
-from tui_trainer.data.preparing.text_hash import text_hash
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.source import Source
-from tui_trainer.errors import DataError
+
+_PIECE_CHARACTERS = 1 << 16
+_SPACE = re.compile(r"\s")
 
 
 @dataclass(slots=True)
@@ -27,9 +27,9 @@ class Survey:
     Documents without text are left out: `blank` of them.
     """
 
-    hashes: array[int] = field(default_factory=lambda: array("Q"))
-    strata: array[int] = field(default_factory=lambda: array("q"))
-    lengths: array[int] = field(default_factory=lambda: array("q"))
+    hashes: "array[int]" = field(default_factory=lambda: array("Q"))
+    strata: "array[int]" = field(default_factory=lambda: array("q"))
+    lengths: "array[int]" = field(default_factory=lambda: array("q"))
     counts: list[int] = field(default_factory=list)
     blank: int = 0
     notes: list[str] = field(default_factory=list)
@@ -70,14 +70,7 @@ class Surveyor:
     ) -> Iterator[Example]:
         """The rows of a table, after its first ones were shown to the reader."""
         rows = part.rows(self.problems, progress, max_rows=cut.max_rows, choices=choices)
-        head = list(islice(rows, LOOKED_ROWS))
-        if head:
-            self._reader.begin(head)
-        for row in chain(head, rows):
-            try:
-                yield self._reader.read(row)
-            except DataError as error:
-                self.problems.add(error)
+        yield from (example for _, example in read_rows(self._reader, rows, self.problems))
         survey.notes += choices.notes()
 
     def _documents(
@@ -104,3 +97,23 @@ class Surveyor:
         if blank:
             survey.notes.append(f"{blank:,} documents hold only white space and are left out")
         survey.blank += blank
+
+
+def text_hash(text: str) -> int:
+    """By which texts are found to be the same, with letters in one form and white space made equal: 64 bits. Two of a
+    billion different texts are taken for the same with a chance of one in 40.
+
+    A long text is hashed in pieces that begin at white space, where letters do not combine.
+    """
+    import xxhash
+
+    digest, start, gap = xxhash.xxh3_64(), 0, ""
+    while start < len(text):
+        space = _SPACE.search(text, start + _PIECE_CHARACTERS)
+        end = space.start() if space else len(text)
+        words = unicodedata.normalize("NFC", text[start:end]).split()
+        if words:
+            digest.update((gap + " ".join(words)).encode())
+            gap = " "
+        start = end
+    return int(digest.intdigest())

@@ -19,7 +19,34 @@ from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.data.previewing.spelling import Piece, Speller
 from tui_trainer.data.progress import Meter, Progress
 
+_BARS = 8
 _MASK, _ANSWER = "attention_mask", "decoder_input_ids"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lengths:
+    """Tokens of the training rows. `histogram`: (from, to, rows), equally wide, without gaps."""
+
+    median: float
+    percent_90: float
+    longest: int
+    histogram: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.int64]) -> "Lengths":
+        """int64 [rows], at least one."""
+        low, high = int(lengths.min()), int(lengths.max())
+        width = max(1, -(-(high - low + 1) // _BARS))
+        counted = np.bincount((lengths - low) // width)
+        return cls(
+            median=float(np.median(lengths)),
+            percent_90=float(np.quantile(lengths, 0.9)),
+            longest=high,
+            histogram=tuple(
+                (low + place * width, min(high, low + (place + 1) * width - 1), int(rows))
+                for place, rows in enumerate(counted)
+            ),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

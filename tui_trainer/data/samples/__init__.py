@@ -3,10 +3,11 @@ made."""
 
 import difflib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -16,20 +17,14 @@ PREFIX = "sample:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One built-in data set: texts, or rows of a table.
-
-    `read` returns (where, text) pairs, `rows` (where, columns) pairs, always in the same order; one of them is given.
-    """
+    """One built-in data set. `content` has (where, columns) of the rows of a table, or (where, text), always in one
+    order."""
 
     name: str
     title: str
     description: str
-    read: Callable[[], list[tuple[str, str]]] | None = None
-    rows: Callable[[], list[tuple[str, Mapping[str, object]]]] | None = None
-
-    def content(self) -> list[tuple[str, str]] | list[tuple[str, Mapping[str, object]]]:
-        """Texts or rows, whichever it has."""
-        return self.rows() if self.rows else self.read() if self.read else []
+    content: Callable[[], Sequence[tuple[str, Any]]]
+    is_table: bool = True
 
 
 @cache

@@ -44,5 +44,5 @@ SAMPLE = Sample(
     name="python-docstrings",
     title="docstrings of Python's library, by topic",
     description="first paragraphs of the docstrings of Python's library, each with the topic of its module",
-    rows=python_docstrings,
+    content=python_docstrings,
 )

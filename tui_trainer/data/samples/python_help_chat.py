@@ -50,5 +50,5 @@ SAMPLE = Sample(
     name="python-help-chat",
     title="Conversations about Python's functions",
     description="questions about the standard library, answered with its docstrings, as conversations",
-    rows=python_help_chat,
+    content=python_help_chat,
 )

@@ -36,5 +36,6 @@ SAMPLE = Sample(
     name="python-reference",
     title="Python's language reference",
     description="the topics of Python's own help(), one document per topic",
-    read=python_reference,
+    content=python_reference,
+    is_table=False,
 )

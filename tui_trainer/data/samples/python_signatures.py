@@ -45,5 +45,5 @@ SAMPLE = Sample(
     name="python-signatures",
     title="Python's functions, signature to summary",
     description="signatures of the standard library's functions and the first sentence of each docstring",
-    rows=python_signatures,
+    content=python_signatures,
 )

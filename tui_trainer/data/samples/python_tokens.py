@@ -174,5 +174,5 @@ SAMPLE = Sample(
     name="python-tokens",
     title="names in Python's code by what they are for",
     description="lines of Python's standard library as words, with tags for names of functions, parameters and more",
-    rows=python_tokens,
+    content=python_tokens,
 )

@@ -24,9 +24,5 @@ class Choice:
         return tuple(part.partition("[")[0].strip() for part in self.split.split("+")) if self.split.strip() else ()
 
     @property
-    def path_setting(self) -> str:
-        return "data.eval_path" if self.measured else "data.path"
-
-    @property
     def split_setting(self) -> str:
         return "data.eval_split" if self.measured else "data.split"

@@ -5,11 +5,10 @@ passed over, and so are -DOCSTART- lines and comments ("# key = value") before a
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.decoding import decoded, lines_of, refuse_other_encodings
+from tui_trainer.data.decoding import text_lines_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
 
@@ -19,52 +18,33 @@ _LONGEST_SENTENCE = 100_000
 _HINT = "one word a line with its tag behind it, and a blank line after each sentence"
 
 
-@dataclass(slots=True)
-class _Sentence:
-    """What was read since the last blank line. With a problem in one of its lines it is left out."""
-
-    line: int
-    words: list[str] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    problem: DataError | None = None
-
-    def add(self, fields: list[str], columns: int, where: str) -> None:
-        if self.problem:
-            return
-        if words := _problem(fields, columns, len(self.words)):
-            self.problem = DataError(words, where=where, hint=_HINT)
-        self.words.append(fields[0])
-        self.tags.append(fields[-1])
-
-
 def read_conll(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
     """The sentences, each under the line that it begins on. Of those with a line that cannot be read, the first such
     line goes into `problems`."""
-    columns, sentence = 0, None
+    columns = 0
+    sentence: list[tuple[int, list[str]]] = []  # what was read since the last blank line, no more than is looked at
     for line, fields in _lines(content, label):
         # A '#' that is a word has a tag, and no '='.
         is_comment = fields and (fields[0] == "#" or fields[0].startswith("# ")) and any("=" in one for one in fields)
-        if fields and sentence is None and not is_comment:
-            sentence, columns = _Sentence(line), columns or len(fields)
-        if sentence is None:
-            continue
         if fields:
-            sentence.add(fields, columns, f"{label}, line {line}")
+            if (sentence or not is_comment) and len(sentence) <= _LONGEST_SENTENCE:
+                columns = columns or len(fields)
+                sentence.append((line, fields))
             continue
-        if sentence.problem:
-            problems.add(sentence.problem)
-        else:
-            yield Row(f"{label}, line {sentence.line}", {WORDS: sentence.words, TAGS: sentence.tags})
-        sentence = None
+        wrong = ((at, _problem(found, columns, number)) for number, (at, found) in enumerate(sentence))
+        if problem := next(((at, words) for at, words in wrong if words), None):
+            problems.add(DataError(problem[1], where=f"{label}, line {problem[0]}", hint=_HINT))
+        elif sentence:
+            words, tags = zip(*((found[0], found[-1]) for _, found in sentence), strict=True)
+            yield Row(f"{label}, line {sentence[0][0]}", {WORDS: list(words), TAGS: list(tags)})
+        sentence = []
 
 
 def _lines(content: BinaryIO, label: str) -> Iterator[tuple[int, list[str]]]:
     """(line, its fields); none for a blank line, where a document begins, and for the end of the file."""
     line = 0
-    for line, raw, offset in lines_of(content, label):
-        if line == 1:
-            refuse_other_encodings(raw, label)
-        text = decoded(raw, label, line=line, offset=offset).rstrip("\r\n")
+    for line, text in text_lines_of(content, label):
+        text = text.rstrip("\r\n")
         fields = [part.strip() for part in text.split("\t")] if "\t" in text else text.split()
         is_blank = not any(fields) or fields[0] == _DOCUMENT
         yield line, [] if is_blank else fields

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from tui_trainer.data.columns.row import Row, refuse_doubles
 from tui_trainer.data.columns.text_column import ColumnChoices
-from tui_trainer.data.decoding import MAX_LINE_BYTES, decoded, lines_of, refuse_other_encodings
+from tui_trainer.data.decoding import MAX_LINE_BYTES, text_lines_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -35,7 +35,7 @@ def read_csv(
 
     Without `delimiter` it is guessed, and a guess other than ',' is remarked.
     """
-    lines = _text_lines(content, label)
+    lines = (text for _, text in text_lines_of(content, label))
     head = _head(lines)
     if not delimiter:
         delimiter = guess_delimiter(head)
@@ -83,13 +83,6 @@ def _records(lines: Iterable[str], label: str, delimiter: str) -> Iterator[tuple
             return
         if fields:
             yield line, fields
-
-
-def _text_lines(content: BinaryIO, label: str) -> Iterator[str]:
-    for line, raw_line, offset in lines_of(content, label):
-        if line == 1:
-            refuse_other_encodings(raw_line, label)
-        yield decoded(raw_line, label, line=line, offset=offset)
 
 
 def _head(lines: Iterator[str]) -> list[str]:

@@ -315,7 +315,8 @@ def _several_parts(
     else:
         hint = ""
     short = next((way for way in ways if len(way) == 1), ways[0])
-    hint += f"name one in {choice.path_setting}, such as {one_line(', '.join(map(shown.written, short)), 160)}"
+    setting = "data.eval_path" if choice.measured else "data.path"
+    hint += f"name one in {setting}, such as {one_line(', '.join(map(shown.written, short)), 160)}"
     hint += ", and another in data.eval_path; what data.path names with commas is read together"
     if configurations := _configurations(named):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"

@@ -11,7 +11,7 @@ from typing import BinaryIO, NoReturn
 import orjson
 
 from tui_trainer.data.columns.row import Row, kind_of_value
-from tui_trainer.data.decoding import MAX_LINE_BYTES, chunks_of, decoded, lines_of, refuse_other_encodings
+from tui_trainer.data.decoding import MAX_LINE_BYTES, chunks_of, decoded, lines_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -28,9 +28,7 @@ DECODER = json.JSONDecoder()
 
 def read_json_lines(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
     """The rows of a JSONL file, read line by line; blank lines are passed over."""
-    for line, raw_line, offset in lines_of(content, label):
-        if line == 1:
-            refuse_other_encodings(raw_line, label, rows=True)
+    for line, raw_line, offset in lines_of(content, label, rows=True):
         where = f"{label}, line {line}"
         try:
             if not raw_line.isspace():
@@ -175,19 +173,12 @@ def _is_json_lines(content: BinaryIO) -> bool:
         first = content.readline(FIRST_LINE_BYTES)
         if not first:
             return False
-    if not first.endswith(b"\n") or not _rest_is_not_blank(content):
+    if not first.endswith(b"\n") or all(piece.isspace() for piece in iter(lambda: content.read(4096), b"")):
         return False
     try:
         return isinstance(json.loads(first.decode("utf-8-sig")), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _rest_is_not_blank(content: BinaryIO) -> bool:
-    while piece := content.read(4096):
-        if not piece.isspace():
-            return True
-    return False
 
 
 def _items(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]:

@@ -163,19 +163,18 @@ def tell_apart(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -> N
     texts: list[str] = []
     for name in names:
         (texts if form_of(PurePosixPath(name)) in _TEXTS else rows).append(name)
-    parts, of_texts = parts_of(rows, saved), _of_texts(texts)
+    documents = [name for name in texts if not is_about_the_data(name)]
+    about = tuple(name for name in texts if is_about_the_data(name))
+    parts, of_texts = parts_of(rows, saved), _of_texts(documents)
     if not any(part.split or part.folder in saved for part in parts):
         loose = {Part("", "", "rows"): tuple(rows)} if rows and of_texts.parts else {}
-        return NamedSplits(
-            parts={**of_texts.parts, **loose}, beside=of_texts.beside if of_texts.parts else (), remark=of_texts.remark
-        )
+        beside = about if of_texts.parts else ()
+        return NamedSplits(parts={**of_texts.parts, **loose}, beside=beside, remark=of_texts.remark)
     if of_texts.parts:
-        return NamedSplits(parts={**parts, **of_texts.parts}, beside=of_texts.beside)
-    documents = tuple(name for name in texts if not is_about_the_data(name))
+        return NamedSplits(parts={**parts, **of_texts.parts}, beside=about)
     if documents and not saved and not any(part.split == "train" for part in parts):
         # One table called `test_results` in a corpus of texts: it is nobody's split, and no reason to drop the texts.
-        about = tuple(name for name in texts if is_about_the_data(name))
-        return NamedSplits(parts={**parts, _LOOSE_TEXTS: documents}, beside=about)
+        return NamedSplits(parts={**parts, _LOOSE_TEXTS: tuple(documents)}, beside=about)
     return NamedSplits(parts=parts, beside=tuple(texts))
 
 
@@ -208,9 +207,7 @@ def _part_of(name: str, saved: AbstractSet[str], several: AbstractSet[str]) -> P
     return Part(above, split, form, split, above) if (split := split_in(path.name)) else Part("", "", form)
 
 
-def _of_texts(texts: Sequence[str]) -> NamedSplits:
-    documents = [name for name in texts if not is_about_the_data(name)]
-    about = tuple(name for name in texts if is_about_the_data(name))
+def _of_texts(documents: Sequence[str]) -> NamedSplits:
     found: dict[Part, list[str]] = {}
     for name in documents:
         found.setdefault(_text_part(name), []).append(name)
@@ -220,7 +217,7 @@ def _of_texts(texts: Sequence[str]) -> NamedSplits:
         folders = {_KEYWORDS.get(name.split("/")[0].lower()) for name in documents if "/" in name} - {None}
         files = {part.split for part in parts if part.split and not part.folder}
         if not loose or {"train"} < folders or {"train"} < files:
-            return NamedSplits(parts=parts, beside=about)
+            return NamedSplits(parts=parts)
     named = [name for part, names in parts.items() if part.split not in (None, "train") for name in names]
     if not named:
         return NamedSplits()

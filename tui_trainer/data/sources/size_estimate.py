@@ -6,26 +6,36 @@ import io
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
 from typing import BinaryIO
 
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.columns.row_reader import Reader
-from tui_trainer.data.columns.text_column import LOOKED_ROWS, ColumnChoices
+from tui_trainer.data.columns.row_reader import Reader, read_rows
+from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.file_formats import PACKED_INSIDE, Form
-from tui_trainer.data.sources.reading import count_rows, documents_of, rows_of
+from tui_trainer.data.sources.reading import Document, count_rows, documents_of, first_characters, rows_of
 from tui_trainer.data.sources.source import Source
 from tui_trainer.data.sources.source_file import SourceFile, open_bytes
 from tui_trainer.errors import DataError
+from tui_trainer.safe_text import one_line
 
 LOOK_FILES = 8
 LOOK_BYTES = 512 * 1024  # of the files of one form together
 LOOK_ROWS = 1000
 BEGINNING_CHARACTERS = 64_000  # of one text a quarter at the most
 GZIP_RATIO = 3.0  # unpacked to packed, for text; between 2.5 and 4 in practice
+# What is of no known ending and can be used is read as text.
+FORM_NAMES: dict[Form, str] = {
+    "text": "plain text",
+    "unknown": "plain text",
+    "jsonl": "JSON Lines",
+    "json": "JSON",
+    "csv": "CSV",
+    "tsv": "TSV",
+    "parquet": "Parquet",
+    "arrow": "Arrow",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,38 +87,26 @@ Texts = Callable[[BinaryIO, SourceFile], Iterator[str]]
 """The texts of (a beginning of) a file; what cannot be used is passed over, and a DataError ends it."""
 
 
-def size_of(source: Source) -> Size:
-    """What `source` holds. Never raises for what stands in the files."""
-    choices = ColumnChoices(source.text_column)
+def size_of(source: Source, reader: Reader | None = None) -> Size:
+    """What `source` holds. Never raises for what stands in the files. With `reader` it is a table: its rows are the
+    documents, with the text that the reader takes from each.
+    """
+    choices = ColumnChoices("" if reader else source.text_column)
 
     def texts(content: BinaryIO, entry: SourceFile) -> Iterator[str]:
+        if reader:
+            return _texts_of_rows(rows_of(content, entry, choices, ProblemList()), reader)
         return (document.text for document in documents_of(content, entry, choices, ProblemList()))
 
     if not source.sample:
         return replace(_files_size(source, texts), columns=choices.chosen)
+    if reader:
+        return _sample_size(list(_texts_of_rows(source.rows(ProblemList(), choices=choices), reader)))
     return _sample_size([document.text for document in source.documents()])
 
 
-def table_size(source: Source, reader: Reader) -> Size:
-    """The same for a table: its rows are the documents, with the text that `reader` takes from each."""
-
-    def texts(content: BinaryIO, entry: SourceFile) -> Iterator[str]:
-        choices = ColumnChoices("")
-        return _texts_of_rows(rows_of(content, entry, choices, ProblemList()), reader)
-
-    if not source.sample:
-        return _files_size(source, texts)
-    rows = source.rows(ProblemList(), choices=ColumnChoices(""))
-    return _sample_size(list(_texts_of_rows(rows, reader)))
-
-
 def _texts_of_rows(rows: Iterator[Row], reader: Reader) -> Iterator[str]:
-    head = list(islice(rows, LOOKED_ROWS))
-    if head:
-        reader.begin(head)
-    for row in chain(head, rows):
-        with suppress(DataError):
-            yield reader.read(row).text
+    return (example.text for _, example in read_rows(reader, rows, ProblemList()))
 
 
 def _sample_size(texts: list[str]) -> Size:
@@ -231,9 +229,22 @@ def _look_at_batch(entry: SourceFile, texts_of: Texts, look: _Look, most_charact
 
 def _first_texts(texts: Iterable[str], characters: int) -> Iterator[str]:
     """Texts until so many characters are reached; the last one is cut."""
-    left = characters
-    for text in texts:
-        if left <= 0:
-            return
-        yield text[:left]
-        left -= len(text)
+    return (document.text for document in first_characters((Document(text, "") for text in texts), characters))
+
+
+def source_words(source: Source, *, reads_text: bool) -> str:
+    """`rows.jsonl (1.2 MiB), JSON Lines, the text in the column 'body'`.
+
+    `reads_text`: the task takes one column of text. The column is that of the beginnings of some files. Never raises
+    for what stands in the files.
+    """
+    parts = [source.description]
+    forms = Counter(FORM_NAMES.get(entry.form, entry.form) for entry in source.entries)
+    if len(forms) == 1:
+        parts += forms
+    elif forms:
+        parts.append(" and ".join(f"{count:,} {name}" for name, count in forms.most_common()))
+    if reads_text and source.entries and (columns := size_of(source).columns):
+        shown = " and ".join(f"'{one_line(name, 40)}'" for name in columns)
+        parts.append(f"the text in the column{'s' if len(columns) > 1 else ''} {shown}")
+    return ", ".join(parts)

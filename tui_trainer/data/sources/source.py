@@ -115,10 +115,10 @@ class Source:
     def _all_rows(self, problems: ProblemList, progress: Progress | None, choices: ColumnChoices) -> Iterator[Row]:
         if self.sample is None:
             yield from self._read(partial(rows_of, choices=choices, problems=problems), problems, progress)
-            return
-        if self.sample.rows is None:
+        elif not self.sample.is_table:
             raise DataError(f"{self.description} is text, and this task reads a table", hint="choose another sample")
-        yield from (Row(where, values) for where, values in self.sample.rows())
+        else:
+            yield from (Row(where, values) for where, values in self.sample.content())
 
     def fingerprint(self, progress: Progress | None = None) -> str:
         """XXH3-128 over names and content; for a sample over its content and the Python version."""
@@ -148,10 +148,14 @@ class Source:
     def _all_documents(
         self, choices: ColumnChoices, problems: ProblemList, progress: Progress | None
     ) -> Iterator[Document]:
-        if self.sample:
-            yield from (Document(text, where) for where, text in self._sample_texts(self.sample))
-            return
-        yield from self._read(partial(documents_of, choices=choices, problems=problems), problems, progress)
+        if self.sample is None:
+            yield from self._read(partial(documents_of, choices=choices, problems=problems), problems, progress)
+        elif self.sample.is_table:
+            columns = ", ".join(dict.fromkeys(name for _, row in self.sample.content() for name in row))
+            hint = f"choose another task.type or another sample; its columns are {columns}"
+            raise DataError(f"{self.description} is a table, and this task reads text", hint=hint)
+        else:
+            yield from (Document(text, where) for where, text in self.sample.content())
 
     def _read(
         self, read: Callable[[BinaryIO, SourceFile], Iterator[T]], problems: ProblemList, progress: Progress | None
@@ -164,13 +168,6 @@ class Source:
             done += entry.size_bytes
             meter.report(done)
         meter.finish(done)
-
-    def _sample_texts(self, sample: Sample) -> list[tuple[str, str]]:
-        if sample.read is None:
-            columns = ", ".join(dict.fromkeys(name for _, row in sample.content() for name in row))
-            hint = f"choose another task.type or another sample; its columns are {columns}"
-            raise DataError(f"{self.description} is a table, and this task reads text", hint=hint)
-        return sample.read()
 
 
 def open_source(path: str, text_column: str = AUTO, choice: Choice = EVERYTHING) -> Source:

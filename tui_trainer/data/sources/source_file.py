@@ -75,12 +75,27 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     Every failure to open or to read leaves as a DataError of one line. O_NONBLOCK: opening a FIFO must not wait for
     somebody to write into it.
     """
-    with _told_in_one_line(file), _opened(file) as raw:
-        if not file.compressed:
-            yield raw, raw
-            return
-        with gzip.GzipFile(fileobj=raw) as unpacked:
-            yield raw, unpacked  # type: ignore[misc]  # GzipFile reads like a BinaryIO, but is not typed as one
+    label = file.label
+    failures: tuple[type[Exception], ...] = network_errors() if file.remote else (OSError,)
+    try:
+        with _opened(file) as raw:
+            if not file.compressed:
+                yield raw, raw
+                return
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                yield raw, unpacked  # type: ignore[misc]  # GzipFile reads like a BinaryIO, but is not typed as one
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(
+            f"not a sound gzip file ({one_line(str(error), 60)})",
+            where=label,
+            hint="rename it if it is not compressed, or download it again",
+        ) from None
+    except EOFError:
+        raise DataError("the gzip file is cut short", where=label, hint="download or copy it again") from None
+    except failures as error:
+        reason = network_reason(error) if file.remote else getattr(error, "strerror", "") or type(error).__name__
+        hint = "data.streaming reads it from the hub; try again where there is a network" if file.remote else ""
+        raise DataError(f"cannot be read: {reason}", where=label, hint=hint) from None
 
 
 def _opened(file: SourceFile) -> BinaryIO:
@@ -94,26 +109,6 @@ def _opened(file: SourceFile) -> BinaryIO:
         raw.close()
         raise DataError("not a regular file", where=file.label)
     return raw
-
-
-@contextmanager
-def _told_in_one_line(file: SourceFile) -> Iterator[None]:
-    label = file.label
-    failures: tuple[type[Exception], ...] = network_errors() if file.remote else (OSError,)
-    try:
-        yield
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(
-            f"not a sound gzip file ({one_line(str(error), 60)})",
-            where=label,
-            hint="rename it if it is not compressed, or download it again",
-        ) from None
-    except EOFError:
-        raise DataError("the gzip file is cut short", where=label, hint="download or copy it again") from None
-    except failures as error:
-        reason = network_reason(error) if file.remote else getattr(error, "strerror", "") or type(error).__name__
-        hint = "data.streaming reads it from the hub; try again where there is a network" if file.remote else ""
-        raise DataError(f"cannot be read: {reason}", where=label, hint=hint) from None
 
 
 def named_file(path: Path, mode: int, label: str = "") -> SourceFile:

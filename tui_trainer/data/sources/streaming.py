@@ -4,8 +4,6 @@ The commit is asked for once in a process, and its files are read by ranges, thr
 a file holds is told by the hub's own hash, so that prepared data is found again.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,9 +24,9 @@ def remote_files(wanted: HubPath) -> tuple[dict[str, SourceFile], str]:
 
     Raises DataError where the hub has no such data set, and where it cannot be reached.
     """
-    from huggingface_hub import HfApi, HfFileSystem
+    from huggingface_hub import HfApi, HfFileSystem, errors
 
-    with _told_in_one_line(wanted):
+    try:
         info = HfApi(library_name="tui-trainer").dataset_info(
             wanted.name, revision=wanted.revision, files_metadata=True
         )
@@ -44,6 +42,12 @@ def remote_files(wanted: HubPath) -> tuple[dict[str, SourceFile], str]:
             for file in info.siblings or ()
         }
         readme = HfFileSystem().read_text(files[README].remote, encoding="utf-8") if README in files else ""
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
+        what = f"the hub has no data set {wanted.name} at {one_line(wanted.revision, 80)} that this account may see"
+        raise DataError(what, hint="look for a misspelling; a private or gated one needs `hf auth login`") from None
+    except network_errors() as error:
+        hint = "data.streaming reads it from the hub; download it where there is a network, and set it to false"
+        raise DataError(f"the data set {wanted.name} cannot be streamed: {network_reason(error)}", hint=hint) from None
     return files, readme
 
 
@@ -65,17 +69,3 @@ def remote_splits(wanted: HubPath, name: str) -> tuple[dict[str, SourceFile], Na
     if not names:
         raise no_such_part(wanted, files)
     return {file: files[file] for file in names}, None
-
-
-@contextmanager
-def _told_in_one_line(wanted: HubPath) -> Iterator[None]:
-    from huggingface_hub import errors
-
-    try:
-        yield
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
-        what = f"the hub has no data set {wanted.name} at {one_line(wanted.revision, 80)} that this account may see"
-        raise DataError(what, hint="look for a misspelling; a private or gated one needs `hf auth login`") from None
-    except network_errors() as error:
-        hint = "data.streaming reads it from the hub; download it where there is a network, and set it to false"
-        raise DataError(f"the data set {wanted.name} cannot be streamed: {network_reason(error)}", hint=hint) from None

@@ -1,6 +1,6 @@
 """Is there time between steps that nothing accounts for?"""
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 
@@ -12,8 +12,6 @@ from tui_trainer.doctor.view import RunView
 )
 def look(view: RunView) -> Cause | None:
     share = view.share(view.other_seconds)
-    if share < BAR_SHARE:
-        return None
     return Cause(
         cause="Something between the steps takes time, and it is none of the parts that are timed.",
         evidence=f"unaccounted {percent(share)} of the time: {view.of_whole(view.other_seconds)}",

@@ -1,6 +1,6 @@
 """Does emptying the cache cost more than it gives?"""
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 
@@ -12,8 +12,6 @@ from tui_trainer.doctor.view import RunView
 )
 def look(view: RunView) -> Cause | None:
     share = view.share(view.empty_cache_seconds)
-    if share < BAR_SHARE:
-        return None
     every = view.plan.empty_cache_steps if view.plan else None
     often = f", every {every} steps" if every else ""
     return Cause(

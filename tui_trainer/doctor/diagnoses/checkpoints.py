@@ -1,11 +1,8 @@
 """Do checkpoints take too much of the time?"""
 
-from tui_trainer.doctor.cadence import seldom
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.units import format_bytes, format_seconds
-
-_GOOD_SHARE = 0.05
 
 
 @diagnosis(
@@ -15,15 +12,11 @@ _GOOD_SHARE = 0.05
     why="Training waits while a checkpoint is written and made safe on the disk.",
 )
 def look(view: RunView) -> Cause | None:
-    share = view.share(view.checkpoint_seconds)
-    if share < BAR_SHARE:
-        return None
-    saves = view.state.checkpoints
-    each = sum(one.seconds for one in saves) / len(saves)
-    every = view.plan.save_every_steps if view.plan else None
-    if len(saves) < 3 and every and view.state.total_steps <= 2 * every:
+    saves, every = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
+    if not saves or (len(saves) < 3 and every and view.state.total_steps <= 2 * every):
         # One on the way is what a crash leaves: no fix takes it away.
         return None
+    share, each = view.share(view.checkpoint_seconds), sum(one.seconds for one in saves) / len(saves)
     often = f", every {every} steps" if every else ""
     return Cause(
         cause="Checkpoints take the time of training.",
@@ -32,5 +25,5 @@ def look(view: RunView) -> Cause | None:
             f"each{often}"
         ),
         share=share,
-        fix={"checkpoint.save_steps": seldom(each, view.whole_seconds - view.checkpoint_seconds, _GOOD_SHARE)},
+        fix={"checkpoint.save_steps": view.seldom(each, view.checkpoint_seconds)},
     )

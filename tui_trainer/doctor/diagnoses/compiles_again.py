@@ -2,7 +2,7 @@
 
 from statistics import median
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 _TIMES_AS_LONG, _SEEN = 5.0, 500
@@ -22,7 +22,7 @@ def look(view: RunView) -> Cause | None:
     usual = median(later)
     long = [one - usual for one in later if one > _TIMES_AS_LONG * usual]
     share = sum(long) / sum(later) if sum(later) > 0 else 0.0
-    if len(long) < 2 or share < BAR_SHARE:
+    if len(long) < 2:
         return None
     return Cause(
         cause="Layers are compiled again and again, long after the first steps.",

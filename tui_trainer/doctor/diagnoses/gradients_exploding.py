@@ -3,8 +3,7 @@
 import math
 from statistics import median
 
-from tui_trainer.doctor.contract import Cause, diagnosis
-from tui_trainer.doctor.learning import two_digits
+from tui_trainer.doctor.contract import Cause, diagnosis, two_digits
 from tui_trainer.doctor.view import RunView
 
 _RECENT, _SEEN, _LEAST_STEPS, _TIMES = 20, 500, 60, 10.0

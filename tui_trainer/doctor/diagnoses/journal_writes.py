@@ -21,8 +21,6 @@ def look(view: RunView) -> Cause | None:
     if group == 1 and busy is not None and busy < _IDLE_GPU and view.share(view.data_seconds) < BAR_SHARE:
         waits = f"each step waits for the device, which is busy {percent(busy)} of the time"
         return _cause(waits, max(share, (1 - busy) / 2), group)
-    if share < BAR_SHARE:
-        return None
     return _cause(f"the journal {percent(share)} of the time: {view.of_whole(view.journal_seconds)}", share, group)
 
 

@@ -1,6 +1,6 @@
 """Is the GPU idle although nothing else holds the run up?"""
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 _IDLE_GPU = 0.75
@@ -18,8 +18,6 @@ def look(view: RunView) -> Cause | None:
         return None
     explained = 1 - view.share(view.compute_seconds + view.optimizer_seconds)
     share = 1 - busy - explained
-    if share < BAR_SHARE:
-        return None
     rows = plan.per_device_train_batch_size if plan else None
     cut = plan is not None and plan.gradient_accumulation_steps > 1
     return Cause(

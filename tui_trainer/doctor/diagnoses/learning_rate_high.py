@@ -1,7 +1,6 @@
 """Does the loss rise because the learning rate is too high?"""
 
-from tui_trainer.doctor.contract import Cause, diagnosis
-from tui_trainer.doctor.learning import two_digits
+from tui_trainer.doctor.contract import Cause, diagnosis, two_digits
 from tui_trainer.doctor.view import RunView
 
 _ROSE, _LEAST_NATS = 1.1, 0.1

@@ -1,7 +1,6 @@
 """Has the loss not moved at all?"""
 
-from tui_trainer.doctor.contract import Cause, diagnosis
-from tui_trainer.doctor.learning import two_digits
+from tui_trainer.doctor.contract import Cause, diagnosis, two_digits
 from tui_trainer.doctor.view import RunView
 
 _LEAST_STEPS, _LEAST_FALL = 100, 0.02

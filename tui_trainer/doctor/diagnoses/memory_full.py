@@ -12,6 +12,7 @@ _SMALLER = {"training.gradient_checkpointing": True}
     order=150,
     title="Memory nearly full",
     guides=("B out of memory", "C bottleneck 2", "C memory usage too high", "D out of memory", "E memory issues"),
+    least_share=0,
     why="The guides' ladder: half the rows of a pass at twice the accumulation, 4 bits, shorter rows, checkpointing.",
 )
 def look(view: RunView) -> Cause | None:

@@ -1,5 +1,7 @@
 """Does the memory of the run grow without end?"""
 
+from statistics import fmean
+
 from tui_trainer.doctor.contract import Cause, diagnosis
 from tui_trainer.doctor.view import RunView
 from tui_trainer.runs.events import GaugesRead
@@ -22,7 +24,7 @@ def look(view: RunView) -> Cause | None:
     if len(readings) < _LEAST_READINGS:
         return None
     third = len(readings) // 3
-    low, middle, high = (_mean(readings[at * third : (at + 1) * third]) for at in range(3))
+    low, middle, high = (fmean(used for _, used in readings[at * third : (at + 1) * third]) for at in range(3))
     growth = high - low
     is_steady = middle > low and high - middle >= 0.3 * (middle - low)
     if not is_steady or growth < max(_LEAST_GROWTH * low, _LEAST_GROWTH_BYTES):
@@ -50,7 +52,3 @@ def _used_bytes(reading: GaugesRead, view: RunView) -> float | None:
         return reading.process_memory_bytes
     known = [gpu.process_memory_bytes or gpu.memory_used_bytes for gpu in reading.gpus]
     return sum(filter(None, known)) or None
-
-
-def _mean(readings: list[tuple[int, float]]) -> float:
-    return sum(used for _, used in readings) / len(readings)

@@ -2,8 +2,7 @@
 
 import math
 
-from tui_trainer.doctor.contract import Cause, diagnosis
-from tui_trainer.doctor.learning import two_digits
+from tui_trainer.doctor.contract import Cause, diagnosis, two_digits
 from tui_trainer.doctor.view import RunView
 
 

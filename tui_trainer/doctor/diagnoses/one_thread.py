@@ -1,6 +1,6 @@
 """Are there cores that the run may use and does not?"""
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 # Of two cores instead of one: what is not in a kernel gains nothing.
@@ -19,8 +19,6 @@ def look(view: RunView) -> Cause | None:
         return None
     idle = max(1 - 1 / cores - (view.others_cpu_share or 0.0), 0.0)
     share = _GAIN_OF_CORES * idle * view.share(view.compute_seconds + view.optimizer_seconds)
-    if share < BAR_SHARE:
-        return None
     return Cause(
         cause="The run computes with one thread, and the other cores are idle.",
         evidence=f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle",

@@ -12,6 +12,7 @@ _GUEST_BYTES_SHARE = 0.05
     order=110,
     title="Other processes",
     guides=("B slow training 3", "C troubleshooting 4", "C troubleshooting 5"),
+    least_share=0,
     why="Threads of one matmul wait for the slowest of them: one core taken away holds all others up.",
 )
 def look(view: RunView) -> Cause | None:
@@ -33,16 +34,13 @@ def _on_the_cores(view: RunView) -> Cause | None:
         return None
     waits = f"; its threads waited for a core {percent(wait)} of their time" if wait is not None else ""
     fewer = max(1, round(cores * (1 - others)))
+    first = "0" if fewer == 1 else f"0-{fewer - 1}"
     return Cause(
         cause="Other programs compute on the cores of this run, and its threads wait for each other.",
         evidence=f"others use {others * cores:.1f} of {cores:g} cores, the run {own * cores:.1f}{waits}",
         share=share,
-        advice=f"end them (`top` shows them), or train on fewer cores: taskset --cpu-list {_first(fewer)} COMMAND",
+        advice=f"end them (`top` shows them), or train on fewer cores: taskset --cpu-list {first} COMMAND",
     )
-
-
-def _first(cores: int) -> str:
-    return "0" if cores == 1 else f"0-{cores - 1}"
 
 
 def _on_the_card(view: RunView) -> Cause | None:

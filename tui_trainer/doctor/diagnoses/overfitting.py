@@ -2,7 +2,7 @@
 
 import math
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 _CLEARLY = 1.02
@@ -28,8 +28,6 @@ def look(view: RunView) -> Cause | None:
     if not at_best or blocks[-1][1] >= at_best[0]:
         return None
     share = 1 - best.step / max(view.state.step, 1)
-    if share < BAR_SHARE:
-        return None
     return Cause(
         cause="The run learns its rows by heart: what it has not seen becomes worse.",
         evidence=(

@@ -1,6 +1,6 @@
 """Does the data come from storage that is too slow for it?"""
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.storage import disk_bytes_per_second, reads_from_disk
 from tui_trainer.doctor.view import RunView
 from tui_trainer.units import format_bytes
@@ -14,7 +14,7 @@ from tui_trainer.units import format_bytes
 )
 def look(view: RunView) -> Cause | None:
     share = view.share(view.data_seconds)
-    if share < BAR_SHARE or not reads_from_disk(view):
+    if not reads_from_disk(view):
         return None
     rate = disk_bytes_per_second(view)
     return Cause(

@@ -1,6 +1,6 @@
 """Is it computed in fp32 where 16 bits are native?"""
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis
+from tui_trainer.doctor.contract import Cause, diagnosis
 from tui_trainer.doctor.view import RunView
 
 # Times as fast as fp32. CPU: measured from width 256 on (planning/automatic_values.py); GPU: tensor cores have 2 to 8
@@ -20,8 +20,6 @@ def look(view: RunView) -> Cause | None:
         return None
     gain = _GAIN["cuda" if view.on_gpu else "cpu"]
     share = (1 - 1 / gain) * view.share(view.compute_seconds)
-    if share < BAR_SHARE:
-        return None
     return Cause(
         cause=f"The run computes in fp32, and {plan.best_precision} is native here.",
         evidence=(

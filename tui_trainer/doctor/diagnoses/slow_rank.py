@@ -1,6 +1,6 @@
 """Is one process of a group slower than the others?"""
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.runs.slowest_rank import slowest_rank
 
@@ -13,8 +13,9 @@ from tui_trainer.runs.slowest_rank import slowest_rank
 )
 def look(view: RunView) -> Cause | None:
     found = slowest_rank(view.state)
-    if found is None or (share := view.share(found.lag_seconds)) < BAR_SHARE:
+    if found is None:
         return None
+    share = view.share(found.lag_seconds)
     where = "its clock and temperature (nvidia-smi)" if view.on_gpu else "the load of its cores"
     return Cause(
         cause=f"Rank {found.rank} is slower than the others, which wait for it in every step.",

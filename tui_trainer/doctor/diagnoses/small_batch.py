@@ -1,7 +1,7 @@
 """Is a pass too small to keep the processor busy?"""
 
 from tui_trainer.config.changes import Patch
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.runs.events import PlanMade
 
@@ -28,8 +28,6 @@ def look(view: RunView) -> Cause | None:
     fixed = half / (half + positions)
     update = view.share(view.optimizer_seconds)
     share = fixed * view.share(view.compute_seconds) + update * fixed
-    if share < BAR_SHARE:
-        return None
     return Cause(
         cause="Batches are too small: most of a step is what each step costs, however little it learns from.",
         evidence=(

@@ -1,11 +1,8 @@
 """Do text samples take too much of the time?"""
 
-from tui_trainer.doctor.cadence import seldom
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.units import format_seconds
-
-_GOOD_SHARE = 0.05
 
 
 @diagnosis(
@@ -15,14 +12,14 @@ _GOOD_SHARE = 0.05
     why="A text takes one pass of the model for each of its tokens.",
 )
 def look(view: RunView) -> Cause | None:
-    share = view.share(view.sample_seconds)
-    if share < BAR_SHARE:
-        return None
     samples, every = view.state.samples, view.plan.sample_every_steps if view.plan else None
+    if not samples:
+        return None
+    share = view.share(view.sample_seconds)
     each = sum(sample.seconds for sample in samples) / len(samples)
     return Cause(
         cause="The texts that the model writes on the way take the time of training.",
         evidence=f"text samples {percent(share)} of the time: {format_seconds(each)} each, every {every} steps",
         share=share,
-        fix={"logging.sample_steps": seldom(each, view.whole_seconds - view.sample_seconds, _GOOD_SHARE)},
+        fix={"logging.sample_steps": view.seldom(each, view.sample_seconds)},
     )

@@ -1,6 +1,6 @@
 """Is the card slowed down by heat or by its power limit?"""
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 
 
@@ -17,8 +17,6 @@ def look(view: RunView) -> Cause | None:
     if not slowed or clock is None or not asked:
         return None
     share = (1 - clock) * len(slowed) / asked
-    if share < BAR_SHARE:
-        return None
     hot = max((gpu.temperature_celsius for gpu in slowed if gpu.temperature_celsius is not None), default=None)
     by = slowed[-1].slowed_by
     degrees = f", up to {hot:.0f} degrees Celsius" if hot is not None else ""

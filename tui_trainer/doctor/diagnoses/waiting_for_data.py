@@ -1,6 +1,6 @@
 """Does a step wait for its batch?"""
 
-from tui_trainer.doctor.contract import BAR_SHARE, Cause, diagnosis, percent
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.storage import reads_from_disk
 from tui_trainer.doctor.view import RunView
 
@@ -15,7 +15,7 @@ _WORKERS = "dataloader.num_workers"
 )
 def look(view: RunView) -> Cause | None:
     share = view.share(view.data_seconds)
-    if share < BAR_SHARE or reads_from_disk(view):
+    if reads_from_disk(view):
         return None
     workers = view.plan.loader_workers if view.plan else None
     more = 2 * workers if workers else 1

@@ -15,7 +15,6 @@ class Adapter(Format):
     name = "adapter"
     title = "adapter, for peft"
     libraries: tuple[str, ...] = ("peft",)
-    install = "uv pip install peft"
 
     def refusal(self, trained: TrainedModel) -> str:
         return "" if trained.base else "this run trained all weights: there is no adapter"

@@ -32,7 +32,6 @@ class Gguf(Format):
     name = "gguf"
     title = "GGUF, for llama.cpp"
     libraries: tuple[str, ...] = ("gguf", "sentencepiece")
-    install = "uv pip install gguf sentencepiece"
 
     def refusal(self, trained: TrainedModel) -> str:
         if trained.head in CLASSIFYING:

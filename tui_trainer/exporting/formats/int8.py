@@ -7,7 +7,7 @@ from typing import Any
 
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
-from tui_trainer.exporting.trained_model import TrainedModel, load_model
+from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.models.heads import auto_class
 
 
@@ -17,7 +17,6 @@ class Int8(Format):
     name = "int8"
     title = "int8, for CPUs, by torchao"
     libraries: tuple[str, ...] = ("torchao",)
-    install = "uv pip install torchao"
 
     def needed_bytes(self, trained: TrainedModel) -> int:
         # The whole model stands beside until it is quantised.
@@ -47,7 +46,7 @@ class Int8(Format):
             hint = "onnx-int8 does them"
             raise InputError(f"torchao has nothing to quantise in a model of type {kind}: no linear layers", hint=hint)
         model.save_pretrained(folder)
-        trained.save_beside_weights(folder)
+        load_tokenizer(trained).save_pretrained(folder)
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
         return load_model(folder, trained.head, None)

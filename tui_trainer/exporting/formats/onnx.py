@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
-from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 
 # Rows and tokens of which no two are equal, as torch takes equal sizes for one, and a size of 1 for a constant.
 _ROWS, _TOKENS, _ANSWER_TOKENS = 2, 7, 3
@@ -28,7 +28,6 @@ class Onnx(Format):
     name = "onnx"
     title = "ONNX, for ONNX Runtime"
     libraries: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")
-    install = "uv pip install onnx onnxscript onnxruntime"
 
     def refusal(self, trained: TrainedModel) -> str:
         if find_spec("transformers.exporters") is None:
@@ -56,7 +55,7 @@ class Onnx(Format):
         tell("writing", 0, None, "")
         exported.save_pretrained(folder)
         _share_weights(folder)
-        trained.save_beside_weights(folder)
+        load_tokenizer(trained).save_pretrained(folder)
         shutil.copyfile(run_onnx.__file__, folder / "run_onnx.py")
 
     def _graphs(self, model: Any, head: str) -> Any:

@@ -4,6 +4,7 @@ Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19. A value "auto" there s
 """
 
 from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.groups import switches
 from tui_trainer.importing.importers.transformers import OTHER_TOOL
 from tui_trainer.importing.rules import Automatic, NotNeeded, Off, To, Why
 from tui_trainer.importing.spellings import OPTIMIZERS
@@ -17,16 +18,12 @@ _STRATEGIES = {0: "ddp", 1: "fsdp", 2: "deepspeed-2", 3: "deepspeed-3"}
 
 
 def _precision(done: Conversion) -> None:
-    found = [one for one in (done.first("bf16.enabled"), done.first("fp16.enabled")) if one]
-    names = [name for name, _ in found]
-    on = [name.partition(".")[0] for name, value in found if value is True]
-    if len(on) == 1:
-        done.write("training.mixed_precision", on[0], *names)
-    elif on:
-        done.leave(Why.DOES_NOT_FIT, "only one of the two can be on", *names)
-    elif any(value == "auto" for _, value in found):
+    names, on, others = switches(done, "bf16.enabled", "fp16.enabled")
+    if on:
+        done.write("training.mixed_precision", on[0].partition(".")[0], *names)
+    elif "auto" in others:
         done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *names)
-    elif found:
+    elif names:
         done.write("training.mixed_precision", "no", *names, reason="no 16-bit format is on")
 
 

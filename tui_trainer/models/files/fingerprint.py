@@ -5,11 +5,12 @@ Small files are read whole. Of weights the header and samples of the numbers are
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.facts import BIN_INDEX_FILE, ModelFacts
-from tui_trainer.models.files.file_digest import Digest, add_whole_file
 from tui_trainer.models.files.headers import INDEX_FILE, tensor_starts
+from tui_trainer.models.tokenizing.tokenizer import add_whole_file
 
 SAMPLES = 64  # of each file with weights, evenly spread
 SAMPLE_BYTES = 64 * 1024
@@ -44,7 +45,7 @@ def _small_files(facts: ModelFacts, folder: Path, with_weights: bool) -> Iterato
         yield from (name for name in (INDEX_FILE, BIN_INDEX_FILE) if (folder / name).is_file())
 
 
-def _add_weights(digest: Digest, folder: Path, name: str) -> None:
+def _add_weights(digest: Any, folder: Path, name: str) -> None:
     path = folder / name
     try:
         size = path.stat().st_size

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from tui_trainer.models.files.headers import TensorFacts
 from tui_trainer.models.files.weights import has_head, layer_count
 from tui_trainer.models.heads import CLASSIFYING
-from tui_trainer.models.modules import Linear, Part, place_in_block
+from tui_trainer.models.modules import Part, place_in_block
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.safe_text import one_line
 
@@ -82,16 +82,12 @@ def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> It
                 continue  # with one layer, what stands beside the layers has as many
             if len(names) < linear.count:
                 yield f"{linear.count - len(names)} of {linear.count} {linear.path}.weight are missing in the weights"
-            elif wrong := _first_wrong(names, headers, linear):
-                yield _differs(wrong, headers[wrong], (linear.outputs, linear.inputs))
-
-
-def _first_wrong(names: list[str], headers: Mapping[str, TensorFacts], linear: Linear) -> str:
-    """Empty when enough have the size. Both halves of a model may have products of this name, of sizes of their own."""
-    # GPT-2 stores its matrices the other way round.
-    sizes = ((linear.outputs, linear.inputs), (linear.inputs, linear.outputs))
-    wrong = [name for name in names if headers[name].shape not in sizes]
-    return wrong[0] if len(names) - len(wrong) < linear.count else ""
+            # GPT-2 stores its matrices the other way round.
+            sizes = ((linear.outputs, linear.inputs), (linear.inputs, linear.outputs))
+            wrong = [name for name in names if headers[name].shape not in sizes]
+            # Both halves of a model may have products of this name, of sizes of their own.
+            if len(wrong) > len(names) - linear.count >= 0:
+                yield _differs(wrong[0], headers[wrong[0]], sizes[0])
 
 
 def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:

@@ -75,18 +75,6 @@ def read_file_header(path: Path) -> dict[str, TensorFacts]:
         raise _broken(path, str(damage)) from None
 
 
-def header_of(tensors: Mapping[str, TensorFacts]) -> bytes:
-    """The beginning of a file of these tensors, whose numbers follow in this order without a gap."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    at = 0
-    for name, facts in tensors.items():
-        entries[name] = {"dtype": facts.dtype, "shape": facts.shape, "data_offsets": [at, at + facts.size_bytes]}
-        at += facts.size_bytes
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % _LENGTH_BYTES)
-    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
-
-
 def tensor_starts(path: Path) -> list[int]:
     """Where the numbers of each tensor begin in one file, in bytes from its start, in order.
 
@@ -110,7 +98,10 @@ def _header(path: Path) -> tuple[int, dict[str, Any]]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if size < _LENGTH_BYTES or length < 2 or length > _LARGEST_HEADER:
-            raise _Damage(_not_safetensors(path))
+            file.seek(0)
+            is_pointer = file.read(64).startswith(b"version https://git-lfs")
+            pointer = "is a pointer of git-lfs and holds no weights: run `git lfs pull` in its folder"
+            raise _Damage(pointer if is_pointer else "is no safetensors file")
         if size < _LENGTH_BYTES + length:
             raise _Damage(f"is cut short: {size} bytes, of which the header alone takes {_LENGTH_BYTES + length}")
         text = file.read(length)
@@ -121,14 +112,6 @@ def _header(path: Path) -> tuple[int, dict[str, Any]]:
     if not isinstance(header, dict):
         raise _Damage("is damaged: its header lists no tensors")
     return size - _LENGTH_BYTES - length, header
-
-
-def _not_safetensors(path: Path) -> str:
-    with path.open("rb") as file:
-        start = file.read(64)
-    if start.startswith(b"version https://git-lfs"):
-        return "is a pointer of git-lfs and holds no weights: run `git lfs pull` in its folder"
-    return "is no safetensors file"
 
 
 def _tensors(header: Mapping[str, Any], data_bytes: int, file: str) -> dict[str, TensorFacts]:
@@ -169,16 +152,13 @@ def _shards(index: Path) -> dict[str, str]:
         if index.stat().st_size > _LARGEST_INDEX:
             raise ValueError
         weight_map = json.loads(index.read_bytes())["weight_map"]
-        plain = all(isinstance(file, str) and _is_plain(file) for file in weight_map.values())
+        names = {file if isinstance(file, str) else ".." for file in weight_map.values()}
+        plain = all(Path(name).name == name and name not in ("", "..") and "\0" not in name for name in names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _broken(index, "is no index of weights") from None
     if not plain or not weight_map:
         raise _broken(index, "names files outside its folder" if weight_map else "lists no weights")
     return dict(weight_map)
-
-
-def _is_plain(name: str) -> bool:
-    return Path(name).name == name and name not in ("", ".", "..") and "\0" not in name
 
 
 def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, TensorFacts]:

@@ -83,7 +83,7 @@ def modules_of(
         if kind == "weight" and len(facts.shape) == 2 and not is_embedding(name):
             has_bias = f"{name.removesuffix('weight')}bias" in headers
             products[path, facts.shape[1], facts.shape[0], has_bias] += 1
-        elif not _is_bias_of_product(name, headers):
+        elif kind != "bias" or not (own := headers.get(f"{name.removesuffix('bias')}weight")) or len(own.shape) != 2:
             parts[path or kind, facts.parameters, is_embedding(name)] += 1
     linears = [_linear(path, inputs, outputs, bias, count) for (path, inputs, outputs, bias), count in products.items()]
     # The head reads what the table of tokens gives, which may be narrower than the layers (OPT).
@@ -97,8 +97,3 @@ def modules_of(
 def _linear(path: str, inputs: int, outputs: int, has_bias: bool, count: int, is_head: bool = False) -> Linear:
     name = path.rpartition(".")[2]
     return Linear(name=name, path=path, inputs=inputs, outputs=outputs, has_bias=has_bias, count=count, is_head=is_head)
-
-
-def _is_bias_of_product(name: str, headers: Mapping[str, TensorFacts]) -> bool:
-    weight = headers.get(f"{name.removesuffix('bias')}weight") if name.endswith(".bias") else None
-    return weight is not None and len(weight.shape) == 2

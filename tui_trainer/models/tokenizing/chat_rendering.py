@@ -191,7 +191,9 @@ class ConversationRenderer:
         def each(part: Any) -> Any:
             nonlocal count
             if isinstance(part, str):
-                text, found = self._controls.subn(lambda match: match[0][0] + _SIGN + match[0][1:], _plain(part))
+                if _SIGN in part:
+                    raise DataError("the text holds U+FDD0, which is no character", hint="leave the row out")
+                text, found = self._controls.subn(lambda match: match[0][0] + _SIGN + match[0][1:], part)
                 count += found
                 return text
             if isinstance(part, Mapping):
@@ -224,12 +226,6 @@ def sections(rendered: Rendered) -> list[tuple[int, int, bool]]:
         if end > start:
             found.append((start, end, number % 2 == 1))
     return found
-
-
-def _plain(text: str) -> str:
-    if _SIGN in text:
-        raise DataError("the text holds U+FDD0, which is no character", hint="leave the row out")
-    return text
 
 
 def _without_signs(text: str) -> tuple[str, list[int]]:

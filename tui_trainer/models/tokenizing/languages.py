@@ -65,7 +65,12 @@ def language_problems(config: Config, languages: Languages | None, *, has_target
     found = []
     for key, name in told.items():
         if languages is None or key not in read:
-            found += [_unread(key, has_target=has_target)] if name else []
+            what, hint = "the tokenizer marks no text with its language", 'set it to ""'
+            if key == TARGET and not has_target:
+                what = "the model writes no texts"
+            else:
+                hint += "; a model such as T5 is told what to do in task.source_prefix"
+            found += [Problem(message=f"is set, and {what}", key=key, hint=hint)] if name else []
         elif not name:
             found.append(_missing(key, languages))
         elif languages.names and name not in languages.names:
@@ -136,10 +141,3 @@ def _nearest(name: str, known: tuple[str, ...]) -> list[str]:
     begins = [code for low, code in plain.items() if low[:2] == wanted[:2]]
     alike = [plain[low] for low in get_close_matches(wanted, plain, n=_NEAREST, cutoff=0.0)]
     return list(dict.fromkeys((*begins, *alike)))[:_NEAREST]
-
-
-def _unread(key: str, *, has_target: bool) -> Problem:
-    if key == TARGET and not has_target:
-        return Problem(message="is set, and the model writes no texts", key=key, hint='set it to ""')
-    hint = 'set it to ""; a model such as T5 is told what to do in task.source_prefix'
-    return Problem(message="is set, and the tokenizer marks no text with its language", key=key, hint=hint)

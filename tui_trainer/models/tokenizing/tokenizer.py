@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tui_trainer.models.architectures import read_json
 from tui_trainer.models.config_fields import bad_model
-from tui_trainer.models.files.file_digest import add_whole_file
 from tui_trainer.safe_text import one_line
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+    from xxhash import xxh3_128
 
 FAST_FILE = "tokenizer.json"
 # Source: the names that the tokenizers of transformers 5.23 save and look for (`vocab_files_names`).
@@ -70,6 +70,16 @@ def tokenizer_files_in(folder: Path) -> tuple[str, ...]:
     return (*found, *sorted(path.relative_to(folder).as_posix() for path in more if path.is_file()))
 
 
+def add_whole_file(digest: xxh3_128, folder: Path, name: str) -> None:
+    """Name, size and content of a file. Raises ConfigError for one that cannot be read."""
+    try:
+        content = (folder / name).read_bytes()
+    except OSError as error:
+        raise bad_model(f"{name} cannot be read: {error.strerror}", where=str(folder)) from None
+    digest.update(f"{name}\0{len(content)}\0".encode())
+    digest.update(content)
+
+
 def tokenizer_key(folder: Path, files: Iterable[str], config: Mapping[str, Any]) -> str | None:
     """XXH3 over names and contents: data prepared with one tokenizer is not taken for that of another.
 
@@ -92,22 +102,17 @@ def tokenizer_facts(folder: Path) -> TokenizerFacts | None:
 
     Read again only when a file has changed: a large vocabulary takes a fifth of a second.
     """
-    return _facts(folder, tuple(_stamp(folder / name) for name in TOKENIZER_FILES))
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
+    found = (folder / name for name in TOKENIZER_FILES)
+    return _facts(folder, tuple((path, path.stat().st_mtime_ns) for path in found if path.is_file()))
 
 
 @lru_cache(maxsize=8)
-def _facts(folder: Path, _stamps: tuple[tuple[int, int] | None, ...]) -> TokenizerFacts | None:
-    content = _read_fast(folder)
+def _facts(folder: Path, _changed_at: tuple[tuple[Path, int], ...]) -> TokenizerFacts | None:
+    content = read_json(folder / FAST_FILE, LARGEST_TOKENIZER)
     if content is None:
         return None
+    if not isinstance(content.get("model"), dict):
+        raise bad_model(f"{FAST_FILE} is damaged", hint="copy it again", where=str(folder))
     ids = _token_ids(content)
     config = read_json(folder / "tokenizer_config.json") or {}
     special = (read_json(folder / "special_tokens_map.json") or {}) | config
@@ -155,13 +160,6 @@ def _load(path: str, _changed_at: int) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _read_fast(folder: Path) -> dict[str, Any] | None:
-    content = read_json(folder / FAST_FILE, LARGEST_TOKENIZER)
-    if content is not None and not isinstance(content.get("model"), dict):
-        raise bad_model(f"{FAST_FILE} is damaged", hint="copy it again", where=str(folder))
-    return content
 
 
 def _token_ids(content: Mapping[str, Any]) -> dict[str, int]:

@@ -4,8 +4,6 @@ Weights, gradients and the optimizer's state of split matrices are divided, and 
 between layers, and for the loss, each process has all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -34,8 +32,19 @@ def own_config(config: Mapping[str, Any], shape: ModelShape, widths: int) -> dic
 def own_part(shape: ModelShape, setup: TrainingSetup) -> tuple[ModelShape, TrainingSetup]:
     """The model and how it is trained, as one of `setup.widths` processes has it: all weights train."""
     widths = setup.widths
-    linears = tuple(_narrower(linear, shape, widths) for linear in shape.linears)
-    parts = tuple(_fewer_words(part, shape, widths) for part in shape.parts)
+
+    def split_product(linear: Linear) -> Linear:
+        if linear.name in _OUTPUTS_SPLIT or (linear.is_head and not shape.labels):
+            return replace(linear, outputs=-(-linear.outputs // widths))
+        return replace(linear, inputs=-(-linear.inputs // widths)) if linear.name in _INPUTS_SPLIT else linear
+
+    def fewer_words(part: Part) -> Part:
+        if not part.is_embedding or part.rows != shape.vocabulary:
+            return part
+        rows = -(-part.rows // widths)
+        return replace(part, rows=rows, parameters_each=part.parameters_each // part.rows * rows)
+
+    linears, parts = tuple(map(split_product, shape.linears)), tuple(map(fewer_words, shape.parts))
     parameters = shape.parameters - _counted(shape, shape.linears, shape.parts) + _counted(shape, linears, parts)
     narrower = replace(
         shape,
@@ -59,17 +68,4 @@ def gathered_head(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
     size = FLOAT if setup.weights == "float32" else HALF
     size += HALF if setup.precision != "fp32" and size == FLOAT else 0
     found = size * shape.hidden_size * shape.vocabulary if shape.head == "causal_lm" else 0
-    return MemoryPart(name="gathered", bytes=found, formula="the head, whole")
-
-
-def _narrower(linear: Linear, shape: ModelShape, widths: int) -> Linear:
-    if linear.name in _OUTPUTS_SPLIT or (linear.is_head and not shape.labels):
-        return replace(linear, outputs=-(-linear.outputs // widths))
-    return replace(linear, inputs=-(-linear.inputs // widths)) if linear.name in _INPUTS_SPLIT else linear
-
-
-def _fewer_words(part: Part, shape: ModelShape, widths: int) -> Part:
-    if not part.is_embedding or part.rows != shape.vocabulary:
-        return part
-    rows = -(-part.rows // widths)
-    return replace(part, rows=rows, parameters_each=part.parameters_each // part.rows * rows)
+    return MemoryPart("gathered", found, "the head, whole")

@@ -52,9 +52,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[Me
         model.optimizer(),
         *steps,
         _evaluation(model, batch, sum(part.bytes for part in (gradients, *steps))),
-        MemoryPart(
-            name="libraries", bytes=LIBRARY_BYTES, formula="code that is loaded at first use, whatever the shape"
-        ),
+        MemoryPart("libraries", LIBRARY_BYTES, "code that is loaded at first use, whatever the shape"),
     )
 
 
@@ -69,14 +67,14 @@ def _gradients(model: ModelMemory, accumulation: int, activations: int) -> Memor
         formula = "2 bytes x trained parameters, and their fp32 copies beyond the places of activations"
         if accumulation > 1:
             formula = "4 bytes x trained parameters (the sum in fp32), and 2 (the next in 16 bits)"
-        return MemoryPart(name="gradients", bytes=model.gradient_bytes + copies, formula=formula)
+        return MemoryPart("gradients", model.gradient_bytes + copies, formula)
     sets = 2 if accumulation > 1 else 1
     tied = model.shape.tied_embeddings and model.setup.method == "full"
     second = FLOAT * model.shape.vocabulary * model.shape.hidden_size if tied else 0
     formula = "4 bytes x trained parameters" if sets == 1 else "8 bytes x trained parameters (the sum and the next)"
     if second:
         formula += ", and those of a tied embedding twice: as head and as embedding"
-    return MemoryPart(name="gradients", bytes=sets * model.gradient_bytes + second, formula=formula)
+    return MemoryPart("gradients", sets * model.gradient_bytes + second, formula)
 
 
 def _activations(model: ModelMemory, batch: Batch) -> MemoryPart:
@@ -84,10 +82,10 @@ def _activations(model: ModelMemory, batch: Batch) -> MemoryPart:
     ends = 3 * FLOAT * model.tokens_at_ends(batch) * shape.hidden_size
     if model.setup.gradient_checkpointing:
         kept = shape.layers * batch.tokens * model.layer_input
-        return MemoryPart(name="activations", bytes=kept + ends, formula="layers x tokens x bytes of a layer's input")
+        return MemoryPart("activations", kept + ends, "layers x tokens x bytes of a layer's input")
     kept = shape.layers * batch.tokens * model.counted.kept
     formula = "layers x tokens x bytes kept for the backward pass"
-    return MemoryPart(name="activations", bytes=kept + ends, formula=formula)
+    return MemoryPart("activations", kept + ends, formula)
 
 
 def _temporaries(model: ModelMemory, batch: Batch) -> MemoryPart:
@@ -95,9 +93,7 @@ def _temporaries(model: ModelMemory, batch: Batch) -> MemoryPart:
         is_encoder = model.shape.head != "causal_lm"
         times = CHECKPOINTED_ENCODER_DECODER if is_encoder else CHECKPOINTED_LAYERS[model.weight_size]
         formula = f"{times} x the results of one layer, which are computed twice"
-        return MemoryPart(
-            name="temporaries", bytes=int(times * batch.tokens * model.counted.largest_made), formula=formula
-        )
+        return MemoryPart("temporaries", int(times * batch.tokens * model.counted.largest_made), formula)
     through = model.shape.layers * batch.tokens
     own, adapters = through * model.own_temporaries, through * model.adapter_temporaries
     gradients = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
@@ -105,9 +101,9 @@ def _temporaries(model: ModelMemory, batch: Batch) -> MemoryPart:
     found = share * own - FILLED_SHARE * min(own, gradients) + ADAPTER_SHARE[model.compute_size] * adapters
     mapped = FLOAT * model.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
     return MemoryPart(
-        name="temporaries",
-        bytes=0 if mapped else max(0, int(found)),
-        formula="layers x tokens x bytes of short-lived results, whose places glibc fills with gradients at most",
+        "temporaries",
+        0 if mapped else max(0, int(found)),
+        "layers x tokens x bytes of short-lived results, whose places glibc fills with gradients at most",
     )
 
 
@@ -116,24 +112,19 @@ def _backward(model: ModelMemory, batch: Batch) -> MemoryPart:
     shape = model.shape
     scores = 3 * shape.attention_heads * batch.row_tokens if model.keeps_scores else 0
     found = batch.tokens * model.compute_size * max(2 * shape.mlp_size, scores)
-    return MemoryPart(name="backward pass", bytes=found, formula="tokens x bytes of one layer's gradients")
+    return MemoryPart("backward pass", found, "tokens x bytes of one layer's gradients")
 
 
 def _loss(model: ModelMemory, batch: Batch) -> MemoryPart:
     whole = model.loss(batch.labels)
     is_chunked = 0 < model.setup.loss_chunk_tokens < batch.labels
-    later = 0 if is_chunked else min(whole.bytes, _mapped_gradients(model, batch))
-    formula = f"{whole.formula}, beyond the gradients of embeddings that take their place" if later else whole.formula
-    return MemoryPart(name=whole.name, bytes=whole.bytes - later, formula=formula)
-
-
-def _mapped_gradients(model: ModelMemory, batch: Batch) -> int:
-    """Gradients of head and embedding that are made when the logits have been given back, as both are mapped."""
-    shape = model.shape
-    matrix = FLOAT * shape.vocabulary * shape.hidden_size
-    logits = FLOAT * batch.labels * model.classes
+    # Gradients of head and embedding are made when the logits have been given back, where both are mapped.
+    matrix, logits = FLOAT * model.shape.vocabulary * model.shape.hidden_size, FLOAT * batch.labels * model.classes
     trains = model.setup.method == "full" and batch.accumulation == 1
-    return 2 * matrix if trains and min(matrix, logits) >= MAPPED_BLOCK_BYTES else 0
+    if is_chunked or not trains or min(matrix, logits) < MAPPED_BLOCK_BYTES:
+        return whole
+    formula = f"{whole.formula}, beyond the gradients of embeddings that take their place"
+    return MemoryPart(whole.name, max(0, whole.bytes - 2 * matrix), formula)
 
 
 def _evaluation(model: ModelMemory, batch: Batch, there: int) -> MemoryPart:
@@ -143,4 +134,4 @@ def _evaluation(model: ModelMemory, batch: Batch, there: int) -> MemoryPart:
     results = batch.eval_tokens * (EVALUATION_SHARE * own + EVALUATION_ADAPTER_SHARE * adapters)
     wanted = int(results) + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
     formula = "what one evaluation batch needs beyond the places of a step's activations and gradients"
-    return MemoryPart(name="evaluation", bytes=max(0, wanted - there), formula=formula)
+    return MemoryPart("evaluation", max(0, wanted - there), formula)

@@ -5,14 +5,13 @@ in the same way, and with the product of both. So they are counted at a few leng
 Nothing is guessed when that fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from tui_trainer.models.answers import Answers
 from tui_trainer.models.child import ChildFailed
+from tui_trainer.models.counting import deciding_fields
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
@@ -22,12 +21,9 @@ _DECIDING = (
     "device", "head", "precision", "weights", "method", "lora_rank", "lora_targets", "lora_dropout", "packed",
     "eager_attention", "compiled",
 )  # fmt: skip
-# Fields of a config.json that no layer depends on.
-_IGNORED = (
-    "id2label", "label2id", "problem_type", "num_labels", "architectures", "torch_dtype", "dtype", "vocab_size",
-    "tie_word_embeddings",
-)  # fmt: skip
-_WORDS, _ROW_TOKENS = 128, 256
+# No layer depends on these fields of a config.json.
+_ENDS, _PLACEHOLDERS = ("tie_word_embeddings",), {"vocab_size": 128, "pad_token_id": 0}
+_ROW_TOKENS = 256
 
 
 def measure_layer(
@@ -41,11 +37,10 @@ def measure_layer(
     in one layer of the encoder, for answers of `setup.target_tokens`. No code that comes with a model is run.
     """
     everything = asdict(setup)
-    fields = {name: value for name, value in config.items() if name not in _IGNORED and not name.endswith("_token_id")}
     answer_tokens = setup.target_tokens if shape.decoder_layers else 0
     lengths = _lengths(answer_tokens > 0, shape.max_position_embeddings if shape.learned_positions else None)
     question = {
-        "config": fields | {"vocab_size": _WORDS, "pad_token_id": 0},
+        "config": {name: value for name, value in deciding_fields(config).items() if name not in _ENDS} | _PLACEHOLDERS,
         "setup": {name: everything[name] for name in _DECIDING},
         "lengths": lengths,
     }

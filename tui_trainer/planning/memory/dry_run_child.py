@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from tui_trainer.models.counting import decoder_layers
 from tui_trainer.models.fake_tensors import empty_model, fake_tensors, inputs_of, model_config
 from tui_trainer.models.heads import Head
 from tui_trainer.planning.memory.compiled_layer import kept_when_compiled
@@ -42,10 +43,11 @@ def answer(question: dict[str, Any]) -> list[Bytes]:
     with suppress(Exception):  # a config may refuse another number of layers in any way
         if _layers_are_alike(json.dumps(config), setup["head"]):
             found = _by_depth(config, setup, lengths)
-            with suppress(Exception):  # what torch cannot trace is reckoned as it is uncompiled
-                found = [
-                    each | of_layer for each, of_layer in zip(found, _compiled(config, setup, lengths), strict=True)
-                ]
+            # On a CPU what compiled layers do not keep keeps its place.
+            if setup["compiled"] and setup["device"] != "cpu":
+                with suppress(Exception):  # what torch cannot trace is reckoned as it is uncompiled
+                    kept = _kept_compiled(config, setup, lengths)
+                    found = [each | of_layer for each, of_layer in zip(found, kept, strict=True)]
             return found
     layers = model_config(config).num_hidden_layers
     found = _of_one_row(config, setup, _WHOLE, lengths)
@@ -62,26 +64,24 @@ def _layers_are_alike(config: str, head: Head) -> bool:
         model = empty_model(model_config(json.loads(config)), head)
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     inside = {id(part) for module in lists for layer in module for part in layer.modules()}
-    kinds = ([_signature(layer) for layer in module] for module in lists if id(module) not in inside)
-    return all(kind == found[-1] for found in kinds for kind in found[1:])
 
+    def kind(layer: Any) -> list[Any]:
+        weights = [(name, tuple(weight.shape)) for name, weight in layer.named_parameters()]
+        return [*((name, type(part)) for name, part in layer.named_modules()), *weights]
 
-def _signature(layer: Any) -> list[tuple[Any, ...]]:
-    weights = [(name, tuple(weight.shape)) for name, weight in layer.named_parameters()]
-    return [*((name, type(part)) for name, part in layer.named_modules()), *weights]
+    kinds = ([kind(layer) for layer in module] for module in lists if id(module) not in inside)
+    return all(one == found[-1] for found in kinds for one in found[1:])
 
 
 def _by_depth(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -> list[Bytes]:
     made = model_config(config)
     few = _of_one_row(config, setup, (_FEW, _FEW), lengths)
     each = _per_layer(few, _of_one_row(config, setup, (_MANY, _FEW), lengths))
-    behind, layers, decoder_layers = [dict.fromkeys(layer, 0.0) for layer in each], made.num_hidden_layers, 0
+    behind = [dict.fromkeys(layer, 0.0) for layer in each]
     if setup["head"] == "seq2seq_lm":
         behind = _per_layer(few, _of_one_row(config, setup, (_FEW, _MANY), lengths))
-        told = (getattr(made, name, None) for name in ("decoder_layers", "num_decoder_layers"))
-        decoder_layers = next((count for count in told if count), layers)
     return [
-        {name: layers * found + decoder_layers * decoding[name] for name, found in layer.items()}
+        {name: made.num_hidden_layers * found + decoder_layers(made) * decoding[name] for name, found in layer.items()}
         | {f"largest_{name}": max(layer[name], decoding[name]) for name in ("kept", "made")}
         for layer, decoding in zip(each, behind, strict=True)
     ]
@@ -107,13 +107,11 @@ def _of_one_row(
     return found
 
 
-def _compiled(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -> list[Bytes]:
-    """What is kept of a row where layers are compiled, on a card; on a CPU what is not kept keeps its place."""
+def _kept_compiled(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -> list[Bytes]:
+    """What is kept of a row where layers are compiled."""
     import torch
     from torch import nn
 
-    if not setup["compiled"] or setup["device"] == "cpu":
-        return [{} for _ in lengths]
     found, layers = [], model_config(config).num_hidden_layers
     given: list[Any] = []
     with fake_tensors(setup["head"]), torch.autocast("cpu", torch.bfloat16, enabled=setup["precision"] != "fp32"):
@@ -143,10 +141,10 @@ def _forward(model: Any, setup: dict[str, Any], rows: int, lengths: tuple[int, i
         inputs["position_ids"] = torch.arange(lengths[0]).expand(rows, -1)
     made, evaluated = _made_counter(), _made_counter()
     kept: dict[int, Any] = {}
-    weights = {_storage(weight)._cdata for weight in model.parameters()}
+    weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = _storage(tensor)
+        storage = tensor.untyped_storage()
         if storage._cdata not in weights:
             kept[storage._cdata] = storage  # held, so that no other takes its place
         return tensor
@@ -241,10 +239,6 @@ def _kernels_of(device: str) -> Iterator[None]:
         yield
 
 
-def _storage(tensor: Tensor) -> Any:
-    return tensor.untyped_storage()
-
-
 def _made_counter() -> Any:
     """A mode that counts the bytes of all new results in `bytes`, and those in fp32 by storage in `wide`."""
     import torch
@@ -259,14 +253,18 @@ def _made_counter() -> Any:
             self._held: list[Any] = []  # so that no other takes its place
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            before = {_storage(x)._cdata for x in tree_leaves((args, kwargs)) if hasattr(x, "untyped_storage")}
+            def storages(tree: Any) -> list[tuple[Any, Any]]:
+                tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+                return [(tensor, tensor.untyped_storage()) for tensor in tensors]
+
+            before = {storage._cdata for _, storage in storages((args, kwargs))}
             results = function(*args, **(kwargs or {}))
-            for result in tree_leaves(results):
-                if hasattr(result, "untyped_storage") and _storage(result)._cdata not in before:
-                    self.bytes += _storage(result).nbytes()
-                    if result.dtype == torch.float32:
-                        self.wide[_storage(result)._cdata] = _storage(result).nbytes()
-                        self._held.append(_storage(result))
+            for tensor, storage in storages(results):
+                if storage._cdata not in before:
+                    self.bytes += storage.nbytes()
+                    if tensor.dtype == torch.float32:
+                        self.wide[storage._cdata] = storage.nbytes()
+                        self._held.append(storage)
             return results
 
     return Made()

@@ -20,36 +20,17 @@ from tui_trainer.planning.training_setup import TrainingSetup
 _SPLIT = ("weights", "gradients", "optimizer", "update")
 
 
-def memory_parts(
-    shape: ModelShape,
-    setup: TrainingSetup | None = None,
-    *,
-    micro_batch: int,
-    eval_batch: int,
-    row_tokens: int,
-    accumulation: int = 1,
-    most_labels: int = 0,
-    most_eval_labels: int = 0,
-) -> tuple[MemoryPart, ...]:
-    """Peak memory of training, by part. Without a setup: all weights in fp32 on a CPU.
+def memory_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[MemoryPart, ...]:
+    """Peak memory of training, by part.
 
     Layers are reckoned with what a dry run found (`TrainingSetup.counted`); without it by a general formula, which a
-    plan has to state. `most_labels`: of a pass, 0 where all tokens have one.
+    plan has to state.
     """
-    setup = setup or TrainingSetup()
     beside: tuple[MemoryPart, ...] = ()
     if setup.widths > 1:
         beside = (gathered_head(shape, setup),)
         shape, setup = own_part(shape, setup)
-    batch = Batch(
-        rows=micro_batch,
-        eval_rows=eval_batch,
-        row_tokens=row_tokens,
-        accumulation=accumulation,
-        most_labels=most_labels,
-        most_eval_labels=most_eval_labels,
-        labels_each=1 if shape.head == "sequence_classification" else setup.target_tokens,
-    )
+    batch = replace(batch, labels_each=1 if shape.head == "sequence_classification" else setup.target_tokens)
     if setup.device == "cuda":
         return (*gpu_parts(shape, setup, batch), *beside)
     parts = (*cpu_parts(shape, setup, batch), *beside)
@@ -69,7 +50,7 @@ def _split(parts: tuple[MemoryPart, ...], shape: ModelShape, setup: TrainingSetu
     size = FLOAT if setup.precision == "fp32" else HALF
     # Their gradients are whole as well, until they are summed.
     found = size * (ends + 2 * layer) + FLOAT * (ends + layer) * (setup.method == "full")
-    yield MemoryPart(name="gathered", bytes=found, formula="embedding, head and two layers, whole")
+    yield MemoryPart("gathered", found, "embedding, head and two layers, whole")
 
 
 def total_bytes(parts: tuple[MemoryPart, ...]) -> int:

@@ -10,7 +10,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.memory.layers import ModelMemory
 from tui_trainer.planning.memory.parts import FLOAT, Batch, MemoryPart, largest_parameter
-from tui_trainer.planning.memory.split import split_moments, split_part
+from tui_trainer.planning.memory.split import Moment, split_moments, split_part
 from tui_trainer.planning.memory.zero import zero_lasting, zero_moment
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import GIB
@@ -37,12 +37,9 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[Me
     allocated = sum(part.bytes for part in parts)
     return (
         *parts,
-        MemoryPart(name="pieces", bytes=int(PIECES_SHARE * allocated), formula="3 % that the allocator cannot use"),
-        MemoryPart(name="context", bytes=CONTEXT_BYTES, formula="CUDA's context and kernels, 0.5 to 0.9 GiB"),
+        MemoryPart("pieces", int(PIECES_SHARE * allocated), "3 % that the allocator cannot use"),
+        MemoryPart("context", CONTEXT_BYTES, "CUDA's context and kernels, 0.5 to 0.9 GiB"),
     )
-
-
-Moment = tuple[MemoryPart, ...]
 
 
 def _plain(model: ModelMemory, batch: Batch) -> tuple[Moment, ...]:
@@ -51,8 +48,8 @@ def _plain(model: ModelMemory, batch: Batch) -> tuple[Moment, ...]:
     formula = "layers x tokens x bytes kept for the backward pass"
     casts = "2 bytes x trained weights: their 16-bit copies, from the forward to the backward pass"
     at_loss = (
-        MemoryPart(name="activations", bytes=kept + ends, formula=formula),
-        MemoryPart(name="16-bit copies", bytes=model.cast_bytes, formula=casts),
+        MemoryPart("activations", kept + ends, formula),
+        MemoryPart("16-bit copies", model.cast_bytes, casts),
         model.loss(batch.labels),
         *_workspace(model, batch),
         *_sum_of_gradients(model, batch),
@@ -64,15 +61,11 @@ def _with_checkpoints(model: ModelMemory, batch: Batch) -> tuple[Moment, ...]:
     inputs = model.shape.layers * batch.tokens * model.layer_input
     first = _sum_of_gradients(model, batch)
     formula = "layers x tokens x bytes of a layer's input"
-    stored = MemoryPart(name="activations", bytes=inputs + _ends(model, batch), formula=formula)
-    one = MemoryPart(
-        name="one layer",
-        bytes=batch.tokens * model.counted.largest_kept,
-        formula="what one layer keeps, computed again",
-    )
+    stored = MemoryPart("activations", inputs + _ends(model, batch), formula)
+    one = MemoryPart("one layer", batch.tokens * model.counted.largest_kept, "what one layer keeps, computed again")
     work = (one, *_workspace(model, batch, always=True))
     at_loss = (stored, model.loss(batch.labels), *first)
-    in_last_layer = (MemoryPart(name="activations", bytes=inputs, formula=formula), *work, *first)
+    in_last_layer = (MemoryPart("activations", inputs, formula), *work, *first)
     in_first_layer = (_gradients(model, summed=batch.accumulation > 1, made=True), *work)
     return at_loss, in_last_layer, in_first_layer, _update(model)
 
@@ -83,7 +76,7 @@ def _update(model: ModelMemory) -> Moment:
     if not OPTIMIZERS[model.setup.optim].factored_state:
         return (gradients,)
     made = 2 * FLOAT * min(largest_parameter(model.shape), model.trained)
-    return gradients, MemoryPart(name="update", bytes=made, formula="two fp32 copies of the largest parameter")
+    return gradients, MemoryPart("update", made, "two fp32 copies of the largest parameter")
 
 
 def _ends(model: ModelMemory, batch: Batch) -> int:
@@ -101,7 +94,7 @@ def _gradients(model: ModelMemory, *, summed: bool, made: bool) -> MemoryPart:
     found = summed * model.sum_bytes + made * model.gradient_bytes
     formula = f"{found // max(model.trained, 1)} bytes x trained parameters"
     formula += " (the sum in fp32, and the next ones)" if summed and made else ""
-    return MemoryPart(name="gradients", bytes=found, formula=formula)
+    return MemoryPart("gradients", found, formula)
 
 
 def _workspace(model: ModelMemory, batch: Batch, always: bool = False) -> tuple[MemoryPart, ...]:
@@ -111,11 +104,11 @@ def _workspace(model: ModelMemory, batch: Batch, always: bool = False) -> tuple[
         return ()
     results = 4 if model.setup.method == "full" else 2
     found = results * model.compute_size * model.shape.mlp_size * batch.tokens
-    work = MemoryPart(name="backward pass", bytes=found, formula=f"{results} gradients of the MLP's width")
+    work = MemoryPart("backward pass", found, f"{results} gradients of the MLP's width")
     if not model.setup.four_bits:
         return (work,)
     formula = "the widest matrix as a product takes it, and a copy of the widest result"
-    return work, MemoryPart(name="unpacked", bytes=model.unpacking_bytes(batch.tokens), formula=formula)
+    return work, MemoryPart("unpacked", model.unpacking_bytes(batch.tokens), formula)
 
 
 def _evaluation(model: ModelMemory, batch: Batch, there: int) -> MemoryPart:
@@ -123,4 +116,4 @@ def _evaluation(model: ModelMemory, batch: Batch, there: int) -> MemoryPart:
     wanted = results + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
     wanted += model.unpacking_bytes(batch.eval_tokens) if model.setup.four_bits else 0
     formula = "what one evaluation batch and the copy of a weight need beyond a step's activations"
-    return MemoryPart(name="evaluation", bytes=max(0, wanted - there), formula=formula)
+    return MemoryPart("evaluation", max(0, wanted - there), formula)

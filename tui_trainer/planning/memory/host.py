@@ -7,6 +7,7 @@ Prepared data is mapped from its file, which costs nothing that the system could
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from tui_trainer.config.sections import Config
@@ -44,7 +45,7 @@ def host_memory(
     if setup.cpu_offload:
         reason = f"weights, gradients and optimizer state, {reason}"
     if processes > 1:
-        parts = tuple(part.model_copy(update={"bytes": processes * part.bytes}) for part in parts)
+        parts = tuple(replace(part, bytes=processes * part.bytes) for part in parts)
         reason += f", in each of {processes} processes"
     total = sum(part.bytes for part in parts)
     return {"host_memory_parts": parts, "host_memory_bytes": estimated(total, reason)}
@@ -61,37 +62,33 @@ def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> lis
 
 
 def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int) -> Iterable[MemoryPart]:
-    yield MemoryPart(name="libraries", bytes=LIBRARIES_BYTES, formula="torch, transformers and CUDA: an assumption")
+    yield MemoryPart("libraries", LIBRARIES_BYTES, "torch, transformers and CUDA: an assumption")
     loading, saving = _loading(shape, setup, config), _saving(shape, setup)
     kept: tuple[MemoryPart, ...] = ()
     if setup.cpu_offload:
-        kept = (zero_on_host(Static(shape, setup)),) if setup.zero_stage else _offloaded(shape, setup)
+        # As long as it trains, of one process.
+        static = Static(shape, setup)
+        sums = MemoryPart("gradients", static.sum_bytes, "4 bytes x trained parameters")
+        parts = (static.weights(), sums, static.optimizer())
+        kept = (zero_on_host(static),) if setup.zero_stage else tuple(split_part(x, setup.shards) for x in parts)
     at_work = (*kept, saving)
     yield from at_work if sum(part.bytes for part in at_work) >= loading.bytes else (loading,)
     if loader_workers:
         rows = setup.most_rows or config.training.effective_batch_size
         steps = loader_workers * config.dataloader.prefetch_factor
         found = steps * rows * row_tokens(config, setup) * _TOKEN_BYTES
-        yield MemoryPart(name="batches", bytes=found, formula=f"{steps} steps ahead x tokens x {_TOKEN_BYTES} bytes")
-
-
-def _offloaded(shape: ModelShape, setup: TrainingSetup) -> tuple[MemoryPart, ...]:
-    """Of one process, as long as it trains."""
-    static = Static(shape, setup)
-    gradients = MemoryPart(name="gradients", bytes=static.sum_bytes, formula="4 bytes x trained parameters")
-    return tuple(split_part(part, setup.shards) for part in (static.weights(), gradients, static.optimizer()))
+        yield MemoryPart("batches", found, f"{steps} steps ahead x tokens x {_TOKEN_BYTES} bytes")
 
 
 def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
     static = Static(shape, setup)
+    whole = shape.parameters * static.weight_size
     if setup.zero_stage != 2 and (setup.shards > 1 or setup.cpu_offload or setup.widths > 1):
-        found = shape.parameters * static.weight_size
-        return MemoryPart(name="loading", bytes=found, formula="the whole model, before it is split over the processes")
+        return MemoryPart("loading", whole, "the whole model, before it is split over the processes")
     if is_from_scratch(config):
-        found = shape.parameters * static.weight_size
-        return MemoryPart(name="loading", bytes=found, formula="a model from scratch is made on the host, then copied")
+        return MemoryPart("loading", whole, "a model from scratch is made on the host, then copied")
     formula = f"{_READERS} tensors at a time, each as large as the largest in fp32"
-    return MemoryPart(name="loading", bytes=_READERS * FLOAT * largest_parameter(shape), formula=formula)
+    return MemoryPart("loading", _READERS * FLOAT * largest_parameter(shape), formula)
 
 
 def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
@@ -107,4 +104,4 @@ def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
         each = max(each // setup.shards, static.weight_size * largest)
     shard = min(max(limit, each), whole)
     formula = f"a shard of at most {format_bytes(limit)}, or the largest tensor, twice"
-    return MemoryPart(name="saving", bytes=_SAVED_COPIES * shard, formula=formula)
+    return MemoryPart("saving", _SAVED_COPIES * shard, formula)

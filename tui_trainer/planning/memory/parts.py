@@ -1,21 +1,19 @@
 """The lines of the memory table, and what every device keeps: weights, optimizer, logits."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-from pydantic import BaseModel, ConfigDict
 
 from tui_trainer.models.four_bits import quantised_linears
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import lora_parameters
-from tui_trainer.planning.memory.optimizer_state import state_bytes
+from tui_trainer.models.targets import adapted, lora_parameters
+from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.training_setup import TrainingSetup
 
 FLOAT, HALF = 4, 2
 
 
-class MemoryPart(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+@dataclass(frozen=True, slots=True)
+class MemoryPart:
     name: str
     bytes: int
     formula: str
@@ -112,18 +110,18 @@ class Static:
         if self.setup.method == "full":
             copies = FLOAT * self.trained if self.has_masters else 0
             formula = "2 bytes x parameters and 4 for their fp32 copies" if copies else "4 bytes x parameters"
-            return MemoryPart(name="weights", bytes=own + copies, formula=formula)
+            return MemoryPart("weights", own + copies, formula)
         formula = f"{self.weight_size} bytes x frozen parameters, 4 x trained ones"
         if four_bits := self.setup.four_bits:
             packed = sum(x.matrix_parameters for x in quantised_linears(self.shape, four_bits))
             own += int(packed * (four_bits.bits_per_weight / 8 - self.weight_size))
             formula = f"{four_bits.bits_per_weight:.3f} bits x matrices inside the layers, {formula}"
-        return MemoryPart(name="weights", bytes=own + FLOAT * self.trained, formula=formula)
+        return MemoryPart("weights", own + FLOAT * self.trained, formula)
 
     def optimizer(self) -> MemoryPart:
         found = state_bytes(self.shape, self.setup, self.trained)
         formula = f"{found / max(self.trained, 1):.3g} bytes x trained parameters ({self.setup.optim})"
-        return MemoryPart(name="optimizer", bytes=found, formula=formula)
+        return MemoryPart("optimizer", found, formula)
 
     @property
     def gradient_bytes(self) -> int:
@@ -168,7 +166,7 @@ class Static:
         is_chunked = 0 < self.setup.loss_chunk_tokens < labels
         formula = "logits of a chunk, gradients of the hidden states and of the head"
         formula = formula if is_chunked else "12 bytes x labels x vocabulary"
-        return MemoryPart(name="head and loss", bytes=self.loss_bytes(labels), formula=formula)
+        return MemoryPart("head and loss", self.loss_bytes(labels), formula)
 
     def loss_bytes(self, tokens: int) -> int:
         """Logits, their log-softmax and two gradients: 12 bytes for each token and word of the vocabulary, or class.
@@ -201,3 +199,34 @@ def largest_parameter(shape: ModelShape) -> int:
     """Numbers in the largest matrix of the model."""
     matrices = [linear.inputs * linear.outputs for linear in shape.linears]
     return max([shape.vocabulary * shape.hidden_size, *matrices])
+
+
+def state_bytes(shape: ModelShape, setup: TrainingSetup, trained: int) -> int:
+    """What an optimizer keeps beside so many weights that train, in memory and in a checkpoint the same."""
+    optimizer = OPTIMIZERS[setup.optim]
+    if not optimizer.factored_state:
+        return int(optimizer.state_bytes * trained)
+    tensors = _adapters(shape, setup, trained) if setup.has_adapter else _weights(shape)
+    return FLOAT * sum(count * (rows + columns) for rows, columns, count in tensors)
+
+
+def _weights(shape: ModelShape) -> Iterator[tuple[int, int, int]]:
+    """(rows, columns, how many) of all weights; a vector has no columns. A head that is the embedding counts once."""
+    for linear in shape.linears:
+        if not (linear.is_head and shape.tied_embeddings):
+            yield linear.outputs, linear.inputs, linear.count
+        if linear.has_bias:
+            yield linear.outputs, 0, linear.count
+    for part in shape.parts:
+        # Of a table that is known by its size alone, rows are as wide as the layers.
+        rows = part.rows or (part.parameters_each // shape.hidden_size if part.is_embedding else 0)
+        yield (rows, part.parameters_each // rows, part.count) if rows else (part.parameters_each, 0, part.count)
+
+
+def _adapters(shape: ModelShape, setup: TrainingSetup, trained: int) -> Iterator[tuple[int, int, int]]:
+    """Two matrices for each adapted layer; what else trains are modules that are saved, as wide as the layers."""
+    for linear in adapted(shape, setup.lora_targets):
+        yield setup.lora_rank, linear.inputs, linear.count
+        yield linear.outputs, setup.lora_rank, linear.count
+    if rest := trained - lora_parameters(shape, setup.lora_targets, setup.lora_rank):
+        yield max(rest, 0) // shape.hidden_size, shape.hidden_size, 1

@@ -7,8 +7,6 @@ gradients are there until they are copied back.
 `tests/benchmarks/split_memory.py` holds it against torch's own tracker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tui_trainer.planning.memory.parts import FLOAT, MemoryPart, Static
@@ -19,7 +17,7 @@ Moment = tuple[MemoryPart, ...]
 def split_part(part: MemoryPart, shards: int) -> MemoryPart:
     """Of what every process has a part."""
     formula = f"{part.formula}, a part in each of {shards} processes" if shards > 1 else part.formula
-    return MemoryPart(name=part.name, bytes=-(-part.bytes // shards), formula=formula)
+    return MemoryPart(part.name, -(-part.bytes // shards), formula)
 
 
 def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ...]:
@@ -54,11 +52,11 @@ def _divided(static: Static, moment: Moment) -> Moment:
     """Gradients of a pass are split as soon as they are made: only the sum stays, if not on the host."""
     if static.setup.cpu_offload:
         return tuple(part for part in moment if part.name not in ("gradients", "update"))
-    sums = MemoryPart(name="gradients", bytes=static.sum_bytes, formula="4 bytes x trained parameters")
+    sums = MemoryPart("gradients", static.sum_bytes, "4 bytes x trained parameters")
     shards = static.setup.shards
     replaced = (sums if part.name == "gradients" else part for part in moment)
     return tuple(split_part(part, shards) if part.name in ("gradients", "update") else part for part in replaced)
 
 
 def _gathered(count: int, formula: str) -> MemoryPart:
-    return MemoryPart(name="gathered", bytes=count, formula=formula)
+    return MemoryPart("gathered", count, formula)

@@ -8,8 +8,6 @@ copy, the sums and the optimizer's state are on the host, of ZeRO 3 all parts of
 Source: deepspeed/runtime/zero of DeepSpeed 0.19.8, with the settings of `training/zero.py`. No card has confirmed it.
 """
 
-from __future__ import annotations
-
 from tui_trainer.planning.memory.parts import FLOAT, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.memory.split import Moment, split_part
 
@@ -28,7 +26,7 @@ def zero_lasting(static: Static) -> Moment:
         own = 0 if setup.cpu_offload else -(-own // setup.shards)
         head = static.shape.vocabulary * static.shape.hidden_size * static.weight_size
         own, formula = own + head, f"{formula}, a part in each of {setup.shards} processes, and the head"
-    weights = MemoryPart(name="weights", bytes=own + copies, formula=formula)
+    weights = MemoryPart("weights", own + copies, formula)
     return (weights,) if setup.cpu_offload else (weights, split_part(static.optimizer(), setup.shards))
 
 
@@ -41,12 +39,12 @@ def zero_moment(static: Static, moment: Moment) -> Moment:
     largest = min(static.trained, largest_parameter(static.shape))
     made = FLOAT * (min(BUCKET_NUMBERS, static.trained) + largest)
     formula = f"their sum in {setup.shards} parts, twice; a bucket, and the largest one"
-    found = (*others, MemoryPart(name="gradients", bytes=sums + made, formula=formula))
+    found = (*others, MemoryPart("gradients", sums + made, formula))
     if setup.zero_stage == 2:
         return found
     embedding, layer = static.shape.vocabulary * static.shape.hidden_size, static.layer_numbers
     whole = static.weight_size * (layer + max(layer, embedding))
-    return (*found, MemoryPart(name="gathered", bytes=whole, formula="two layers, or the embedding and a layer"))
+    return (*found, MemoryPart("gathered", whole, "two layers, or the embedding and a layer"))
 
 
 def zero_on_host(static: Static) -> MemoryPart:
@@ -56,4 +54,4 @@ def zero_on_host(static: Static) -> MemoryPart:
     found = static.optimizer().bytes + (3 * FLOAT + static.weight_size) * trained
     found += static.shape.parameters * static.weight_size if setup.zero_stage == 3 else 0
     formula = f"optimizer state, fp32 weights and gradients, a part in each of {setup.shards} processes"
-    return MemoryPart(name="offloaded", bytes=-(-found // setup.shards), formula=formula)
+    return MemoryPart("offloaded", -(-found // setup.shards), formula)

@@ -3,12 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.config.sections import Config
-
-
-def is_balanced(config: Config) -> bool:
-    return config.task.class_weights == "balanced"
-
 
 def balanced_weights(labels_N: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
     """Of each class n / (C n_c) over the labels that count, C the classes that occur: 1 in the mean over the labels, as

@@ -8,23 +8,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.mixture import weights_of
+from tui_trainer.config.mixture import paths_in, weights_of
 from tui_trainer.config.sections import Config
+from tui_trainer.data.batching.pack import expected_packed_rows
 from tui_trainer.data.columns.row_reader import Reader
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
 from tui_trainer.data.preparing.cache import Cut, PreparedData, RowKind, find_entry
 from tui_trainer.data.preparing.estimate import Rate, estimate
 from tui_trainer.data.preparing.mixture import sources_in
 from tui_trainer.data.preparing.prepare import prepare
+from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources.source import open_source
+from tui_trainer.data.sources.choice import Choice
+from tui_trainer.data.sources.source import Source, open_source
+from tui_trainer.data.sources.split_use import training_and_evaluation
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.models.heads import Head
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.contract import Baselines, DataFacts
-from tui_trainer.tasks.parts.next_token import packed_rows
-from tui_trainer.tasks.parts.sources import sources_of
 from tui_trainer.tasks.parts.start import (
     made_tokenizer,
     own_tokenizer,
@@ -41,12 +43,22 @@ if TYPE_CHECKING:
 _LARGE_BYTES, _MOST_PROCESSES = 64 * MIB, 8
 
 
+def sources_of(config: Config) -> list[Source]:
+    """What is trained on, and what is evaluated on if it is named, or is a split of its own. Raises DataError."""
+    data = config.data
+    choice = Choice(name=data.name, split=data.split, revision=data.revision, streaming=data.streaming)
+    eval_paths = paths_in(data.eval_path) if data.eval_path else ()
+    both = training_and_evaluation(paths_in(data.path), eval_paths, data.text_column, choice, data.eval_split)
+    return [source for source in both if source]
+
+
 class LearnsFromData:
     """The part of a task that prepares its data. Each task makes a reader of its own."""
 
     name: str
     head: Head
-    packs: bool
+    packs: bool = False
+    """Whether several documents may share a row: only where each token learns from those before it."""
     specials: Specials
     rows: RowKind = "examples"
 
@@ -63,6 +75,8 @@ class LearnsFromData:
         folder: Path,
         progress: Progress,
     ) -> PreparedData:
+        """Other data as rows for a trained model, with its tokens and labels, in `folder`: all on the training side.
+        Raises DataError."""
         reader = self.reader(config)
         reader.know(tokenizer, model_config)
         cut = replace(
@@ -75,6 +89,7 @@ class LearnsFromData:
         return self.reader(config)
 
     def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
+        """How much data there is, without preparing it. Raises DataError."""
         sources, cut = sources_of(config), self.cut(config)
         if prepared := find_entry(sources, cut, cache_dir, progress):
             return self.facts(config, prepared)
@@ -96,6 +111,7 @@ class LearnsFromData:
         )
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
+        """Rows of token ids, made once and kept under a key of content and settings. Raises DataError."""
         sources, asked = sources_of(config), config.data.num_proc
         processes = 1 if asked == "auto" else asked
         is_large = sum(source.bytes_on_disk for source in sources) >= _LARGE_BYTES
@@ -104,6 +120,7 @@ class LearnsFromData:
         return prepare(sources, self.reader(config), self.cut(config), cache_dir, progress, processes=processes)
 
     def facts(self, config: Config, data: PreparedData) -> DataFacts:
+        """How much data there is, exactly."""
         counts = data.counts
         tokens, labels, rows = counts.train_tokens, counts.train_labels, counts.train_rows
         return DataFacts(
@@ -124,6 +141,14 @@ class LearnsFromData:
         )
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
+        """What simple models reach on the rows that evaluation reads; None when there is nothing to compare."""
+        if data.eval_path is None or not len(eval_rows):
+            return None
+        return self.baselines_on(config, data, Rows(data.eval_path), eval_rows)
+
+    def baselines_on(
+        self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]
+    ) -> Baselines | None:
         return None
 
     def target_tokens(self, config: Config, data: PreparedData | None) -> int:
@@ -169,19 +194,20 @@ class LearnsFromData:
             return {"row_tokens": config.data.max_length, "longest_row": config.data.max_length}
         text = self.rows == "documents"
         inputs = lengths if text else [max(length - 1, 1) for length in lengths]
+        batch = min(config.training.effective_batch_size, rows)
+        packs = self.packs and inputs
         return {
             "row_tokens": (labels if text else tokens) / max(rows, 1),
             "longest_row": longest_row,
-            "packed_rows": packed_rows(config, inputs, rows) if self.packs else None,
+            "packed_rows": expected_packed_rows(inputs, config.data.max_length, batch) if packs else None,
         }
 
-
-def table_problems(config: Config) -> list[Problem]:
-    """Settings about a text, of which a table has none."""
-    if not config.data.max_chars:
-        return []
-    message = "a table is read row by row, and no row of it is cut"
-    return [Problem(message=message, key="data.max_chars", hint="set it to 0; data.max_rows limits the rows")]
+    def data_problems(self, config: Config) -> list[Problem]:
+        """Settings about a text, of which a table has none."""
+        if not config.data.max_chars or self.rows != "examples":
+            return []
+        message = "a table is read row by row, and no row of it is cut"
+        return [Problem(message=message, key="data.max_chars", hint="set it to 0; data.max_rows limits the rows")]
 
 
 class TableReader(Reader):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate
-from tui_trainer.data.batching.pack import expected_packed_rows
 from tui_trainer.models.tokenizing.token_ids import token_ids
 from tui_trainer.models.writing import Sampling, continued, most_tokens, pad_token_id, written
-from tui_trainer.tasks.contract import InputRow, Objective, Scorer
+from tui_trainer.tasks.contract import InputRow, Objective
+from tui_trainer.tasks.parts.task import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -24,12 +24,10 @@ _PROMPT_TOKENS = 32
 _SAMPLE_TOKENS = 160
 
 
-class LearnsNextToken:
+class LearnsNextToken(Task):
     """The part of a task that is the same for all texts. A row's labels are its own tokens, or some of them."""
 
-    metrics: tuple[str, ...] = ()
     continues = True
-    tells_padding = False
 
     def collate(self, model: Any, pad_id: int) -> Collate:
         return partial(collate, pad_id=pad_id)
@@ -39,9 +37,6 @@ class LearnsNextToken:
 
         smoothing = config.training.label_smoothing_factor
         return NextTokenLoss(model, chunk_tokens=chunk_tokens, label_smoothing=smoothing)
-
-    def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
-        return None
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
@@ -82,11 +77,3 @@ class LearnsNextToken:
 def _new_tokens(model: Any, tokenizer: Any, sampling: Sampling) -> int:
     """The same for all rows, whatever their lengths: half of what the model has room for, at the most."""
     return min(sampling.max_new_tokens, max(1, most_tokens(model, tokenizer) // 2))
-
-
-def packed_rows(config: Config, inputs: Sequence[int], rows: int) -> float | None:
-    """Rows of `data.max_length` that an effective batch fills; `inputs`: how many tokens some rows, or all, put in."""
-    if not inputs:
-        return None
-    batch = min(config.training.effective_batch_size, rows)
-    return expected_packed_rows(inputs, config.data.max_length, batch)

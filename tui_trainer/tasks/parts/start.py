@@ -20,8 +20,8 @@ from tui_trainer.models.scratch import scratch_config, scratch_problems
 from tui_trainer.models.shape import ModelShape, shape_of
 from tui_trainer.models.tokenizing.languages import language_problems, language_words, languages_of, set_languages
 from tui_trainer.models.tokenizing.tokenizer import tokenizer_facts, tokens_per_character
-from tui_trainer.models.writing import Sampling, pad_token_id
-from tui_trainer.tasks.contract import InputReader, Task, Tell
+from tui_trainer.models.writing import pad_token_id
+from tui_trainer.tasks.contract import InputReader, Tell
 from tui_trainer.tasks.parts.inputs import TextInputs
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from tui_trainer.data.preparing.cache import PreparedData
-    from tui_trainer.data.preparing.token_rows import TokenRow
 
 # Of byte-level BPE on English text, where no tokenizer is at hand to count with.
 _USUAL_TOKENS_PER_CHARACTER = 0.25
@@ -48,7 +47,7 @@ class StartsFromModel:
         """What a classifier tells apart, as the data says."""
         return None
 
-    def problems(self, config: Config) -> list[Problem]:
+    def model_problems(self, config: Config) -> list[Problem]:
         model, scratch = config.model, trains_tokenizer(config)
         if scratch and config.tuning.method != "full":
             hint = 'set it to "full", or model.init to "pretrained"'
@@ -66,11 +65,13 @@ class StartsFromModel:
         return found if facts.folder is None else found + model_problems(facts, model.init, model.trust_remote_code)
 
     def model_shape(self, config: Config, vocabulary: int, classes: int = 0) -> ModelShape:
+        """The model in numbers, without loading it. `vocabulary` counts where it is made from the data."""
         if not trains_tokenizer(config):
             return model_of(config, self.head, classes).shape
         return shape_of(self.model_config(config, vocabulary, classes), head=self.head, labels=classes)
 
     def model_config(self, config: Config, vocabulary: int, classes: int = 0) -> Mapping[str, Any]:
+        """What the model's config.json says, for families whose memory only a dry run can tell."""
         if not config.model.model_name_or_path:
             length = config.data.max_length
             return scratch_config(config.model.scratch, vocabulary, self.head, max_length=length, labels=classes or 2)
@@ -78,11 +79,13 @@ class StartsFromModel:
         return {**model_of(config, self.head, classes).config, **changes}
 
     def model_key(self, config: Config) -> str:
+        """Names the model that a run starts from, so that it does not go on with another; empty: none is named."""
         if not config.model.model_name_or_path:
             return ""
         return fingerprint(model_of(config, self.head), with_weights=not trains_tokenizer(config))
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
+        """The tokenizer that the final model is saved with."""
         if not trains_tokenizer(config):
             return own_tokenizer(config, self.head)
         return made_tokenizer(data.tokenizer_path, config, self.specials)
@@ -96,6 +99,11 @@ class StartsFromModel:
         device: torch.device,
         tell: Tell,
     ) -> PreTrainedModel:
+        """The model before the first step; stored weights are loaded to `device` tensor by tensor, and random ones come
+        from torch's global generator, on the CPU: a seed gives the same ones on every device.
+
+        `tell` gets a sentence about what the files do not bring, such as a new head. Raises ConfigError.
+        """
         model, labels = config.model, self.labels(config, data)
         folder = require_folder(model_of(config, self.head)) if model.model_name_or_path else None
         if folder and unsloth.is_asked(config):
@@ -120,20 +128,11 @@ class StartsFromModel:
         return made
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
-        """How a new model begins and ends what it writes."""
-
-    def answer_scores(
-        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
-    ) -> Mapping[str, float]:
-        return {}
+        """How a model begins and ends what it writes. An adapter is loaded with the settings of its base model."""
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
+        """A new one. `config` is that of a run."""
         return TextInputs(config.data)
-
-    def answer(self: Task, config: Config, model: Any, tokenizer: Tokenizer, text: str, sampling: Sampling) -> str:
-        asked = self.input_reader(config, tokenizer).of_text(text)
-        rows = self.encode_inputs(config, model, tokenizer, [asked], sampling)
-        return self.prediction_words(self.predict(config, model, tokenizer, rows, sampling)[0])
 
 
 def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:

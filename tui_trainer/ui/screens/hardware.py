@@ -15,8 +15,8 @@ from textual.app import ComposeResult
 
 from tui_trainer.hardware import describe
 from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
-from tui_trainer.hardware.facts import Hardware, Place
-from tui_trainer.hardware.gauges import Gauges, GpuGauge
+from tui_trainer.hardware.facts import Gpu, Hardware, Place
+from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.hardware.places import read_place
 from tui_trainer.hardware.probe import probe_again
 from tui_trainer.hardware.problems import HardwareProblem, Severity
@@ -122,7 +122,7 @@ class Machine:
             if trouble := gpu.problem or ("" if gpu.visible else "hidden by CUDA_VISIBLE_DEVICES"):
                 lines += self.hanging([*start, ("  ", "text")], one_line(trouble), "bad" if gpu.problem else "dim")
             else:
-                gauge = gauges.get(gpu.index, GpuGauge(index=gpu.index, memory_bytes=gpu.memory_bytes))
+                gauge = gauges.get(gpu.index, Gpu(index=gpu.index, memory_bytes=gpu.memory_bytes))
                 lines.append([*start, *_columns(gauge, self.glyphs, room)])
         return self.titled(f"GPUs: {len(gpus)}, how busy and memory in use", lines)
 
@@ -133,13 +133,13 @@ class Machine:
         which = "that you chose" if self.diagnosis.gpu_is_chosen else "that would be used"
         if self.wide and gpu:
             rows = rows[: len(rows) - len(describe.process_rows(gpu))]
-        if self.wide and self.diagnosis.card:
+        if self.wide and gpu and gpu.card:
             rows = [row for row in rows if row[0] != "peak"]
         return self.rows(f"GPU {gpu.index}: the card {which}" if gpu else "NVIDIA driver", rows)
 
     def peak_section(self) -> list[Line]:
         """The maker's rates as bars, the fastest first."""
-        card = self.diagnosis.card
+        card = self.diagnosis.gpu.card if self.diagnosis.gpu else None
         if card is None or not self.wide:
             return []
         rates = card.teraflops.known()
@@ -205,7 +205,7 @@ class Machine:
         return self.titled("libraries", lines) if lines else []
 
 
-def _columns(gauge: GpuGauge, glyphs: Glyphs, room: int) -> Line:
+def _columns(gauge: Gpu, glyphs: Glyphs, room: int) -> Line:
     """What fits of the use, its bar, memory, heat and power: each as wide for every card."""
     share, heat, power, limit = (
         "--" if value is None else f"{value:.0f}"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from typing import Final
 
-from tui_trainer.hardware.gauges import Gauges, GpuGauge
+from tui_trainer.hardware.facts import Gpu
+from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.ui.spans import Glyphs, Line, bar, fit, sparkline, width_of
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.units import GIB
@@ -160,7 +161,7 @@ def gauges_of(gauges: Gauges, most_cards: int = MOST_CARDS) -> Iterator[Gauge]:
     yield Gauge("disk", _use(used, whole)[0], tail=free)
 
 
-def card_gauges(card: GpuGauge) -> Iterator[Gauge]:
+def card_gauges(card: Gpu) -> Iterator[Gauge]:
     heat = "" if card.temperature_celsius is None else f"{card.temperature_celsius:3.0f} C"
     power = "" if card.power_watts is None else f"{card.power_watts:4.0f} W"
     tail = " ".join(filter(None, [heat, power]))

@@ -1,0 +1,104 @@
+"""What every task offers. Files here are light to import: torch and transformers only inside functions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tui_trainer.config.sections import Config
+from tui_trainer.data.batching.collate import WIDTH_STEP, Collate, in_even_widths
+from tui_trainer.errors import Problem
+from tui_trainer.models.writing import Sampling
+from tui_trainer.tasks.contract import InputRow, Objective, Scorer
+from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
+from tui_trainer.tasks.parts.start import StartsFromModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+
+    from tui_trainer.data.preparing.cache import PreparedData
+    from tui_trainer.data.preparing.token_rows import TokenRow
+
+
+# Families whose answers more padding changes, though they are told of it: they mix positions without a mask (fnet),
+# pool or convolve over them (funnel, canine, yoso), or read the last one (xlnet). Tiny models of each, 13 tokens alone
+# and with 3 of padding: logits moved by 0.6 % of the largest (yoso) to more than all of it.
+_PADDING_COUNTS = frozenset({"xlnet", "fnet", "funnel", "canine", "yoso"})
+
+
+class Task(StartsFromModel, LearnsFromData, ABC):
+    """One way to learn. Its loss is a sum, not a mean: `training/step.py` divides once, over the whole batch."""
+
+    title: str
+    reads: tuple[str, ...]
+    """Which settings of [task] mean something to it, by name."""
+    tells_padding: bool = False
+    """Whether the model is told which inputs are padding, so that more of it changes nothing."""
+    metrics: tuple[str, ...] = ()
+    """What `evaluation.metric_for_best_model` may name besides "loss"; of each more is better."""
+    continues: bool = False
+    """Whether a trained model is tried by letting it go on with a text; else by its `answer` to one."""
+
+    def problems(self, config: Config) -> list[Problem]:
+        """What this task cannot do with these settings, known before data and machine are looked at."""
+        return self.model_problems(config) + self.data_problems(config)
+
+    @abstractmethod
+    def collate(self, model: Any, pad_id: int) -> Collate:
+        """How rows that share none become a forward pass. `model` tells what it wants, such as a first token."""
+
+    def collate_in_run(self, config: Config, model: Any, pad_id: int, longest_row: int) -> Collate:
+        """As training and the preview of it have it: where the model is told of padding, up to even widths,
+        `longest_row` at the most."""
+        own = self.collate(model, pad_id)
+        if self.width_step(model.config.model_type) == 1:
+            return own
+        return in_even_widths(own, pad_id, longest_row, config.task.max_target_length)
+
+    def width_step(self, model_type: str) -> int:
+        """What the widths of rows are a multiple of; 1: each pass is as wide as its longest row."""
+        return WIDTH_STEP if self.tells_padding and model_type not in _PADDING_COUNTS else 1
+
+    @abstractmethod
+    def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
+        """The loss; `chunk_tokens` > 0: the logits of so many labels at a time."""
+
+    def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
+        """A new one for each evaluation; None where the loss says it all. `objective` is what this task made."""
+        return None
+
+    def answer_scores(
+        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
+    ) -> Mapping[str, float]:
+        """Scores of what the model writes for some held-out rows, without chance; {} where nothing is written."""
+        return {}
+
+    @abstractmethod
+    def sample(
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
+    ) -> tuple[str, str]:
+        """(what was given, what the model makes of it) for a person to look at. The caller seeds torch."""
+
+    @abstractmethod
+    def encode_inputs(
+        self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
+    ) -> list[InputRow]:
+        """What the input reader gave, as the model gets it. Nothing of it depends on the other inputs."""
+
+    @abstractmethod
+    def predict(
+        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
+    ) -> list[dict[str, Any]]:
+        """What a trained model makes of each row, as JSON has it, in one pass over all of them. The caller has seeded
+        torch and set the model to evaluate."""
+
+    @abstractmethod
+    def prediction_words(self, prediction: Mapping[str, Any]) -> str:
+        """The same for people."""
+
+    def answer(self, config: Config, model: Any, tokenizer: Tokenizer, text: str, sampling: Sampling) -> str:
+        """What a trained model makes of a text that a person typed, for `tui-trainer generate`: one prediction."""
+        asked = self.input_reader(config, tokenizer).of_text(text)
+        rows = self.encode_inputs(config, model, tokenizer, [asked], sampling)
+        return self.prediction_words(self.predict(config, model, tokenizer, rows, sampling)[0])
