@@ -24,6 +24,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.models import answers, counting
 from tui_trainer.models.answers import Answers
 from tui_trainer.models.catalogue import all_entries
+from tui_trainer.models.child import ChildFailed
 from tui_trainer.models.heads import CLASSIFYING, fit_heads
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import plan as planning
@@ -41,8 +42,10 @@ def recorded() -> Iterator[dict[str, Any]]:
     find = Answers._find
 
     def finding(self: Answers, key: str, question: str, timeout_seconds: float) -> Any:
-        found[key] = find(self, key, question, timeout_seconds)
-        return found[key]
+        answer = find(self, key, question, timeout_seconds)
+        if not isinstance(answer, ChildFailed):
+            found[key] = answer
+        return answer
 
     for asked in (counting.answers, dry_run.answers):
         asked._known.clear()

@@ -103,10 +103,10 @@ class AnsweringChild:
                 line += more
             else:
                 return line
-            # Asked in the moment in which it ended for want of questions; to end takes seconds on a busy machine, and
-            # one that is ended here was not ended for its memory.
+            # It says nothing more: as a rule it was asked in the moment in which it ended for want of questions. That
+            # takes seconds on a busy machine, and one that is ended here was not ended for its memory.
             with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=60)
+                process.wait(timeout=5)
             code = process.poll()
             self._end(process)
             if code:

@@ -21,9 +21,7 @@ _DECIDING = (
     "device", "head", "precision", "weights", "method", "lora_rank", "lora_targets", "lora_dropout", "packed",
     "eager_attention", "compiled",
 )  # fmt: skip
-# No layer depends on these fields of a config.json.
-_ENDS, _PLACEHOLDERS = ("tie_word_embeddings",), {"vocab_size": 128, "pad_token_id": 0}
-_ROW_TOKENS = 256
+_WORDS, _ROW_TOKENS = 128, 256
 
 
 def measure_layer(
@@ -36,11 +34,13 @@ def measure_layer(
     compute it. With a decoder behind an encoder the layers of both count together, as bytes of one token of the input
     in one layer of the encoder, for answers of `setup.target_tokens`. No code that comes with a model is run.
     """
-    everything = asdict(setup)
+    everything, fields = asdict(setup), deciding_fields(config)
+    # No layer depends on what the ends of the model are.
+    fields.pop("tie_word_embeddings", None)
     answer_tokens = setup.target_tokens if shape.decoder_layers else 0
     lengths = _lengths(answer_tokens > 0, shape.max_position_embeddings if shape.learned_positions else None)
     question = {
-        "config": {name: value for name, value in deciding_fields(config).items() if name not in _ENDS} | _PLACEHOLDERS,
+        "config": fields | {"vocab_size": _WORDS, "pad_token_id": 0},
         "setup": {name: everything[name] for name in _DECIDING},
         "lengths": lengths,
     }
