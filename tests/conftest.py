@@ -20,6 +20,7 @@ from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.hardware.environment import prepare_environment
 from tui_trainer.launching import carry_out as carry_out_module
+from tui_trainer.launching import prepare
 from tui_trainer.launching.carry_out import Outcome, carry_out
 from tui_trainer.launching.start import OpenRun, load_config, open_new
 from tui_trainer.models import answers, child
@@ -125,6 +126,14 @@ def no_dry_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     and setup."""
     if not request.node.get_closest_marker("dry_run"):
         monkeypatch.setattr(fit, "measure_layer", lambda *_, **__: (None, "not counted in tests"))
+
+
+@pytest.fixture
+def bf16_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU without bf16 is refused it, and emulates it here: slower, and to the same numbers."""
+    machine = prepare.probe()
+    able = replace(machine, cpu_flags=machine.cpu_flags | {"avx512_bf16"})
+    monkeypatch.setattr(prepare, "probe", lambda: able)
 
 
 @pytest.fixture

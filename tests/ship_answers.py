@@ -30,7 +30,7 @@ from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.memory import dry_run
 
-SHORT = replace(FACTS, row_tokens=50.0, longest_row=90)  # documents that are packed where they can be
+SHORT = replace(FACTS, row_tokens=50.0, longest_row=90, packed_rows=1.0)  # documents that are packed where they can be
 ANSWERED = replace(FACTS, target_tokens=64)
 _PLACE = Path(answers.__file__).with_name("shipped_answers.json")
 
@@ -61,8 +61,9 @@ def recorded() -> Iterator[dict[str, Any]]:
 def ask() -> Mapping[str, Any]:
     """What the first plans ask, answered now."""
     with recorded() as found, patch.object(planning, "disk_free_bytes", lambda path: None):
-        for name in HARDWARE:
-            hardware = machine_of(name)
+        machines = {name: machine_of(name) for name in HARDWARE}
+        machines["cpu with bf16"] = replace(machine_of("cpu"), cpu_flags=frozenset({"avx512_bf16"}))
+        for name, hardware in machines.items():
             for recipe in RECIPES:
                 loaded = loaded_on(hardware, recipe, ANY_MODEL if recipe == "finetune" else ())
                 for facts in (FACTS, SHORT, ANSWERED):

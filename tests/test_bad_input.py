@@ -155,6 +155,11 @@ CONFIG_CASES = [
     weights("weight that fills the disk", "1e9", "at most 1,000"),
     weights("truth for weights", "[true]", "does not fit"),
     Case("unknown task", ("--set: task.type", "'char_lmm'", "did you mean char_lm?"), sets=("task.type=char_lmm",)),
+    Case(
+        "task by half its name",
+        ("task.type", "sequence_classification or token_classification"),
+        sets=("task.type=classification",),
+    ),
     Case("task that leaves its room", ("task.type", "no task", "known: "), sets=("task.type=../cli",)),
     Case(
         "heads that do not divide",

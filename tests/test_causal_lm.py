@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,6 @@ from tests.combinations import each_value_once, first_by_default, in_the_sweep
 from tests.programs import run_program
 from tests.tiny_models import NOT_PACKED, TRAINED, VOCABULARY, save_tiny_model, texts
 from tui_trainer.config.load import Request
-from tui_trainer.hardware.probe import probe
-from tui_trainer.launching import prepare
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
@@ -209,12 +206,7 @@ def losses(tune):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
-def test_a_switch_changes_time_or_memory_and_not_what_is_learnt(method, switch, tolerance, losses, monkeypatch):
-    if "bf16" in switch.values():
-        # A CPU without bf16 is refused it, and emulates it here: slower, and to the same numbers.
-        machine = probe()
-        able = replace(machine, cpu_flags=machine.cpu_flags | {"avx512_bf16"})
-        monkeypatch.setattr(prepare, "probe", lambda: able)
+def test_a_switch_changes_time_or_memory_and_not_what_is_learnt(method, switch, tolerance, losses, bf16_on_the_cpu):
     plain, _ = losses(method, {"output.name": "plain"})
     found, _ = losses(method, {"output.name": "switched", **switch})
     assert found == pytest.approx(plain, rel=tolerance, abs=0.0)

@@ -175,3 +175,15 @@ def test_a_folder_is_told_from_a_run_by_what_lies_in_it(finished):
     run = finished("causal_lm")
     assert run_of(str(run.model)).root == run.root == run_of(str(run.root)).root
     assert isinstance(run.root, Path)
+
+
+def test_of_a_folder_with_splits_the_one_to_evaluate_on_is_measured_and_predicted(finished, tmp_path, capsys):
+    run, folder = finished("sequence_classification"), tmp_path / "splits"
+    folder.mkdir()
+    for name, rows in (("train", range(9)), ("test", range(9, 14))):
+        write_rows(folder / f"{name}.jsonl", [training_row("sequence_classification", n) for n in rows])
+    found = evaluated(capsys, run.root, "--data", folder)
+    assert found["rows"] == 5 and "test.jsonl" in found["data"]
+    out = tmp_path / "predicted.jsonl"
+    assert main(["predict", str(run.root), "--data", str(folder), "--out", str(out)]) == 0
+    assert len(out.read_text().splitlines()) == 5 and "test.jsonl" in "".join(capsys.readouterr())

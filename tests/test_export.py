@@ -122,6 +122,16 @@ def certificate_of(model: TrainedModel, name: str) -> dict:
     return json.loads((model.run.root / "export" / name / "certificate.json").read_text())
 
 
+def test_a_merged_model_says_the_type_that_its_weights_have(adapted, tmp_path):
+    base = tmp_path / "llama"
+    AutoModelForCausalLM.from_pretrained(base).to(torch.bfloat16).save_pretrained(base)
+    assert main(["export", adapted.run.name, "--to", "merged"]) == 0
+    folder = adapted.run.root / "export/merged"
+    weights = load_file(folder / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
+    assert AutoModelForCausalLM.from_pretrained(folder).dtype == torch.bfloat16
+
+
 def test_a_merge_holds_one_file_of_the_result_at_a_time(adapted, monkeypatch):
     monkeypatch.setattr(shards, "SHARD_BYTES", 20_000)
     assert main(["export", adapted.run.name, "--to", "merged"]) == 0

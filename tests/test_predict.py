@@ -9,17 +9,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tests.tiny_models import save_tiny_model
+from tests.tiny_models import save_tiny_model, tiny_tokenizer
 from tests.trained_runs import asked_row, write_rows
 from tui_trainer.cli import main
+from tui_trainer.config.sections import Config
 from tui_trainer.exporting import predicting
 from tui_trainer.exporting.predicting import Predictor
 from tui_trainer.models.writing import NO_SAMPLING, Sampling, ignores_left_padding, written
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.tasks import find_task
 
 ROWS = 37
 TASKS = ("sequence_classification", "token_classification", "seq2seq", "chat", "causal_lm", "char_lm")
@@ -230,6 +233,14 @@ def test_memory_that_is_short_halves_the_batch_and_padding_that_is_read_is_left_
     predictor = Predictor(task, None, None, None, NO_SAMPLING, 2, _pads=False)
     assert [one["text"] for one in predictor.predict(contents)] == list(map(str, contents))
     assert all(len(set(batch)) == 1 for batch in asked_of) and [3, 3] in asked_of
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_pairs_have_numbers_for_their_texts_where_the_model_learnt_with_them(segments):
+    model = SimpleNamespace(config=SimpleNamespace(type_vocab_size=segments))
+    tokenizer = tiny_tokenizer("bert")
+    [row] = find_task("sequence_classification").encode_inputs(Config(), model, tokenizer, [("a", "b")], NO_SAMPLING)
+    assert bool(row.more) == (segments == 2)
 
 
 def test_padding_at_the_left_is_tried_on_the_model_itself(tmp_path):

@@ -23,6 +23,7 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 3
 _FEW_NAMES = 12
+_FEW_PARTS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +45,11 @@ class Problem:
 
 
 def name_hint(name: str, known: Collection[str]) -> str:
-    """What to do about a name that is none of `known`: the nearest of them, else all where they are few."""
-    near = get_close_matches(name, known, n=1)
+    """What to do about a name that is none of `known`: those that it is a part of, the nearest of them, else all where
+    they are few."""
+    near = [one for one in known if name and name in one][:_FEW_PARTS] or get_close_matches(name, known, n=1)
     if near or len(known) <= _FEW_NAMES:
-        return f"did you mean {near[0]}?" if near else "known: " + ", ".join(known)
+        return f"did you mean {' or '.join(near)}?" if near else "known: " + ", ".join(known)
     return f"the nearest of {len(known)} are " + ", ".join(get_close_matches(name, known, n=3, cutoff=0.0))
 
 

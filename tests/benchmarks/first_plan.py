@@ -68,7 +68,7 @@ def one_round(model: Path, listed: Path, documents: Path) -> dict[str, float]:
     found = {}
     program = ("-m", "tui_trainer", "plan")
     with tempfile.TemporaryDirectory() as home:
-        found["a shipped recipe"], _ = run(*program, "--profile", "llama-8b-lora", "--data", str(documents), home=home)
+        found["a shipped recipe"], _ = run(*program, "--profile", "tinyllama-lora", "--data", str(documents), home=home)
         words = (*program, "--profile", "finetune", "--data", str(documents), "--model")
         found["a Llama"], _ = run(*words, str(listed), home=home)
         found["recurrence and attention in turns"], _ = run(*words, str(model), home=home)

@@ -40,6 +40,8 @@ def talk_of(values: dict, **columns):
         ({"question": "Why?", "answers": {"text": [ANSWERED["content"], "So."], "answer_start": [1]}}, {}),
         ({"Q": "Why?", "A": ANSWERED["content"]}, {"text_column": "Q", "target_column": "A"}),
         ({"conversation": [ASKED, ANSWERED]}, {"text_column": "conversation"}),
+        ({"messages": [ASKED, ANSWERED], "answer": "4"}, {"text_column": "messages"}),
+        ({"prompt": [ASKED], "completion": ANSWERED["content"]}, {"text_column": "prompt"}),
     ],
 )  # fmt: skip
 def test_every_form_gives_the_same_talk(values, columns):

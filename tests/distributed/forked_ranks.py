@@ -76,7 +76,7 @@ class ForkedRanks:
     def _end(self) -> None:
         for rank in self.ranks:
             with suppress(ProcessLookupError):
-                rank.send_signal(signal.SIGTERM)
+                rank.kill()  # SIGTERM ends them only where it comes from their parent
         for rank in self.ranks:
             rank.wait(30)
 

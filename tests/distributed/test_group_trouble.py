@@ -53,6 +53,34 @@ def test_what_ends_a_process_each_time_ends_the_run(tiny_run, forked_ranks):
     assert (folder.checkpoints / "step-4").is_dir() and not folder.model.exists()
 
 
+@pytest.mark.e2e
+def test_passes_are_halved_as_often_as_there_are_rows(tiny_run, forked_ranks):
+    forked_ranks.prelude = lambda group, number: spoilt(2, NO_MEMORY) if group < 3 and number else ""
+    folder, outcome = tiny_run("short", TWO | {"training.effective_batch_size": 16})
+    assert outcome.exit_code == 0, outcome.failure
+    assert [problem.rows for problem in events(folder, RunProblem)] == [4, 2, 1]
+
+
+NO_MEMORY_TO_EVALUATE = """
+import torch
+from tui_trainer.training import session
+def observe(*given):
+    raise torch.OutOfMemoryError("planted")
+session.observe = observe
+"""
+
+
+@pytest.mark.e2e
+def test_out_of_memory_in_the_evaluation_of_one_part_of_a_model_ends_all_and_goes_on_with_less(tiny_run, forked_ranks):
+    forked_ranks.prelude = lambda group, number: NO_MEMORY_TO_EVALUATE if (group, number) == (0, 1) else ""
+    changes = {"distributed.strategy": "fsdp", "evaluation.eval_steps": 4, "training.effective_batch_size": 8}
+    folder, outcome = tiny_run("short", TWO | changes)
+    assert outcome.exit_code == 0, outcome.failure
+    [problem] = events(folder, RunProblem)
+    assert problem.kind == "out of memory" and "process 1 in the evaluation" in problem.message
+    assert len(events(folder, EvalDone)) == 3
+
+
 def test_out_of_memory_in_one_process_halves_the_passes_of_all(tiny_run, forked_ranks, monkeypatch):
     timed = []
     monkeypatch.setattr("tui_trainer.launching.carry_out.keep_step_seconds", lambda plan, *_: timed.append(plan))

@@ -124,6 +124,19 @@ def test_whoever_is_killed_nobody_stays_behind(tmp_path, victim):
     assert all_gone([started, *ranks])
 
 
+def test_a_signal_to_all_processes_saves_first(tmp_path):
+    """As when the machine shuts down, or a job is cancelled."""
+    training = Training(tmp_path, 100_000, changes={"checkpoint.save_steps": 100_000})
+    training.wait_for_step(3)
+    started, ranks = training.children()
+    for process in (*ranks, started, training.process):
+        process.send_signal(signal.SIGTERM)
+    code, output = training.end()
+    assert code == 3 and "resume" in output, output
+    assert all_gone([started, *ranks])
+    assert (training.folder / "checkpoints" / f"step-{max(training.steps())}").is_dir()
+
+
 def test_ctrl_c_saves_once_and_ends_all(tmp_path):
     training = Training(tmp_path, 100_000)
     training.wait_for_step(3)

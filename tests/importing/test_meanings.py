@@ -1,6 +1,5 @@
 """What whole files of other tools mean here, where a name alone does not say it."""
 
-import json
 import re
 from pathlib import Path
 
@@ -17,18 +16,6 @@ from tui_trainer.tasks import task_names
 
 CONFIGS = Path(__file__).parent / "configs"
 METHOD = "tuning.method"
-
-
-@pytest.fixture
-def read(tmp_path):
-    """`read({...}, "trl")`: what a file with these keys becomes."""
-
-    def make(given, kind=""):
-        path = tmp_path / "foreign.json"
-        path.write_text(json.dumps(given))
-        return import_file(path, kind)
-
-    return make
 
 
 def why(imported):
@@ -118,84 +105,6 @@ def test_an_axolotl_file_without_an_adapter_tunes_all_weights():
     assert imported.values["data.path"] == "hub:org/texts"
 
 
-def test_what_an_axolotl_data_set_says_beside_its_path_is_not_lost(read):
-    given = {"base_model": "m", "datasets": [{"path": "./a.jsonl", "type": "house_style", "split": "train[:9]"}]}
-    imported = read(given)
-    assert imported.values["data.path"] == "./a.jsonl"
-    assert "task.type" not in imported.values
-    refused, left = imported.left_out
-    assert refused.why is Why.REFUSED and "the type house_style" in refused.reason
-    assert left.key == "datasets" and left.reason.startswith("not read of it: split;")
-
-
-@pytest.mark.parametrize(
-    ("given", "path"),
-    [
-        ({"path": "org/texts", "revision": "v2"}, "hub:org/texts@v2"),
-        ({"path": "org/texts", "data_files": "data/train.jsonl"}, "hub:org/texts/data/train.jsonl"),
-        ({"path": "json", "data_files": "./a.jsonl"}, "./a.jsonl"),
-        ({"path": "imdb"}, None),
-    ],
-)
-def test_an_axolotl_data_set_of_the_hub_keeps_its_file_and_revision(read, given, path):
-    imported = read({"base_model": "m", "datasets": [{**given, "type": "chat_template"}]})
-    assert imported.values.get("data.path") == path
-    assert path or "hub:owner/name" in next(one.reason for one in imported.left_out if one.key == "datasets")
-
-
-@pytest.mark.parametrize(
-    ("kind", "key"), [("trl", "dataset_name"), ("transformers", "dataset_name"), ("modelforge", "dataset")]
-)
-def test_a_data_set_of_the_hub_is_written_as_one_unless_such_a_folder_is_here(kind, key, read, tmp_path):
-    imported = read({key: "org/conversations", "learning_rate": 1e-4}, kind)
-    assert imported.values["data.path"] == "hub:org/conversations"
-    assert any(f'{key}: org/conversations -> data.path = "hub:org/conversations"' in line for line in imported.report)
-    assert (
-        read({key: "data/conversations.jsonl", "learning_rate": 1e-4}, kind).values["data.path"]
-        == "data/conversations.jsonl"
-    )
-    (tmp_path / "org" / "conversations").mkdir(parents=True)
-    assert read({key: "org/conversations", "learning_rate": 1e-4}, kind).values["data.path"] == "org/conversations"
-
-
-def test_a_data_set_named_without_its_owner_is_left_with_the_way_to_write_it(read):
-    imported = read({"dataset_name": "imdb", "learning_rate": 1e-4}, "trl")
-    [left] = [one for one in imported.left_out if one.key == "dataset_name"]
-    assert left.why is Why.DOES_NOT_FIT and "hub:owner/name" in left.reason
-
-
-def test_several_axolotl_data_sets_are_several_paths(read):
-    entries = [
-        {"path": "a.jsonl", "type": "completion", "field": "body"},
-        {"path": "b,c.jsonl", "type": "completion", "field": "body"},
-        {"path": "org/texts", "type": "completion", "field": "body", "split": "train[:9]"},
-    ]
-    imported = read({"base_model": "m", "datasets": entries})
-    assert imported.values["data.path"] == r"a.jsonl, b\,c.jsonl, hub:org/texts"
-    assert (imported.values["task.type"], imported.values["data.text_column"]) == ("causal_lm", "body")
-    [left] = imported.left_out
-    assert left.key == "datasets" and left.reason.startswith("not read of it: split;")
-
-
-def test_axolotl_data_sets_of_which_one_is_nowhere_or_unlike_the_others_are_left_to_the_user(read):
-    nowhere = read({"base_model": "m", "datasets": [{"path": "a.jsonl"}, {"path": "imdb"}]})
-    assert "data.path" not in nowhere.values and why(nowhere) == {"datasets": Why.NOT_SUPPORTED}
-    entries = [{"path": "a.jsonl", "type": "completion", "field": "body"}, {"path": "b.jsonl", "type": "completion"}]
-    unlike = read({"base_model": "m", "datasets": entries})
-    assert unlike.values["data.path"] == "a.jsonl, b.jsonl" and "data.text_column" not in unlike.values
-    assert [one.reason.partition(";")[0] for one in unlike.left_out] == ["not read of it: field"]
-
-
-def test_chances_of_sources_are_no_weights(read):
-    imported = read(
-        {"cutoff_len": 9, "template": "chatml", "mix_strategy": "interleave_under", "interleave_probs": "0.7,0.3"},
-        "llama_factory",
-    )
-    assert "data.weights" not in imported.values
-    found = why(imported)
-    assert (found["mix_strategy"], found["interleave_probs"]) == (Why.NOT_SUPPORTED, Why.NOT_SUPPORTED)
-
-
 def test_a_llama_factory_file_keeps_its_meaning():
     imported = import_file(CONFIGS / "llama_factory.yaml")
     values = imported.values
@@ -209,50 +118,25 @@ def test_a_llama_factory_file_keeps_its_meaning():
     assert why(imported)["dataset"] is Why.NOT_SUPPORTED
 
 
-def test_deepspeed_stays_deepspeed():
-    imported = import_file(CONFIGS / "deepspeed.json")
-    assert imported.values == {
-        "training.effective_batch_size": 64,
-        "training.max_grad_norm": 0.5,
-        "logging.logging_steps": 20,
-        "training.mixed_precision": "bf16",
-        "training.optim": "adamw_torch_fused",
-        "training.lr_scheduler_type": "linear",
-        "distributed.strategy": "deepspeed-2",
-        "distributed.cpu_offload": True,
-    }
-    [line] = [line for line in imported.report if "distributed.cpu_offload" in line]
-    assert "gradients and the optimizer's state stay on the host" in line
-
-
 @pytest.mark.parametrize(
-    ("zero", "values", "left_out"),
+    ("given", "values", "unsaid"),
     [
-        ({"stage": 0}, {"distributed.strategy": "ddp"}, {}),
-        (
-            {"stage": 1, "offload_optimizer": {"device": "cpu"}},
-            {"distributed.strategy": "fsdp"},
-            {"offload_optimizer": Why.NOT_SUPPORTED},
-        ),
-        (
-            {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "none"}},
-            {"distributed.strategy": "deepspeed-3", "distributed.cpu_offload": True},
-            {"offload_optimizer": Why.NOT_NEEDED},
-        ),
-        (
-            {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/disk"}},
-            {"distributed.strategy": "deepspeed-3"},
-            {"offload_param": Why.NOT_SUPPORTED},
-        ),
+        ({}, {}, {"tuning.r": 8, "tuning.lora_alpha": 16}),
+        ({"lora_rank": 32}, {"tuning.r": 32, "tuning.lora_alpha": 64}, {}),
+        ({"lora_alpha": 8}, {"tuning.lora_alpha": 8}, {"tuning.r": 8}),
     ],
 )
-def test_what_zero_splits_and_where_it_stays(tmp_path, zero, values, left_out):
-    path = tmp_path / "ds.json"
-    path.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": zero}))
-    imported = import_file(path)
-    assert imported.values == {"training.effective_batch_size": 8} | values
-    found = why(imported)
-    assert {name: found[f"zero_optimization.{name}"] for name in left_out} == left_out
+def test_the_alpha_of_llama_factory_goes_with_its_rank(read, given, values, unsaid):
+    imported = read({"model_name_or_path": "m", "finetuning_type": "lora", **given}, "llama_factory")
+    keys = ("tuning.r", "tuning.lora_alpha")
+    assert {key: imported.values[key] for key in keys if key in imported.values} == values
+    assert {key: imported.unsaid[key] for key in keys if key in imported.unsaid} == unsaid
+
+
+def test_a_table_that_a_pattern_knows_is_read_where_rows_name_its_keys(read):
+    imported = read({"peft_config": {"name": "lora", "r": 8, "bias": "none"}, "template": "chatml"}, "llama_factory")
+    assert (imported.values[METHOD], imported.values["tuning.r"]) == ("lora", 8)
+    assert why(imported) == {"peft_config.bias": Why.NOT_NEEDED}
 
 
 def test_preferences_are_not_supported():

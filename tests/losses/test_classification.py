@@ -105,6 +105,12 @@ def test_a_decoder_is_read_at_its_last_token_and_not_at_the_padding():
     torch.testing.assert_close(together, alone, atol=1e-4, rtol=1e-3)
 
 
+def test_weights_of_classes_are_where_the_logits_are():
+    loss = ClassificationLoss(classifier("bert"), SINGLE, weights=(0.5, 2.0, 1.0))
+    logits, labels = torch.empty(4, CLASSES, device="meta"), torch.empty(4, dtype=torch.int64, device="meta")
+    assert loss.of_logits(logits, labels).device.type == loss._weights.device.type == "meta"
+
+
 def test_weights_and_smoothing_are_those_of_torch():
     model = classifier("bert").train()
     (batch,) = window(model, rows_of(SINGLE), 5)

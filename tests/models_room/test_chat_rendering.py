@@ -192,6 +192,20 @@ def test_marks_of_the_template_are_believed_and_their_answers_ended():
     assert learnt(spelt, MARKED)[0] == ["a<|im_end|>b<|im_end|>", "d<|im_end|>"]
 
 
+def test_answers_that_the_data_leaves_out_are_read_and_not_learnt():
+    first, last = {"weight": 0}, {"train": False}
+    for left_out, expected in ((first, {4: ANSWER_AND_END[1]}), (last, {2: ANSWER_AND_END[0]})):
+        messages = list(conversation(*TALK).messages)
+        place = 2 if left_out is first else 4
+        messages[place] = {**messages[place], **left_out}
+        for template in (template_text("chatml"), MARKED):
+            found, text = learnt(Conversation(tuple(messages)), template)
+            assert found == list(expected.values()) and "Hello" in text and "e." in text
+        only_last = learnt(Conversation(tuple(messages)), loss_on="completion")[0]
+        assert only_last == ([] if left_out is last else ANSWER_AND_END[1:])
+    assert learnt(conversation(*TALK[:2], ("assistant", "a")))[0] == ["a<|im_end|>"]
+
+
 def test_a_template_that_does_not_nest_is_refused_with_the_way_out():
     thinks = ("assistant", "<think>hm</think>Yes.")
     turns = (("user", "a"), thinks, ("user", "b"), thinks)

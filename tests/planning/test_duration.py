@@ -1,4 +1,7 @@
+from itertools import count
+
 import pytest
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from tests.planning.families import config_of, setup_of
 from tui_trainer.hardware.catalogue import CARDS, Card, Rates
@@ -58,6 +61,22 @@ def test_wider_models_come_nearer_to_the_rate_of_matrix_products():
 
 def test_the_rate_of_matrix_products_is_one_that_a_processor_can_have():
     assert 1e6 < matrix_flops_per_second(size=128, at_least_seconds=0.01) < 1e15
+
+
+def test_threads_of_numpy_that_wait_for_each_other_beside_another_program_do_not_make_the_rate(monkeypatch):
+    clock = count()
+
+    def threads() -> int:
+        # numpy and scipy bring one each.
+        return max(one["num_threads"] for one in ThreadpoolController().select(internal_api="openblas").info())
+
+    def seconds() -> float:
+        return next(clock) * (1.0 if threads() > 1 else 1e-6)
+
+    monkeypatch.setattr(duration.time, "perf_counter", seconds)
+    with threadpool_limits(2, user_api="blas"):
+        assert matrix_flops_per_second.__wrapped__(64) == pytest.approx(2 * 64**3 / 1e-6)
+        assert threads() == 2
 
 
 def test_bf16_on_a_cpu_is_guessed_faster_where_the_model_is_wide(matrices_at_100_gflops):

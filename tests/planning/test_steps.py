@@ -29,3 +29,10 @@ def test_with_early_stopping_every_evaluation_may_save():
     settings = ("training.max_steps=100", "evaluation.eval_steps=10", "checkpoint.save_steps=50")
     assert (steps(*settings).saves, steps(*settings).evaluations) == (2, 10)
     assert steps(*settings, "evaluation.early_stopping_patience=3").saves == 2 + 10
+
+
+@pytest.mark.parametrize(
+    ("total", "setting", "warmup"), [(1, 0.05, 0), (2, 0.05, 1), (3, 0.9, 2), (1, 1, 1), (100, 0.05, 5)]
+)
+def test_a_share_of_the_steps_never_warms_up_through_the_last_one(total, setting, warmup):
+    assert steps(f"training.max_steps={total}").warmup("cosine", setting).value == warmup

@@ -1,5 +1,6 @@
 """A checkpoint is whole or it is none: damage is named, and the one before is used."""
 
+import errno
 import json
 import os
 import random
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.combinations import first_by_default
-from tui_trainer.errors import EXIT_DONE
+from tui_trainer.errors import EXIT_DONE, CheckpointError
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import open_again
 from tui_trainer.runs.events import RunProblem, RunStarted
 from tui_trainer.runs.journal import read_all
+from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.checkpoint_folder import (
     begin,
     clear_leftovers,
@@ -84,6 +86,16 @@ def test_a_damaged_manifest_is_no_checkpoint(three, content):
     assert found is not None
     assert found.step == 10
     assert len(damages) == 1
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(three, monkeypatch):
+    def failing(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(checkpoint_folder, "_describe", failing)
+    with pytest.raises(CheckpointError, match=r"step-100: model.safetensors cannot be read \(Input/output error\)"):
+        newest_whole(three, pytest.fail)
+    assert steps_saved(three)[0] == 100
 
 
 def test_a_renamed_checkpoint_is_not_taken_for_another_step(three):

@@ -166,7 +166,7 @@ CASES = {
     ("case", "place"),
     [*((case, "backward") for case in CASES), ("accumulation", "forward"), ("accumulation", "second pass")],
 )
-def test_however_a_step_is_made_and_wherever_it_fails(reference_run, tiny_run, shortage, case, place):
+def test_however_a_step_is_made_and_wherever_it_fails(reference_run, tiny_run, shortage, case, place, bf16_on_the_cpu):
     changes, rows = CASES[case]
     small = reference_run(WHOLE | changes | {MICRO: rows})
     shortage.steps, shortage.rows, shortage.place = {1}, rows, place

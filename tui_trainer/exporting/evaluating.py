@@ -112,7 +112,7 @@ class Evaluator:
             measured = (first, *(look.measure(one) for one in candidates[1:]))
             return Evaluation(
                 rows=len(chosen),
-                data=file or f"held out by {self.trained.run.name}",
+                data=data.source if file else f"held out by {self.trained.run.name}",
                 reference=before,
                 models=measured,
                 changed=tuple(differing),

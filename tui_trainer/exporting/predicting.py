@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
+from tui_trainer.data.sources.choice import Choice
 from tui_trainer.data.sources.source import Source, open_source
 from tui_trainer.errors import RunError
 from tui_trainer.exporting.predicted_file import AskedRows, PredictedFile
@@ -123,13 +124,14 @@ def predict_file(
 ) -> Done:
     """Raises InputError for data and a file that cannot be used, before the model is loaded."""
     config, sampling = with_columns(trained.config, asked.columns), asked.sampling
-    source = open_source(asked.data, config.data.text_column)
+    source = open_source(asked.data, config.data.text_column, Choice(measured=True))
     part_rows = _BATCHES_OF_A_PART * (asked.batch_size or _ROWS)
     file = PredictedFile(asked.out, _identity(trained, asked, source), part_rows)
     file.refuse(source.files, overwrite=asked.overwrite)
     rows = AskedRows(source, trained.task.input_reader(config, load_tokenizer(trained)))
     count = rows.count(asked.field, skips_bad_rows=asked.skips_bad_rows, told=progress)
-    notes, before = tuple(rows.problems.notes()), file.rows_before()
+    read = (f"of its splits one is predicted: {source.description}",) if source.others else ()
+    notes, before = (*read, *rows.problems.notes()), file.rows_before()
     progress("loading the model", 0, None, "")
     predictor = load_predictor(trained, device(), sampling, asked.batch_size)
     speed = _Speed(count, before, progress)

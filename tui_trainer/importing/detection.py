@@ -57,15 +57,15 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
 
 
 def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys as the importer knows them: those of a table get its name and a dot where it has no rule of its own.
+    """The keys as the importer knows them: those of a table get its name and a dot where no row names the table.
 
     Raises ConfigError where two of them would have one name.
     """
     tables = {name.rpartition(".")[0] for name in importer.names}
     found: dict[str, Any] = {}
     for key, value in raw.items():
-        if isinstance(value, dict) and value and key in tables and not importer.knows(key):
-            inside = {f"{key}.{name}": inner for name, inner in value.items()}
+        if isinstance(value, dict) and value and key in tables and key not in importer.names:
+            inside = spread(importer, {f"{key}.{name}": inner for name, inner in value.items()})
         else:
             inside = {key: value}
         if twice := inside.keys() & found.keys():

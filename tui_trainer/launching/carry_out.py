@@ -205,11 +205,14 @@ def _train_together(run: OpenRun, job: Job, journal: JournalWriter, progress: _P
             reason = f"{failure}, with {reduced.rows_before} rows"
             smaller = with_smaller_passes(job.plan, reduced, reason)
             # A process that runs out of it in the evaluation of a split model would let the others wait.
-            eval_rows = min(reduced.rows, smaller.per_device_eval_batch_size.value)
+            eval_rows = min(reduced.rows, -(-smaller.per_device_eval_batch_size.value // 2))
             changes = {"per_device_eval_batch_size": exact(eval_rows, "as in training")}
             job = replace(job, plan=smaller.model_copy(update=changes))
             write_plan_file(job.folder, job.plan)
-        tries_left = _MOST_RESTARTS if step > before else tries_left - 1
+        if step > before:
+            tries_left = _MOST_RESTARTS
+        elif not isinstance(failure, GroupOutOfMemory):  # each begins with half the rows, and one row is the end
+            tries_left -= 1
         if not tries_left or run.controls.has_stop():
             raise failure
         journal.append(event)

@@ -21,6 +21,7 @@ from tui_trainer.launching.gauges import GaugeWriter
 from tui_trainer.launching.prepare import read_plan, versions
 from tui_trainer.launching.rendezvous import Assignment
 from tui_trainer.launching.torchrun import hold_log, result_path, say_failing
+from tui_trainer.launching.torchrun_agent import end_by_parent_only
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.processes import cards_for
 from tui_trainer.runs.controls import Controls
@@ -34,6 +35,7 @@ from tui_trainer.training.job import Job, Result
 
 def main() -> NoReturn:
     """Ends the process. Exit code 1 where the run could not go on; `rank-N.json` in its `logs/` says why."""
+    end_by_parent_only()
     prepare_environment()
     folder, rank = RunFolder.open(Path(sys.argv[1])), int(os.environ["RANK"])
     hold_log(folder, rank)

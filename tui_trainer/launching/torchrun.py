@@ -236,7 +236,8 @@ def hold_log(folder: RunFolder, rank: int) -> None:
     """What libraries print in this process of the group goes to its log until it ends: both streams, in the kernel's
     own file descriptors, as their C++ parts print as well.
     """
-    with log_path(folder, rank).open("ab") as log:
+    # NFS locks only what is open for reading and for writing.
+    with log_path(folder, rank).open("a+b") as log:
         # Not every file system of a cluster has locks.
         with suppress(OSError):
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -251,7 +252,7 @@ def _wait_for_ends(folder: RunFolder, ranks: range) -> None:
     killed."""
     until = monotonic() + LEAVE_SECONDS
     for rank in ranks:
-        with suppress(FileNotFoundError), log_path(folder, rank).open("rb") as log:
+        with suppress(FileNotFoundError), log_path(folder, rank).open("r+b") as log:
             # Not even a kill ends one that waits for a disk that does not answer.
             while _is_held(log) and (now := monotonic()) < until + KILLED_SECONDS:
                 if now > until:

@@ -1,12 +1,38 @@
 """`python -m tui_trainer.launching.torchrun_agent ARGUMENTS`: torchrun, which says in JSON which process ended it."""
 
 import json
+import os
 import signal
 import sys
+from threading import Thread
 from typing import Final
 
 # From the end of one process until the others are killed, which is before `launching/torchrun.py` loses its patience.
 SHUTDOWN_SECONDS: Final = 3
+
+
+def end_by_parent_only() -> None:
+    """From now on SIGTERM ends this process only where its parent has sent it. To be called before there are threads.
+
+    A machine that shuts down and a job that is cancelled send it to all processes of a run: the program among them asks
+    for a checkpoint, which those that it would end have to write.
+    """
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        # Loader workers are ended by this process, which is their parent.
+        os.register_at_fork(after_in_child=_let_sigterm_through)
+        Thread(target=_end_by_parent, daemon=True).start()
+
+
+def _let_sigterm_through() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _end_by_parent() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    _let_sigterm_through()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main(arguments: list[str]) -> int:
@@ -32,4 +58,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    end_by_parent_only()
     sys.exit(main(sys.argv[1:]))

@@ -44,6 +44,9 @@ class ClassificationLoss:
         return logits_BC.float()
 
     def of_logits(self, logits_BC: Tensor, labels: Tensor) -> Tensor:
+        if self._weights is not None:
+            # A model whose weights are split, or stay on the host, was there when this was made.
+            self._weights = self._weights.to(logits_BC.device)
         if self._kind == "regression":
             return F.mse_loss(logits_BC.squeeze(-1), labels, reduction="sum")
         smoothing = self._smoothing if self._model.training else 0.0

@@ -42,6 +42,10 @@ class Steps:
         if not LR_SCHEDULES[scheduler].warms_up:
             return exact(0, "this schedule has none; constant_with_warmup has")
         planned = self.cadence("warmup_steps", setting)
+        if 0 < setting < 1 and planned.value >= (total := self.total.value):
+            # Else a run of one step would train at rate 0.
+            reason = f"all but the last of {total} steps, which has the peak learning rate"
+            return Planned(value=total - 1, exact=self.total.exact, reason=reason)
         return planned if planned.value else exact(0, "the peak learning rate at once")
 
     def cadence(self, name: str, setting: float) -> Planned[int]:

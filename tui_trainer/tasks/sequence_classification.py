@@ -143,7 +143,9 @@ class SequenceClassification(Task):
     ) -> list[InputRow]:
         first, *second = zip(*contents, strict=True)
         pairs = second[0] if second else None
-        has_segments = pairs is not None and SEGMENTS in tokenizer.model_input_names
+        # As in training: a model that cannot tell two texts apart by segments is given none.
+        reads_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
+        has_segments = pairs is not None and reads_segments and SEGMENTS in tokenizer.model_input_names
         found = cut_token_ids(tokenizer, first, config.data.max_length, pairs=pairs, segments=has_segments)
         segments = found.segments or [[] for _ in contents]
         return [

@@ -16,6 +16,7 @@ from typing import Any
 
 import xxhash
 
+from tui_trainer.errors import CheckpointError
 from tui_trainer.runs.folder import files_below, make_durable, make_file_durable, sync_folder, write_atomically
 
 MANIFEST = "manifest.json"
@@ -129,7 +130,8 @@ def steps_saved(checkpoints: Path) -> list[int]:
 
 
 def newest_whole(checkpoints: Path, on_damage: Callable[[str], None]) -> CheckpointFolder | None:
-    """The newest checkpoint whose files are what its manifest says; each damaged one is told to `on_damage`."""
+    """The newest checkpoint whose files are what its manifest says; each damaged one is told to `on_damage`. Raises
+    CheckpointError where one cannot be read."""
     for step in steps_saved(checkpoints):
         path = checkpoints / f"step-{step}"
         damage = damage_of(path, step)
@@ -140,7 +142,8 @@ def newest_whole(checkpoints: Path, on_damage: Callable[[str], None]) -> Checkpo
 
 
 def damage_of(path: Path, step: int) -> str | None:
-    """What is wrong with a checkpoint, in words; None when it is whole."""
+    """What is wrong with a checkpoint, in words; None when it is whole. Raises CheckpointError where a file cannot be
+    read now: it may be whole."""
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         if manifest["format"] != FORMAT:
@@ -154,7 +157,15 @@ def damage_of(path: Path, step: int) -> str | None:
                 return f"{name} is missing"
             if _describe(path / name) != expected:
                 return f"{name} is not what was written"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except FileNotFoundError as error:
+        return f"{Path(error.filename or MANIFEST).name} is missing"
+    except OSError as error:
+        name = Path(error.filename).name if error.filename else "a file"
+        raise CheckpointError(
+            f"{path.name}: {name} cannot be read ({error.strerror or error}): nothing is taken for damaged by that, "
+            "resume when it can be read again"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"the manifest cannot be read ({type(error).__name__})"
     return None
 

@@ -6,7 +6,7 @@ from functools import partial
 from time import monotonic, perf_counter
 
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-from tui_trainer.errors import FolderError, GroupOutOfMemory, RunError
+from tui_trainer.errors import CheckpointError, FolderError, GroupOutOfMemory, RunError
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan_file import write_plan_file
@@ -139,6 +139,8 @@ class Session:
         reason = f"out of memory at step {event.step} with {event.rows_before} rows"
         width = smaller.packed_width if event.rows == event.rows_before else 0
         self.plan = with_smaller_passes(self.plan, event, reason, width)
+        if not self.ranks.is_first:
+            return  # whose plan has another card
         try:
             write_plan_file(self.job.folder, self.plan)
         except FolderError as error:
@@ -245,7 +247,12 @@ class Session:
                 return next(windows(rows, self._eval_chosen[:1], layout))
 
             work = partial(observe, components, windows(rows, own, layout), progress, spare)
-            parts = self.ranks.gathered(attempt(work, components.device))
+            part = attempt(work, components.device)
+            if isinstance(part, Shortage) and count > 1 and components.together.splits_weights:
+                # The others wait in the passes of the layers that all of them hold: only an end of all lets them go.
+                message = f"out of memory in process {self.ranks.number} in the evaluation ({part.words})"
+                raise GroupOutOfMemory(message)
+            parts = self.ranks.gathered(part)
             whole = [part for part in parts if isinstance(part, Evaluation)]
             if len(whole) == len(parts):
                 return concluded(components, whole[:count])
@@ -360,7 +367,11 @@ class Session:
         """Load the weights of the best evaluation; when they are damaged, stay with the last and say so."""
         position = self.position
         best = self.job.folder.checkpoints / f"step-{position.best_step}"
-        if damage := checkpoint_folder.damage_of(best, position.best_step):
+        try:
+            damage = checkpoint_folder.damage_of(best, position.best_step)
+        except CheckpointError as error:
+            damage = str(error)
+        if damage:
             self._problem(
                 "checkpoint damaged", f"{best.name}: {damage}", "the final model has the last weights instead"
             )

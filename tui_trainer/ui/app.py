@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial, partialmethod
 from pathlib import Path
+from time import strftime
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import App
@@ -333,7 +334,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def action_save_screen(self) -> None:
         try:
-            path = self.save_screenshot(f"tui-trainer-screen-{os.getpid()}.svg", path=str(Path.cwd()))
+            path = self.save_screenshot(strftime("tui-trainer-screen-%Y%m%d-%H%M%S.svg"), path=str(Path.cwd()))
         except OSError as error:
             self.bench.tell(f"the screen cannot be written: {error.strerror or error}", "bad")
         else:

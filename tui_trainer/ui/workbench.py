@@ -325,6 +325,7 @@ class Workbench:
         self.plan, self.plan_problems = (None, result) if isinstance(result, tuple) else (result, ())
         document.note_problems(self.plan_problems)
         if self.start_wanted and not self.app.takes_text:
+            self.notice = None  # it said that the plan is being made
             self.app.carry_out("app.start")
         self._check(document)
         self.app.draw()

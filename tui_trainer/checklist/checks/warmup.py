@@ -19,10 +19,10 @@ def look(context: Context) -> Verdict:
     if not LR_SCHEDULES[scheduler].warms_up:
         return not_applicable(f"the {scheduler} schedule has no warm-up")
     steps, total = plan.warmup_steps.value, plan.total_steps.value
-    if steps == 0:
+    if steps == 0 and total > 1:
         rate = context.learning_rate.value
         return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={_KEY: _GOOD_SHARE})
     sentence = f"{steps:,} of {total:,} steps, {steps / total:.0%}"
-    if steps > max(1, _MOST_SHARE * total):
+    if steps >= total or steps > max(1, _MOST_SHARE * total):
         return warned(f"{sentence}: a large part of the run has a low rate", fix={_KEY: _GOOD_SHARE})
     return passed(sentence)

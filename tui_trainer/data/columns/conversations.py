@@ -147,7 +147,9 @@ def _choose(
     answer = target if target != AUTO else next(iter(usual_columns(ANSWER_NAMES, names)), "")
     lists = {name for name in names if any(_is_list(row.values.get(name)) for row in head)}
     if text != AUTO:
-        if text in lists and (target == AUTO and not answer):
+        # Beside whole conversations a column `answer` has the last word alone.
+        is_whole = text.strip().lower() in CONVERSATION_NAMES
+        if text in lists and target == AUTO and (is_whole or not answer):
             return ConversationColumns(conversation=text)
         asks = (text, *filter(None, [pair]))
         return ConversationColumns(asks=asks, needed=text, answer=answer) if answer or not needs_answer else None

@@ -8,11 +8,13 @@ import json
 import re
 import shutil
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
+from tui_trainer.models.facts import DTYPES
 from tui_trainer.models.files import shards
 from tui_trainer.models.files.headers import INDEX_FILE, SINGLE_FILE, read_headers
 from tui_trainer.models.heads import CLASSIFYING, auto_class
@@ -158,6 +160,9 @@ def _write_shards(result: _MergedTensors, folder: Path, tell: Tell) -> None:
         index = shards.index_of(dict(zip(files, parts, strict=True)), written)
         (folder / INDEX_FILE).write_text(json.dumps(index, indent=1))
     result.inner.config.architectures = [type(result.inner).__name__]
+    # What loads it goes by this; the model without weights that it was made with was in fp32.
+    [(most, _)] = Counter(result.facts[name].dtype for name in result.names if name in result.facts).most_common(1)
+    result.inner.config.dtype = DTYPES.get(most, "float32")
     result.inner.config.save_pretrained(folder)
     if (generation := getattr(result.inner, "generation_config", None)) is not None:
         generation.save_pretrained(folder)

@@ -20,6 +20,8 @@ _CONVERSATIONS = ("chat_template", "sharegpt", "alpaca", "input_output")
 _NO_REWARDS = "models learn from texts and answers, not from preferences or rewards"
 _KERNEL = Automatic("the kernel is chosen where none is asked for")
 _OFF = NotNeeded("off")
+# Not its alpaca, which has no sentence before the first instruction, nor those of mistral, which put spaces elsewhere.
+_TEMPLATES = hf.chat_template(chatml="chatml", gemma="gemma", llama3="llama3", phi_3="phi3", phi_35="phi3")
 
 
 def _sources(done: Conversion) -> None:
@@ -42,8 +44,9 @@ def _sources(done: Conversion) -> None:
             which = "it does" if len(entries) == 1 else "one of its entries does"
             reason = f"{which} not say where its data is; give a file or hub:owner/name as {key}"
             done.leave(Why.NOT_SUPPORTED, reason, name)
+        read = _part(done, name, entries)
         if name != "test_datasets":
-            _task(done, name, entries)
+            _task(done, name, entries, read)
 
 
 def _places(one: dict[str, Any]) -> list[str]:
@@ -58,13 +61,31 @@ def _places(one: dict[str, Any]) -> list[str]:
     return local if all(is_local) else []
 
 
-def _task(done: Conversion, name: str, entries: list[dict[str, Any]]) -> None:
-    """What all entries are read as, where they agree."""
+def _part(done: Conversion, name: str, entries: list[dict[str, Any]]) -> set[str]:
+    """The configuration and the split of the only data set, and its keys that say them; of several, none."""
+    places = [place for one in entries for place in _places(one)]
+    if len(entries) != 1 or len(places) != 1:
+        return set()
+    trained = name != "test_datasets"
+    # A file has no other split there, so that train is all of it.
+    usual = "train" if trained or places[0].endswith(_FILES) else ""
+    parts = [("split", "data.split" if trained else "data.eval_split", usual)]
+    parts += [("name", "data.name", "default")] if trained else []
+    for key, setting, default in parts:
+        if (value := entries[0].get(key)) and value != default:
+            done.write(setting, value, name, ours=False)
+    return {key for key, _, _ in parts}
+
+
+def _task(done: Conversion, name: str, entries: list[dict[str, Any]], read: set[str]) -> None:
+    """What all entries are read as, where they agree. `read`: their keys that other settings took."""
     forms = list(dict.fromkeys(str(one.get("type")) for one in entries))
-    read = {"path", "data_files", "ds_type", "revision"}
+    read = read | {"path", "data_files", "ds_type", "revision"}
     if all(form.startswith(_CONVERSATIONS) for form in forms):
         done.write("task.type", "chat", name, reason=f"type {one_line(', '.join(forms), 40)}")
         read |= {"type"}
+        if forms == ["alpaca"]:
+            _alpaca(done, name)
     elif name == "pretraining_dataset" or all(form == "completion" for form in forms):
         done.write("task.type", "causal_lm", name)
         read |= {"type"}
@@ -83,6 +104,14 @@ def _task(done: Conversion, name: str, entries: list[dict[str, Any]]) -> None:
     if rest := list(dict.fromkeys(unread)):
         names = one_line(", ".join(map(str, rest)), 60)
         done.leave(Why.NOT_SUPPORTED, f"not read of it: {names}; the columns of the data say what it is", name)
+
+
+def _alpaca(done: Conversion, name: str) -> None:
+    """The type is a format of its own, whatever chat template is named beside it."""
+    reason = "type alpaca; an input stands below its instruction, without a heading, here"
+    done.write("task.chat_template", "alpaca", name, reason=reason)
+    if done.first("chat_template"):
+        done.leave(Why.NOT_NEEDED, "the type alpaca says how rows are written", "chat_template")
 
 
 def _all_layers(done: Conversion) -> None:
@@ -145,7 +174,7 @@ IMPORTER = Importer(
             "skip_prepare_dataset": Off("data is always prepared"),
             "streaming": hf.PREPARED,
             "datasets": NotSupported("data.path names files and folders"),
-            "chat_template": hf.CHAT_TEMPLATE,
+            "chat_template": _TEMPLATES,
             "chat_template_jinja": Off("task.chat_template names a .jinja file"),
             "default_system_message": Off("the data's own system messages count"),
             "train_on_inputs": hf.LOSS_ON_ALL,
@@ -181,7 +210,7 @@ IMPORTER = Importer(
     ),
     groups=(
         batch(("micro_batch_size",), micro_default=1, packing="sample_packing"),
-        PRECISION, WARMUP, TRACKERS,
+        PRECISION, WARMUP, TRACKERS, hf.FSDP_OFFLOAD,
         _cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps", "evals_per_epoch"),
         _cadence("checkpoint.save_steps", ("save_strategy",), "save_steps", "saves_per_epoch"),
         method(

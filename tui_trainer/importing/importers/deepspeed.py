@@ -6,11 +6,13 @@ Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19. A value "auto" there s
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import switches
 from tui_trainer.importing.importers.transformers import OTHER_TOOL
-from tui_trainer.importing.rules import Automatic, NotNeeded, Off, To, Why
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Same, To, Why
 from tui_trainer.importing.spellings import OPTIMIZERS
+from tui_trainer.importing.values import number
 
 _OF_THE_SCRIPT = Automatic("the script beside it says it")
 _OFFLOADS = ("zero_optimization.offload_optimizer", "zero_optimization.offload_param")
+_BETAS, _LR, _PEAK = "optimizer.params.betas", "optimizer.params.lr", "scheduler.params.warmup_max_lr"
 _SIZES = NotNeeded("what is sent at a time is reckoned from the model")
 _SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _OPTIMIZERS = {**OPTIMIZERS, **dict.fromkeys(("Adam", "AdamW"), "adamw_torch_fused")}
@@ -43,6 +45,25 @@ def _offload(done: Conversion) -> None:
         done.leave(Why.NOT_SUPPORTED, "only what ZeRO 2 or 3 splits stays on the host", *on)
 
 
+def _betas(done: Conversion) -> None:
+    found = done.first(_BETAS)
+    if found and isinstance(found[1], list) and len(found[1]) == 2:
+        done.write("training.adam_beta1", found[1][0], _BETAS, ours=False)
+        done.write("training.adam_beta2", found[1][1], _BETAS, ours=False)
+    elif found and found[1] != "auto":
+        done.leave(Why.DOES_NOT_FIT, "must be two numbers", _BETAS)
+
+
+def _learning_rate(done: Conversion) -> None:
+    """Its schedules with a warm-up write over the optimizer's learning rate (deepspeed/runtime/lr_schedules.py)."""
+    peak, lr = done.first(_PEAK), done.first(_LR)
+    if not peak or number(peak[1]) is None:
+        return
+    done.write("training.learning_rate", peak[1], _PEAK, ours=False)
+    if lr and number(lr[1]) is not None:
+        done.leave(Why.NOT_NEEDED, "warmup_max_lr of the schedule counts", _LR)
+
+
 def _to(key: str) -> To:
     return To(key, values={"auto": _OF_THE_SCRIPT})
 
@@ -60,10 +81,24 @@ IMPORTER = Importer(
             "gradient_accumulation_steps": _to("training.gradient_accumulation_steps"),
             "gradient_clipping": _to("training.max_grad_norm"),
             "optimizer.type": To("training.optim", values=_OPTIMIZERS),
-            "optimizer.params": _OF_THE_SCRIPT,
+            _LR: _to("training.learning_rate"),
+            _BETAS: _OF_THE_SCRIPT,
+            "optimizer.params.eps": _to("training.adam_epsilon"),
+            "optimizer.params.weight_decay": _to("training.weight_decay"),
+            "optimizer.params.torch_adam optimizer.params.adam_w_mode": OTHER_TOOL,
+            "optimizer.params.*": Off("optimizers take the arguments of [training] only"),
             "optimizer.*": OTHER_TOOL,
             "scheduler.type": To("training.lr_scheduler_type", values=_SCHEDULES),
-            "scheduler.*": Automatic("training.warmup_steps says how long the learning rate goes up"),
+            "scheduler.params.warmup_num_steps": _to("training.warmup_steps"),
+            _PEAK: _to("training.learning_rate"),
+            "scheduler.params.warmup_min_lr": Same(
+                (0, "auto"), "the learning rate goes up from 0", "the learning rate goes up from 0 here"
+            ),
+            "scheduler.params.warmup_type": Same(
+                ("linear",), "the learning rate goes up in a line", "the learning rate goes up in a line here"
+            ),
+            "scheduler.params.total_num_steps": Automatic("a schedule ends with its run"),
+            "scheduler.*": Off("the schedules take no arguments"),
             "zero_optimization.stage": To(
                 "distributed.strategy",
                 "2 and 3 by DeepSpeed, 1 by fsdp, which splits weights and gradients as well",
@@ -81,5 +116,10 @@ IMPORTER = Importer(
             fp32_allreduce gradient_predivide_factor sparse_gradients""": OTHER_TOOL,
         },
     ),
-    groups=(Group(("bf16.enabled", "fp16.enabled"), _precision), Group(_OFFLOADS, _offload)),
+    groups=(
+        Group(("bf16.enabled", "fp16.enabled"), _precision),
+        Group(_OFFLOADS, _offload),
+        Group((_BETAS,), _betas),
+        Group((_LR, _PEAK), _learning_rate),
+    ),
 )

@@ -17,6 +17,11 @@ _NAMES_IN_ITS_LIST = "it is a name in its dataset_info.json"
 _WEIGHTS = "data.weights says how often"
 _OFF = NotNeeded("off")
 _TRIED = NotNeeded("`tui-trainer generate RUN` tries a model")
+# Not its zephyr, which has a system message of its own, nor its mistral, which has no space before [/INST]. Its alpaca
+# and vicuna are these without the token that begins a text.
+_TEMPLATES = hf.chat_template(
+    alpaca="alpaca", chatml="chatml", gemma="gemma", llama3="llama3", phi="phi3", vicuna="vicuna"
+)
 
 
 def _usual_alpha(done: Conversion) -> None:
@@ -64,7 +69,7 @@ IMPORTER = Importer(
             ),
             "dataset_dir": NotNeeded("data.path says where the data is"),
             "media_dir": Off("models learn from texts"),
-            "template": hf.CHAT_TEMPLATE,
+            "template": _TEMPLATES,
             "train_on_prompt": hf.LOSS_ON_ALL,
             "cutoff_len": "data.max_length",
             "max_samples": "data.max_rows",
@@ -111,6 +116,6 @@ IMPORTER = Importer(
     ),
     defaults={
         **hf.DEFAULTS, "training.gradient_checkpointing": True, "data.max_length": 2048, "data.packing": False,
-        "data.eval_fraction": 0, "tuning.r": 8,
+        "data.eval_fraction": 0, "tuning.r": 8, "tuning.lora_alpha": 16,
     },
 )  # fmt: skip

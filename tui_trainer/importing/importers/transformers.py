@@ -8,7 +8,7 @@ Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; 
 from typing import Any
 
 from tui_trainer.importing import spellings
-from tui_trainer.importing.conversion import Importer
+from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import EARLY_STOPPING, PRECISION, TRACKERS, WARMUP, batch, cadence, method
 from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, Off, Same, Table, To, Why
 
@@ -35,23 +35,48 @@ LOSS_ON_ALL = To(
     values={True: "all", False: "assistant"},
     otherwise=Left(Why.DOES_NOT_FIT, "must be true or false"),
 )
-CHAT_TEMPLATE = To(
-    "task.chat_template",
-    values={"chatml": "chatml", "llama3": "llama3"},
-    otherwise=Automatic("the model's own chat template counts; task.chat_template names another"),
-)
+# `datasets` calls the only configuration of a data set so.
+CONFIGURATION = To("data.name", values={"default": Automatic("the default configuration is read")})
+_STRATEGIES = {
+    "hsdp": {"hybrid_shard", "hybrid_shard_zero2"},
+    "fsdp": {"full_shard", "shard_grad_op", "auto_wrap", "true"},
+    "ddp": {"no_shard", "false"},
+}
+_LAYER_BY_LAYER = "layer by layer"
+_ON_THE_HOST = "weights, gradients and the optimizer's state stay on the host"
+# How its own file, accelerate's and axolotl's name it.
+_OFFLOADS = """fsdp_offload_params fsdp_config.fsdp_offload_params fsdp_config.offload_params
+fsdp_config.fsdp_cpu_offload fsdp_config.cpu_offload"""
 
 
-def _split(given: Any) -> str:
-    """Of `fsdp`: true, or words such as "full_shard auto_wrap", of which one splits nothing."""
-    words = [str(word).lower() for word in (given if isinstance(given, list) else str(given).split())]
-    if {"hybrid_shard", "hybrid_shard_zero2"} & {*words}:
-        return "hsdp"
-    if {"full_shard", "shard_grad_op", "auto_wrap", "true"} & {*words}:
-        return "fsdp"
-    if {"no_shard", "false"} & {*words}:
-        return "ddp"
-    raise ValueError("must be true, or words such as full_shard auto_wrap")
+def chat_template(**names: str) -> To:
+    """`names`: how a tool calls the templates that are here. One of the same name may be another there."""
+    return To(
+        "task.chat_template",
+        values=names,
+        otherwise=Automatic("the model's own chat template counts; task.chat_template names another"),
+    )
+
+
+def _splits(given: Any) -> tuple[str, bool]:
+    """Of `fsdp`, true or words such as "full_shard auto_wrap": the strategy, empty where none is named, and whether
+    parts stay on the host."""
+    words = {str(word).lower() for word in (given if isinstance(given, list) else str(given).split())}
+    return next((strategy for strategy, names in _STRATEGIES.items() if words & names), ""), "offload" in words
+
+
+def _strategy(given: Any) -> str:
+    if not (strategy := _splits(given)[0]):
+        raise ValueError("must be true, or words such as full_shard auto_wrap")
+    return strategy
+
+
+def _fsdp_offload(done: Conversion) -> None:
+    """The word that says it is about what is split; without a split it says nothing."""
+    strategy, offloads = _splits(done.given.get("fsdp"))
+    if offloads and strategy in ("fsdp", "hsdp"):
+        done.write("distributed.strategy", strategy, "fsdp", reason=_LAYER_BY_LAYER)
+        done.write("distributed.cpu_offload", True, "fsdp", reason=_ON_THE_HOST)
 
 
 MODEL: Table = {
@@ -81,7 +106,7 @@ FOUR_BITS: Table = {
 }
 HUB_DATA: Table = {
     "dataset_name": To("data.path", convert=spellings.data_set_name),
-    "dataset_config": Off("data.path names the folder of one, as in hub:owner/name/folder"),
+    "dataset_config": CONFIGURATION,
 }
 # The arguments of the example scripts that come with transformers.
 SCRIPT_DATA: Table = {
@@ -89,7 +114,7 @@ SCRIPT_DATA: Table = {
     "validation_file": "data.eval_path",
     "validation_split_percentage": To("data.eval_fraction", "a share", convert=spellings.percent),
     **HUB_DATA,
-    "dataset_config_name": HUB_DATA["dataset_config"],
+    "dataset_config_name": CONFIGURATION,
     "block_size max_source_length": "data.max_length",
     "max_target_length source_prefix": "task.*",
     "source_lang": "task.source_language",
@@ -172,7 +197,8 @@ ARGUMENTS: Table = {
     "logging_dir": NotNeeded("the journal lies in the run's folder"),
     "include_num_input_tokens_seen include_tokens_per_second": Always("tokens are counted in every step"),
     "deepspeed": Off("its file is imported by itself; distributed.strategy = deepspeed-2 or -3 is what it says"),
-    "fsdp": To("distributed.strategy", "layer by layer", convert=_split),
+    "fsdp": To("distributed.strategy", _LAYER_BY_LAYER, convert=_strategy),
+    _OFFLOADS: To("distributed.cpu_offload", _ON_THE_HOST, values={False: NotNeeded("off in the file")}),
     "fsdp_*": Automatic("each layer is split, with its own gradients and optimizer state"),
     "local_rank ddp_*": NotNeeded("torchrun says it to each process"),
     "project trackio_*": NOT_SENT,
@@ -194,7 +220,8 @@ DEFAULTS = {
 MICRO = ("per_device_train_batch_size", "per_gpu_train_batch_size")
 EVALUATE = cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps")
 SAVE = cadence("checkpoint.save_steps", ("save_strategy",), "save_steps")
-GROUPS = (PRECISION, WARMUP, EARLY_STOPPING, TRACKERS, EVALUATE, SAVE)
+FSDP_OFFLOAD = Group(("fsdp",), _fsdp_offload)
+GROUPS = (PRECISION, WARMUP, EARLY_STOPPING, TRACKERS, EVALUATE, SAVE, FSDP_OFFLOAD)
 
 IMPORTER = Importer(
     name="transformers",

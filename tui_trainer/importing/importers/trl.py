@@ -6,7 +6,13 @@ Source: trl/trainer/sft_config.py and trl/trainer/model_config.py of TRL 1.x; ol
 from tui_trainer.importing.conversion import Importer
 from tui_trainer.importing.groups import LOSS_ON_PARTS, batch, method
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, Same, under
+from tui_trainer.importing.rules import Automatic, Off, Refused, Same, To, under
+
+# Its defaults: data without a split of that name would be refused.
+_TRAIN = Automatic("of data with splits, train is trained on")
+_TEST = Automatic(
+    "its default; the validation split is evaluated on, else held-out rows; data.eval_split names another"
+)
 
 IMPORTER = Importer(
     name="trl",
@@ -34,8 +40,8 @@ IMPORTER = Importer(
             "dataset_num_proc": "data.num_proc",
             "dataset_batch_size": Automatic("data is prepared in pieces of a fitting size"),
             "dataset_kwargs": Off("data is always prepared"),
-            "dataset_train_split": NotNeeded("data.path names the rows to train on"),
-            "dataset_test_split": NotNeeded("data.eval_path or data.eval_fraction say what is held out"),
+            "dataset_train_split": To("data.split", values={"train": _TRAIN}),
+            "dataset_test_split": To("data.eval_split", values={"test": _TEST}),
             "dataset_streaming": hf.PREPARED,
             "chat_template_path": "task.chat_template",
             "eos_token": Off("the end of a text is the tokenizer's own token"),

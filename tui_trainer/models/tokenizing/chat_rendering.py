@@ -83,8 +83,22 @@ class ConversationRenderer:
             text, spans = self._compared(messages, tools)
         text, signs = _without_signs(text)
         if spans is not None:
+            spans = self._learnt(spans, messages)
             spans = [(_moved(start, signs), _moved(end, signs)) for start, end in spans]
         return self._ended(text, spans, self._controls_in(text, signs), spelt + more)
+
+    def _learnt(self, spans: list[Span], messages: list[Any]) -> list[Span]:
+        """Without the answers that the data leaves out: `weight` 0, as OpenAI's format has it, or `train` false."""
+        answers = [message for message in messages if message["role"] == "assistant"]
+        if self._loss_on == "completion":
+            answers = answers[-1:]
+        learnt = [message.get("weight", 1) != 0 and message.get("train", True) is not False for message in answers]
+        if all(learnt):
+            return spans
+        if len(learnt) != len(spans):
+            message = f"an answer is left out, and the chat template {self._template.name} does not mark each one"
+            raise DataError(message, hint=f"set {KEY} to another, such as chatml, or leave the row out")
+        return [span for span, learns in zip(spans, learnt, strict=True) if learns]
 
     def _controls_in(self, text: str, signs: Sequence[int]) -> list[Span]:
         """The special tokens that the template wrote: no sign stood inside of them."""

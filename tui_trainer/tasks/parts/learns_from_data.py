@@ -75,14 +75,15 @@ class LearnsFromData:
         folder: Path,
         progress: Progress,
     ) -> PreparedData:
-        """Other data as rows for a trained model, with its tokens and labels, in `folder`: all on the training side.
-        Raises DataError."""
+        """Other data as rows for a trained model, with its tokens and labels, in `folder`: all on the training side. Of
+        data with splits the one to evaluate on. Raises DataError."""
         reader = self.reader(config)
         reader.know(tokenizer, model_config)
         cut = replace(
             self.cut(config), eval_fraction=0.0, max_chars=0, max_rows=0, dedup=False, weights=(), skip_bad_rows=False
         )
-        return prepare([open_source(path, config.data.text_column)], reader, cut, folder, progress, processes=1)
+        source = open_source(path, config.data.text_column, Choice(measured=True))
+        return prepare([source], reader, cut, folder, progress, processes=1)
 
     def reader_of_inputs(self, config: Config) -> Reader:
         """For estimates: its texts are what goes into `input_ids`."""

@@ -129,7 +129,7 @@ class ConfigPage(ListPage):
         return self.table.key if self.table.rows else ""
 
     def by_clock(self, width: int) -> object:
-        return self.panes.by_clock(width) if self.bench.document else ()
+        return self.panes.by_clock() if self.bench.document else ()
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells,
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule
 from tui_trainer.ui.widgets.lists import MARK_CELLS, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import format_bytes, format_count, format_seconds
+from tui_trainer.units import GIB, format_bytes, format_count, format_seconds
 
 LABEL_CELLS = 8
 # A share of the memory from which a run may meet its end, and one where it surely does not.
@@ -299,9 +299,9 @@ class ConfigPanes:
             lines = [*lines[: height - 1], rest]
         return lines
 
-    def by_clock(self, width: int) -> object:
-        """What changes without a key: the memory that is free."""
-        return [(one.cells, self._memory(one, width)) for one in self._plans() if one]
+    def by_clock(self) -> object:
+        """What changes without a key: the memory that is free, as finely as it is drawn."""
+        return self._bench.memory_free_bytes * 1000 // (self._bench.hardware.memory_bytes or GIB)
 
     def _memory(self, plan: PlanSummary | None, width: int) -> list[Line]:
         return memory_lines(plan.memory_use if plan else None, width, self._glyphs)

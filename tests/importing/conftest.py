@@ -1,0 +1,17 @@
+import json
+
+import pytest
+
+from tui_trainer.importing.imported import import_file
+
+
+@pytest.fixture
+def read(tmp_path):
+    """`read({...}, "trl")`: what a file with these keys becomes."""
+
+    def make(given, kind=""):
+        path = tmp_path / "foreign.json"
+        path.write_text(json.dumps(given))
+        return import_file(path, kind)
+
+    return make

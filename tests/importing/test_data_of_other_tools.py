@@ -1,0 +1,169 @@
+"""Which data other tools name, which part of it, and how they write its rows as conversations."""
+
+import pytest
+
+from tui_trainer.importing.rules import Why
+from tui_trainer.models.tokenizing.chat_template import template_names
+
+
+def why(imported):
+    return {one.key: one.why for one in imported.left_out}
+
+
+def test_what_an_axolotl_data_set_says_beside_its_path_is_not_lost(read):
+    entry = {"path": "./a.jsonl", "type": "house_style", "split": "train[:9]", "name": "en", "shards": 4}
+    imported = read({"base_model": "m", "datasets": [entry]})
+    assert imported.values["data.path"] == "./a.jsonl"
+    assert (imported.values["data.split"], imported.values["data.name"]) == ("train[:9]", "en")
+    assert "task.type" not in imported.values
+    refused, left = imported.left_out
+    assert refused.why is Why.REFUSED and "the type house_style" in refused.reason
+    assert left.key == "datasets" and left.reason.startswith("not read of it: shards;")
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "values"),
+    [
+        ("datasets", {"path": "org/t", "split": "train", "name": "default"}, {}),
+        ("datasets", {"path": "org/t", "split": "train_sft"}, {"data.split": "train_sft"}),
+        ("pretraining_dataset", {"path": "org/t", "name": "en"}, {"data.name": "en"}),
+        ("test_datasets", {"path": "org/t", "split": "train[-9:]"}, {"data.eval_split": "train[-9:]"}),
+        ("test_datasets", {"path": "org/t", "split": "train"}, {"data.eval_split": "train"}),
+        ("test_datasets", {"path": "./eval.jsonl", "split": "train"}, {}),
+    ],
+)
+def test_the_part_of_the_only_axolotl_data_set_is_read_unless_it_is_the_default(read, name, entry, values):
+    imported = read({"base_model": "m", "seed": 1, name: [{**entry, "type": "chat_template"}]}, "axolotl")
+    found = {key: imported.values.get(key) for key in ("data.split", "data.eval_split", "data.name")}
+    assert {key: value for key, value in found.items() if value} == values
+    assert not imported.left_out
+
+
+def test_several_files_of_an_axolotl_data_set_are_not_cut_one_by_one(read):
+    entry = {"path": "org/t", "data_files": ["a.jsonl", "b.jsonl"], "split": "train[:9]", "type": "completion"}
+    imported = read({"base_model": "m", "datasets": [entry]})
+    assert "data.split" not in imported.values
+    assert [one.reason.partition(";")[0] for one in imported.left_out] == ["not read of it: split"]
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        ({"dataset_train_split": "train_sft[:5%]"}, "data.split", "train_sft[:5%]"),
+        ({"dataset_test_split": "test_sft"}, "data.eval_split", "test_sft"),
+        ({"dataset_config": "en"}, "data.name", "en"),
+        ({"dataset_train_split": "train"}, "data.split", None),
+        ({"dataset_test_split": "test"}, "data.eval_split", None),
+        ({"dataset_config": "default"}, "data.name", None),
+    ],
+)
+def test_splits_and_the_configuration_of_trl_are_ours_unless_they_are_the_defaults(read, given, key, value):
+    imported = read({"dataset_name": "org/t", **given}, "trl")
+    assert imported.values.get(key) == value
+    assert why(imported) == ({} if value else dict.fromkeys(given, Why.AUTOMATIC))
+
+
+def test_the_configuration_of_a_data_set_is_ours_for_the_scripts_of_transformers_too(read):
+    assert read({"dataset_config_name": "en", "seed": 1}, "transformers").values["data.name"] == "en"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "same", "others"),
+    [
+        (
+            "llama_factory", "template",
+            {**{name: name for name in ("alpaca", "chatml", "gemma", "llama3", "vicuna")}, "phi": "phi3"},
+            ("zephyr", "mistral", "qwen"),
+        ),
+        (
+            "axolotl", "chat_template",
+            {**{name: name for name in ("chatml", "gemma", "llama3")}, "phi_3": "phi3", "phi_35": "phi3"},
+            ("alpaca", "mistral_v1", "tokenizer_default"),
+        ),
+    ],
+)  # fmt: skip
+def test_chat_templates_of_the_same_format_are_ours(read, kind, key, same, others):
+    for name, ours in same.items():
+        assert read({key: name, "seed": 1}, kind).values["task.chat_template"] == ours
+        assert ours in template_names()
+    for name in others:
+        imported = read({key: name, "seed": 1}, kind)
+        assert "task.chat_template" not in imported.values and why(imported) == {key: Why.AUTOMATIC}
+
+
+def test_axolotls_type_alpaca_is_a_chat_template_where_all_data_sets_have_it(read):
+    alpaca, messages = {"path": "a.jsonl", "type": "alpaca"}, {"path": "b.jsonl", "type": "chat_template"}
+    imported = read({"base_model": "m", "datasets": [alpaca, alpaca], "chat_template": "chatml"})
+    assert imported.values["task.type"] == "chat" and imported.values["task.chat_template"] == "alpaca"
+    assert why(imported) == {"chat_template": Why.NOT_NEEDED}
+    assert any('task.chat_template = "alpaca" (type alpaca; an input' in line for line in imported.report)
+    mixed = read({"base_model": "m", "datasets": [alpaca, messages]})
+    assert mixed.values["task.type"] == "chat" and "task.chat_template" not in mixed.values
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"path": "org/texts", "revision": "v2"}, "hub:org/texts@v2"),
+        ({"path": "org/texts", "data_files": "data/train.jsonl"}, "hub:org/texts/data/train.jsonl"),
+        ({"path": "json", "data_files": "./a.jsonl"}, "./a.jsonl"),
+        ({"path": "imdb"}, None),
+    ],
+)
+def test_an_axolotl_data_set_of_the_hub_keeps_its_file_and_revision(read, given, path):
+    imported = read({"base_model": "m", "datasets": [{**given, "type": "chat_template"}]})
+    assert imported.values.get("data.path") == path
+    assert path or "hub:owner/name" in next(one.reason for one in imported.left_out if one.key == "datasets")
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [("trl", "dataset_name"), ("transformers", "dataset_name"), ("modelforge", "dataset")]
+)
+def test_a_data_set_of_the_hub_is_written_as_one_unless_such_a_folder_is_here(kind, key, read, tmp_path):
+    imported = read({key: "org/conversations", "learning_rate": 1e-4}, kind)
+    assert imported.values["data.path"] == "hub:org/conversations"
+    assert any(f'{key}: org/conversations -> data.path = "hub:org/conversations"' in line for line in imported.report)
+    assert (
+        read({key: "data/conversations.jsonl", "learning_rate": 1e-4}, kind).values["data.path"]
+        == "data/conversations.jsonl"
+    )
+    (tmp_path / "org" / "conversations").mkdir(parents=True)
+    assert read({key: "org/conversations", "learning_rate": 1e-4}, kind).values["data.path"] == "org/conversations"
+
+
+def test_a_data_set_named_without_its_owner_is_left_with_the_way_to_write_it(read):
+    imported = read({"dataset_name": "imdb", "learning_rate": 1e-4}, "trl")
+    [left] = [one for one in imported.left_out if one.key == "dataset_name"]
+    assert left.why is Why.DOES_NOT_FIT and "hub:owner/name" in left.reason
+
+
+def test_several_axolotl_data_sets_are_several_paths(read):
+    entries = [
+        {"path": "a.jsonl", "type": "completion", "field": "body"},
+        {"path": "b,c.jsonl", "type": "completion", "field": "body"},
+        {"path": "org/texts", "type": "completion", "field": "body", "split": "train[:9]"},
+    ]
+    imported = read({"base_model": "m", "datasets": entries})
+    assert imported.values["data.path"] == r"a.jsonl, b\,c.jsonl, hub:org/texts"
+    assert (imported.values["task.type"], imported.values["data.text_column"]) == ("causal_lm", "body")
+    [left] = imported.left_out
+    assert left.key == "datasets" and left.reason.startswith("not read of it: split;")
+
+
+def test_axolotl_data_sets_of_which_one_is_nowhere_or_unlike_the_others_are_left_to_the_user(read):
+    nowhere = read({"base_model": "m", "datasets": [{"path": "a.jsonl"}, {"path": "imdb"}]})
+    assert "data.path" not in nowhere.values and why(nowhere) == {"datasets": Why.NOT_SUPPORTED}
+    entries = [{"path": "a.jsonl", "type": "completion", "field": "body"}, {"path": "b.jsonl", "type": "completion"}]
+    unlike = read({"base_model": "m", "datasets": entries})
+    assert unlike.values["data.path"] == "a.jsonl, b.jsonl" and "data.text_column" not in unlike.values
+    assert [one.reason.partition(";")[0] for one in unlike.left_out] == ["not read of it: field"]
+
+
+def test_chances_of_sources_are_no_weights(read):
+    imported = read(
+        {"cutoff_len": 9, "template": "chatml", "mix_strategy": "interleave_under", "interleave_probs": "0.7,0.3"},
+        "llama_factory",
+    )
+    assert "data.weights" not in imported.values
+    found = why(imported)
+    assert (found["mix_strategy"], found["interleave_probs"]) == (Why.NOT_SUPPORTED, Why.NOT_SUPPORTED)
