@@ -20,7 +20,7 @@ from tui_trainer.ui.screens.hardware import Machine
 from tui_trainer.ui.spans import UNICODE, text_of
 from tui_trainer.ui.widgets.gauge import GaugeBar, GaugeTrail
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import UNATTENDED_SECONDS, Workbench
 
 QUIET = Gauges(cpu_share=0.25, memory_used_bytes=1 << 30, memory_bytes=5 << 30, disk_used_bytes=1, disk_bytes=2)
 PAGES = ("hardware", "config", "checklist", "train")
@@ -265,3 +265,28 @@ def test_a_second_changes_the_figures_of_the_hardware_screen_and_computes_no_sec
         assert sum(sum(cells) for _, cells in drawn) < 40
 
     ticking(sections, look)
+
+
+def test_a_minute_without_a_key_lets_the_clock_go_slower_until_the_next_one(calls, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("tui_trainer.ui.workbench.monotonic", lambda: now[0])
+    monkeypatch.setattr(app_module, "UNATTENDED_TICK_SECONDS", 2e6)
+    alive: list[object] = []
+
+    async def look(app, pilot) -> None:
+        periods: list[float] = []
+        monkeypatch.setattr(app.bench._sampler, "look_every", periods.append)
+        monkeypatch.setattr(type(app.bench.exports), "alive", property(lambda self: alive))
+        await go(app, pilot, 0)
+        now[0] += UNATTENDED_SECONDS + 1
+        alive.append("an export")
+        app.tick()
+        assert app._clock._interval == 1e6 and periods[-1] == 1.0, "what goes on is watched"
+        alive.clear()
+        app.tick()
+        assert app._clock._interval == 2e6 and periods[-1] == 5.0
+        app.bench._sampler.latest = replace(QUIET, cpu_share=0.75)
+        await pilot.press("f9")
+        assert app._clock._interval == 1e6 and periods[-1] == 1.0 and "75 %" in screen_text(app)
+
+    ticking(calls, look)

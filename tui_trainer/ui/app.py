@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import App
 from textual.command import CommandPalette
-from textual.events import Event, Key
+from textual.events import AppFocus, Event, InputEvent, Key, Resize
 from textual.filter import LineFilter
 from textual.reactive import Reactive
 from textual.screen import Screen
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tui_trainer.ui.screens.train import TrainPage
 
 TICK_SECONDS = 1.0
+UNATTENDED_TICK_SECONDS = 5.0
 # After a key that asks the run for something: its answer should not have to wait for the next tick.
 _ANSWER_SECONDS = (0.1, 0.3, 0.6)
 # The terminal's own colours: they fit light and dark terminals, and a changed cell costs few bytes.
@@ -78,6 +79,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self.when_shown: Callable[[], None] = lambda: None
         self._shown_by_clock: object = None
+        self._tick_seconds = TICK_SECONDS
         self.set_class(bench.glyphs.ascii, "-ascii")
         self.set_keymap({one.id: ",".join(map(textual_key, one.keys)) or _NO_KEY for one in keymap.changed})
 
@@ -101,7 +103,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             # Textual's stand-ins for the standard streams have no descriptor, which breaks child processes.
             sys.stdout = sys.stderr = self.guard.log
         self.bench.background = Background(self._event_loop, self._background_failed)
-        self.set_interval(TICK_SECONDS, self.tick)
+        self._clock = self.set_interval(TICK_SECONDS, self.tick)
         if problems := self.keymap.problems:
             self.bench.tell((f"1 of {len(problems)}: " if problems[1:] else "") + problems[0], "warn")
         # What the config needs takes longer to load than the first screen takes to show.
@@ -187,10 +189,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return action.place == "app" or not self.page.refusal(action)
 
     def tick(self) -> None:
-        """Once a second: what is new is taken in, and drawn where it shows."""
+        """Once a second, less often where nobody is there: what is new is taken in, and drawn where it shows."""
         if self.guard is not None and hung_up():
             self.leave(Leaving.LOST)
             return
+        self._pace()
         has_news = self.bench.tick()
         if refusals := self.bench.take_refusals():
             from tui_trainer.ui.starting import show_problems
@@ -202,6 +205,14 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.draw()
         if isinstance(self._driver, PatientDriver) and self._driver.take_lost():
             self.refresh(layout=True)
+
+    def _pace(self) -> None:
+        seconds = UNATTENDED_TICK_SECONDS if self.bench.is_unattended else TICK_SECONDS
+        if seconds != self._tick_seconds:
+            self._tick_seconds = seconds
+            self._clock.stop()
+            self._clock = self.set_interval(seconds, self.tick)
+            self.bench.pace()
 
     def _notify_of_the_end(self) -> None:
         """A run that ended while nobody looks is told to the terminal, which shows it as it likes (OSC 9)."""
@@ -230,6 +241,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.draw()
 
     async def on_event(self, event: Event) -> None:
+        if isinstance(event, InputEvent | AppFocus | Resize):
+            self.bench.attend()
+            if self._tick_seconds != TICK_SECONDS:
+                self.tick()
         if isinstance(event, Key) and not event.is_forwarded:
             ended, self.bench.notice = self.bench.notice, None
             # Whoever goes on with something else does not wait for the start any more.

@@ -40,6 +40,8 @@ TRAIN_PAGE = 3
 # The pages that show gauges. Behind the others they are read for the trail alone, once in each of its parts.
 _GAUGE_PAGES = (0, TRAIN_PAGE)
 _SECONDS_UNSEEN = 5.0
+# Without a key for so long nobody is there, or somebody who only looks: what changes by itself is looked at less often.
+UNATTENDED_SECONDS = 60.0
 TRYING = "try"
 
 
@@ -78,6 +80,7 @@ class Workbench:
         self.leave_when_over = self._stop_unasked = False
         self._make_request = make_request
         self._sampler = GaugeSampler()
+        self._attended_at = monotonic()
         self._questions: list[Callable[[], None]] = []
         self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
         self.app: Application
@@ -127,11 +130,30 @@ class Workbench:
         if draft:
             self.app.found_draft(draft)
 
+    @property
+    def _commands(self) -> tuple[Exports, Rehearsals, Tunings, Gains]:
+        return self.exports, self.rehearsals, self.tunings, self.measuring
+
+    def attend(self) -> None:
+        """Somebody is there."""
+        self._attended_at = monotonic()
+
+    @property
+    def is_unattended(self) -> bool:
+        """Whether there was no key for a minute, and nothing goes on that could be watched."""
+        is_watched = self.run_is_alive or any(command.alive for command in self._commands)
+        return not is_watched and monotonic() - self._attended_at > UNATTENDED_SECONDS
+
+    def pace(self) -> None:
+        """Look at the machine as often as it is seen."""
+        is_seen = self.current in _GAUGE_PAGES and not self.is_unattended
+        self._sampler.look_every(1.0 if is_seen else _SECONDS_UNSEEN)
+
     def tick(self) -> bool:
-        """Once a second. Whether anything is to be shown that was not there before."""
+        """Once a second, or less often. Whether anything is to be shown that was not there before."""
         notice, has_news = self.notice, self.poll_run()
         self._ask()
-        for command in (self.exports, self.rehearsals, self.tunings, self.measuring):
+        for command in self._commands:
             command.poll()
         if gauges := self.gauges:
             self.trail.take(gauges, monotonic())
@@ -174,7 +196,7 @@ class Workbench:
 
     def go(self, page: int) -> None:
         self.current = page
-        self._sampler.look_every(1.0 if page in _GAUGE_PAGES else _SECONDS_UNSEEN)
+        self.pace()
         self.app.show_page(page)
 
     @property
