@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -32,8 +34,28 @@ SETTINGS = {
 }
 
 
+# How long programs may take on a machine whose cores others use as well.
+PATIENCE_SECONDS = 400.0
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays_behind():
+    """A test that fails leaves a run of 100,000 steps."""
+    yield
+    while Training.started:
+        process = Training.started.pop()
+        if process.poll() is None:
+            for one in (*psutil.Process(process.pid).children(recursive=True), process):
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+        process.wait()
+        process.stdout.close()
+
+
 class Training:
     """`tui-trainer --no-ui` in a process of its own."""
+
+    started: ClassVar[list[subprocess.Popen]] = []
 
     def __init__(self, tmp_path, steps, name="group", changes=None):
         self.folder = tmp_path / "runs" / name
@@ -50,28 +72,30 @@ class Training:
         command = [sys.executable, "-m", "tui_trainer", "--no-ui", "--profile", "quickstart", *pairs]
         self.began = time.monotonic()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.started.append(self.process)
 
     def steps(self):
         return [event.step for event in read_all(self.folder / "journal.jsonl") if isinstance(event, StepDone)]
 
     def wait_for_step(self, step):
-        for _ in range(2400):
-            if self.process.poll() is not None or max(self.steps(), default=0) >= step:
-                break
+        until = time.monotonic() + PATIENCE_SECONDS
+        while self.process.poll() is None and max(self.steps(), default=0) < step:
+            assert time.monotonic() < until, f"step {step} did not come"
             time.sleep(0.05)
         assert self.process.poll() is None, self.process.stdout.read()
 
     def children(self):
         """(torchrun, the processes of the group)."""
-        found = psutil.Process(self.process.pid).children(recursive=True)
-        by_name = {name: [one for one in found if name in one.cmdline()] for name in
-                   ("tui_trainer.launching.torchrun_agent", "tui_trainer.launching.rank_process")}  # fmt: skip
-        ranks = [one for one in by_name["tui_trainer.launching.rank_process"] if "-u" in one.cmdline()]
-        [started] = [one for one in by_name["tui_trainer.launching.torchrun_agent"]]
+        words = {}
+        for one in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # a zombie as well
+                words[one] = one.cmdline()
+        ranks = [one for one, line in words.items() if "tui_trainer.launching.rank_process" in line and "-u" in line]
+        [started] = [one for one, line in words.items() if "tui_trainer.launching.torchrun_agent" in line]
         return started, ranks
 
     def end(self):
-        output, _ = self.process.communicate(timeout=120)
+        output, _ = self.process.communicate(timeout=PATIENCE_SECONDS)
         return self.process.returncode, output
 
 
@@ -137,6 +161,20 @@ def test_a_signal_to_all_processes_saves_first(tmp_path):
     assert (training.folder / "checkpoints" / f"step-{max(training.steps())}").is_dir()
 
 
+def test_a_loader_worker_is_ended_by_its_process():
+    """Whose own SIGTERM waits for a thread that a fork does not have."""
+    lines = (
+        "import os, signal, time",
+        "from tui_trainer.launching.torchrun_agent import end_by_parent_only",
+        "end_by_parent_only()",
+        "worker = os.fork() or time.sleep(60)",
+        "os.kill(worker, signal.SIGTERM)",
+        "print(os.WTERMSIG(os.waitpid(worker, 0)[1]))",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=50)
+    assert done.stdout == f"{int(signal.SIGTERM)}\n", done.stderr
+
+
 def test_ctrl_c_saves_once_and_ends_all(tmp_path):
     training = Training(tmp_path, 100_000)
     training.wait_for_step(3)
@@ -172,10 +210,11 @@ class TwoNodes(Training):
             time.sleep(0.05)
         command = [sys.executable, "-m", "tui_trainer", "join", str(self.folder), "--node-rank", "1"]
         self.other = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.started.append(self.other)
 
     def end_of_other(self):
         """Its exit code."""
-        self.other.communicate(timeout=120)
+        self.other.communicate(timeout=PATIENCE_SECONDS)
         return self.other.returncode
 
     def processes(self):
