@@ -195,12 +195,15 @@ def idle(*pythons: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             kinds = [(python, page) for python in pythons for page in PAGES]
             show_shares(size, [left_alone(Path(folder), size, page, python) for python, page in kinds], kinds)
-            training = Program(Path(folder), SIZES[0], *FAST)
-            training.start_run()
-            training.wait_for("ETA")
+            homes = [Path(folder) / f"run-{place}" for place in range(len(pythons))]
+            training = [Program(home, SIZES[0], *FAST, python=each) for home, each in zip(homes, pythons, strict=True)]
+            for program in training:
+                program.start_run()
+                program.wait_for("ETA")
             kinds = [(python, "a run alive") for python in pythons]
-            show_shares(size, [left_alone(Path(folder), size, "", python) for python in pythons], kinds)
-            training.kill()
+            show_shares(size, [watching(home, size, each) for home, each in zip(homes, pythons, strict=True)], kinds)
+            for program in training:
+                program.kill()
 
 
 def show_shares(size: tuple[int, int], programs: list[Program], kinds: list[tuple[str, str]]) -> None:
@@ -215,14 +218,16 @@ def show_shares(size: tuple[int, int], programs: list[Program], kinds: list[tupl
 
 
 def left_alone(folder: Path, size: tuple[int, int], page: str, python: str) -> Program:
-    """The program on a page that nobody touches any more; without one, on the run in `folder`."""
-    if not page:
-        program = Program(folder, size, "attach", "last", python=python)
-        program.wait_for("step")
-        return program
+    """The program on a page that nobody touches any more."""
     program = Program(folder / f"alone-{len(list(folder.iterdir()))}", size, python=python)
     program.wait_for("t start")
     program.press(page)
+    return program
+
+
+def watching(home: Path, size: tuple[int, int], python: str) -> Program:
+    program = Program(home, size, "attach", "last", python=python)
+    program.wait_for("step")
     return program
 
 

@@ -6,7 +6,11 @@ of the widget on is sent again: eight times the bytes of a Train screen at 200x5
 its own, longer updates; `tests/ui/test_tight_updates.py` fails then.
 """
 
+import os
 from contextlib import suppress
+from select import select
+from threading import Event, current_thread, main_thread
+from time import monotonic
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +19,8 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 
 from tui_trainer.ui.terminal import PatientWriter
+
+_ROUND_SECONDS, _QUIET_ROUNDS = 0.09, 10
 
 
 def tighten(screen: Screen[Any]) -> None:
@@ -44,10 +50,45 @@ def tighten(screen: Screen[Any]) -> None:
             screen._compositor = TightCompositor()
 
 
+class ExitEvent(Event):
+    """What Textual's input thread asks every tenth of a second whether it should end: a tenth of a percent of a core.
+
+    After a second without input, when no part of an escape sequence is waited for any more, it is held here: until
+    there is input, until it should end, or for a second.
+    """
+
+    def __init__(self, input_fd: int) -> None:
+        super().__init__()
+        self._input_fd, self._asked_at, self._quiet_rounds = input_fd, 0.0, 0
+        self._end, self._ended = os.pipe()
+
+    def set(self) -> None:
+        super().set()
+        os.write(self._ended, b"x")
+
+    def clear(self) -> None:
+        super().clear()
+        os.read(self._end, 1)
+
+    def is_set(self) -> bool:
+        if current_thread() is not main_thread() and not super().is_set():
+            # Whoever asks sooner than a tenth of a second later has read something.
+            is_quiet = monotonic() - self._asked_at > _ROUND_SECONDS
+            self._quiet_rounds = self._quiet_rounds + 1 if is_quiet else 0
+            if self._quiet_rounds > _QUIET_ROUNDS and any(select([self._input_fd, self._end], [], [], 1.0)):
+                self._quiet_rounds = 0
+            self._asked_at = monotonic()
+        return super().is_set()
+
+
 class PatientDriver(LinuxDriver):
     """`LinuxDriver` that makes its writer itself: whatever is put in `_writer_thread` is replaced by a patient one."""
 
     _patient: PatientWriter | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.exit_event = ExitEvent(self.fileno)
 
     @property
     def _writer_thread(self) -> Any:

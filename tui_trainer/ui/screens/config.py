@@ -128,8 +128,11 @@ class ConfigPage(ListPage):
     def key(self) -> str:
         return self.table.key if self.table.rows else ""
 
-    def by_clock(self, width: int) -> object:
-        return self.panes.by_clock() if self.bench.document else ()
+    def tick(self) -> None:
+        # What is below a dialog stands still.
+        if self.bench.document and self.app.screen is self and self.panes.memory_has_changed():
+            self.query_one("#plan", Pane).redraw()
+            self.query_one("#plan-column", Pane).redraw()
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:

@@ -222,6 +222,7 @@ class ConfigPanes:
         self._bench, self._model, self._glyphs = bench, model, bench.glyphs
         self.key, self.is_filtering = "", False
         self.editor: Editor | None = None
+        self._free = 0
 
     def summary(self, width: int, _: int) -> list[Line]:
         document, glyphs = self._model.document, self._glyphs
@@ -299,9 +300,11 @@ class ConfigPanes:
             lines = [*lines[: height - 1], rest]
         return lines
 
-    def by_clock(self) -> object:
-        """What changes without a key: the memory that is free, as finely as it is drawn."""
-        return self._bench.memory_free_bytes * 1000 // (self._bench.hardware.memory_bytes or GIB)
+    def memory_has_changed(self) -> bool:
+        """Whether the free memory is another than before, as finely as it is drawn: that changes without a key."""
+        before, whole = self._free, self._bench.hardware.memory_bytes or GIB
+        self._free = self._bench.memory_free_bytes * 1000 // whole
+        return self._free != before
 
     def _memory(self, plan: PlanSummary | None, width: int) -> list[Line]:
         return memory_lines(plan.memory_use if plan else None, width, self._glyphs)
