@@ -33,8 +33,8 @@ import pyte
 SIZES = ((80, 24), (200, 50))
 STEADY_SECONDS = 60.0
 IDLE_SECONDS = 100.0
-# Nobody has pressed a key for longer than `workbench.UNATTENDED_SECONDS`.
-LEFT_ALONE_SECONDS = 75.0
+# Nobody has pressed a key for longer than `workbench.UNATTENDED_SECONDS`, or `UNATTENDED_WATCH_SECONDS`.
+LEFT_ALONE_SECONDS, WATCHED_SECONDS = 75.0, 315.0
 PAGES = "12345"
 PAIRS = 5
 # Small enough for more than five steps a second on two cores, evaluating and saving as usual.
@@ -194,20 +194,24 @@ def idle(*pythons: str) -> None:
     for size in SIZES:
         with tempfile.TemporaryDirectory() as folder:
             kinds = [(python, page) for python in pythons for page in PAGES]
-            show_shares(size, [left_alone(Path(folder), size, page, python) for python, page in kinds], kinds)
+            alone = [left_alone(Path(folder), size, page, python) for python, page in kinds]
+            show_shares(size, alone, kinds, LEFT_ALONE_SECONDS)
             homes = [Path(folder) / f"run-{place}" for place in range(len(pythons))]
             training = [Program(home, SIZES[0], *FAST, python=each) for home, each in zip(homes, pythons, strict=True)]
             for program in training:
                 program.start_run()
                 program.wait_for("ETA")
             kinds = [(python, "a run alive") for python in pythons]
-            show_shares(size, [watching(home, size, each) for home, each in zip(homes, pythons, strict=True)], kinds)
+            watched = [watching(home, size, each) for home, each in zip(homes, pythons, strict=True)]
+            show_shares(size, watched, kinds, WATCHED_SECONDS)
             for program in training:
                 program.kill()
 
 
-def show_shares(size: tuple[int, int], programs: list[Program], kinds: list[tuple[str, str]]) -> None:
-    drain_all(programs, LEFT_ALONE_SECONDS)
+def show_shares(
+    size: tuple[int, int], programs: list[Program], kinds: list[tuple[str, str]], left_seconds: float
+) -> None:
+    drain_all(programs, left_seconds)
     before = [(cpu_seconds(program), program.bytes_read) for program in programs]
     drain_all(programs, IDLE_SECONDS)
     for program, kind, (seconds, count) in zip(programs, kinds, before, strict=True):

@@ -20,7 +20,7 @@ from tui_trainer.ui.screens.hardware import Machine
 from tui_trainer.ui.spans import UNICODE, text_of
 from tui_trainer.ui.widgets.gauge import GaugeBar, GaugeTrail
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.workbench import UNATTENDED_SECONDS, Workbench
+from tui_trainer.ui.workbench import UNATTENDED_SECONDS, UNATTENDED_WATCH_SECONDS, Workbench
 
 QUIET = Gauges(cpu_share=0.25, memory_used_bytes=1 << 30, memory_bytes=5 << 30, disk_used_bytes=1, disk_bytes=2)
 PAGES = ("hardware", "config", "checklist", "train")
@@ -282,7 +282,13 @@ def test_a_minute_without_a_key_lets_the_clock_go_slower_until_the_next_one(call
         alive.append("an export")
         app.tick()
         assert app._clock._interval == 1e6 and periods[-1] == 1.0, "what goes on is watched"
+        now[0] += UNATTENDED_WATCH_SECONDS
+        app.tick()
+        assert app._clock._interval == 2e6 and periods[-1] == 5.0, "not for ever"
+        await pilot.press("f9")
+        assert app._clock._interval == 1e6
         alive.clear()
+        now[0] += UNATTENDED_SECONDS + 1
         app.tick()
         assert app._clock._interval == 2e6 and periods[-1] == 5.0
         app.bench._sampler.latest = replace(QUIET, cpu_share=0.75)

@@ -40,8 +40,9 @@ TRAIN_PAGE = 3
 # The pages that show gauges. Behind the others they are read for the trail alone, once in each of its parts.
 _GAUGE_PAGES = (0, TRAIN_PAGE)
 _SECONDS_UNSEEN = 5.0
-# Without a key for so long nobody is there, or somebody who only looks: what changes by itself is looked at less often.
-UNATTENDED_SECONDS = 60.0
+# Without a key for so long nobody is there: what changes by itself is looked at less often. While something goes on
+# somebody may look at it without a key.
+UNATTENDED_SECONDS, UNATTENDED_WATCH_SECONDS = 60.0, 300.0
 TRYING = "try"
 
 
@@ -140,9 +141,10 @@ class Workbench:
 
     @property
     def is_unattended(self) -> bool:
-        """Whether there was no key for a minute, and nothing goes on that could be watched."""
+        """Whether there was no key for a minute; for five while something goes on that could be watched."""
         is_watched = self.run_is_alive or any(command.alive for command in self._commands)
-        return not is_watched and monotonic() - self._attended_at > UNATTENDED_SECONDS
+        patience_seconds = UNATTENDED_WATCH_SECONDS if is_watched else UNATTENDED_SECONDS
+        return monotonic() - self._attended_at > patience_seconds
 
     def pace(self) -> None:
         """Look at the machine as often as it is seen."""
