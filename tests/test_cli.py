@@ -37,6 +37,16 @@ def test_help_is_shown_as_it_is(words, capsys):
     assert shown.err == ""
 
 
+@pytest.mark.parametrize(("words", "hint"), [
+    (["preview", "--rows", "1"], "`tui-trainer preview --help` lists its options"),
+    (["bench", "train", "--step", "1"], "`tui-trainer bench train --help` lists its options"),
+    (["--nope"], "`tui-trainer train --help` lists its options"),
+])  # fmt: skip
+def test_an_option_that_there_is_not_names_the_help_of_its_command(words, hint, capsys):
+    assert main(words) == 2
+    assert hint in capsys.readouterr().err
+
+
 def test_the_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.count(".") == 2
@@ -67,6 +77,13 @@ def test_data_in_the_place_of_a_config_is_told_apart(tmp_path, capsys):
     (tmp_path / "texts").mkdir()
     assert main(["--no-ui", "texts"]) == 2
     assert "--data texts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("task", "command"), [("chat", "chat"), ("causal_lm", "generate")])
+def test_what_has_learnt_to_converse_is_tried_in_a_conversation(task, command):
+    state = RunState(task=task)
+    state.apply(RunFinished(step=20, reason="done", loss=0.5, eval_loss=1.0, seconds=9.0, model_path="model"))
+    assert f"try it         tui-trainer {command} run" in lines.end_lines(state, "run", "/runs/run")
 
 
 @pytest.mark.parametrize(("last", "warned"), [(1.0, False), (1.3, True)])

@@ -224,7 +224,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     if finished.model_path:
         lines.append(f"{'adapter' if adapter_base else 'model':<14} {folder}/{finished.model_path}")
         lines += [f"  on           {adapter_base}; its README.md says how peft loads it"] if adapter_base else []
-        lines.append(f"try it         tui-trainer generate {name}")
+        lines.append(f"try it         tui-trainer {'chat' if state.task == 'chat' else 'generate'} {name}")
     return lines
 
 
