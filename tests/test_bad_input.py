@@ -310,10 +310,14 @@ FOLDER_CASES = [
 
 ARGUMENT_CASES = [
     Case("no screen yet", ("--no-ui",), arguments=("train", "my.toml")),
-    Case("unknown option", ("--epochs", "tui-trainer --help"), arguments=("train", "--no-ui", "--epochs", "3")),
-    Case("option without its value", ("--set", "tui-trainer --help"), arguments=("train", "--no-ui", "--set")),
+    Case("unknown option", ("--epochs", "tui-trainer train --help"), arguments=("train", "--no-ui", "--epochs", "3")),
+    Case("option without its value", ("--set", "tui-trainer train --help"), arguments=("train", "--no-ui", "--set")),
     Case("misspelt command", ("'resum'", "did you mean the command resume?"), arguments=("resum",)),
-    Case("two configs", ("other.toml", "tui-trainer --help"), arguments=("train", "--no-ui", "my.toml", "other.toml")),
+    Case(
+        "two configs",
+        ("other.toml", "tui-trainer train --help"),
+        arguments=("train", "--no-ui", "my.toml", "other.toml"),
+    ),
     Case("resume of an unknown run", ("no run 'nothing'", "taken"), arguments=("resume", "nothing")),
     Case("stop of an unknown run", ("no run 'nothing'", "taken"), arguments=("stop", "nothing")),
     Case("generate of an unknown run", ("no run 'nothing'", "taken"), arguments=("generate", "nothing")),

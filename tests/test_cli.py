@@ -5,9 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import typer
 
 from tui_trainer import lines
 from tui_trainer.cli import main
+from tui_trainer.cli.commands import app
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.launching.start import load_config
@@ -35,6 +37,15 @@ def test_help_is_shown_as_it_is(words, capsys):
     shown = capsys.readouterr()
     assert shown.out.startswith("Usage: tui-trainer")
     assert shown.err == ""
+
+
+def test_help_shows_every_command_once_with_its_first_sentence_in_full(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    below = shown[shown.index("To train:") :]
+    listed = [line.split()[0] for line in below.splitlines() if line.startswith("  ") and line[2] != " "]
+    assert len(listed) == 32 and sorted(listed) == sorted(typer.main.get_command(app).commands)
+    assert "..." not in below and max(map(len, below.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(("words", "hint"), [

@@ -347,7 +347,7 @@ def _plan_line(label: str, planned: Planned[Any], shown: str) -> str:
 def profile_line(profile: Profile, reason: str) -> str:
     """One line of `tui-trainer profiles`; `*` marks what matches this machine."""
     why = f"  [{reason}]" if reason else ""
-    return f"{'*' if reason else ' '} {profile.name:<16} {profile.title}{why}"
+    return f"{'*' if reason else ' '} {profile.name:<19} {profile.title}{why}"
 
 
 def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> list[str]:
