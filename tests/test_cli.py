@@ -14,7 +14,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning import plan as planning
-from tui_trainer.runs.events import EvalDone, RunFinished
+from tui_trainer.runs.events import DataPrepared, EvalDone, RunFinished
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.state import RunState
 from tui_trainer.tasks.contract import DataFacts
@@ -170,3 +170,14 @@ def test_the_plan_tells_each_choice_with_its_reason_and_leaves_out_what_is_off()
     assert on_card[-1].endswith("memory is that of the card") and "with its libraries loaded" in on_cpu[-1]
     for label in ("trained parameters", "tokens of a loss", "loader threads"):
         assert not any(line.startswith(label) for line in on_cpu)
+
+
+def test_large_counts_of_data_and_steps_have_their_thousands_apart():
+    prepared = DataPrepared(
+        from_cache=True, rows=2626, eval_rows=1292, tokens=336_000, eval_tokens=1, documents=1045, eval_documents=1012,
+        vocabulary=30522, seconds=0.2,
+    )  # fmt: skip
+    line = lines.event_line(prepared, RunState())
+    assert line is not None and all(
+        words in line for words in ("2,626 rows", "1,045 doc", "1,292 held", "1,012 doc", "30,522")
+    )

@@ -110,7 +110,7 @@ def _plan_made_line(event: PlanMade) -> str:
         cut += f" in each of {event.processes} processes"
     rows = f"{event.effective_batch_size} rows" + (f" ({cut})" if is_cut else "")
     return (
-        f"plan: {event.total_steps} steps of {rows}, {event.steps_per_epoch} in an epoch; "
+        f"plan: {event.total_steps:,} steps of {rows}, {event.steps_per_epoch:,} in an epoch; "
         f"{format_count(event.parameters)} parameters, memory about {format_bytes(event.memory_bytes)}, "
         f"disk {format_bytes(event.disk_bytes)}, time about {format_seconds(event.duration_seconds)}"
     ) + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
@@ -118,10 +118,10 @@ def _plan_made_line(event: PlanMade) -> str:
 
 def _data_line(event: DataPrepared) -> str:
     how = "as prepared before" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
-    held_out = f"{event.eval_rows} held out ({event.eval_documents} documents)" if event.eval_rows else "none held out"
+    apart = f"{event.eval_rows:,} held out ({event.eval_documents:,} documents)" if event.eval_rows else "none held out"
     line = (
-        f"data: {event.rows} rows to train on ({event.documents} documents, {format_count(event.tokens)} tokens), "
-        f"{held_out}, vocabulary {event.vocabulary}; {how}"
+        f"data: {event.rows:,} rows to train on ({event.documents:,} documents, {format_count(event.tokens)} tokens), "
+        f"{apart}, vocabulary {event.vocabulary:,}; {how}"
     )
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
 

@@ -88,7 +88,7 @@ class ColumnChoices:
 
 def _other_task(strings: Strings) -> str:
     task = next((task for name, task in _OTHER_TASKS.items() if name in strings), "")
-    return f"; such rows are read with --task {task}" if task else ""
+    return f"; the task {task} reads such rows" if task else ""
 
 
 def head_of(rows: Iterator[Row]) -> tuple[list[Row], DataError | None]:
