@@ -311,7 +311,7 @@ FOLDER_CASES = [
 ARGUMENT_CASES = [
     Case("no screen yet", ("--no-ui",), arguments=("train", "my.toml")),
     Case("unknown option", ("--epochs", "tui-trainer train --help"), arguments=("train", "--no-ui", "--epochs", "3")),
-    Case("option without its value", ("--set", "tui-trainer train --help"), arguments=("train", "--no-ui", "--set")),
+    Case("option without its value", ("--set", "tui-trainer --help"), arguments=("train", "--no-ui", "--set")),
     Case("misspelt command", ("'resum'", "did you mean the command resume?"), arguments=("resum",)),
     Case(
         "two configs",

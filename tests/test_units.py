@@ -2,7 +2,7 @@
 
 import pytest
 
-from tui_trainer.units import format_bytes, format_count, format_seconds
+from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,12 @@ from tui_trainer.units import format_bytes, format_count, format_seconds
         (format_bytes(1023), "1023 B"),
         (format_bytes(1024**2 - 1), "1.0 MiB"),
         (format_bytes(1023 * 1024), "1023.0 KiB"),
+        (format_number(0.03124), "0.0312"),
+        (format_number(999.4), "999"),
+        (format_number(2310.4), "2,310"),
+        (format_number(230.0, 2), "230"),
+        (format_number(2.34, 2), "2.3"),
+        (format_number(99.7, 2), "100"),
         (format_seconds(0.9994), "999 ms"),
         (format_seconds(0.9996), "1.0 s"),
         (format_seconds(59.94), "59.9 s"),

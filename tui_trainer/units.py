@@ -37,6 +37,11 @@ def format_count(count: float | None) -> str:
     return f"{count:.3g}" if count != int(count) else f"{int(count)}"
 
 
+def format_number(number: float, digits: int = 3) -> str:
+    """`0.0312`, `1.5`, `2,310`: so many digits that count, and more where it is whole; never with an exponent above."""
+    return f"{number:,.0f}" if abs(number) >= 10**digits - 0.5 else f"{number:.{digits}g}"
+
+
 def format_seconds(seconds: float | None) -> str:
     """`350 ms`, `8.4 s`, `2 min 05 s`, `3 h 12 min`, `2 d 4 h`; `--` when not known."""
     if seconds is None or not math.isfinite(seconds):
