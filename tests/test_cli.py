@@ -5,14 +5,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import typer
 
 from tui_trainer import lines
 from tui_trainer.cli import main
+from tui_trainer.cli.commands import app
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning import plan as planning
-from tui_trainer.runs.events import EvalDone, RunFinished
+from tui_trainer.runs.events import DataPrepared, EvalDone, RunFinished
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.state import RunState
 from tui_trainer.tasks.contract import DataFacts
@@ -35,6 +37,25 @@ def test_help_is_shown_as_it_is(words, capsys):
     shown = capsys.readouterr()
     assert shown.out.startswith("Usage: tui-trainer")
     assert shown.err == ""
+
+
+def test_help_shows_every_command_once_with_its_first_sentence_in_full(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    below = shown[shown.index("To train:") :]
+    listed = [line.split()[0] for line in below.splitlines() if line.startswith("  ") and line[2] != " "]
+    assert len(listed) == 32 and sorted(listed) == sorted(typer.main.get_command(app).commands)
+    assert "..." not in below and max(map(len, below.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("words", "hint"), [
+    (["preview", "--rows", "1"], "`tui-trainer preview --help` lists its options"),
+    (["bench", "train", "--step", "1"], "`tui-trainer bench train --help` lists its options"),
+    (["--nope"], "`tui-trainer train --help` lists its options"),
+])  # fmt: skip
+def test_an_option_that_there_is_not_names_the_help_of_its_command(words, hint, capsys):
+    assert main(words) == 2
+    assert hint in capsys.readouterr().err
 
 
 def test_the_version_is_printed(capsys):
@@ -67,6 +88,13 @@ def test_data_in_the_place_of_a_config_is_told_apart(tmp_path, capsys):
     (tmp_path / "texts").mkdir()
     assert main(["--no-ui", "texts"]) == 2
     assert "--data texts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("task", "command"), [("chat", "chat"), ("causal_lm", "generate")])
+def test_what_has_learnt_to_converse_is_tried_in_a_conversation(task, command):
+    state = RunState(task=task)
+    state.apply(RunFinished(step=20, reason="done", loss=0.5, eval_loss=1.0, seconds=9.0, model_path="model"))
+    assert f"try it         tui-trainer {command} run" in lines.end_lines(state, "run", "/runs/run")
 
 
 @pytest.mark.parametrize(("last", "warned"), [(1.0, False), (1.3, True)])
@@ -142,3 +170,14 @@ def test_the_plan_tells_each_choice_with_its_reason_and_leaves_out_what_is_off()
     assert on_card[-1].endswith("memory is that of the card") and "with its libraries loaded" in on_cpu[-1]
     for label in ("trained parameters", "tokens of a loss", "loader threads"):
         assert not any(line.startswith(label) for line in on_cpu)
+
+
+def test_large_counts_of_data_and_steps_have_their_thousands_apart():
+    prepared = DataPrepared(
+        from_cache=True, rows=2626, eval_rows=1292, tokens=336_000, eval_tokens=1, documents=1045, eval_documents=1012,
+        vocabulary=30522, seconds=0.2,
+    )  # fmt: skip
+    line = lines.event_line(prepared, RunState())
+    assert line is not None and all(
+        words in line for words in ("2,626 rows", "1,045 doc", "1,292 held", "1,012 doc", "30,522")
+    )

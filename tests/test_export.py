@@ -205,7 +205,7 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence_and_leaves_nothing(ada
     full.write_text("a file")
     before = sorted(path.name for path in adapted.run.root.iterdir())
     cases = {
-        ("export", name): "to which format?",
+        ("export", name): "no format is named",
         ("export", name, "--to", "mergd"): "did you mean merged?",
         ("export", "nobody", "--to", "merged"): "nobody",
         ("export", name, "--to", "merged", "--to", "adapter", "--out", str(tmp_path / "x")): "one format",

@@ -227,7 +227,8 @@ def test_bad_rows_stop_the_preview_or_are_listed(capsys, monkeypatch):
     rows = [{"text": f"text {n}", "label": ("joy", "anger")[n % 2]} for n in range(8)] + [{"text": "", "label": "joy"}]
     command = scratch("sequence_classification", table("rows.jsonl", rows))
     assert main(command) == 2
-    assert "rows.jsonl, line 9: the text is empty" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "rows.jsonl, line 9: the text is empty" in told and 'data.on_bad_rows = "skip"' in told
     assert main([*command, "--set", "data.on_bad_rows=skip"]) == 0
     shown = capsys.readouterr().out
     assert "rows that cannot be used:\n  rows.jsonl, line 9: the text is empty" in shown

@@ -110,7 +110,7 @@ def _plan_made_line(event: PlanMade) -> str:
         cut += f" in each of {event.processes} processes"
     rows = f"{event.effective_batch_size} rows" + (f" ({cut})" if is_cut else "")
     return (
-        f"plan: {event.total_steps} steps of {rows}, {event.steps_per_epoch} in an epoch; "
+        f"plan: {event.total_steps:,} steps of {rows}, {event.steps_per_epoch:,} in an epoch; "
         f"{format_count(event.parameters)} parameters, memory about {format_bytes(event.memory_bytes)}, "
         f"disk {format_bytes(event.disk_bytes)}, time about {format_seconds(event.duration_seconds)}"
     ) + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
@@ -118,10 +118,10 @@ def _plan_made_line(event: PlanMade) -> str:
 
 def _data_line(event: DataPrepared) -> str:
     how = "as prepared before" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
-    held_out = f"{event.eval_rows} held out ({event.eval_documents} documents)" if event.eval_rows else "none held out"
+    apart = f"{event.eval_rows:,} held out ({event.eval_documents:,} documents)" if event.eval_rows else "none held out"
     line = (
-        f"data: {event.rows} rows to train on ({event.documents} documents, {format_count(event.tokens)} tokens), "
-        f"{held_out}, vocabulary {event.vocabulary}; {how}"
+        f"data: {event.rows:,} rows to train on ({event.documents:,} documents, {format_count(event.tokens)} tokens), "
+        f"{apart}, vocabulary {event.vocabulary:,}; {how}"
     )
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
 
@@ -224,7 +224,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     if finished.model_path:
         lines.append(f"{'adapter' if adapter_base else 'model':<14} {folder}/{finished.model_path}")
         lines += [f"  on           {adapter_base}; its README.md says how peft loads it"] if adapter_base else []
-        lines.append(f"try it         tui-trainer generate {name}")
+        lines.append(f"try it         tui-trainer {'chat' if state.task == 'chat' else 'generate'} {name}")
     return lines
 
 
@@ -347,7 +347,7 @@ def _plan_line(label: str, planned: Planned[Any], shown: str) -> str:
 def profile_line(profile: Profile, reason: str) -> str:
     """One line of `tui-trainer profiles`; `*` marks what matches this machine."""
     why = f"  [{reason}]" if reason else ""
-    return f"{'*' if reason else ' '} {profile.name:<16} {profile.title}{why}"
+    return f"{'*' if reason else ' '} {profile.name:<19} {profile.title}{why}"
 
 
 def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> list[str]:

@@ -1,4 +1,7 @@
-"""Numbers as people read them. Bytes are binary (GiB), counts decimal (1.2 M), durations in days down to seconds."""
+"""Numbers as people read them. Bytes are binary (GiB), counts decimal (1.2 M), durations in days down to seconds.
+
+A number takes the larger unit from where it would be rounded up to one of it: 999,700 is 1 M and not 1e+03 k.
+"""
 
 import math
 
@@ -13,7 +16,7 @@ def format_bytes(count: float | None) -> str:
     if count is None:
         return "--"
     for unit, size in _BYTE_UNITS:
-        if abs(count) >= size:
+        if abs(count) >= size * (1 - 0.05 / 1024):
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f} B"
 
@@ -29,23 +32,28 @@ def format_count(count: float | None) -> str:
     if count is None:
         return "--"
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(count) >= size:
+        if abs(count) >= size * 0.9995:
             return f"{count / size:.3g} {unit}"
     return f"{count:.3g}" if count != int(count) else f"{int(count)}"
+
+
+def format_number(number: float, digits: int = 3) -> str:
+    """`0.0312`, `1.5`, `2,310`: so many digits that count, and more where it is whole; never with an exponent above."""
+    return f"{number:,.0f}" if abs(number) >= 10**digits - 0.5 else f"{number:.{digits}g}"
 
 
 def format_seconds(seconds: float | None) -> str:
     """`350 ms`, `8.4 s`, `2 min 05 s`, `3 h 12 min`, `2 d 4 h`; `--` when not known."""
     if seconds is None or not math.isfinite(seconds):
         return "--"
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
-    if seconds < 3600:
+    if seconds < 3599.5:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest:02d} s"
-    if seconds < 86400:
+    if seconds < 86370:
         hours, minutes = divmod(round(seconds / 60), 60)
         return f"{hours} h {minutes:02d} min"
     days, hours = divmod(round(seconds / 3600), 24)

@@ -137,6 +137,8 @@ def test_documents_lose_nothing_and_a_stream_has_no_ends(seen):
     documents = {"rows_read": 0, "cut_documents": 5, "pieces": 17, "train_documents": 790}
     verdict = look("truncation", seen(**documents, of_facts={"packed_rows": 3.0}))
     assert verdict.status == "pass" and "5 of 890 documents are cut into 17 rows" in verdict.evidence
+    whole = look("truncation", seen(**{**documents, "cut_documents": 0, "pieces": 0}, of_facts={"packed_rows": 3.0}))
+    assert whole.status == "pass" and whole.evidence == "each of 890 documents fits into a row; none is cut"
     assert look("truncation", seen(**documents)).status == "n/a"
     assert look("eval_leaks", seen(**documents)).status == "n/a"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tui_trainer.config.load import LoadedConfig, Origin, Request, all_settings, did_you_mean, load, value_of
+from tui_trainer.config.nearest import MEANT
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.profiles import Profile
 from tui_trainer.config.sections import Config
@@ -138,11 +139,25 @@ def test_an_assignment_is_read_as_toml_and_a_text_needs_no_quotes(assignment, va
         ("model.max_length", "data.max_length"),
         ("learning_rat", "training.learning_rate"),
         ("training.lr_scheduler", "training.lr_scheduler_type"),
+        ("training.lr", "training.learning_rate"),
+        ("training.fp16", "training.mixed_precision"),
+        ("training.context_length", "data.max_length"),
+        ("data.seq_len", "data.max_length"),
+        ("training.epochs", "training.num_train_epochs"),
+        ("trainig.seed", "training.seed"),
+        ("training.lerning_rate", "training.learning_rate"),
+        ("Batch-Size", "training.effective_batch_size"),
     ],
 )
 def test_a_misspelt_key_is_named_with_its_nearest_neighbour(key, meant):
     assert did_you_mean(key) == f"did you mean {meant}?"
     assert problems(f"{key}=1") == [f"--set: {key}: unknown setting; did you mean {meant}?"]
+
+
+def test_the_names_of_other_tools_are_those_of_no_setting_and_mean_one():
+    bare = {key.rpartition(".")[2] for key in all_settings()}
+    assert set(MEANT.values()) <= set(all_settings())
+    assert len(MEANT) > 80 and not bare & set(MEANT)
 
 
 def test_a_key_without_a_neighbour_gets_the_way_to_the_list():

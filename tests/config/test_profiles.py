@@ -65,6 +65,8 @@ def test_every_preset_loads_is_planned_and_says_where_it_comes_from(path):
 def test_each_preset_can_be_listed_and_shown(capsys):
     assert main(["profiles"]) == 0
     printed = capsys.readouterr().out
+    rows = [line for line in printed.splitlines() if line[:2] in ("  ", "* ")]
+    assert len(rows) == len(FILES) and all(row[21] == " " != row[22] for row in rows), "titles stand in one column"
     for path in FILES:
         assert path.stem in printed
         assert main(["profiles", path.stem]) == 0

@@ -17,6 +17,7 @@ from tui_trainer.config.fields import Section, option, settings_of
 from tui_trainer.config.load import Request, all_settings, load
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError
+from tui_trainer.tasks import task_names
 
 PACKAGE = Path(tui_trainer.__file__).parent
 # Read by the loader itself, before there is a Config.
@@ -34,6 +35,22 @@ def test_every_setting_has_one_sentence_of_help_and_says_what_it_takes():
         assert setting.help.endswith((".", ")")) and len(setting.help) < 160, setting.key
         assert setting.kinds or setting.choices, setting.key
         assert setting.expected, setting.key
+
+
+def test_the_task_is_explained_with_all_tasks():
+    words = all_settings()["task.type"].help
+    assert set(task_names()) == set(
+        words.removeprefix("What is learnt: ").rstrip(".").replace(" or ", ", ").split(", ")
+    )
+
+
+@pytest.mark.parametrize(("words", "meant"), [
+    ("training.lr", "training.learning_rate"), ("lr", "training.learning_rate"), ("trainig", "training"),
+    ("data.seq_len", "data.max_length"), ("model_name", "model.model_name_or_path"),
+])  # fmt: skip
+def test_explain_names_the_setting_that_was_meant(words, meant):
+    with pytest.raises(ConfigError, match=f"did you mean {meant}\\?"):
+        find_settings(words)
 
 
 def test_explain_prints_every_setting(capsys, tmp_path, monkeypatch):

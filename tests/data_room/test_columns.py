@@ -46,7 +46,8 @@ def test_the_column_of_the_text_is_found(row, column):
     [
         ({"id": 1, "question": "what?", "answer": "that."}, "several columns could hold the text; name one of them"),
         ({"id": 1, "n": "5"}, "no column holds text; columns found: id, n"),
-        ({"id": 1, "messages": [{"role": "user"}]}, "no column holds text; columns found: id, messages"),
+        ({"id": 1, "messages": [{"role": "user"}]}, "columns found: id, messages; the task chat reads such rows"),
+        ({"id": 1, "tokens": ["a"], "ner_tags": [0]}, "the task token_classification reads such rows"),
     ],
 )
 def test_what_is_not_clear_is_asked(row, message):
@@ -57,7 +58,7 @@ def test_what_is_not_clear_is_asked(row, message):
 
 
 def test_only_columns_of_text_are_proposed():
-    with pytest.raises(DataError, match=r"data.text_column: question, answer$"):
+    with pytest.raises(DataError, match=r"data.text_column: question, answer; the task chat reads such rows$"):
         chosen({"id": 1, "question": "what?", "answer": "that."})
 
 

@@ -80,8 +80,8 @@ def test_a_column_that_is_not_there_is_told_with_the_nearest(values, settings, w
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"summary": None}, ("the column 'summary' is null", "on_bad_rows")),
-        ({"summary": " \n"}, ("the column 'summary' is empty", "on_bad_rows")),
+        ({"summary": None}, ("the column 'summary' is null", "write one")),
+        ({"summary": " \n"}, ("the column 'summary' is empty", "write one")),
         ({"summary": 7}, ("the column 'summary' is a number, not a string",)),
         ({"summary": []}, ("the column 'summary' is empty",)),
         ({"summary": [None]}, ("the column 'summary' is null",)),

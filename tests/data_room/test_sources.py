@@ -224,6 +224,7 @@ def test_a_gzip_bomb_is_refused(tmp_path, monkeypatch):
         ("folder", "found only 2 .docx"),
         ("hollow", "nothing was found"),
         ("pipe", "not a regular file"),
+        ("link.jsonl", "'link.jsonl' is a link to nothing"),
         ("x" * 300, "cannot be opened"),
         ("sub\0x", "no data is named"),
         ("~nobody-of-this-name/x.txt", "there is no file or folder"),
@@ -236,6 +237,7 @@ def test_a_path_that_names_nothing_usable_says_what_was_found(tmp_path, monkeypa
     write(tmp_path / "folder" / "a.docx", b"x")
     write(tmp_path / "folder" / "b.docx", b"x")
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.jsonl").symlink_to("nowhere")
     monkeypatch.chdir(tmp_path)
     assert message in str(complaint(asked))
 

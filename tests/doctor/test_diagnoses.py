@@ -148,9 +148,13 @@ def test_a_fault_comes_before_what_is_merely_slow():
 
 def test_seldom_enough_evaluations_are_proposed():
     """At the proposed cadence they take a twentieth of the time."""
-    found = examine(made_up(eval_seconds=9.0)).leading.found
+    found = examine(made_up(eval_seconds=9.0, plan={"total_steps": 2_000})).leading.found
     every = found.fix["evaluation.eval_steps"]
     assert 9.0 / (9.0 + every * 0.205) == pytest.approx(0.05, rel=0.1)
+
+
+def test_evaluations_are_not_proposed_beyond_the_end_of_the_run():
+    assert examine(made_up(eval_seconds=9.0)).leading.found.fix == {"evaluation.eval_steps": 200}
 
 
 def test_what_happens_at_the_end_happens_anyway():

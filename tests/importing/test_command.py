@@ -168,3 +168,10 @@ def test_an_import_loads_no_heavy_library(tmp_path):
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_config_of_a_model_is_no_config_of_training(tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32"}')
+    assert main(["import", str(path)]) == 2
+    assert "is the config.json of a model" in capsys.readouterr().err

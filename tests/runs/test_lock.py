@@ -82,7 +82,9 @@ def test_a_run_is_not_started_twice_in_one_process(path):
 
 def test_a_live_owner_is_respected_where_flock_does_nothing(path):
     named(path)
-    with pytest.raises(FolderError, match=f"in use by process {os.getppid()}"):
+    with pytest.raises(
+        FolderError, match=f"in use by process {os.getppid()}.*`tui-trainer stop {path.parent.name}` ends it"
+    ):
         RunLock(path).acquire()
     assert owner(path).pid == os.getppid()
 

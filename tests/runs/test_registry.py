@@ -103,7 +103,7 @@ def test_an_ambiguous_reference_lists_the_candidates(tmp_path, reference):
 
 
 def test_a_run_that_is_not_known_is_answered_with_the_nearest_names(tmp_path):
-    with pytest.raises(FolderError, match="no runs are known"):
+    with pytest.raises(FolderError, match=r"no runs are known here; .* `tui-trainer --no-ui` starts one"):
         find_run("last")
     made(tmp_path / "runs", "quickstart", "zebra")
     with pytest.raises(FolderError, match="quickstart") as refusal:

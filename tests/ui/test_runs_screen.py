@@ -489,6 +489,25 @@ def test_300_runs_are_read_once_and_only_the_rows_that_are_seen_are_drawn(runs, 
     asyncio.run(go())
 
 
+def test_the_size_of_a_run_is_measured_again_when_it_has_ended(runs):
+    async def go() -> None:
+        folder = run_of(runs, "a", start(), *steps(1, 5))
+        with RunLock(folder.lock):
+            async with opened() as (app, pilot):
+                before = app.pages["runs"].model.found[0].size_bytes
+                (folder.root / "model").mkdir()
+                (folder.root / "model" / "model.safetensors").write_bytes(bytes(100_000))
+                app.pages["runs"]._read()
+                await settled(pilot)
+                assert app.pages["runs"].model.found[0].size_bytes == before, "once a minute while it trains"
+                folder.lock.unlink()
+                app.pages["runs"]._read()
+                await settled(pilot)
+                assert app.pages["runs"].model.found[0].size_bytes > 100_000
+
+    asyncio.run(go())
+
+
 def test_each_action_of_the_screen_has_a_method():
     named = {action.name for action in ACTIONS if action.place == "runs"}
     assert len(named) == 20

@@ -225,6 +225,10 @@ def test_training_shows_where_the_run_is_at_the_smallest_size():
         assert words in text, words
 
 
+def test_one_step_since_the_last_checkpoint_is_one_step():
+    assert "saved at step 100,    1 step ago" in drawn(scene(trained(101)))
+
+
 def test_the_end_is_measured_against_the_baselines():
     text = drawn(scene(PHASES["finished"]))
     assert "Finished after 500 steps, 1 min 05 s of training." in text

@@ -20,7 +20,7 @@ from tui_trainer.models.child import ChildFailed, ask_child
 from tui_trainer.reporting.facts import certificates
 from tui_trainer.runs.folder import folder_size
 from tui_trainer.runs.score_words import plain
-from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.units import format_bytes, format_number, format_seconds
 
 _CHILD = "tui_trainer.bench.inference_child"
 _SECONDS, _COMPILER_SECONDS = 540.0, 120.0
@@ -198,7 +198,7 @@ def _cells(row: dict[str, Any], scores: list[str], *, writes: bool) -> list[str]
 
 
 def _ms(seconds: float | None) -> str:
-    return "--" if seconds is None else f"{1e3 * seconds:,.3g} ms"
+    return "--" if seconds is None else f"{format_number(1e3 * seconds)} ms"
 
 
 def notes(rows: list[dict[str, Any]]) -> list[str]:

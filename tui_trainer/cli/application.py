@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
 
 _DEFAULT_COMMAND = "train"
+_SECTIONS = {
+    "To train": "train plan check preview rehearse tune profiles explain diagnose import download install",
+    "Runs": "runs attach ask stop resume doctor report compare rename delete submit join track",
+    "Trained models": "generate chat predict evaluate export bench publish",
+}
 
 
 def option(name: str, metavar: str, help: str) -> Any:
@@ -81,6 +86,12 @@ class _TrainByDefault(TyperGroup):
                 raise InputError(f"there is no command or file {word!r}", hint=f"did you mean the command {near[0]}?")
             args = [_DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """In the order in which they are needed, each with its first sentence in full."""
+        for title, names in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(1_000)) for name in names.split()])
 
 
 app = typer.Typer(

@@ -19,7 +19,9 @@ def run_command(arguments: list[str]) -> int:
     try:
         code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
     except typer.TyperException as error:
-        tell(f"{error.format_message().rstrip('.')}; `tui-trainer --help` lists commands and options")
+        command = getattr(getattr(error, "ctx", None), "command_path", "tui-trainer")
+        options = "commands and options" if command == "tui-trainer" else "its options"
+        tell(f"{error.format_message().rstrip('.')}; `{command} --help` lists {options}")
         return EXIT_BAD_INPUT
     except typer.Abort:
         tell("interrupted")

@@ -26,7 +26,7 @@ def export(
 
     folder = run_named(run)
     if not to:
-        raise InputError("to which format?", hint=f"--to {', --to '.join(format_names())}")
+        raise InputError("no format is named", hint=f"--to {', --to '.join(format_names())}")
     if out and len(to) > 1:
         raise InputError("--out names the folder of one format", hint="export them one by one")
     formats = [find_format(name) for name in dict.fromkeys(to)]

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import LoadedConfig, all_settings, did_you_mean, value_of
+from tui_trainer.config.nearest import MEANT
 from tui_trainer.errors import ConfigError
 
 
@@ -19,10 +20,10 @@ def find_settings(words: str) -> list[Setting]:
         if key == words or key.startswith(f"{words}.") or key.rsplit(".", 1)[-1] == words
     ]
     if not found:
-        near = get_close_matches(words, {key.split(".")[0] for key in known}, n=1)
-        raise ConfigError(
-            f"there is no setting {words!r}", hint=f"did you mean {near[0]}?" if near else did_you_mean(words)
-        )
+        tables = {key.split(".")[0] for key in known}
+        near = [] if "." in words or words in MEANT else get_close_matches(words, tables, n=1)
+        hint = f"did you mean {near[0]}?" if near else did_you_mean(words)
+        raise ConfigError(f"there is no setting {words!r}", hint=hint)
     return found
 
 

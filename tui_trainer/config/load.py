@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tui_trainer.config.fields import Setting, settings_of
+from tui_trainer.config.nearest import nearest_setting
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.profiles import Profile, find_profile
 from tui_trainer.config.sections import Config
@@ -282,13 +283,8 @@ def _unknown(key: str, where: str) -> Problem:
 
 def did_you_mean(key: str) -> str:
     """A sentence that names the nearest setting, or where to find them all."""
-    name = key.rsplit(".", 1)[-1]
-    same_name = [known for known in all_settings() if known.rsplit(".", 1)[-1] == name]
-    near = same_name or get_close_matches(key, all_settings(), n=1, cutoff=0.6)
-    if not near:
-        by_name = {known.rsplit(".", 1)[-1]: known for known in all_settings()}
-        near = [by_name[found] for found in get_close_matches(name, by_name, n=1, cutoff=0.6)]
-    return f"did you mean {near[0]}?" if near else "`tui-trainer explain` lists all settings"
+    near = nearest_setting(key, all_settings())
+    return f"did you mean {near}?" if near else "`tui-trainer explain` lists all settings"
 
 
 def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Problem]) -> Config | None:

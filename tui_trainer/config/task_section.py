@@ -6,7 +6,10 @@ from tui_trainer.config.fields import PositiveInt, Section, option
 
 
 class TaskSection(Section):
-    type: str = option("causal_lm", "What is learnt: the name of a file in tasks/.")
+    type: str = option(
+        "causal_lm",
+        "What is learnt: causal_lm, char_lm, chat, seq2seq, sequence_classification or token_classification.",
+    )
     loss_on: Literal["assistant", "completion", "all"] = option(
         "assistant",
         "Chat: which tokens are learnt: every answer, only the last answer, or the whole conversation.",

@@ -1,6 +1,6 @@
 """Mistakes in the data, collected while it is read, so that one look shows all of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tui_trainer.errors import DataError, Problem
 
@@ -27,13 +27,17 @@ class ProblemList:
         what = "row that cannot be used is" if self.count == 1 else "rows that cannot be used are"
         return [f"{self.count:,} {what} left out: " + "; ".join([*(str(problem) for problem in self.shown), *more])]
 
-    def raise_any(self, *, skips_rows: bool = False) -> None:
-        """`skips_rows`: rows that cannot be used are passed over; the rest of a file never is."""
+    def raise_any(self, *, skips_rows: bool = False, fix: str = "") -> None:
+        """`skips_rows`: rows that cannot be used are passed over; the rest of a file never is. `fix` says how."""
         if skips_rows:
             if self.ends:
                 raise DataError(self.ends)
             return
         more = self.count - len(self.shown)
         if self.count:
-            rest = [Problem(message=f"and {more:,} more problems")] if more else []
-            raise DataError([*self.shown, *rest])
+            *shown, last = self.shown
+            if more:
+                shown, last = self.shown, Problem(message=f"and {more:,} more problems")
+            if fix and self.count > len(self.ends):
+                last = replace(last, hint="; ".join(filter(None, (last.hint, fix))))
+            raise DataError([*shown, last])

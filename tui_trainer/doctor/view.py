@@ -73,11 +73,11 @@ class RunView:
 
     def seldom(self, each_seconds: float, now_seconds: float) -> int:
         """Steps between two of what takes `each_seconds`, now `now_seconds` of each step, so that it takes a twentieth
-        of the time; two digits."""
+        of the time; two digits, and at most once in the run."""
         step_seconds = self.whole_seconds - now_seconds
         steps = max(1, math.ceil(19 * each_seconds / step_seconds)) if step_seconds > 0 else 1
         digits = int(10 ** max(len(str(steps)) - 2, 0))
-        return -(-steps // digits) * digits
+        return min(-(-steps // digits) * digits, self.state.total_steps or steps)
 
     # --------------------------------------------------------------------------------- what the run and others use
 

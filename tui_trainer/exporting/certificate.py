@@ -14,7 +14,7 @@ from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.models.child import ChildFailed, ask_child
 from tui_trainer.runs.folder import folder_size
 from tui_trainer.runs.score_words import number, plain
-from tui_trainer.units import format_bytes
+from tui_trainer.units import format_bytes, format_number
 
 ROWS = 200
 _TIMEOUT_SECONDS = 3600.0
@@ -59,7 +59,8 @@ class Certificate:
             f"  logits differ by {self.logit_difference:.1e} of the largest (allowed {self.tolerance.logits:.0e})",
             f"  held-out loss {before.loss:.4f} -> {after.loss:.4f}{scores}",
             f"  {format_bytes(before.bytes)} -> {format_bytes(after.bytes)}, "
-            f"{1e3 * before.seconds_per_row:.2g} -> {1e3 * after.seconds_per_row:.2g} ms a row on the CPU",
+            f"{format_number(1e3 * before.seconds_per_row, 2)} -> {format_number(1e3 * after.seconds_per_row, 2)} "
+            f"ms a row on the CPU",
             *(f"  not as it was trained: {fault}" for fault in self.faults),
         ]
 

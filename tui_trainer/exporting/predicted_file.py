@@ -55,7 +55,8 @@ class AskedRows:
             if not rows % 500:
                 told("reading", rows, None, "rows")
         told("reading", rows, rows, "rows")
-        self.problems.raise_any(skips_rows=skips_bad_rows)
+        hint = "--on-bad-rows skip leaves out rows that cannot be used" if rows else ""
+        self.problems.raise_any(skips_rows=skips_bad_rows, fix=hint)
         if not rows:
             self.problems.raise_any()
             raise DataError("there are no rows", where=self.source.description, hint="give some rows")

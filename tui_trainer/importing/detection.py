@@ -37,6 +37,9 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
 
     Raises ConfigError with all importers where that is not clear.
     """
+    if isinstance(raw.get("architectures"), list) and "model_type" in raw:
+        hint = "name its folder: tui-trainer --model FOLDER"
+        raise ConfigError("is the config.json of a model, and says nothing about training", where=where, hint=hint)
     given = {importer.name: spread(importer, raw) for importer in all_importers().values()}
     scores = {name: _score(all_importers()[name], keys) for name, keys in given.items()}
     best = max(scores.values())

@@ -21,7 +21,7 @@ from tui_trainer.runs.result import LABELLING, best_before
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.runs.targets import targets_of
 from tui_trainer.runs.throughput import grade_of
-from tui_trainer.units import format_bytes, format_count, format_seconds
+from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
 _MOST_EVALUATIONS = 20
 _MOST_PROBLEMS = 50
@@ -278,7 +278,7 @@ def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
         f"{certificate.get('format')} (export/{name})",
         _from_to(certificate, "loss", lambda value: f"{value:.4f}"),
         _from_to(certificate, "bytes", format_bytes),
-        _from_to(certificate, "seconds_per_row", lambda value: f"{1e3 * value:.2g}"),
+        _from_to(certificate, "seconds_per_row", lambda value: format_number(1e3 * value, 2)),
         verdict,
     )
 

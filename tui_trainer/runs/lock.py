@@ -134,7 +134,8 @@ class RunLock:
         if holder is not None and holder.here and not holder.lives:
             message = f"the helpers of process {holder.pid}, which has ended, still hold this run"
             return FolderError(message, where=where, hint="try again in a few seconds")
-        hint = "`tui-trainer stop` ends it"
+        name = one_line(self.path.parent.name)
+        hint = f"`tui-trainer attach {name}` shows it, `tui-trainer stop {name}` ends it"
         return FolderError(f"in use by {holder or 'another process'}", where=where, hint=hint)
 
 

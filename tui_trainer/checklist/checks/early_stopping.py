@@ -4,6 +4,7 @@ from typing import Any
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.runs.cadence import times
+from tui_trainer.units import format_number
 
 _KEY, _EVERY = "evaluation.early_stopping_patience", "evaluation.eval_steps"
 _MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, 0.1
@@ -22,7 +23,7 @@ def look(context: Context) -> Verdict:
         return not_applicable("no text is held out to stop by")
     passes = context.epochs
     evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
-    sentence = f"{passes:.3g} epochs, {evaluations} evaluations, patience {patience}"
+    sentence = f"{format_number(passes)} epochs, {evaluations} evaluations, patience {patience}"
     if patience and evaluations <= patience:
         return warned(f"{sentence}: it can never stop", fix=_fix(context, patience, evaluations))
     if patience or passes <= _MANY_EPOCHS:

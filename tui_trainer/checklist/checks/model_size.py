@@ -9,7 +9,7 @@ from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.measured_memory import LASTING
 from tui_trainer.planning.remedies import METHOD
-from tui_trainer.units import format_bytes, format_count
+from tui_trainer.units import format_bytes, format_count, format_number
 
 # Compute is spent best at 20 tokens read for each parameter (Hoffmann et al., arXiv:2203.15556). Below a hundredth of
 # that, a smaller model reaches a lower loss in the same time.
@@ -35,7 +35,7 @@ def look(context: Context) -> Verdict:
 def _from_scratch(context: Context, read: float) -> Verdict:
     parameters = context.planned.parameters.value
     counted = f"{format_count(parameters)} parameters read {format_count(read)} tokens"
-    sentence = f"{counted}, {read / parameters:.2g} for each"
+    sentence = f"{counted}, {format_number(read / parameters, 2)} for each"
     if read >= _LEAST_TOKENS_A_PARAMETER * parameters:
         return passed(sentence)
     most = int(read / _LEAST_TOKENS_A_PARAMETER)

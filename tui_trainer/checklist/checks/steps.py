@@ -5,6 +5,7 @@ import math
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.config.changes import Patch
 from tui_trainer.planning.deadline_ways import at_most_steps
+from tui_trainer.units import format_number
 
 _FEWEST_STEPS, _GOOD_STEPS = 100, 200
 _MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
@@ -19,7 +20,7 @@ _MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
 def look(context: Context) -> Verdict:
     plan = context.planned
     total, passes = plan.total_steps.value, context.epochs
-    sentence = f"{total:,} steps, {passes:.3g} epochs of {plan.steps_per_epoch.value:,} steps"
+    sentence = f"{total:,} steps, {format_number(passes)} epochs of {plan.steps_per_epoch.value:,} steps"
     if total < _FEWEST_STEPS:
         # Through the setting that decides their number today.
         epochs = float(math.ceil(_GOOD_STEPS / plan.steps_per_epoch.value))

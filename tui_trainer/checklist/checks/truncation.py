@@ -44,6 +44,8 @@ def _documents(facts: DataFacts) -> Verdict:
     if counts is None or facts.is_stream:
         return not_applicable("rows are cut from one stream of text: none loses its end")
     documents = counts.train_documents + counts.eval_documents
+    if not counts.cut_documents:
+        return passed(f"each of {documents:,} documents fits into a row; none is cut")
     return passed(
         f"{counts.cut_documents:,} of {documents:,} documents are cut into {counts.pieces:,} rows; no token is lost"
     )

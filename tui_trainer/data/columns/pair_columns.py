@@ -23,7 +23,6 @@ from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
 TRANSLATION = "translation"
-SKIP_HINT = 'write one, or set data.on_bad_rows = "skip"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +180,10 @@ def _text_of(row: Row, column: str) -> str:
     if isinstance(value, list):
         value = value[0] if value else ""
     if not isinstance(value, str):
-        hint = SKIP_HINT if value is None else "it must be text"
+        hint = "write one" if value is None else "it must be text"
         raise DataError(f"the column '{shown}' is {kind_of_value(value)}, not a string", where=row.where, hint=hint)
     if not value.strip():
-        raise DataError(f"the column '{shown}' is empty", where=row.where, hint=SKIP_HINT)
+        raise DataError(f"the column '{shown}' is empty", where=row.where, hint="write one")
     return checked_text(value, row.where)
 
 

@@ -18,6 +18,11 @@ USUAL_NAMES = ("text", "content", "document", "body", "sentence", "passage", "ar
 LOOKED_ROWS = 100
 LOOKED_CHARACTERS = 4 * MIB
 FAR_LONGER = 4  # times the mean length of the next column
+# Columns of rows that another task reads.
+_OTHER_TASKS = {
+    "messages": "chat", "conversations": "chat", "instruction": "chat", "prompt": "chat", "question": "chat",
+    "tokens": "token_classification", "words": "token_classification",
+}  # fmt: skip
 NUMBER = re.compile(r"\s*[-+]?[\d.,]+([eE][-+]?\d+)?\s*")
 
 Strings = Mapping[str, Sequence[str]]  # of each column, the strings of the first rows; none where it holds no strings
@@ -75,9 +80,15 @@ class ColumnChoices:
         if name := next(iter(usual_columns(USUAL_NAMES, list(texts))), "") or _by_length(texts):
             return name
         if not texts:
-            raise DataError("no column holds text", where=label, hint=f"columns found: {listed(strings)}")
-        hint = f"name one of them in data.text_column: {listed(texts)}"
+            hint = f"columns found: {listed(strings)}{_other_task(strings)}"
+            raise DataError("no column holds text", where=label, hint=hint)
+        hint = f"name one of them in data.text_column: {listed(texts)}{_other_task(strings)}"
         raise DataError("several columns could hold the text", where=label, hint=hint)
+
+
+def _other_task(strings: Strings) -> str:
+    task = next((task for name, task in _OTHER_TASKS.items() if name in strings), "")
+    return f"; the task {task} reads such rows" if task else ""
 
 
 def head_of(rows: Iterator[Row]) -> tuple[list[Row], DataError | None]:

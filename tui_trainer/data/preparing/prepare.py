@@ -34,6 +34,8 @@ from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
 
+_SKIP_HINT = 'data.on_bad_rows = "skip" leaves out rows that cannot be used'
+
 
 def prepare(
     sources: Sequence[Source],
@@ -94,7 +96,8 @@ class _Preparation:
             self._surveyor.survey(source, spool / str(number), held_out=number > 0)
             for number, source in enumerate(self._sources)
         ]
-        self._problems.raise_any(skips_rows=self._cut.skip_bad_rows)
+        fix = _SKIP_HINT if all(all(survey.counts) for survey in surveys) else ""
+        self._problems.raise_any(skips_rows=self._cut.skip_bad_rows, fix=fix)
         self._refuse_empty(surveys)
         choice = choose(surveys, self._cut, [part.description for part in self._sources[0].parts])
         if self._cut.dedup and not choice.trained.any():

@@ -363,6 +363,8 @@ def _usable(paths: Iterable[Path], asked: str, folder: Path | None) -> tuple[Sou
 def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:
     shown = one_line(path, 200)
     if isinstance(error, FileNotFoundError):
+        if os.path.islink(os.path.expanduser(path)):  # noqa: PTH111, PTH114 - of a user who is not here as well
+            return DataError(f"'{shown}' is a link to nothing", hint="make the link anew, or give the path of the file")
         near = one_line(nearest_path(path), 200)
         hint = f"did you mean '{near}'?" if near else "check the path; a data set of the hub is written hub:owner/name"
         return DataError(f"there is no file or folder '{shown}'", hint=hint)

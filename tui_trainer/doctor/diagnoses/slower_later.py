@@ -5,7 +5,7 @@ from statistics import median
 from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.runs.state import WARM_UP_STEPS
-from tui_trainer.units import format_seconds
+from tui_trainer.units import format_number, format_seconds
 
 _EARLY_STEPS, _LEAST_STEPS = 100, 200
 _SLOWER = 1.3
@@ -38,7 +38,10 @@ def look(view: RunView) -> Cause | None:
     words += f"epoch {epochs[-1].epoch}: {format_seconds(epochs[-1].seconds)}" if words else ""
     return Cause(
         cause="Steps take longer than they did at the beginning.",
-        evidence=f"{1000 * early:.3g} ms a step in the first {_EARLY_STEPS} steps, {1000 * late:.3g} ms now{words}",
+        evidence=(
+            f"{format_number(1000 * early)} ms a step in the first {_EARLY_STEPS} steps, "
+            f"{format_number(1000 * late)} ms now{words}"
+        ),
         share=share,
         advice=f"{percent(share)} is lost to what came since: longer rows, memory that swaps, heat, other programs",
     )

@@ -98,7 +98,7 @@ IMPORTER = Importer(
             "export_*": NotNeeded("it is about a finished model"),
             "freeze_*": Off("models learn whole or beside frozen weights"),
             "use_* *_config *_config.* kt_*": Off("there is no such part"),
-            "dist_config cp_* ray_* *_parallel_size": Off(hf.ONE_PROCESS),
+            "dist_config cp_* ray_* *_parallel_size": Off(hf.SEVERAL_PROCESSES),
             "*_pixels video_* image_* audio_*": NotNeeded("models learn from texts"),
             "swanlab_*": hf.NOT_SENT,
             "pref_*": _ONLY_SUPERVISED,

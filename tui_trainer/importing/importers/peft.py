@@ -5,7 +5,7 @@ Source: `LoraConfig` of peft 0.21.
 
 from tui_trainer.importing.conversion import Importer
 from tui_trainer.importing.groups import method
-from tui_trainer.importing.importers.transformers import LAYERS, ONE_PROCESS, OTHER_TOOL, WHOLE_LAYERS
+from tui_trainer.importing.importers.transformers import LAYERS, OTHER_TOOL, SEVERAL_PROCESSES, WHOLE_LAYERS
 from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Same, To
 from tui_trainer.importing.spellings import task_by
 
@@ -46,7 +46,7 @@ IMPORTER = Importer(
             "target_parameters": Off("adapters are for layers"),
             "ensure_weight_tying": Off("it is not passed on"),
             "*_config use_* alora_*": Off(_PLAIN),
-            "megatron_*": Off(ONE_PROCESS),
+            "megatron_*": Off(SEVERAL_PROCESSES),
             "qalora_*": NotNeeded(_PLAIN),
         },
     ),

@@ -12,7 +12,7 @@ from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import EARLY_STOPPING, PRECISION, TRACKERS, WARMUP, batch, cadence, method
 from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, Off, Same, Table, To, Why
 
-ONE_PROCESS = "training is one process on one GPU"
+SEVERAL_PROCESSES = "[distributed] says here how several processes train together"
 NOT_SENT = NotNeeded("nothing is sent anywhere")
 OTHER_TOOL = NotNeeded("it concerns the other tool only")
 RESUMED = NotNeeded("`tui-trainer resume RUN` goes on with a run")

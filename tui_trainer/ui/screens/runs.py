@@ -59,8 +59,8 @@ class RunsPage(ListPage):
         self._filter = LineField(id="filter")
         self._filter.placeholder = "name, state, task or model"
         self._ticks = 0
-        self._measured: dict[Path, str] = {}
-        """In which minute of its last event the size of a folder was measured."""
+        self._measured: dict[Path, object] = {}
+        """At which `_stage` of its run the size of a folder was measured."""
 
     def body(self) -> ComposeResult:
         yield Pane(lambda width, _: [view.head(width)], id="head")
@@ -105,7 +105,7 @@ class RunsPage(ListPage):
             self.model.take(found)
             self.bench.app.draw()
         # The chosen one first: its size is waited for.
-        stale = [one for one in found if self._measured.get(one.path) != _minute(one) and one.status != "gone"]
+        stale = [one for one in found if self._measured.get(one.path) != _stage(one) and one.status != "gone"]
         stale.sort(key=lambda one: one.path != self.model.path)
         if stale and self.is_shown and not self.bench.background.is_busy(_MEASURING):
             self.bench.background.do(_MEASURING, partial(self._measure, stale), lambda _: self._read())
@@ -115,7 +115,7 @@ class RunsPage(ListPage):
         for one in stale:
             if one.status != "no run folder":
                 self._overviews.measure(one.path)
-            self._measured[one.path] = _minute(one)
+            self._measured[one.path] = _stage(one)
             if monotonic() > until:
                 return
 
@@ -288,9 +288,10 @@ class RunsPage(ListPage):
         self.bench.app.ask(f"Replace them by those of {one_line(one.name, 40)}?", rows, answers)
 
 
-def _minute(one: RunOverview) -> str:
-    """Of the last event: the folder of a run that lives is measured once a minute."""
-    return one.last_event_at[:16]
+def _stage(one: RunOverview) -> object:
+    """The minute of the last event, as the folder of a run that lives is measured once a minute; and whether it lives,
+    as what is written at its end, the model above all, counts as well."""
+    return one.last_event_at[:16], one.alive
 
 
 def _now() -> datetime:

@@ -244,7 +244,9 @@ class TrainScene:
         if not state.checkpoints:
             return "events", "not saved yet"
         age = max(state.step - state.checkpoints[-1].step, 0)
-        return "events", f"saved at step {state.checkpoints[-1].step}" + (f", {age:>4} steps ago" if age else "")
+        return "events", f"saved at step {state.checkpoints[-1].step}" + (
+            f", {age:>4} step{'s' * (age > 1)} ago" if age else ""
+        )
 
     def log_rows(self, _: int, height: int) -> list[Line]:
         tail = self.log_lines[-height:] if height > 0 else []
