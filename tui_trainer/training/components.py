@@ -76,7 +76,7 @@ class Components:
             made = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
             self.optimizer: RunOptimizer = made
             layers = decoder_layers(self.model)
-            split_by_zero = partial(Zero, ranks, self.device, self.model, self.loss, made, plan, layers, timed)
+            split_by_zero = partial(Zero, self.device, self.model, self.loss, made, plan, layers, timed)
         if stage == 3:
             self.together = split_by_zero()
             if isinstance(self.loss, NextTokenLoss):
@@ -123,7 +123,7 @@ class Components:
         if stage == 2:
             self.together = split_by_zero()
         elif ranks.count > 1 and strategy == "ddp":
-            self.together = Replicas(ranks, self.model, self.loss, self.optimizer, timed)
+            self.together = Replicas(self.model, self.loss, self.optimizer, timed)
         self._ahead = self._prefetcher()
 
     def _split(self, strategy: str, timed: Communication) -> Together:

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.training.batches import idle
 from tui_trainer.training.clock import Clock, seconds_between
 from tui_trainer.training.communication import Span, seconds_of
 from tui_trainer.training.optimizer import RunOptimizer
@@ -96,10 +97,13 @@ def take_step(
     if communication:
         communication.begin()
     with communication.timed() if communication else nullcontext():
-        window = together.in_step(window)
+        if together.passes_together:
+            (most,) = ranks.highest(len(window))
+            window = [*window, *[idle(window[-1])] * (most - len(window))]
         tokens, input_tokens, samples, positions = ranks.sum_counts(_counts(window))
     data_seconds = perf_counter() - started
-    compute, divisor = together.forward or loss_sum, together.scale(tokens)
+    compute = together.forward or loss_sum
+    divisor = tokens / ranks.count if together.takes_mean else tokens
     forwards: list[tuple[Any, Any]] = []
     total: Tensor | None = None
     for number, batch in enumerate(window, 1):

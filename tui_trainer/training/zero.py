@@ -23,20 +23,18 @@ from tui_trainer.planning.strategies import INSTALL_DEEPSPEED, ZERO_STAGES
 from tui_trainer.training.communication import Communication
 from tui_trainer.training.optimizer import SIXTEEN_BITS
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.ranks import Ranks
 from tui_trainer.training.replicas import LossModule
 from tui_trainer.training.sharded_tensors import InParts
-from tui_trainer.training.together import LossSum, Together, evened
+from tui_trainer.training.together import LossSum, Together
 from tui_trainer.training.zero_optimizer import ZeroOptimizer
 from tui_trainer.tuning.contract import Method
 
 
 class Zero(Together):
-    splits_state = True
+    splits_state = passes_together = takes_mean = True
 
     def __init__(
         self,
-        ranks: Ranks,
         device: torch.device,
         model: Any,
         loss: Callable[[MicroBatch], Tensor],
@@ -49,7 +47,7 @@ class Zero(Together):
         parameter by parameter. Raises RunError where DeepSpeed cannot be loaded.
         """
         deepspeed = _deepspeed()
-        self._ranks, self._model, self._optimizer, self.communication = ranks, model, optimizer, communication
+        self._model, self._optimizer, self.communication = model, optimizer, communication
         self._stage = ZERO_STAGES[plan.strategy.value]
         self.splits_weights = self._stage == 3
         module = LossModule(model, loss)
@@ -67,10 +65,6 @@ class Zero(Together):
         if self._stage == 3:
             self._keep_head_whole()
 
-    def in_step(self, window: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """Gradients are summed over all processes in each pass."""
-        return evened(window, self._ranks)
-
     def summing(self, is_last: bool) -> AbstractContextManager[object]:
         self._engine.set_gradient_accumulation_boundary(is_last)
         return nullcontext()
@@ -78,10 +72,6 @@ class Zero(Together):
     def backward(self, loss: Tensor, mixed_precision: MixedPrecision) -> None:
         """Of a loss that is not finite the gradient is not either, so that no process takes the step."""
         self._engine.backward(loss * (1.0 + 0.0 * loss.detach()), scale_wrt_gas=False)
-
-    def scale(self, labels: int) -> float:
-        """DeepSpeed takes the mean over the processes."""
-        return labels / self._ranks.count
 
     @contextmanager
     def reading(self) -> Iterator[None]:
