@@ -35,7 +35,7 @@ from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
-from tui_trainer.training.sharded_tensors import InParts, gather_model
+from tui_trainer.training.sharded_tensors import InParts
 from tui_trainer.training.tensor_parallel import TensorParallel
 from tui_trainer.training.together import Together
 from tui_trainer.training.zero import Zero
@@ -150,10 +150,6 @@ class Components:
     def weights(self) -> dict[str, Tensor | InParts]:
         """What a checkpoint has of the model, by name."""
         return self.together.weights(self.method, self.model)
-
-    def gather_model(self) -> None:
-        """Make weights that are split whole in the first process. The model does not compute any more."""
-        gather_model(self.model, self.together.whole, keep=self.ranks.is_first)
 
     def _require_same(self, job: Job) -> None:
         layout = self.batches.layout

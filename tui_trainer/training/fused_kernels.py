@@ -25,27 +25,20 @@ _HUB_LAYERS = ("RMSNorm", "SwiGLUMLP", "GeGLUMLP")
 _ABSENT = object()
 Change = tuple[Any, str, Any]
 """A module, class or namespace, the name in it, and what was there before."""
+_changes: list[Change] = []
+"""What libraries have changed in this process."""
 
 
-class _TakenBack:
-    """What libraries have changed in this process, the last first."""
-
-    def __init__(self) -> None:
-        self.changes: list[Change] = []
-
-    def undo(self, down_to: int = 0) -> None:
-        while len(self.changes) > down_to:
-            owner, name, before = self.changes.pop()
-            if isinstance(owner, nn.Module):
-                # Not by setattr, which takes a module's own names (parameters, hooks) apart.
-                vars(owner).pop(name, None) if before is _ABSENT else vars(owner).update({name: before})
-            elif before is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
-
-
-_process = _TakenBack()
+def _undo(down_to: int = 0) -> None:
+    while len(_changes) > down_to:
+        owner, name, before = _changes.pop()
+        if isinstance(owner, nn.Module):
+            # Not by setattr, which takes a module's own names (parameters, hooks) apart.
+            vars(owner).pop(name, None) if before is _ABSENT else vars(owner).update({name: before})
+        elif before is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
 
 
 @contextmanager
@@ -54,7 +47,7 @@ def taken_back() -> Iterator[None]:
     try:
         yield
     finally:
-        _process.undo()
+        _undo()
 
 
 def check_attention(run: Trainable, batch: MicroBatch, tell: Tell) -> None:
@@ -78,13 +71,13 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell)
     if run.device.type != "cuda":
         tell("kernels not used", f"{LIBRARIES[kernels]} is for GPUs", "the model's own operations compute the same")
         return "none"
-    before, counts = len(_process.changes), [0]
+    before, counts = len(_changes), [0]
 
     def switch() -> None:
         counts[0] = _switch_on(run.model, kernels)
 
     if reason := reason_against(run, batch, switch):
-        _process.undo(before)
+        _undo(before)
         torch.cuda.empty_cache()
         hint = 'the model\'s own operations are used; model.kernels = "none" does not try'
         tell("kernels not used", f"{LIBRARIES[kernels]} is not used: {reason}", hint)
@@ -108,7 +101,7 @@ def _switch_on(model: Any, kernels: Kernels) -> int:
             for name in vars(owner).keys() | old.keys()
             if vars(owner).get(name, _ABSENT) is not old.get(name, _ABSENT)
         ]
-        _process.changes += changes
+        _changes.extend(changes)
     replaced = [owner for owner, name, _ in changes if name == "forward" and isinstance(owner, nn.Module)]
     if not replaced:
         raise LookupError(_NOTHING[kernels])

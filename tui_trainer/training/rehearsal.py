@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file
 
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
 from tui_trainer.models.files import shards
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.planning.batching import MICRO
@@ -24,11 +23,10 @@ from tui_trainer.training import checkpoint
 from tui_trainer.training.attempt import Shortage, attempt
 from tui_trainer.training.batches import windows
 from tui_trainer.training.evaluate import evaluate
-from tui_trainer.training.recorder import peak_memory_bytes, start_peak
 from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, SAMPLE, TYPICAL, WORST
 from tui_trainer.training.session import Session
 from tui_trainer.training.sharded_tensors import whole
-from tui_trainer.training.worst_batch import largest_pass, tokens_of, train_on
+from tui_trainer.training.worst_batch import largest_pass, measured, tokens_of, train_on
 
 E = TypeVar("E", bound=Event)
 _SHOWN_TOKENS = 40
@@ -51,33 +49,17 @@ class Rehearsal:
             TYPICAL: self._typical,
             EVALUATION: self._evaluation,
             CHECKPOINT: self._checkpoint,
-            FINAL: self._final,
+            FINAL: self._final_model,
             SAMPLE: self._sample,
         }
         found: dict[str, dict[str, Any]] = {}
         for name in parts:
             self.tell(part=name)
-            figures = found[name] = self._done(doing[name])
+            figures = found[name] = measured(self.session.components, self.resident_bytes, doing[name])
             self.tell(part=name, **figures)
             if name in (WORST, TYPICAL) and "failed" in figures and "works_with" not in figures:
                 break
         return found
-
-    def _done(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        components = self.session.components
-        started = perf_counter()
-        start_peak(components.device)
-        try:
-            figures = work()
-        except Exception as error:  # whatever a model, a disk or a full memory raises is what is looked for
-            reason = one_line(str(error), 300) or type(error).__name__
-            figures = {"failed": reason, "is_memory": is_out_of_memory(error)}
-            let_go(error)
-        peak = max(peak_memory_bytes(components.device) - self.resident_bytes, 0)
-        figures |= {"seconds": perf_counter() - started, "peak_memory_bytes": peak}
-        components.give_up_step()
-        free_memory()
-        return figures
 
     # ---------------------------------------------------------------- parts
 
@@ -174,7 +156,7 @@ class Rehearsal:
         checkpoint.load_checkpoint(saved, components)
         return {"bytes": saved.bytes, "save_seconds": save_seconds}
 
-    def _final(self) -> dict[str, Any]:
+    def _final_model(self) -> dict[str, Any]:
         self.session.write_final_model()
         return {"bytes": folder_size(self.session.job.folder.model).bytes}
 

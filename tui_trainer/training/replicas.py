@@ -48,7 +48,7 @@ class Replicas(Together):
         self._parallel: DistributedDataParallel | None = None
         self.forward: LossSum = module
         self._buckets: list[list[nn.Parameter]] = []
-        if optimizer.has_masters:
+        if optimizer.masters:
             # Weights of 16 bits have their gradients summed in fp32, outside of the model: by hand, at the end.
             self._buckets = list(_buckets(optimizer.trained))
         else:

@@ -26,17 +26,14 @@ _TF32_STEP, _LEAST_STEP = 2.0**-10, 2.0**-20
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """fp32 logits of the places with a label, and gradients, all as vectors."""
+    """fp32 logits of the places with a label, and gradients."""
 
     logits: Tensor
     gradients: Tensor
 
     def distance(self, other: Self) -> tuple[float, float]:
         """Norms of the differences of logits and of gradients."""
-        return (
-            float((self.logits - other.logits).norm()),
-            float((self.gradients - other.gradients).norm()),
-        )
+        return float((self.logits - other.logits).norm()), float((self.gradients - other.gradients).norm())
 
 
 def difference(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) -> str:
@@ -68,7 +65,7 @@ def reason_against(run: Trainable, batch: MicroBatch, switch: Callable[[], None]
 
 
 def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
-    """Of a forward and a backward pass without dropout; no weight gets a gradient."""
+    """Of a forward and a backward pass without dropout, as vectors; no weight gets a gradient."""
     model = run.model
     outputs: list[Any] = []
     handle = model.register_forward_hook(lambda _module, _args, output: outputs.append(output.logits))

@@ -29,6 +29,7 @@ from tui_trainer.training.position import Position
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import Recorder
 from tui_trainer.training.sample import NO_MEMORY, why_no_text, write_text
+from tui_trainer.training.sharded_tensors import gather_model
 from tui_trainer.training.smaller_passes import Split, reduction, too_large
 from tui_trainer.training.step import StepReport, take_step
 
@@ -353,7 +354,7 @@ class Session:
         if self.plan.config.evaluation.early_stopping_patience and position.best_step not in (0, position.step):
             self._go_back_to_best()
         if self.components.together.splits_weights:
-            self.components.gather_model()
+            gather_model(self.components.model, self.components.together.whole, keep=self.ranks.is_first)
         write = partial(write_final_model, self.job, self.plan, self.components, position)
         try:
             self.ranks.by_first(partial(attempt_twice, write, self.components.device))

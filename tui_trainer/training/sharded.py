@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tui_trainer.training.communication import Communication, TimedAllGather, TimedReduceScatter
+from tui_trainer.training.communication import Communication, TimedCollective, all_gather, reduce_scatter
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import Ranks
 from tui_trainer.training.together import Together
@@ -60,8 +60,8 @@ class Sharded(Together):
         places_of_parts = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads else OffloadPolicy()
         for part in (*layers, model):
             fully_shard(part, mesh=mesh, mp_policy=policy, offload_policy=places_of_parts)
-            part.set_custom_all_gather(TimedAllGather(communication))
-            part.set_custom_reduce_scatter(TimedReduceScatter(communication))
+            part.set_custom_all_gather(TimedCollective(all_gather, communication))
+            part.set_custom_reduce_scatter(TimedCollective(reduce_scatter, communication))
 
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.training.communication import Communication
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.sharded_tensors import InParts, whole
-from tui_trainer.tuning.contract import Method
+from tui_trainer.tuning.full import Method
 
 LossSum = Callable[[MicroBatch], Tensor]
 """Nats summed over the labels that count."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.hardware.out_of_memory import free_memory, let_go
+from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.safe_text import one_line
 from tui_trainer.training.attempt import Shortage, attempt
@@ -64,6 +64,26 @@ def _step(components: Components, fetch: Callable[[], Sequence[MicroBatch]]) -> 
     float(report.grad_norm)
 
 
+def measured(components: Components, resident_bytes: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The figures that `work` gives, or `failed`, with its seconds and peak memory beyond `resident_bytes`; nothing of
+    it is held afterwards."""
+    start_peak(components.device)
+    started = perf_counter()
+    try:
+        figures = work()
+    except Exception as error:  # whatever a model, a disk or a full memory raises is what is looked for
+        figures = {
+            "failed": one_line(str(error), 300) or type(error).__name__,
+            "is_memory": is_out_of_memory(error),
+        }
+        let_go(error)
+    peak = max(peak_memory_bytes(components.device) - resident_bytes, 0)
+    figures |= {"seconds": perf_counter() - started, "peak_memory_bytes": peak}
+    components.give_up_step()
+    free_memory()
+    return figures
+
+
 @dataclass(frozen=True, slots=True)
 class MicroBatchTries:
     """`resident_bytes`: of the libraries, which the plan does not count."""
@@ -77,20 +97,15 @@ class MicroBatchTries:
         components.lay_out_anew(replace(batches.layout, rows=rows))
         _, chosen = largest_pass(batches, self.session.plan.total_steps.value)
         documents = [batches.rows.example(int(index)) for index in chosen]
-        start_peak(components.device)
-        started = perf_counter()
-        try:
+
+        def train() -> dict[str, Any]:
             batch = max(batches.layout.window(documents), key=tokens_of).to(components.device)
             work = partial(train_on, components, batch, passes=min(passes, 2))
             found = attempt(work, components.device, components.give_up_step)
-            failed = f"out of memory ({found.words})" if isinstance(found, Shortage) else ""
-        except Exception as error:  # a kernel that does not take so many rows is what is looked for as well
-            failed = one_line(str(error), 200) or type(error).__name__
-            let_go(error)
-        seconds, peak = perf_counter() - started, max(peak_memory_bytes(components.device) - self.resident_bytes, 0)
-        components.give_up_step()
-        free_memory()
-        return {"seconds": seconds, "peak_memory_bytes": peak} | ({"failed": failed} if failed else {})
+            return {"failed": f"out of memory ({found.words})"} if isinstance(found, Shortage) else {}
+
+        # A kernel that does not take so many rows is what is looked for as well.
+        return measured(components, self.resident_bytes, train)
 
     def step_seconds(self, rows: int, first: int, count: int) -> list[float]:
         """Of so many whole steps in micro-batches of so many rows, from the step `first` on."""

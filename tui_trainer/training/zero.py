@@ -27,7 +27,7 @@ from tui_trainer.training.replicas import LossModule
 from tui_trainer.training.sharded_tensors import InParts
 from tui_trainer.training.together import LossSum, Together
 from tui_trainer.training.zero_optimizer import ZeroOptimizer
-from tui_trainer.tuning.contract import Method
+from tui_trainer.tuning.full import Method
 
 
 class Zero(Together):
@@ -47,7 +47,7 @@ class Zero(Together):
         parameter by parameter. Raises RunError where DeepSpeed cannot be loaded.
         """
         deepspeed = _deepspeed()
-        self._model, self._optimizer, self.communication = model, optimizer, communication
+        self._model, self.communication = model, communication
         self._stage = ZERO_STAGES[plan.strategy.value]
         self.splits_weights = self._stage == 3
         module = LossModule(model, loss)
@@ -109,7 +109,7 @@ class Zero(Together):
 
     def weights_were_loaded(self) -> None:
         """The fp32 weights follow those of the model."""
-        self._optimizer.take_weights()
+        self._engine.optimizer.refresh_fp32_params()
         if self.splits_weights:
             self._gather_persistent()
 

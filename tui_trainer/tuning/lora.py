@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import TuningSection
+from tui_trainer.tuning.full import Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 _ADAPTER = "default"
 
 
-class Lora:
-    """See `tuning/contract.py` for what each part promises."""
-
+class Lora(Method):
     name = "lora"
     weights_file = "adapter_model.safetensors"
     index_file = ""
@@ -31,6 +30,7 @@ class Lora:
     def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
         import torch
         from peft import LoraConfig, get_peft_model
+        from peft.utils import ModulesToSaveWrapper
 
         names = names_in(tuning.target_modules)
         saved = names_in(tuning.modules_to_save)
@@ -55,7 +55,8 @@ class Lora:
             # peft asks transformers by a name that is going to be dropped, and tells that GPT-2's layers lie crosswise.
             warnings.simplefilter("ignore")
             adapted: Any = get_peft_model(model, config)
-        spared = _saved_modules(adapted)
+        wrappers = (module for module in adapted.modules() if isinstance(module, ModulesToSaveWrapper))
+        spared = {parameter for wrapper in wrappers for parameter in wrapper.parameters()}
         for parameter in adapted.parameters():
             if parameter.requires_grad and parameter not in spared and parameter.dtype != torch.float32:
                 parameter.data = parameter.data.float()
@@ -113,13 +114,6 @@ def _ending(model: Any) -> tuple[str, tuple[str, ...]]:
 
 def _has_weights(module: Any) -> bool:
     return module is not None and any(True for _ in module.parameters())
-
-
-def _saved_modules(adapted: Any) -> set[Any]:
-    from peft.utils import ModulesToSaveWrapper
-
-    wrappers = (module for module in adapted.modules() if isinstance(module, ModulesToSaveWrapper))
-    return {parameter for wrapper in wrappers for parameter in wrapper.parameters()}
 
 
 def _without_input_casts(adapted: Any) -> None:
