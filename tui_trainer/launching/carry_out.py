@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from time import monotonic
 
+from tui_trainer.data.progress import Progress as ProgressLine
 from tui_trainer.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
@@ -34,7 +35,6 @@ from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
 from tui_trainer.reporting.write import write_report
 from tui_trainer.runs import registry
-from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import (
     MicroBatchReduced,
     PhaseChanged,
@@ -139,7 +139,11 @@ def _story(run: OpenRun, gauges: GaugeWriter) -> Reason:
     checkpoint = _newest_checkpoint(run.folder, journal)
     step = checkpoint.step if checkpoint else 0
     journal.append(_started(run, run.plan, checkpoint), PhaseChanged(phase="preparing", step=step))
-    progress = _ProgressLines(journal, run.controls)
+
+    def progress(what: str, done: float, total: float | None, unit: str) -> None:
+        journal.append(Progress(what=what, done=done, total=total, unit=unit))
+        _stop_if_asked(run)
+
     if run.plan:
         if run.moved:
             # A run that goes on elsewhere says so, and so does its plan from now on.
@@ -157,16 +161,10 @@ def _story(run: OpenRun, gauges: GaugeWriter) -> Reason:
     # Not before the plan: what is refused leaves nothing behind.
     start_trackers(plan.config, run.folder, journal)
     baselines = prepare.measure_baselines(plan, data, journal)
-    progress.stop_if_asked()
+    _stop_if_asked(run)
     journal.append(PhaseChanged(phase="loading", step=step))
-    job = Job(
-        plan=plan,
-        data=data,
-        folder=run.folder,
-        checkpoint=checkpoint,
-        baselines=baselines,
-        versions=prepare.versions(),
-    )
+    versions = prepare.versions()
+    job = Job(plan=plan, data=data, folder=run.folder, checkpoint=checkpoint, baselines=baselines, versions=versions)
     started = monotonic()
     # On a CPU, what an earlier run has left in the heap of this process is there before, and taken again.
     is_first = next(_EARLIER_RUNS) == 0
@@ -186,7 +184,13 @@ def _story(run: OpenRun, gauges: GaugeWriter) -> Reason:
     return result.reason
 
 
-def _train_together(run: OpenRun, job: Job, progress: _ProgressLines) -> tuple[Result, Plan]:
+def _stop_if_asked(run: OpenRun) -> None:
+    """Raises _StopRequested; other requests wait for the first step."""
+    if run.controls.has_stop():
+        raise _StopRequested
+
+
+def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Result, Plan]:
     """In several processes: what came of it, and the plan that they had at the end. Where one of them ends before the
     run does, all begin anew at the newest checkpoint, as long as there is a newer one each time, or some times without.
     """
@@ -313,20 +317,3 @@ def _failed(run: OpenRun, error: Exception) -> Outcome:
         log_path = None
     run.journal.append(RunFailed(step=_saved_step(run.folder), message=message, log_path=log_path))
     return Outcome(exit_code=EXIT_FAILED, failure=f"{message}. The traceback is in {log}")
-
-
-class _ProgressLines:
-    """Long work before the first step tells how far it is, and hears when it should stop."""
-
-    def __init__(self, journal: JournalWriter, controls: Controls) -> None:
-        self._journal = journal
-        self._controls = controls
-
-    def __call__(self, what: str, done: float, total: float | None, unit: str) -> None:
-        self._journal.append(Progress(what=what, done=done, total=total, unit=unit))
-        self.stop_if_asked()
-
-    def stop_if_asked(self) -> None:
-        """Raises _StopRequested; other requests wait for the first step."""
-        if self._controls.has_stop():
-            raise _StopRequested

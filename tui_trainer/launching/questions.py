@@ -14,7 +14,6 @@ _REQUEST = TypeAdapter(Request)
 
 
 def question_of(request: Request, gpu: GpuChoice) -> dict[str, Any]:
-    """A request as JSON has it."""
     return {**_REQUEST.dump_python(request, mode="json"), "gpu": gpu}
 
 

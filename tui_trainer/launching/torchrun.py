@@ -265,10 +265,8 @@ def _wait_for_ends(folder: RunFolder, ranks: range) -> None:
 def _is_held(log: IO[bytes]) -> bool:
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False
 
 

@@ -155,7 +155,9 @@ class SavedTensors:
         found: Tensor | None = None
         missing = _count(box)
         for file, part in self._parts[name].values():
-            common = _common(part, box)
+            starts = [max(a.start, b.start) for a, b in zip(part, box, strict=True)]
+            ends = [min(a.stop, b.stop) for a, b in zip(part, box, strict=True)]
+            common = tuple(slice(start, max(start, end)) for start, end in zip(starts, ends, strict=True))
             if found is None:
                 dtype = file.get_slice(name)[tuple(slice(0, 0) for _ in box)].dtype
                 found = torch.empty([along.stop - along.start for along in box], dtype=dtype)
@@ -177,12 +179,6 @@ class SavedTensors:
         assert isinstance(found, DTensor)
         found.to_local().copy_(read)
         return found
-
-
-def _common(one: Box, other: Box) -> Box:
-    starts = [max(a.start, b.start) for a, b in zip(one, other, strict=True)]
-    stops = [min(a.stop, b.stop) for a, b in zip(one, other, strict=True)]
-    return tuple(slice(start, max(start, stop)) for start, stop in zip(starts, stops, strict=True))
 
 
 def _within(box: Box, inner: Box) -> Box:

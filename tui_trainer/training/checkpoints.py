@@ -51,7 +51,11 @@ class Checkpoints:
             else:
                 saved = ranks.by_first(partial(attempt_twice, write, self.components.device))
         except NOT_WRITTEN as error:
-            self._failed(position.step, error)
+            self._failed_steps.add(position.step)
+            message = f"the checkpoint of step {position.step} could not be written: {error}"
+            if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
+                raise RunError(f"{message}. This was the third failure in a row") from error
+            self._problem(position.step, "save failed", message, "the checkpoint before it stands")
             return False
         self.saved_step = position.step
         self._failed_steps.clear()
@@ -78,13 +82,6 @@ class Checkpoints:
         except OSError as error:
             message = f"an old checkpoint could not be removed: {error}"
             self._problem(position.step, "rotation failed", message, "it takes space")
-
-    def _failed(self, step: int, error: Exception) -> None:
-        self._failed_steps.add(step)
-        message = f"the checkpoint of step {step} could not be written: {error}"
-        if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
-            raise RunError(f"{message}. This was the third failure in a row")
-        self._problem(step, "save failed", message, "the checkpoint before it stands")
 
     def _problem(self, step: int, kind: str, message: str, hint: str) -> None:
         self.journal.append(RunProblem(step=step, kind=kind, message=message, hint=hint))

@@ -1,7 +1,6 @@
 """What a run is made of: model, loss, optimizer, schedule, precision and batches."""
 
-import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -36,6 +35,7 @@ from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
 from tui_trainer.training.sharded_tensors import InParts
+from tui_trainer.training.step import StepReport, take_step
 from tui_trainer.training.tensor_parallel import TensorParallel
 from tui_trainer.training.together import Together
 from tui_trainer.training.zero import Zero
@@ -147,6 +147,20 @@ class Components:
         window = self._ahead.at(step) if self._ahead else self.batches.at(step)
         return [batch.to(self.device) for batch in window]
 
+    def take_step(self, step: int, fetch: Callable[[], Sequence[MicroBatch]]) -> StepReport:
+        """An optimizer step over the batch that `fetch` gives, by the learning rate of `step`."""
+        return take_step(
+            fetch,
+            self.loss,
+            self.optimizer,
+            self.mixed_precision,
+            self.clock,
+            lr=self.learning_rate(step),
+            max_grad_norm=self.config.training.max_grad_norm,
+            ranks=self.ranks,
+            together=self.together,
+        )
+
     def weights(self) -> dict[str, Tensor | InParts]:
         """What a checkpoint has of the model, by name."""
         return self.together.weights(self.method, self.model)
@@ -173,12 +187,6 @@ class Components:
         """As if it had not been begun. The generators are the caller's."""
         self.optimizer.give_up_step()
         self.mixed_precision.give_up_step()
-
-    def empty_cache(self) -> None:
-        """Give back what is held for later: objects that only refer to each other, and a GPU's cached memory."""
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def close(self) -> None:
         """End the threads that make batches, and what DeepSpeed holds."""

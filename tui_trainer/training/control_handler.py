@@ -14,8 +14,6 @@ _PAUSE_POLL_SECONDS = 0.1
 
 
 class ControlHandler:
-    """One for a run."""
-
     def __init__(self, controls: Controls, session: Session, journal: JournalWriter) -> None:
         self._controls = controls
         self._session = session

@@ -15,18 +15,14 @@ from tui_trainer.training.job import Job
 from tui_trainer.training.position import Position
 from tui_trainer.units import format_count
 
-# In the words of model hubs.
-_PIPELINES = {
-    "sequence_classification": "text-classification",
-    "token_classification": "token-classification",
-    "seq2seq": "text2text-generation",
-}
-_AUTO_CLASSES = {
-    "causal_lm": "AutoModelForCausalLM",
-    "chat": "AutoModelForCausalLM",
-    "sequence_classification": "AutoModelForSequenceClassification",
-    "token_classification": "AutoModelForTokenClassification",
-    "seq2seq": "AutoModelForSeq2SeqLM",
+# By task, in the words of model hubs, and the class that loads the model.
+_WRITES = "text-generation"
+_PURPOSES = {
+    "causal_lm": (_WRITES, "AutoModelForCausalLM"),
+    "chat": (_WRITES, "AutoModelForCausalLM"),
+    "sequence_classification": ("text-classification", "AutoModelForSequenceClassification"),
+    "token_classification": ("token-classification", "AutoModelForTokenClassification"),
+    "seq2seq": ("text2text-generation", "AutoModelForSeq2SeqLM"),
 }
 
 
@@ -64,6 +60,7 @@ def model_facts(position: Position, baselines: Baselines | None, config: Config)
 def model_card(plan: Plan, model: ModelFacts, source: str, versions: dict[str, str]) -> str:
     """Origin, data (its `source`), losses, settings and versions."""
     scores = model.score_rows()
+    unit = "" if plan.config.task.type == "sequence_classification" else " (nats per token)"
     lines = [
         *_front_matter(plan),
         "",
@@ -77,19 +74,10 @@ def model_card(plan: Plan, model: ModelFacts, source: str, versions: dict[str, s
         f"{source}. {plan.train_rows.value} training rows, {plan.train_tokens.value:,} tokens; "
         f"{plan.eval_rows.value} held-out rows, vocabulary of {plan.vocabulary.value}.",
         "",
-        f"## Loss{'' if plan.config.task.type == 'sequence_classification' else ' (nats per token)'}",
-        "",
-        *_table(model.loss_rows()),
-        "",
-        *(["## Scores on held-out rows", "", *_table(scores), ""] if scores else []),
-        "## Settings",
-        "",
-        *_table(model.setting_rows(plan)),
-        "",
-        "## Versions",
-        "",
-        *_table(list(versions.items())),
-        "",
+        *_table(f"Loss{unit}", model.loss_rows()),
+        *(_table("Scores on held-out rows", scores) if scores else []),
+        *_table("Settings", model.setting_rows(plan)),
+        *_table("Versions", list(versions.items())),
     ]
     return "\n".join(lines)
 
@@ -100,7 +88,7 @@ def _front_matter(plan: Plan) -> list[str]:
         [f"base_model: {Path(name).name if Path(name).exists() else name}"] if not is_from_scratch(plan.config) else []
     )
     library = "peft" if plan.config.tuning.has_adapter else "transformers"
-    purpose = _PIPELINES.get(plan.config.task.type, "text-generation")
+    purpose, _ = _PURPOSES.get(plan.config.task.type, (_WRITES, ""))
     return ["---", f"library_name: {library}", f"pipeline_tag: {purpose}", *base, "tags: [tui-trainer]", "---"]
 
 
@@ -117,8 +105,8 @@ def _origin(plan: Plan) -> str:
 
 def _use(plan: Plan) -> list[str]:
     """How an adapter is loaded; a whole model is loaded as any other."""
-    tuning, kind = plan.config.tuning, _AUTO_CLASSES.get(plan.config.task.type)
-    if not tuning.has_adapter or kind is None:
+    _, kind = _PURPOSES.get(plan.config.task.type, (_WRITES, ""))
+    if not plan.config.tuning.has_adapter or not kind:
         return []
     model = plan.config.model
     where = repr(model.model_name_or_path) + (f", revision={model.revision!r}" if model.revision != "main" else "")
@@ -136,5 +124,5 @@ def _use(plan: Plan) -> list[str]:
     return ["## Use", "", "```python", *code, "```", ""]
 
 
-def _table(rows: Rows) -> list[str]:
-    return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+def _table(title: str, rows: Rows) -> list[str]:
+    return [f"## {title}", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]

@@ -19,6 +19,7 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.fused_kernels import LIBRARIES, Kernels
 from tui_trainer.training.compiled import Trainable
 from tui_trainer.training.job import Tell
+from tui_trainer.training.process import replaced
 from tui_trainer.training.rounding_probe import reason_against
 
 _HUB_LAYERS = ("RMSNorm", "SwiGLUMLP", "GeGLUMLP")
@@ -93,7 +94,12 @@ def _switch_on(model: Any, kernels: Kernels) -> int:
     owners = [*base.modules(), *_namespaces(base)]
     before = [dict(vars(owner)) for owner in owners]
     try:
-        {"liger": _liger, "hub": _hub}[kernels](base)
+        if kernels == "liger":
+            from transformers.integrations.liger import apply_liger_kernel
+
+            apply_liger_kernel(base, {"cross_entropy": False, "fused_linear_cross_entropy": False})
+        else:
+            _from_hub(base)
     finally:
         changes = [
             (owner, name, old.get(name, _ABSENT))
@@ -125,14 +131,9 @@ def _namespaces(model: Any) -> list[Any]:
     return [*found, *(x for x in dict.fromkeys(classes) if x.__module__ in names)]
 
 
-def _liger(model: Any) -> None:
-    from transformers.integrations.liger import apply_liger_kernel
-
-    apply_liger_kernel(model, {"cross_entropy": False, "fused_linear_cross_entropy": False})
-
-
-def _hub(model: Any) -> None:
+def _from_hub(model: Any) -> None:
     import kernels
+    from huggingface_hub import constants
     from transformers.integrations.hub_kernels import get_kernel_mapping_transformers
 
     known = get_kernel_mapping_transformers()
@@ -140,19 +141,7 @@ def _hub(model: Any) -> None:
     fallback = getattr(kernels, "KernelizeFallback", None)
     # transformers would put them on anew with each change between training and evaluation, and go to the hub for it:
     # the same ones serve both.
-    with _offline(), kernels.use_kernel_mapping(mapping, inherit_mapping=False):
+    with replaced(vars(constants), HF_HUB_OFFLINE=True), kernels.use_kernel_mapping(mapping, inherit_mapping=False):
         kernels.kernelize(
             model, device="cuda", mode=kernels.Mode.TRAINING, use_fallback=fallback.ALL if fallback else True
         )
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """The hub's own switch, which is read from the environment when its library is loaded."""
-    from huggingface_hub import constants
-
-    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before

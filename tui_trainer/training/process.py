@@ -4,10 +4,9 @@ found. And the memory of a run that is over.
 torch's generators are not among it: each run seeds them, or restores those of its checkpoint.
 """
 
-import gc
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -16,15 +15,22 @@ from transformers.utils import logging as transformers_logging
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.environment import determinism_problems
+from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.planning.plan import Plan
 from tui_trainer.training.device import device_of, use_device
 
 
-def _set_variable(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
+@contextmanager
+def replaced(names: MutableMapping[str, Any], **values: Any) -> Iterator[None]:
+    """These values under their names, of a module or of the environment, until what was there before is put back."""
+    before = {name: names[name] for name in values if name in names}
+    names.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            names.pop(name, None)
+        names.update(before)
 
 
 def _show_progress_bars(shown: bool) -> None:
@@ -46,13 +52,12 @@ def settings_of(plan: Plan) -> Iterator[None]:
     if strict and (problems := determinism_problems()):
         raise ConfigError(problems)
     cuda, log = torch.backends.cuda, transformers_logging
-    variables = {
-        "TOKENIZERS_PARALLELISM": "false",
-        # It looks for a device when transformers first asks whether a model is one of its own, and tells what it found.
-        "DS_ACCELERATOR": plan.device,
+    # DeepSpeed looks for a device when transformers first asks whether a model is one of its own, and tells what it
+    # found.
+    variables = {"TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": plan.device}
+    if strict:
         # flash-attn does not ask torch; transformers reads this at each call of it.
-        "FLASH_ATTENTION_DETERMINISTIC": "1" if strict else os.environ.get("FLASH_ATTENTION_DETERMINISTIC"),
-    }
+        variables["FLASH_ATTENTION_DETERMINISTIC"] = "1"
     matmuls = "high" if on_gpu and training.tf32 and not strict else "highest"
     settings: list[tuple[Callable[[Any], None], Any, Any]] = [
         # The number of threads is part of exactness: another one sums in another order.
@@ -67,9 +72,7 @@ def settings_of(plan: Plan) -> Iterator[None]:
         (_be_deterministic, torch.are_deterministic_algorithms_enabled(), strict),
     ]
     with ExitStack() as before:
-        for name, value in variables.items():
-            before.callback(_set_variable, name, os.environ.get(name))
-            _set_variable(name, value)
+        before.enter_context(replaced(os.environ, **variables))
         for put, now, then in settings:
             before.callback(put, now)
             put(then)
@@ -89,10 +92,8 @@ def kernel_threads() -> int:
 
 def give_memory_back() -> None:
     """Once nothing holds the model of a run any more: the next one has all the memory, and a peak of its own."""
-    # Libraries may have made cycles.
-    gc.collect()
-    if torch.cuda.is_initialized():
-        # A card that an error inside a kernel has broken refuses this too.
-        with suppress(RuntimeError):
-            torch.cuda.empty_cache()
+    # A card that an error inside a kernel has broken refuses this too.
+    with suppress(RuntimeError):
+        free_memory()
+        if torch.cuda.is_initialized():
             torch.cuda.reset_peak_memory_stats()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from tui_trainer.training.evaluate import evaluate
 from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, SAMPLE, TYPICAL, WORST
 from tui_trainer.training.session import Session
 from tui_trainer.training.sharded_tensors import whole
-from tui_trainer.training.worst_batch import largest_pass, measured, tokens_of, train_on
+from tui_trainer.training.worst_batch import largest_pass, measured, train_on
 
 E = TypeVar("E", bound=Event)
 _SHOWN_TOKENS = 40
@@ -49,7 +50,7 @@ class Rehearsal:
             TYPICAL: self._typical,
             EVALUATION: self._evaluation,
             CHECKPOINT: self._checkpoint,
-            FINAL: self._final_model,
+            FINAL: self._final,
             SAMPLE: self._sample,
         }
         found: dict[str, dict[str, Any]] = {}
@@ -77,7 +78,7 @@ class Rehearsal:
         }  # fmt: skip
         planned = batches.layout
         while True:
-            batch = max(batches.layout.window(documents), key=tokens_of).to(components.device)
+            batch = max(batches.layout.window(documents), key=attrgetter("positions")).to(components.device)
             is_whole = batches.layout is planned and self.session.plan.gradient_accumulation_steps.value == 1
             work = partial(train_on, components, batch, passes=1 if is_whole else 2)
             found = attempt(work, components.device, components.give_up_step)
@@ -156,7 +157,7 @@ class Rehearsal:
         checkpoint.load_checkpoint(saved, components)
         return {"bytes": saved.bytes, "save_seconds": save_seconds}
 
-    def _final_model(self) -> dict[str, Any]:
+    def _final(self) -> dict[str, Any]:
         self.session.write_final_model()
         return {"bytes": folder_size(self.session.job.folder.model).bytes}
 

@@ -1,8 +1,9 @@
 """The forward pass of a run that takes most memory, and micro-batches of other sizes tried on it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
@@ -17,7 +18,6 @@ from tui_trainer.training.batches import Batches
 from tui_trainer.training.components import Components
 from tui_trainer.training.recorder import peak_memory_bytes, start_peak
 from tui_trainer.training.session import Session
-from tui_trainer.training.step import take_step
 
 # Steps of which the rows are looked through for the largest batch; more than that are like them.
 _MOST_STEPS = 50_000
@@ -39,29 +39,11 @@ def largest_pass(batches: Batches, total_steps: int) -> tuple[int, NDArray[np.in
     return found
 
 
-def tokens_of(batch: MicroBatch) -> int:
-    """Tokens with those of the padding."""
-    return int(batch.inputs["input_ids"].numel())
-
-
 def train_on(components: Components, batch: MicroBatch, passes: int) -> None:
     """Two steps of so many passes over one batch: the second has the optimizer's state as well."""
     for _ in range(2):
-        _step(components, lambda: [batch] * passes)
-
-
-def _step(components: Components, fetch: Callable[[], Sequence[MicroBatch]]) -> None:
-    report = take_step(
-        fetch,
-        components.loss,
-        components.optimizer,
-        components.mixed_precision,
-        components.clock,
-        lr=components.learning_rate(1),
-        max_grad_norm=components.config.training.max_grad_norm,
-    )
-    # What a card has only been asked for is not over yet, and may still fail.
-    float(report.grad_norm)
+        # What a card has only been asked for is not over yet, and may still fail.
+        float(components.take_step(1, lambda: [batch] * passes).grad_norm)
 
 
 def measured(components: Components, resident_bytes: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -99,7 +81,7 @@ class MicroBatchTries:
         documents = [batches.rows.example(int(index)) for index in chosen]
 
         def train() -> dict[str, Any]:
-            batch = max(batches.layout.window(documents), key=tokens_of).to(components.device)
+            batch = max(batches.layout.window(documents), key=attrgetter("positions")).to(components.device)
             work = partial(train_on, components, batch, passes=min(passes, 2))
             found = attempt(work, components.device, components.give_up_step)
             return {"failed": f"out of memory ({found.words})"} if isinstance(found, Shortage) else {}
@@ -111,10 +93,13 @@ class MicroBatchTries:
         """Of so many whole steps in micro-batches of so many rows, from the step `first` on."""
         components, batches = self.session.components, self.session.components.batches
         components.lay_out_anew(replace(batches.layout, rows=rows))
-        return [self._seconds(step) for step in range(first, first + count)]
 
-    def _seconds(self, step: int) -> float:
-        components = self.session.components
-        started = perf_counter()
-        _step(components, lambda: [batch.to(components.device) for batch in components.batches.at(step)])
-        return perf_counter() - started
+        def window(step: int) -> list[MicroBatch]:
+            return [batch.to(components.device) for batch in batches.at(step)]
+
+        found = []
+        for step in range(first, first + count):
+            started = perf_counter()
+            float(components.take_step(1, partial(window, step)).grad_norm)
+            found.append(perf_counter() - started)
+        return found

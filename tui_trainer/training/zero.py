@@ -23,6 +23,7 @@ from tui_trainer.planning.strategies import INSTALL_DEEPSPEED, ZERO_STAGES
 from tui_trainer.training.communication import Communication
 from tui_trainer.training.optimizer import SIXTEEN_BITS
 from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.process import replaced
 from tui_trainer.training.replicas import LossModule
 from tui_trainer.training.sharded_tensors import InParts
 from tui_trainer.training.together import LossSum, Together
@@ -52,7 +53,8 @@ class Zero(Together):
         self.splits_weights = self._stage == 3
         module = LossModule(model, loss)
         settings = _settings(plan, model, layers, self._stage, device)
-        with _local_rank(device):
+        # DeepSpeed takes the card of this number, and cards may be used in another order.
+        with replaced(os.environ, LOCAL_RANK=str(device.index or 0)):
             if self._stage == 3:
                 for buffer in model.buffers():
                     buffer.data = buffer.data.to(device)
@@ -103,7 +105,9 @@ class Zero(Together):
             for parameter, data in kept:
                 parameter.data = data
         return {
-            name: self._in_parts(by_address[tensor.data_ptr()]) if tensor.data_ptr() in by_address else tensor
+            name: InParts(p.ds_shape, p.dtype, partial(self.whole, p), partial(self._fill, p))
+            if (p := by_address.get(tensor.data_ptr()))
+            else tensor
             for name, tensor in found.items()
         }
 
@@ -123,10 +127,6 @@ class Zero(Together):
     def close(self) -> None:
         """The model is an ordinary one again."""
         self._engine.destroy()
-
-    def _in_parts(self, parameter: Any) -> InParts:
-        gather, fill = partial(self.whole, parameter), partial(self._fill, parameter)
-        return InParts(parameter.ds_shape, parameter.dtype, gather, fill)
 
     def _fill(self, parameter: nn.Parameter, value: Tensor) -> None:
         with self._gathered([parameter], modifier_rank=0):
@@ -167,17 +167,6 @@ def _deepspeed() -> Any:
     # For sums within a CPU's memory it compiles code of its own; gloo's are those of all other runs.
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
-
-
-@contextmanager
-def _local_rank(device: torch.device) -> Iterator[None]:
-    """DeepSpeed takes the card of this number, and cards may be used in another order."""
-    before = os.environ.get("LOCAL_RANK")
-    os.environ["LOCAL_RANK"] = str(device.index or 0)
-    try:
-        yield
-    finally:
-        os.environ.pop("LOCAL_RANK") if before is None else os.environ.update(LOCAL_RANK=before)
 
 
 def _settings(

@@ -7,7 +7,6 @@ are as the rest of the model, which takes their results; in 16 bits the optimize
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ class Lora(Method):
         from peft import LoraConfig, get_peft_model
         from peft.utils import ModulesToSaveWrapper
 
-        names = names_in(tuning.target_modules)
+        names, alpha = names_in(tuning.target_modules), float(tuning.lora_alpha)
         saved = names_in(tuning.modules_to_save)
         task, heads = _ending(model)
         # The adapters' random values depend on the seed alone, not on what was drawn while the model was made.
@@ -40,7 +39,8 @@ class Lora(Method):
         config = LoraConfig(
             task_type=task,
             r=tuning.r,
-            lora_alpha=_whole(tuning.lora_alpha),  # type: ignore[arg-type]  # peft takes any number
+            # 16.0 as 16: adapter_config.json is read by tools that want a whole number. peft takes any.
+            lora_alpha=int(alpha) if alpha.is_integer() else alpha,  # type: ignore[arg-type]
             lora_dropout=tuning.lora_dropout,
             target_modules="all-linear" if names == ("all-linear",) else list(names),
             # A classifier's head is new, or of another task: it is trained as a whole, and no part of it is adapted.
@@ -126,11 +126,6 @@ def _without_input_casts(adapted: Any) -> None:
     for module in adapted.modules():
         if isinstance(module, BaseTunerLayer):
             setattr(module, "cast_input_dtype_enabled", False)  # noqa: B010  # set by each kind of layer, not declared
-
-
-def _whole(number: float) -> float:
-    """16.0 as 16: adapter_config.json is read by tools that want a whole number."""
-    return int(number) if math.isfinite(number) and number == int(number) else number
 
 
 METHOD = Lora()
