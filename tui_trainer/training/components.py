@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.losses.micro_batch import MicroBatch
@@ -97,14 +98,13 @@ class Components:
             fixed_width=plan.longest_row if config.training.torch_compile else 0,
         )
         self.eval_layout = layout(rows=plan.per_device_eval_batch_size.value)
-        self.batches = Batches(
-            rows,
-            layout(rows=plan.per_device_train_batch_size.value),
+        order = RowOrder(
+            rows.lengths,
             effective_batch=plan.effective_batch_size.value,
             seed=config.training.seed,
             group_by_length=config.data.group_by_length,
-            ranks=ranks,
         )
+        self.batches = Batches(rows, layout(rows=plan.per_device_train_batch_size.value), order, ranks)
         if ranks.count > 1:
             self._require_same(job)
         if not stage:

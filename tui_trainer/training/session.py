@@ -75,7 +75,7 @@ class Session:
             self.position,
             self.components.device,
             self.between,
-            steps_per_epoch=self.batches.steps_per_epoch,
+            steps_per_epoch=self.batches.order.steps_per_epoch,
             group=self.plan.config.logging.logging_steps,
             clipped_by_scale=self.components.mixed_precision.scaler is not None,
             times=ranks.times,
@@ -148,7 +148,7 @@ class Session:
         self._journal.append(
             EpochDone(
                 step=position.step,
-                epoch=position.step // self.batches.steps_per_epoch,
+                epoch=position.step // self.batches.order.steps_per_epoch,
                 mean_loss=position.epoch_loss_sum / position.epoch_tokens,
                 seconds=round(position.epoch_seconds, 3),
                 samples_per_second=round(position.epoch_samples / position.epoch_seconds, 2),
