@@ -19,6 +19,8 @@ from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.planning.plan import Plan
 from tui_trainer.training.device import device_of, use_device
 
+_set_threads = torch.set_num_threads
+
 
 @contextmanager
 def replaced(names: MutableMapping[str, Any], **values: Any) -> Iterator[None]:
@@ -61,7 +63,7 @@ def settings_of(plan: Plan) -> Iterator[None]:
     matmuls = "high" if on_gpu and training.tf32 and not strict else "highest"
     settings: list[tuple[Callable[[Any], None], Any, Any]] = [
         # The number of threads is part of exactness: another one sums in another order.
-        (torch.set_num_threads, torch.get_num_threads(), plan.threads.value),
+        (_set_threads, torch.get_num_threads(), plan.threads.value),
         (log.set_verbosity, log.get_verbosity(), logging.ERROR),
         (_show_progress_bars, log.is_progress_bar_enabled(), False),
         (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), matmuls),
