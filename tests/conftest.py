@@ -78,7 +78,7 @@ def pytest_collection_finish() -> None:
     for each other take a second a step where others use the cores too."""
     if process := sys.modules.get("tui_trainer.training.process"):
         process.torch.set_num_threads(1)
-        process._THREADS = replace(process._THREADS, set=lambda _: process.torch.set_num_threads(1))
+        process._set_threads = lambda _: process.torch.set_num_threads(1)
 
 
 def pytest_unconfigure() -> None:

@@ -119,8 +119,8 @@ assignments = ("data.path=text.txt", "data.max_length=32", "model.scratch.hidden
                "model.scratch.num_attention_heads=2", "model.scratch.num_hidden_layers=1", "logging.sample_steps=0",
                "training.effective_batch_size=4", "output.runs_dir=.", *sys.argv[1:])
 opened = open_new(load_config(Request(assignments=assignments)))
-from tui_trainer.training import session
-take_step = session.take_step
+from tui_trainer.training import components
+take_step = components.take_step
 
 def look(*arguments, **more):
     report = take_step(*arguments, **more)
@@ -128,7 +128,7 @@ def look(*arguments, **more):
     print("loaded", json.dumps(sorted(sys.modules)))
     return report
 
-session.take_step = look
+components.take_step = look
 assert carry_out(opened).exit_code == 0
 """
 # transformers itself loads accelerate, torch._dynamo, torch.distributed and scipy with any of its models.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -181,51 +182,33 @@ def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
     return state
 
 
-def _of_torchao(
-    class_name: str, label: str, help: str, *, state_bytes: float, smaller: tuple[str, ...]
-) -> OptimizerSpec:
-    parts = {f"{key}_{part}" for key in ("exp_avg", "exp_avg_sq") for part in ("codes", "scale", "qmap")}
-    return OptimizerSpec(
-        label=label,
-        help=help,
-        build=_by_library("torchao.optim", class_name),
-        modules=("torchao.optim",),
-        learning_rates=ADAPTIVE,
-        library="torchao",
-        compiles=True,
-        smaller=smaller,
-        state_bytes=state_bytes,
-        # Tensors of fewer than 4,096 numbers, or of no whole blocks, keep their moments in fp32.
-        state_keys=frozenset({"exp_avg", "exp_avg_sq", "step"} | parts),
-        needed_keys=frozenset({"step"}),
-        shaped_keys=frozenset({"exp_avg", "exp_avg_sq"}),
-        begin=_begin_torchao,
-    )
-
-
-def _of_bitsandbytes(
-    class_name: str, label: str, help: str, *, state_bytes: float, aliases: tuple[str, ...]
-) -> OptimizerSpec:
-    return OptimizerSpec(
-        label=label,
-        help=help,
-        build=_by_library("bitsandbytes.optim", class_name),
-        modules=("bitsandbytes.optim",),
-        aliases=aliases,
-        learning_rates=ADAPTIVE,
-        library="bitsandbytes",
-        needs_gpu=True,
-        smaller=(ADAFACTOR,),
-        state_bytes=state_bytes,
-        state_keys=frozenset({"state1", "state2", "qmap1", "qmap2", "absmax1", "absmax2", "step"}),
-        needed_keys=frozenset({"state1", "state2", "step"}),
-        shaped_keys=frozenset({"state1", "state2"}),
-        number_keys=frozenset({"step"}),
-        begin=_begin_bitsandbytes,
-    )
-
-
 DEFAULT, ADAFACTOR = "adamw_torch_fused", "adafactor"
+_MOMENTS = frozenset({"exp_avg", "exp_avg_sq"})
+_OF_TORCHAO = partial(
+    OptimizerSpec,
+    modules=("torchao.optim",),
+    learning_rates=ADAPTIVE,
+    library="torchao",
+    compiles=True,
+    # Tensors of fewer than 4,096 numbers, or of no whole blocks, keep their moments in fp32.
+    state_keys=_MOMENTS | {"step"} | {f"{key}_{part}" for key in _MOMENTS for part in ("codes", "scale", "qmap")},
+    needed_keys=frozenset({"step"}),
+    shaped_keys=_MOMENTS,
+    begin=_begin_torchao,
+)
+_OF_BITSANDBYTES = partial(
+    OptimizerSpec,
+    modules=("bitsandbytes.optim",),
+    learning_rates=ADAPTIVE,
+    library="bitsandbytes",
+    needs_gpu=True,
+    smaller=(ADAFACTOR,),
+    state_keys=frozenset({"state1", "state2", "qmap1", "qmap2", "absmax1", "absmax2", "step"}),
+    needed_keys=frozenset({"state1", "state2", "step"}),
+    shaped_keys=frozenset({"state1", "state2"}),
+    number_keys=frozenset({"step"}),
+    begin=_begin_bitsandbytes,
+)
 # bitsandbytes 0.50 and torchao 0.18: two bytes, and two fp32 scales for each block of 256.
 _IN_8_BITS = 2 + 2 * 4 / 256
 # torchao 0.18: two halves of a byte, and two fp32 scales for each block of 128.
@@ -241,9 +224,9 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         cpu_note="on a CPU 7.7 ms fused, 21.5 ms as a loop, 28.9 ms foreach (measured when it was built)",
         state_bytes=8.0,
         state_words="two moments",
-        state_keys=frozenset({"exp_avg", "exp_avg_sq", "step"}),
-        needed_keys=frozenset({"exp_avg", "exp_avg_sq", "step"}),
-        shaped_keys=frozenset({"exp_avg", "exp_avg_sq"}),
+        state_keys=_MOMENTS | {"step"},
+        needed_keys=_MOMENTS | {"step"},
+        shaped_keys=_MOMENTS,
     ),
     ADAFACTOR: OptimizerSpec(
         label="Adafactor",
@@ -268,38 +251,37 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         warning="one step size for all weights suits no attention layer",
         state_keys=frozenset({"momentum_buffer"}),
     ),
-    "adamw_8bit": _of_bitsandbytes(
-        "AdamW8bit",
-        "AdamW in 8 bits",
-        "AdamW with a byte for each moment",
+    "adamw_8bit": _OF_BITSANDBYTES(
+        label="AdamW in 8 bits",
+        help="AdamW with a byte for each moment",
+        build=_by_library("bitsandbytes.optim", "AdamW8bit"),
         state_bytes=_IN_8_BITS,
         aliases=("adamw_bnb_8bit",),
     ),
-    "adamw_torch_8bit": _of_torchao(
-        "AdamW8bit",
-        "torchao's AdamW in 8 bits",
-        "AdamW with a byte for each moment, by torchao; its step is compiled",
+    "adamw_torch_8bit": _OF_TORCHAO(
+        label="torchao's AdamW in 8 bits",
+        help="AdamW with a byte for each moment, by torchao; its step is compiled",
+        build=_by_library("torchao.optim", "AdamW8bit"),
         state_bytes=_IN_8_BITS,
         smaller=("adamw_torch_4bit", ADAFACTOR),
     ),
-    "adamw_torch_4bit": _of_torchao(
-        "AdamW4bit",
-        "torchao's AdamW in 4 bits",
-        "the same with half a byte for each moment",
+    "adamw_torch_4bit": _OF_TORCHAO(
+        label="torchao's AdamW in 4 bits",
+        help="the same with half a byte for each moment",
+        build=_by_library("torchao.optim", "AdamW4bit"),
         state_bytes=_IN_4_BITS,
         smaller=(ADAFACTOR,),
     ),
-    "paged_adamw_8bit": _of_bitsandbytes(
-        "PagedAdamW8bit",
-        "paged AdamW in 8 bits",
-        "the same, and what the GPU has no room for goes to the host's memory",
+    "paged_adamw_8bit": _OF_BITSANDBYTES(
+        label="paged AdamW in 8 bits",
+        help="the same, and what the GPU has no room for goes to the host's memory",
+        build=_by_library("bitsandbytes.optim", "PagedAdamW8bit"),
         state_bytes=_IN_8_BITS,
-        aliases=(),
     ),
-    "paged_adamw_32bit": _of_bitsandbytes(
-        "PagedAdamW32bit",
-        "paged AdamW",
-        "AdamW in fp32; what the GPU has no room for goes to the host's memory",
+    "paged_adamw_32bit": _OF_BITSANDBYTES(
+        label="paged AdamW",
+        help="AdamW in fp32; what the GPU has no room for goes to the host's memory",
+        build=_by_library("bitsandbytes.optim", "PagedAdamW32bit"),
         state_bytes=8.0,
         aliases=("paged_adamw",),
     ),

@@ -16,7 +16,6 @@ from tests.simulated_card.kernels import VARLEN_BACKWARD
 from tests.simulated_card.test_resume import DROPOUT, differing, weights_of
 from tui_trainer.hardware import environment
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.training import process
 
 STRICT = {**DROPOUT, "tuning.method": "lora", "training.deterministic": "true", "data.packing": "true"}
 # What a process may have seen before: other precisions, methods, attention, a run that failed.
@@ -80,7 +79,8 @@ def test_cublas_that_began_without_its_setting_is_found(run_on_card, monkeypatch
 
 
 def test_attention_of_cudnn_in_a_deterministic_run_is_found(run_on_card, monkeypatch):
-    monkeypatch.setattr(process, "_CUDNN_ATTENTION", process._Setting(lambda: True, lambda enabled: None))
+    monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda: True)
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda enabled: None)
     card, _, failure = run_on_card("causal_lm", STRICT)
     # The probe before the first step meets it, and documents are packed by a mask from there on.
     assert "cuDNN's attention" in failure or VARLEN_BACKWARD not in card.computed

@@ -24,7 +24,7 @@ from tui_trainer.data.samples.python_tokens import python_tokens, tags_of
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
-from tui_trainer.losses.token_labels import TokenLabelLoss
+from tui_trainer.losses.classification import TokenLabelLoss
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, TextSampled
 from tui_trainer.runs.journal import read_all

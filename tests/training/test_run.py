@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import open_again
+from tui_trainer.launching.start import free_name, open_again
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.runs.events import (
     BaselinesMeasured,
@@ -297,3 +299,14 @@ def test_an_unforeseen_error_leaves_its_traceback_and_frees_the_run(tiny_run, mo
     assert of_kind(folder, RunFailed)[0].log_path == "logs/error.txt"
     monkeypatch.undo()
     open_again(folder).lock.release()
+
+
+def test_runs_of_one_second_keep_the_date_in_their_names(tmp_path):
+    """Also where the name of a recipe has the sign before the number in it."""
+    loaded = SimpleNamespace(recipe=None, config=SimpleNamespace(task=SimpleNamespace(type="char_lm")))
+    names = []
+    for _ in range(4):
+        names.append(free_name(tmp_path, loaded))
+        (tmp_path / names[-1]).mkdir()
+    assert len(set(names)) == 4
+    assert all(re.fullmatch(r"char_lm-\d{8}-\d{6}(_[234])?", name) for name in names), names

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.tiny_models import TRAINED, save_tiny_model
 from tui_trainer.config.sections import Config, ModelSection, TaskSection, TuningSection
-from tui_trainer.training.model_card import _use
+from tui_trainer.training.final_model import _use
 from tui_trainer.tuning import find_method
 from tui_trainer.tuning.lora import METHOD
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from time import monotonic
 
+from tui_trainer.data.progress import Progress as ProgressLine
 from tui_trainer.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
@@ -34,7 +35,6 @@ from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
 from tui_trainer.reporting.write import write_report
 from tui_trainer.runs import registry
-from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import (
     MicroBatchReduced,
     PhaseChanged,
@@ -81,15 +81,18 @@ def carry_out(run: OpenRun, *, gauges_every_seconds: float = PERIOD_SECONDS) -> 
     outcome: Outcome | None = None
     gauges.start()
     try:
-        outcome = _outcome(run, run.journal, gauges)
+        outcome = _outcome(run, gauges)
         return outcome
     finally:
         gauges.stop()
         try:
-            # Here, where no traceback holds the model any more.
-            _give_memory_back()
+            # Here, where no traceback holds the model any more. One that was refused before torch was loaded has none.
+            if "tui_trainer.training.process" in sys.modules:
+                from tui_trainer.training.process import give_memory_back
+
+                give_memory_back()
             if outcome is None or not is_refused(run, outcome):
-                _write_report(run.folder, run.journal)
+                _write_report(run)
         finally:
             run.journal.close()
             run.lock.release()
@@ -100,9 +103,10 @@ def is_refused(run: OpenRun, outcome: Outcome) -> bool:
     return run.is_new and bool(outcome.problems) and not run.folder.plan.exists()
 
 
-def _outcome(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Outcome:
+def _outcome(run: OpenRun, gauges: GaugeWriter) -> Outcome:
+    journal = run.journal
     try:
-        reason = _story(run, journal, gauges)
+        reason = _story(run, gauges)
         return Outcome(exit_code=EXIT_STOPPED if reason == "stopped" else EXIT_DONE)
     except _StopRequested:
         journal.append(
@@ -116,34 +120,37 @@ def _outcome(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Outco
         journal.append(RunFailed(step=_saved_step(run.folder), message=str(error)))
         return Outcome(exit_code=EXIT_FAILED, failure=str(error))
     except Exception as error:  # the outermost frame: whatever it was, it is told and the lock is given back
-        return _failed(run, journal, error)
+        return _failed(run, error)
 
 
-def _give_memory_back() -> None:
-    """A run that was refused before torch was loaded has none of it."""
-    if "tui_trainer.training.process" in sys.modules:
-        from tui_trainer.training.process import give_memory_back
-
-        give_memory_back()
-
-
-def _write_report(folder: RunFolder, journal: JournalWriter) -> None:
+def _write_report(run: OpenRun) -> None:
     """What came of the run, for people. That it cannot be written ends no run, whatever the reason."""
     try:
-        write_report(folder)
+        write_report(run.folder)
     except Exception as error:
         message = f"the report could not be written: {one_line(str(error), 200) or type(error).__name__}"
-        hint = f"`tui-trainer report {folder.name}` tries it again"
-        journal.append(RunProblem(step=_saved_step(folder), kind="no report", message=message, hint=hint))
+        hint = f"`tui-trainer report {run.folder.name}` tries it again"
+        step = _saved_step(run.folder)
+        run.journal.append(RunProblem(step=step, kind="no report", message=message, hint=hint))
 
 
-def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
+def _story(run: OpenRun, gauges: GaugeWriter) -> Reason:
+    journal = run.journal
     checkpoint = _newest_checkpoint(run.folder, journal)
     step = checkpoint.step if checkpoint else 0
     journal.append(_started(run, run.plan, checkpoint), PhaseChanged(phase="preparing", step=step))
-    progress = _ProgressLines(journal, run.controls)
+
+    def progress(what: str, done: float, total: float | None, unit: str) -> None:
+        journal.append(Progress(what=what, done=done, total=total, unit=unit))
+        _stop_if_asked(run)
+
     if run.plan:
-        _take_new_place(run, run.plan, journal)
+        if run.moved:
+            # A run that goes on elsewhere says so, and so does its plan from now on.
+            write_plan_file(run.folder, run.plan)
+            hint = "the effective batch and what it learns are the same, but not necessarily to the bit"
+            step = _saved_step(run.folder)
+            journal.append(RunProblem(step=step, kind="another device", message=run.moved, hint=hint))
         prepare.tell_changed_versions(run.plan, journal)
         plan, data = run.plan, prepare.planned_data(run.plan, journal, progress)
     else:
@@ -154,23 +161,17 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
     # Not before the plan: what is refused leaves nothing behind.
     start_trackers(plan.config, run.folder, journal)
     baselines = prepare.measure_baselines(plan, data, journal)
-    progress.stop_if_asked()
+    _stop_if_asked(run)
     journal.append(PhaseChanged(phase="loading", step=step))
-    job = Job(
-        plan=plan,
-        data=data,
-        folder=run.folder,
-        checkpoint=checkpoint,
-        baselines=baselines,
-        versions=prepare.versions(),
-    )
+    versions = prepare.versions()
+    job = Job(plan=plan, data=data, folder=run.folder, checkpoint=checkpoint, baselines=baselines, versions=versions)
     started = monotonic()
     # On a CPU, what an earlier run has left in the heap of this process is there before, and taken again.
     is_first = next(_EARLIER_RUNS) == 0
     if trains_apart(plan):
         # The first of them writes the journal, readings of the machine included.
         gauges.stop()
-        result, plan = _train_together(run, job, journal, progress)
+        result, plan = _train_together(run, job, progress)
     else:
         # torch and transformers take seconds to load: only now, when nothing in the input is left to refuse.
         from tui_trainer.training.run import run as train
@@ -183,11 +184,17 @@ def _story(run: OpenRun, journal: JournalWriter, gauges: GaugeWriter) -> Reason:
     return result.reason
 
 
-def _train_together(run: OpenRun, job: Job, journal: JournalWriter, progress: _ProgressLines) -> tuple[Result, Plan]:
+def _stop_if_asked(run: OpenRun) -> None:
+    """Raises _StopRequested; other requests wait for the first step."""
+    if run.controls.has_stop():
+        raise _StopRequested
+
+
+def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Result, Plan]:
     """In several processes: what came of it, and the plan that they had at the end. Where one of them ends before the
     run does, all begin anew at the newest checkpoint, as long as there is a newer one each time, or some times without.
     """
-    tries_left = _MOST_RESTARTS
+    journal, tries_left = run.journal, _MOST_RESTARTS
     while True:
         try:
             return train_together(job, run.controls, progress, journal.fails_elsewhere), job.plan
@@ -261,14 +268,6 @@ def keep_peak(plan: Plan, peak_bytes: int) -> None:
         keep_measured_peak(plan.memory_key, rows, eval_rows, peak_bytes)
 
 
-def _take_new_place(run: OpenRun, plan: Plan, journal: JournalWriter) -> None:
-    """A run that goes on elsewhere says so, and so does its plan from now on."""
-    if run.moved:
-        write_plan_file(run.folder, plan)
-        hint = "the effective batch and what it learns are the same, but not necessarily to the bit"
-        journal.append(RunProblem(step=_saved_step(run.folder), kind="another device", message=run.moved, hint=hint))
-
-
 def _saved_step(folder: RunFolder) -> int:
     return max(steps_saved(folder.checkpoints), default=0)
 
@@ -279,7 +278,11 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
         clear_leftovers(folder.checkpoints)
     except OSError as error:
         journal.append(RunProblem(kind="leftovers", message=f"an unfinished checkpoint cannot be removed: {error}"))
-    checkpoint = newest_whole(folder.checkpoints, lambda damage: journal.append(_damaged(damage)))
+    hint = "the run goes on from the one before; this one is kept under the name damaged-step-N"
+    checkpoint = newest_whole(
+        folder.checkpoints,
+        lambda damage: journal.append(RunProblem(kind="checkpoint damaged", message=damage, hint=hint)),
+    )
     set_aside_after(folder.checkpoints, checkpoint.step if checkpoint else 0)
     return checkpoint
 
@@ -304,12 +307,7 @@ def _started(
     )
 
 
-def _damaged(damage: str) -> RunProblem:
-    hint = "the run goes on from the one before; this one is kept under the name damaged-step-N"
-    return RunProblem(kind="checkpoint damaged", message=damage, hint=hint)
-
-
-def _failed(run: OpenRun, journal: JournalWriter, error: Exception) -> Outcome:
+def _failed(run: OpenRun, error: Exception) -> Outcome:
     log = run.folder.logs / _LOG_NAME
     message = f"{type(error).__name__}: {one_line(str(error), 300)}"
     try:
@@ -317,22 +315,5 @@ def _failed(run: OpenRun, journal: JournalWriter, error: Exception) -> Outcome:
         log_path = str(log.relative_to(run.folder.root))
     except OSError:
         log_path = None
-    journal.append(RunFailed(step=_saved_step(run.folder), message=message, log_path=log_path))
+    run.journal.append(RunFailed(step=_saved_step(run.folder), message=message, log_path=log_path))
     return Outcome(exit_code=EXIT_FAILED, failure=f"{message}. The traceback is in {log}")
-
-
-class _ProgressLines:
-    """Long work before the first step tells how far it is, and hears when it should stop."""
-
-    def __init__(self, journal: JournalWriter, controls: Controls) -> None:
-        self._journal = journal
-        self._controls = controls
-
-    def __call__(self, what: str, done: float, total: float | None, unit: str) -> None:
-        self._journal.append(Progress(what=what, done=done, total=total, unit=unit))
-        self.stop_if_asked()
-
-    def stop_if_asked(self) -> None:
-        """Raises _StopRequested; other requests wait for the first step."""
-        if self._controls.has_stop():
-            raise _StopRequested

@@ -68,7 +68,7 @@ def keep_draft(document: Document, below: Edits | None = None) -> Problem | None
         "values": {key: value for key, value in edits.items() if value is not PRESET},
         "resets": [key for key, value in edits.items() if value is PRESET],
     }
-    path = _document_path(document)
+    path = _path(document.file, document.request)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(path, json.dumps(kept, default=str).encode(), durable=False)
@@ -79,7 +79,7 @@ def keep_draft(document: Document, below: Edits | None = None) -> Problem | None
 
 def discard_draft(document: Document) -> Problem | None:
     """After a save, or when the edits are not wanted any more."""
-    paths = {_document_path(document), _path(document.request.config_file, document.request)}
+    paths = {_path(document.file, document.request), _path(document.request.config_file, document.request)}
     try:
         for path in paths:
             path.unlink(missing_ok=True)
@@ -92,10 +92,6 @@ def _not_kept(error: OSError) -> Problem:
     hint = "save the config before you leave, or set TUI_TRAINER_HOME to a folder that can be written to"
     message = f"unsaved edits cannot be kept: {error.strerror or error}"
     return Problem(message=message, where=one_line(str(state_folder())), hint=hint)
-
-
-def _document_path(document: Document) -> Path:
-    return _path(document.file, document.request)
 
 
 def _path(config_file: Path | None, request: Request) -> Path:

@@ -88,7 +88,6 @@ class ExportProcess(CommandProcess):
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
         return monotonic() - self._started
 
     def _hear(self, line: str) -> None:

@@ -95,7 +95,26 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
         cut=cut_rows(data.folder, len(rows)),
         progress=progress,
     )
-    return _preview(loaded, task, data, facts, made, rows, shown)
+    documents = [document for sample in shown for document in sample.documents]
+    learns: Learns = "answers" if any(document.answer for document in documents) else "tokens"
+    bad = tuple(Problem(**one) for one in data.details.get(BAD_ROWS, ()))
+    return Preview(
+        task=task.name,
+        source=data.source,
+        max_length=data.max_length,
+        samples=tuple(shown),
+        counts=data.counts,
+        bad_rows=bad,
+        class_rows=dict(data.details.get(CLASS_ROWS, {})),
+        # Bad rows stand in a list of their own.
+        notes=tuple(note for note in data.all_notes if not (bad and str(bad[0]) in note)),
+        lengths=Lengths.of(rows.lengths),
+        padding=_padding(loaded, task, data, facts, made, rows),
+        choice="packed" if made.packing.value else "grouped" if config.data.group_by_length else "padded",
+        choice_reason=made.packing.reason if task.packs else "",
+        dedup=config.data.dedup,
+        learns="labels of rows" if any(document.label for document in documents) else learns,
+    )
 
 
 def _layout(
@@ -116,44 +135,6 @@ def _layout(
         packed_width=widest if made.packing.value else 0,
         fixed_width=widest if config.training.torch_compile else 0,
     )
-
-
-def _preview(
-    loaded: LoadedConfig,
-    task: Task,
-    data: PreparedData,
-    facts: DataFacts,
-    made: Decisions,
-    rows: Rows,
-    shown: list[Sample],
-) -> Preview:
-    bad = tuple(Problem(**one) for one in data.details.get(BAD_ROWS, ()))
-    # They stand in a list of their own.
-    notes = tuple(note for note in data.all_notes if not (bad and str(bad[0]) in note))
-    grouped = loaded.config.data.group_by_length
-    return Preview(
-        task=task.name,
-        source=data.source,
-        max_length=data.max_length,
-        samples=tuple(shown),
-        counts=data.counts,
-        bad_rows=bad,
-        class_rows=dict(data.details.get(CLASS_ROWS, {})),
-        notes=notes,
-        lengths=Lengths.of(rows.lengths),
-        padding=_padding(loaded, task, data, facts, made, rows),
-        choice="packed" if made.packing.value else "grouped" if grouped else "padded",
-        choice_reason=made.packing.reason if task.packs else "",
-        dedup=loaded.config.data.dedup,
-        learns=_learns(shown),
-    )
-
-
-def _learns(shown: list[Sample]) -> Learns:
-    documents = [document for sample in shown for document in sample.documents]
-    if any(document.label for document in documents):
-        return "labels of rows"
-    return "answers" if any(document.answer for document in documents) else "tokens"
 
 
 def _padding(

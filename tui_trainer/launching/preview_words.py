@@ -125,18 +125,15 @@ def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
             elif one.special:
                 yield _special(one, signs), "special"
             else:
-                yield _readable(one.text, signs), "trained" if trained else "text"
+                # Line breaks are seen and kept; other control characters are only seen.
+                text = visible(one.text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
+                yield text, "trained" if trained else "text"
         if trained:
             yield signs.trained[1], "trained"
 
 
 def _special(piece: Piece, signs: Signs) -> str:
     return f"{signs.special[0]}{one_line(piece.text)}{signs.special[1]}"
-
-
-def _readable(text: str, signs: Signs) -> str:
-    """Line breaks are seen and kept; other control characters are only seen."""
-    return visible(text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
 
 
 def _wrapped(marked: Sequence[Marked], width: int) -> Iterator[list[Marked]]:
@@ -195,7 +192,6 @@ def _rows(words: list[Marked], tags: list[Marked]) -> Iterator[list[Marked]]:
 
 
 def legend(signs: Signs) -> list[Marked]:
-    """What the marks mean."""
     trained, special = signs.trained, signs.special
     return [
         (f"{trained[0]}trained{trained[1]}", "trained"),

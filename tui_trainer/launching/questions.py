@@ -2,34 +2,24 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.diagnosis import GpuChoice
 
+_REQUEST = TypeAdapter(Request)
+
 
 def question_of(request: Request, gpu: GpuChoice) -> dict[str, Any]:
-    """A request as JSON has it."""
-    return {
-        "config_file": str(request.config_file) if request.config_file else "",
-        "profile": request.profile,
-        "shortcuts": dict(request.shortcuts),
-        "assignments": list(request.assignments),
-        "gpu": gpu,
-    }
+    return {**_REQUEST.dump_python(request, mode="json"), "gpu": gpu}
 
 
 def request_of(question: dict[str, Any]) -> Request:
-    """What `question_of` has put in words."""
-    file = question["config_file"]
-    return Request(
-        config_file=Path(file) if file else None,
-        profile=question["profile"],
-        assignments=tuple(question["assignments"]),
-        shortcuts=question["shortcuts"],
-    )
+    """What `question_of` has put in words, among other things."""
+    return _REQUEST.validate_python(question)
 
 
 def with_settings(request: Request, patch: Patch) -> Request:

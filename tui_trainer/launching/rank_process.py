@@ -28,9 +28,7 @@ from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.safe_text import one_line
-from tui_trainer.tasks.contract import Baselines
-from tui_trainer.training.checkpoint_folder import CheckpointFolder
-from tui_trainer.training.job import Job, Result
+from tui_trainer.training.job import Job
 
 
 def main() -> NoReturn:
@@ -71,8 +69,8 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
         plan=plan,
         data=_prepared(plan),
         folder=folder,
-        checkpoint=_checkpoint(assignment),
-        baselines=Baselines(**assignment.baselines) if assignment.baselines else None,
+        checkpoint=assignment.checkpoint,
+        baselines=assignment.baselines,
         versions=versions(),
     )
     controls = Controls(folder.control, asked_before=assignment.asked_before)
@@ -89,10 +87,9 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
             gauges.watch_card_of(plan)
             gauges.start()
         try:
-            result: Result = run(job, journal, controls, ranks)
+            return {"kind": "done", **asdict(run(job, journal, controls, ranks))}
         finally:
             gauges.stop()
-    return {"kind": "done", **asdict(result)}
 
 
 def _card(plan: Plan) -> str:
@@ -119,11 +116,6 @@ def _prepared(plan: Plan) -> PreparedData:
     if found is None:
         raise DataError("the prepared data is gone", where=plan.data_key, hint="resume the run: it is prepared again")
     return found
-
-
-def _checkpoint(assignment: Assignment) -> CheckpointFolder | None:
-    found = assignment.checkpoint
-    return CheckpointFolder(Path(found["path"]), found["step"], found["bytes"]) if found else None
 
 
 def _leave_with_the_first_process() -> None:

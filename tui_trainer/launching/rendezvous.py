@@ -18,12 +18,16 @@ from time import monotonic, sleep
 from typing import Any, Literal
 from uuid import uuid4
 
+from pydantic import TypeAdapter
+
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, Problem, RunError
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import RunFolder, read_fields, write_atomically
 from tui_trainer.runs.lock import LockOwner, owner
 from tui_trainer.runs.slurm import Allocation
+from tui_trainer.tasks.contract import Baselines
+from tui_trainer.training.checkpoint_folder import CheckpointFolder
 from tui_trainer.units import format_seconds
 
 WAIT_SECONDS = 600.0
@@ -36,9 +40,9 @@ _LAST_WORDS_SECONDS = 5.0
 class Assignment:
     """What the processes are told beside the plan."""
 
-    checkpoint: dict[str, Any] | None
+    checkpoint: CheckpointFolder | None
     asked_before: int
-    baselines: dict[str, Any] | None
+    baselines: Baselines | None
     rendezvous: str = ""
     """HOST:PORT of the first node; empty where there is one."""
     attempt: str = ""
@@ -59,8 +63,8 @@ class Assignment:
     @classmethod
     def read(cls, folder: RunFolder) -> Assignment | None:
         """None where there is none, or not yet a whole one."""
-        with suppress(OSError, ValueError, TypeError):
-            return cls(**json.loads(cls.path(folder).read_bytes()))
+        with suppress(OSError, ValueError):
+            return TypeAdapter(cls).validate_json(cls.path(folder).read_bytes())
         return None
 
     @classmethod

@@ -188,9 +188,8 @@ def free_name(runs_dir: Path, loaded: LoadedConfig) -> str:
     """RECIPE-DATE-TIME, with a number behind it when two runs start in the same second."""
     start = loaded.recipe.name if loaded.recipe else loaded.config.task.type
     start = re.sub(r"[^A-Za-z0-9._-]", "-", start).lstrip("._-")[:40] or "run"
-    name = f"{start}-{datetime.now():%Y%m%d-%H%M%S}"
-    for number in range(2, 1000):
+    first = f"{start}-{datetime.now():%Y%m%d-%H%M%S}"
+    for name in (first, *(f"{first}_{number}" for number in range(2, 1000))):
         if not os.path.lexists(runs_dir / name):
             return name
-        name = f"{name.rsplit('_', 1)[0]}_{number}"
     raise FolderError(f"{runs_dir} holds too many runs that began this second")

@@ -69,7 +69,6 @@ def limit_seconds(time: str) -> int | None:
 
 
 def script_text(root: Path, resources: Resources) -> str:
-    """The batch script of a run in this folder."""
     limit = limit_seconds(resources.time) if resources.time else None
     # A pattern: what begins with % is replaced.
     output = str(root / "logs" / "job-").replace("%", "%%") + "%j.txt"

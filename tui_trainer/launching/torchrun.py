@@ -16,7 +16,6 @@ import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from select import select
@@ -109,9 +108,9 @@ def train_together(
     assignment = Assignment.of(
         folder,
         plan,
-        checkpoint=asdict(job.checkpoint) if job.checkpoint else None,
+        checkpoint=job.checkpoint,
         asked_before=controls.asked_before,
-        baselines=asdict(job.baselines) if job.baselines else None,
+        baselines=job.baselines,
     )
     assignment.write(folder)
     wait_for_nodes(folder, plan, assignment.attempt, progress)
@@ -255,25 +254,19 @@ def _wait_for_ends(folder: RunFolder, ranks: range) -> None:
         with suppress(FileNotFoundError), log_path(folder, rank).open("r+b") as log:
             # Not even a kill ends one that waits for a disk that does not answer.
             while _is_held(log) and (now := monotonic()) < until + KILLED_SECONDS:
-                if now > until:
-                    _kill(read_fields(result_path(folder, rank)).get("pid"))
+                if now > until and (pid := read_fields(result_path(folder, rank)).get("pid")):
+                    # Where it is one of a group's processes: numbers of ended ones are given to others.
+                    with suppress(psutil.Error):
+                        if RANK in (process := psutil.Process(pid)).cmdline():
+                            process.kill()
                 sleep(_POLL_SECONDS)
-
-
-def _kill(pid: int | None) -> None:
-    """Where it is one of a group's processes: numbers of ended ones are given to others."""
-    with suppress(psutil.Error):
-        if pid and RANK in (process := psutil.Process(pid)).cmdline():
-            process.kill()
 
 
 def _is_held(log: IO[bytes]) -> bool:
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False
 
 
@@ -290,11 +283,8 @@ def _result(folder: RunFolder, count: int, ended: dict[str, Any]) -> Result:
             case "run":
                 raise RunError(found["message"])
     if not ended and told[0].get("kind") == "done":
-        return Result(
-            reason=told[0]["reason"],
-            step_seconds=told[0]["step_seconds"],
-            peak_memory_bytes=told[0]["peak_memory_bytes"],
-        )
+        del told[0]["kind"]
+        return Result(**told[0])
     raise RankEnded(_words(folder, ended))
 
 

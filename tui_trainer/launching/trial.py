@@ -38,6 +38,7 @@ _MOST_SLOWER = 1.3
 _CHECKED = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "bitsandbytes", "torchao",
             "liger-kernel", "triton", "flash-attn", "huggingface-hub", "safetensors")  # fmt: skip
 _ATTENTION_PACKAGES = {"flash-attn": "flash_attn", "flash-attn-3": "flash_attn_interface"}
+_WHO_COMPUTES = "top   (who else computes here?)"
 Trial = dict[str, Any]
 
 
@@ -46,9 +47,7 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[st
 
     What ends the child is a problem like others; the parts before it stand.
     """
-    gpu = choose_gpu(hardware.gpus, chosen)[0]
-    device = training_device(hardware, gpu, chosen)[0]
-    gpu = gpu if device == "cuda" else None
+    gpu, device = _where(hardware, chosen)
     packages = [module for name, module in _ATTENTION_PACKAGES.items() if hardware.libraries.get(name)]
     question = {
         "device": device,
@@ -77,9 +76,14 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[st
 
 def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
     """The newest of this machine and its card; None where nothing was tried yet."""
+    return read_table(state_folder() / _FILE, _key(hardware, _where(hardware, chosen)[0])) or None
+
+
+def _where(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
+    """The card, where one computes, and the device by torch's name."""
     gpu = choose_gpu(hardware.gpus, chosen)[0]
-    gpu = gpu if training_device(hardware, gpu, chosen)[0] == "cuda" else None
-    return read_table(state_folder() / _FILE, _key(hardware, gpu)) or None
+    device = training_device(hardware, gpu, chosen)[0]
+    return (gpu if device == "cuda" else None), device
 
 
 def _key(hardware: Hardware, gpu: Gpu | None) -> str:
@@ -90,11 +94,8 @@ def _key(hardware: Hardware, gpu: Gpu | None) -> str:
 def _read_here(gpu: Gpu | None) -> Trial:
     """What needs no computing: limits, shared memory, and what driver and kernel have noted of the card."""
     limits, nvml = read_limits(), session()
-    shared = None
-    with suppress(OSError):
-        shared = psutil.disk_usage(str(_SHM)).total
     return {
-        "shm_bytes": shared,
+        "shm_bytes": psutil.disk_usage(str(_SHM)).total if _SHM.is_dir() else None,
         "limit_memory_bytes": limits.memory_bytes,
         "limit_cores": limits.cores,
         "ecc": nvml.ecc(gpu.index) if nvml and gpu else None,
@@ -112,27 +113,19 @@ def problems_of(trial: Trial, hardware: Hardware, gpu: Gpu | None) -> list[Hardw
         *_of_load(trial, index),
         *_of_storage(trial),
         *_of_card(trial, index),
-        *(
-            HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
-            for sentence, remedy in version_conflicts(hardware.libraries)
-        ),
+        *(HardwareProblem("warn", *conflict) for conflict in version_conflicts(hardware.libraries)),
     ]
 
 
 def _of_child(trial: Trial) -> Iterator[HardwareProblem]:
     if trial["ended"]:
-        remedy = "python -c 'import torch; torch.ones(8, device=\"cuda\").sum()'"
-        yield HardwareProblem(
-            severity="bad",
-            sentence=one_line(trial["ended"], 300),
-            remedy=remedy if trial["device"] == "cuda" else "python -c 'import torch'",
-        )
-    for name, found in _of_part(trial, "attention").items():
-        if name in _ATTENTION_PACKAGES.values() and found.get("reason"):
-            sentence = f"{name} is installed and cannot be imported: {one_line(str(found['reason']), 120)}"
-            package = next(key for key, module in _ATTENTION_PACKAGES.items() if module == name)
-            remedy = f"uv pip install --reinstall --no-build-isolation {package}"
-            yield HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
+        computes = '; torch.ones(8, device="cuda").sum()' if trial["device"] == "cuda" else ""
+        yield HardwareProblem("bad", one_line(trial["ended"], 300), f"python -c 'import torch{computes}'")
+    tried = _of_part(trial, "attention")
+    for package, module in _ATTENTION_PACKAGES.items():
+        if reason := tried.get(module, {}).get("reason"):
+            sentence = f"{module} is installed and cannot be imported: {one_line(str(reason), 120)}"
+            yield HardwareProblem("warn", sentence, f"uv pip install --reinstall --no-build-isolation {package}")
 
 
 def _of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareProblem]:
@@ -141,15 +134,15 @@ def _of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareP
         found = _of_part(trial, "precisions").get(name, {})
         if found.get("reason"):
             sentence = f"{name} cannot be computed, which this card has: {one_line(str(found['reason']), 120)}"
-            yield HardwareProblem(severity="warn", sentence=sentence, remedy="tui-trainer diagnose")
+            yield HardwareProblem("warn", sentence, "tui-trainer diagnose")
         elif found.get("teraflops", rate) < _LEAST_RATE_SHARE * rate:
-            share = found["teraflops"] / rate
-            sentence = f"{name} matmuls reach {found['teraflops']:.1f} of {rate:.0f} TFLOP/s ({share:.0%})"
-            yield HardwareProblem(severity="warn", sentence=sentence, remedy=look)
+            reached = found["teraflops"]
+            sentence = f"{name} matmuls reach {reached:.1f} of {rate:.0f} TFLOP/s ({reached / rate:.0%})"
+            yield HardwareProblem("warn", sentence, look)
     bandwidth = _of_part(trial, "memory").get("gigabytes_per_second")
     if card and bandwidth and bandwidth < _LEAST_BANDWIDTH_SHARE * card.gigabytes_per_second:
         sentence = f"the card's memory moves {bandwidth:,.0f} of {card.gigabytes_per_second:,.0f} GB/s"
-        yield HardwareProblem(severity="warn", sentence=sentence, remedy=look)
+        yield HardwareProblem("warn", sentence, look)
 
 
 def _of_load(trial: Trial, index: int) -> Iterator[HardwareProblem]:
@@ -157,44 +150,39 @@ def _of_load(trial: Trial, index: int) -> Iterator[HardwareProblem]:
     slower, by = found.get("slower_at_the_end", 1.0), found.get("slowed_by", "")
     if by:
         sentence = f"under load the card is slowed down by {by}, to {found.get('clock_share') or 0:.0%} of its clock"
-        remedy = f"nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE -i {index}"
-        yield HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
+        yield HardwareProblem("warn", sentence, f"nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE -i {index}")
     elif slower > _MOST_SLOWER:
         sentence = f"matmuls took {slower:.1f} times as long at the end of a second of load as at its beginning"
-        yield HardwareProblem(severity="warn", sentence=sentence, remedy="top   (who else computes here?)")
+        yield HardwareProblem("warn", sentence, _WHO_COMPUTES)
 
 
 def _of_storage(trial: Trial) -> Iterator[HardwareProblem]:
     moves = {"runs": "--set output.runs_dir=FOLDER", "prepared data": "export TUI_TRAINER_HOME=FOLDER"}
     for disk in _listed(trial, "disks"):
-        for what in ("read", "write"):
+        for what, verb in (("read", "gives"), ("write", "takes")):
             rate = disk[f"{what}_bytes_per_second"]
             if rate is not None and rate < _SLOW_DISK_BYTES_PER_SECOND:
-                verb = {"read": "gives", "write": "takes"}[what]
                 sentence = f"the disk of {one_line(disk['path'])} {verb} only {format_bytes(rate)}/s"
-                remedy = moves.get(disk["label"], f"df -h {one_line(disk['path'])}")
-                yield HardwareProblem(severity="warn", sentence=sentence, remedy=remedy)
+                yield HardwareProblem("warn", sentence, moves.get(disk["label"], f"df -h {one_line(disk['path'])}"))
     shared = trial.get("shm_bytes")
     if shared is not None and shared < _LITTLE_SHM_BYTES:
         sentence = f"/dev/shm has {format_bytes(shared)}: little for processes that share batches"
-        yield HardwareProblem(severity="info", sentence=sentence, remedy="docker run --shm-size=8g ...")
+        yield HardwareProblem("info", sentence, "docker run --shm-size=8g ...")
     loaded = _of_part(trial, "loader").get("tokens_per_second")
     if loaded is not None and loaded < _SLOW_LOADER_TOKENS_PER_SECOND:
-        sentence = f"batches are cut at {format_count(loaded)} tokens/s only"
-        yield HardwareProblem(severity="warn", sentence=sentence, remedy="top   (who else computes here?)")
+        yield HardwareProblem("warn", f"batches are cut at {format_count(loaded)} tokens/s only", _WHO_COMPUTES)
 
 
 def _of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
     ecc = trial.get("ecc") or {}
     if ecc.get("uncorrected"):
         sentence = f"the card's memory had {ecc['uncorrected']} errors that could not be corrected (ECC)"
-        yield HardwareProblem(severity="bad", sentence=sentence, remedy=f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {index}")
+        yield HardwareProblem("bad", sentence, f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {index}")
     if ecc.get("remapping_pending"):
         sentence = "rows of the card's memory wait to be replaced by spare ones, which a reset does"
-        yield HardwareProblem(severity="warn", sentence=sentence, remedy=f"sudo nvidia-smi --gpu-reset -i {index}")
+        yield HardwareProblem("warn", sentence, f"sudo nvidia-smi --gpu-reset -i {index}")
     for report in trial.get("kernel_reports") or []:
-        remedy = "sudo dmesg | grep -i xid"
-        yield HardwareProblem(severity="warn", sentence=f"the kernel noted: {one_line(report, 160)}", remedy=remedy)
+        yield HardwareProblem("warn", f"the kernel noted: {one_line(report, 160)}", "sudo dmesg | grep -i xid")
 
 
 def version_conflicts(libraries: Any) -> Iterator[tuple[str, str]]:
@@ -253,10 +241,9 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
     kernels = _of_part(trial, "attention")
     works = [f"{name} {found['seconds'] * 1e3:.1f} ms" for name, found in kernels.items() if "seconds" in found]
     works += [name for name, found in kernels.items() if not found]
-    missing = [name for name, found in kernels.items() if found.get("reason")]
-    rows += (
-        [("attention", ", ".join(works) + (f"; not here: {', '.join(missing)}" if missing else ""))] if kernels else []
-    )
+    missing = ", ".join(name for name, found in kernels.items() if found.get("reason"))
+    if kernels:
+        rows.append(("attention", ", ".join(works) + (f"; not here: {missing}" if missing else "")))
     for disk in _listed(trial, "disks"):
         read, write = (format_bytes(disk[f"{what}_bytes_per_second"]) for what in ("read", "write"))
         rows.append(("disk", f"reads {read}/s, writes {write}/s ({disk['label']})"))

@@ -7,9 +7,10 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -124,9 +125,7 @@ def attention(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
         for name, backend in _KERNELS.items()
         if hasattr(SDPBackend, backend)
     }
-    for package in question["attention_packages"]:
-        found[package] = _tried(partial(_imported, package))
-    return found
+    return found | {package: _tried(partial(_imported, package)) for package in question["attention_packages"]}
 
 
 def long_load(question: dict[str, Any]) -> dict[str, Any]:
@@ -205,8 +204,6 @@ def _attention_seconds(question: dict[str, Any], dtype: Any, backend: Any) -> di
 
 
 def _imported(package: str) -> dict[str, Any]:
-    from importlib import import_module
-
     import_module(package)
     return {}
 
@@ -228,20 +225,16 @@ def _best(question: dict[str, Any], work: Callable[[], Any]) -> float:
 
 
 def _timed(question: dict[str, Any], work: Callable[[], Any], seconds: float) -> list[float]:
-    return list(_times(_torch(question), question["device"] == "cuda", work, seconds))
-
-
-def _times(torch: Any, on_card: bool, work: Callable[[], Any], seconds: float) -> Iterator[float]:
+    finish = _torch(question).cuda.synchronize if question["device"] == "cuda" else lambda: None
     work()
-    if on_card:
-        torch.cuda.synchronize()
-    started = perf_counter()
+    finish()
+    found, started = [], perf_counter()
     while perf_counter() - started < seconds:
         before = perf_counter()
         work()
-        if on_card:
-            torch.cuda.synchronize()
-        yield perf_counter() - before
+        finish()
+        found.append(perf_counter() - before)
+    return found
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Losses of whole rows: cross entropy, one for each class of several, or the squared error of a number.
+"""Losses of whole rows: cross entropy, one for each class of several, or the squared error of a number; and cross
+entropy of a class for each word, on the token that stands for it.
 
-Each is a sum over `batch.label_count` labels: of B rows, and of B x C answers where each class has one of its own.
+Each is a sum over `batch.label_count` labels: of B rows or N words, and of B x C answers where each class has one of
+its own.
 """
 
 import inspect
@@ -54,3 +56,12 @@ class ClassificationLoss:
             targets_BC = labels * (1 - smoothing) + smoothing / 2
             return F.binary_cross_entropy_with_logits(logits_BC, targets_BC, pos_weight=self._weights, reduction="sum")
         return F.cross_entropy(logits_BC, labels, weight=self._weights, label_smoothing=smoothing, reduction="sum")
+
+
+class TokenLabelLoss(ClassificationLoss):
+    def __init__(self, model: Any, *, weights: Sequence[float] = (), smoothing: float = 0.0) -> None:
+        super().__init__(model, "single_label_classification", weights=weights, smoothing=smoothing)
+
+    def logits(self, batch: MicroBatch) -> Tensor:
+        """float32 [N, C]: of the tokens that have a label."""
+        return super().logits(batch).flatten(0, 1).index_select(0, batch.places)

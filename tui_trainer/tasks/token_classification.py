@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from tui_trainer.data.preparing.cache import PreparedData
+    from tui_trainer.losses.classification import TokenLabelLoss
     from tui_trainer.losses.micro_batch import MicroBatch
-    from tui_trainer.losses.token_labels import TokenLabelLoss
 
 _Word = tuple[tuple[int, ...], int]  # its tokens, and the number of its tag
 _USUAL_TAG = "the most frequent tag of each word"
@@ -97,7 +97,7 @@ class TokenClassification(Task):
         return partial(_collate, pad_id=row_padding_id(model, pad_id))
 
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
-        from tui_trainer.losses.token_labels import TokenLabelLoss
+        from tui_trainer.losses.classification import TokenLabelLoss
 
         weights: list[float] = []
         if config.task.class_weights == "balanced":

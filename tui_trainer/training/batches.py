@@ -16,7 +16,7 @@ from tui_trainer.data.batching.row_order import RowOrder, share_of
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.planning.fit import EVALUATION_WINDOW
-from tui_trainer.training.ranks import ALONE, Ranks
+from tui_trainer.training.ranks import Ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,26 +31,16 @@ class Layout(RowLayout):
             yield micro_batch(self.batch(rows), by_lengths=self.by_lengths)
 
 
+@dataclass(slots=True)
 class Batches:
     """Effective batches as windows of forward passes. `batches.at(step)`: step counts from 1. Where several processes
     train together, each has the forward passes of its own share of the rows.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        layout: Layout,
-        *,
-        effective_batch: int,
-        seed: int,
-        group_by_length: bool = False,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        self.rows = rows
-        self.layout = layout
-        self.ranks = ranks
-        self.order = RowOrder(rows.lengths, effective_batch=effective_batch, seed=seed, group_by_length=group_by_length)
-        self.steps_per_epoch = self.order.steps_per_epoch
+    rows: Rows
+    layout: Layout
+    order: RowOrder
+    ranks: Ranks
 
     def documents(self, step: int) -> list[TokenRow]:
         """What one optimizer step learns from, in this process."""

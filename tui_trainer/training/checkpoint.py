@@ -8,6 +8,7 @@ it as it is: weights are whole in their files. The optimizer's state may be in p
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
@@ -60,7 +61,7 @@ def save_checkpoint(
         return ranks.by_first(partial(checkpoint_folder.commit, folder, position.step, described))
     except BaseException:
         if ranks.is_first:
-            checkpoint_folder.abandon(folder)
+            shutil.rmtree(folder, ignore_errors=True)
         raise
 
 

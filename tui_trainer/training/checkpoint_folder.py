@@ -78,11 +78,6 @@ def commit(folder: Path, step: int, described: Described | None = None) -> Check
     return CheckpointFolder(final, step, sum(entry["bytes"] for entry in files.values()))
 
 
-def abandon(folder: Path) -> None:
-    """Take back a checkpoint that could not be written."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def remove(checkpoint: Path) -> None:
     """Take away the name first: what is left after a kill is no checkpoint any more."""
     doomed = checkpoint.parent / f"{_REMOVING}{checkpoint.name}"

@@ -10,9 +10,9 @@ Any number of processes reads them back, split in any way.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -113,17 +113,12 @@ def divided(tensors: Mapping[str, Tensor | InParts]) -> tuple[dict[str, Tensor |
     return {name: tensors[name] for name in sorted(tensors) if name not in parts}, parts
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    file: Any
-    box: Box
-
-
 class SavedTensors:
     """Tensors of some files, whole or in parts, read when they are asked for."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._parts: dict[str, dict[tuple[int, ...], _Part]] = {}
+        self._parts: dict[str, dict[tuple[int, ...], tuple[Any, Box]]] = {}
+        """The file of each part and its box, by name and by where the box begins."""
         with ExitStack() as opened:
             for path in paths:
                 file = opened.enter_context(safe_open(path, framework="pt"))
@@ -133,7 +128,7 @@ class SavedTensors:
                     offsets = tuple(places[name][_OFFSETS]) if name in places else (0,) * len(sizes)
                     box = tuple(slice(start, start + size) for start, size in zip(offsets, sizes, strict=True))
                     # Where processes hold the same, more than one may have written it.
-                    self._parts.setdefault(name, {})[offsets] = _Part(file, box)
+                    self._parts.setdefault(name, {})[offsets] = (file, box)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -148,25 +143,26 @@ class SavedTensors:
 
     def shape(self, name: str) -> torch.Size:
         """Of the whole."""
-        ends = [[along.stop for along in part.box] for part in self._parts[name].values()]
+        ends = [[along.stop for along in box] for _, box in self._parts[name].values()]
         return torch.Size(max(along) for along in zip(*ends, strict=True))
 
     def read(self, name: str, box: Box | None = None) -> Tensor:
         """All of a tensor, or a box of it, in memory of its own. Raises CheckpointError where a part is not there."""
         box = tuple(slice(0, size) for size in self.shape(name)) if box is None else box
-        parts = self._parts[name].values()
         if () in self._parts[name]:
-            [part] = parts
-            return part.file.get_tensor(name).clone()  # type: ignore[no-any-return]
+            [(file, _)] = self._parts[name].values()
+            return file.get_tensor(name).clone()  # type: ignore[no-any-return]
         found: Tensor | None = None
         missing = _count(box)
-        for part in parts:
-            common = _common(part.box, box)
+        for file, part in self._parts[name].values():
+            starts = [max(a.start, b.start) for a, b in zip(part, box, strict=True)]
+            ends = [min(a.stop, b.stop) for a, b in zip(part, box, strict=True)]
+            common = tuple(slice(start, max(start, end)) for start, end in zip(starts, ends, strict=True))
             if found is None:
-                dtype = part.file.get_slice(name)[tuple(slice(0, 0) for _ in box)].dtype
+                dtype = file.get_slice(name)[tuple(slice(0, 0) for _ in box)].dtype
                 found = torch.empty([along.stop - along.start for along in box], dtype=dtype)
             if count := _count(common):
-                found[_within(box, common)] = part.file.get_slice(name)[_within(part.box, common)]
+                found[_within(box, common)] = file.get_slice(name)[_within(part, common)]
                 missing -= count
         if missing or found is None:
             raise CheckpointError(f"a part of {name} is in none of the files")
@@ -185,19 +181,10 @@ class SavedTensors:
         return found
 
 
-def _common(one: Box, other: Box) -> Box:
-    starts = [max(a.start, b.start) for a, b in zip(one, other, strict=True)]
-    stops = [min(a.stop, b.stop) for a, b in zip(one, other, strict=True)]
-    return tuple(slice(start, max(start, stop)) for start, stop in zip(starts, stops, strict=True))
-
-
 def _within(box: Box, inner: Box) -> Box:
     """The same place, counted from the beginning of `box`."""
     return tuple(slice(b.start - a.start, b.stop - a.start) for a, b in zip(box, inner, strict=True))
 
 
 def _count(box: Box) -> int:
-    count = 1
-    for along in box:
-        count *= along.stop - along.start
-    return count
+    return math.prod(along.stop - along.start for along in box)

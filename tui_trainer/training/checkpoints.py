@@ -1,5 +1,6 @@
 """When a checkpoint was written, whether it is there, and what is told of it."""
 
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
@@ -21,41 +22,46 @@ NOT_WRITTEN = (OSError, SafetensorError, MemoryError)
 _FAILED_SAVES_IN_A_ROW = 3
 
 
+@dataclass(slots=True)
 class Checkpoints:
     """Those of a run. Where several processes train together all of them call `save`."""
 
-    def __init__(
-        self, job: Job, components: Components, journal: JournalWriter, between: Between, *, saved_step: int
-    ) -> None:
-        self._job, self._components, self._journal, self._between = job, components, journal, between
-        self.saved_step = saved_step
-        self._failed_steps: set[int] = set()
+    job: Job
+    components: Components
+    journal: JournalWriter
+    between: Between
+    saved_step: int
+    _failed_steps: set[int] = field(default_factory=set)
 
     def save(self, position: Position, reason: str) -> bool:
         """As `Session.save`."""
         if position.step == self.saved_step:
             return True
-        self._journal.sync()
-        started, ranks = perf_counter(), self._components.ranks
+        self.journal.sync()
+        started, ranks = perf_counter(), self.components.ranks
         random: dict[str, Tensor] = {}
         if ranks.count > 1:
             for tensors in ranks.gathered(random_tensors(ranks.number)):
                 random |= tensors
-        folder = self._job.folder
-        write = partial(checkpoint.save_checkpoint, folder.checkpoints, self._components, position, random=random)
+        folder = self.job.folder
+        write = partial(checkpoint.save_checkpoint, folder.checkpoints, self.components, position, random=random)
         try:
-            if self._components.together.splits_state:
+            if self.components.together.splits_state:
                 saved = write()
             else:
-                saved = ranks.by_first(partial(attempt_twice, write, self._components.device))
+                saved = ranks.by_first(partial(attempt_twice, write, self.components.device))
         except NOT_WRITTEN as error:
-            self._failed(position.step, error)
+            self._failed_steps.add(position.step)
+            message = f"the checkpoint of step {position.step} could not be written: {error}"
+            if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
+                raise RunError(f"{message}. This was the third failure in a row") from error
+            self._problem(position.step, "save failed", message, "the checkpoint before it stands")
             return False
         self.saved_step = position.step
         self._failed_steps.clear()
         seconds = perf_counter() - started
-        self._between.count(seconds)
-        self._journal.append(
+        self.between.count(seconds)
+        self.journal.append(
             CheckpointSaved(
                 step=saved.step,
                 path=str(saved.path.relative_to(folder.root)),
@@ -69,20 +75,13 @@ class Checkpoints:
         return True
 
     def _rotate(self, position: Position) -> None:
-        config = self._job.plan.config
+        config = self.job.plan.config
         spare = [position.best_step] if config.evaluation.early_stopping_patience else []
         try:
-            checkpoint_folder.rotate(self._job.folder.checkpoints, config.checkpoint.save_total_limit, spare)
+            checkpoint_folder.rotate(self.job.folder.checkpoints, config.checkpoint.save_total_limit, spare)
         except OSError as error:
             message = f"an old checkpoint could not be removed: {error}"
             self._problem(position.step, "rotation failed", message, "it takes space")
 
-    def _failed(self, step: int, error: Exception) -> None:
-        self._failed_steps.add(step)
-        message = f"the checkpoint of step {step} could not be written: {error}"
-        if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
-            raise RunError(f"{message}. This was the third failure in a row")
-        self._problem(step, "save failed", message, "the checkpoint before it stands")
-
     def _problem(self, step: int, kind: str, message: str, hint: str) -> None:
-        self._journal.append(RunProblem(step=step, kind=kind, message=message, hint=hint))
+        self.journal.append(RunProblem(step=step, kind=kind, message=message, hint=hint))

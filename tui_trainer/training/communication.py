@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -17,8 +18,8 @@ from tui_trainer.training.clock import Clock, seconds_between
 Span = tuple[Any, Any]
 """The marks before and after it."""
 # The older names of the same functions go (torch 2.15).
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Communication:
@@ -52,7 +53,7 @@ class Communication:
 
 def seconds_of(spans: Sequence[Span]) -> float:
     """Reads the marks: the step must be over."""
-    return sum(seconds_between(before, after) for before, after in spans)
+    return sum(seconds_between(*span) for span in spans)
 
 
 def in_one(gradients: Sequence[Tensor], send: Callable[[Tensor], object]) -> None:
@@ -65,30 +66,18 @@ def in_one(gradients: Sequence[Tensor], send: Callable[[Tensor], object]) -> Non
         gradient.copy_(sent.view_as(gradient))
 
 
-class _Timed:
+class TimedCollective:
     """As FSDP2 does it by itself (`DefaultAllGather`, `DefaultReduceScatter`), and timed."""
 
-    def __init__(self, communication: Communication) -> None:
-        self._communication = communication
+    def __init__(self, collective: Callable[..., Any], communication: Communication) -> None:
+        self._collective, self._communication = collective, communication
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
-
-class TimedAllGather(_Timed):
-    """Of the weights of a layer, before it computes."""
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *args: Any, **more: Any) -> Any:
         with self._communication.timed():
-            return _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
-
-
-class TimedReduceScatter(_Timed):
-    """Of its gradients, as each process gets the sum of its part."""
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
-        with self._communication.timed():
-            return _reduce_scatter(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
+            return self._collective(output_tensor, input_tensor, *args, **more)
 
 
 class GroupTimes:
@@ -96,30 +85,27 @@ class GroupTimes:
 
     def __init__(self, number: int = 0, count: int = 1) -> None:
         self._number = number
-        self._own = [0, 0]
-        self._heard = [[0, 0] for _ in range(count)]
+        # Microseconds and steps of each process: this one's own alone, and those of all.
+        self._own, self._heard = (np.zeros((count, 2), dtype=np.int64) for _ in range(2))
 
     def add(self, seconds: float) -> None:
         """Of a step of this process whose marks were read."""
-        self._own[0] += round(1e6 * seconds)
-        self._own[1] += 1
+        self._own[self._number] += (round(1e6 * seconds), 1)
 
     def to_tell(self) -> list[int]:
         """Microseconds and steps since the last time, in the places of this process; 0 in those of the others."""
-        told = [0] * (2 * len(self._heard))
-        told[2 * self._number : 2 * self._number + 2] = self._own
-        self._own = [0, 0]
+        told: list[int] = self._own.ravel().tolist()
+        self._own.fill(0)
         return told
 
     def hear(self, numbers: Sequence[int]) -> None:
         """What all of them told, added up."""
-        for place, number in enumerate(numbers):
-            self._heard[place // 2][place % 2] += number
+        self._heard += np.reshape(numbers, (-1, 2))
 
     def means(self) -> list[float] | None:
         """Seconds of a step, of each process, since the last time; None where one of them has not told any."""
-        if not all(steps for _, steps in self._heard):
+        heard = self._heard.tolist()
+        if not all(steps for _, steps in heard):
             return None
-        found = [round(microseconds / steps / 1e6, 6) for microseconds, steps in self._heard]
-        self._heard = [[0, 0] for _ in self._heard]
-        return found
+        self._heard.fill(0)
+        return [round(microseconds / steps / 1e6, 6) for microseconds, steps in heard]

@@ -42,16 +42,15 @@ class Trainable(Protocol):
 @contextmanager
 def compiler() -> Iterator[None]:
     """torch's compiler for the time of one run; afterwards its code is forgotten, with the memory that it holds."""
-    settings, log = torch._dynamo.config, logging.getLogger("torch._dynamo")
-    before = settings.recompile_limit, log.level
-    # Compilations for training and evaluation, with the first number of rows and then with any.
-    settings.recompile_limit = _MOST_COMPILATIONS
+    log = logging.getLogger("torch._dynamo")
+    before = log.level
     log.setLevel(logging.ERROR)
     try:
-        yield
+        # Compilations for training and evaluation, with the first number of rows and then with any.
+        with torch._dynamo.config.patch(recompile_limit=_MOST_COMPILATIONS):
+            yield
     finally:
-        settings.recompile_limit = before[0]
-        log.setLevel(before[1])
+        log.setLevel(before)
         torch._dynamo.reset()
 
 

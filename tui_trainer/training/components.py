@@ -1,7 +1,6 @@
 """What a run is made of: model, loss, optimizer, schedule, precision and batches."""
 
-import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.losses.micro_batch import MicroBatch
@@ -35,7 +35,8 @@ from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
-from tui_trainer.training.sharded_tensors import InParts, gather_model
+from tui_trainer.training.sharded_tensors import InParts
+from tui_trainer.training.step import StepReport, take_step
 from tui_trainer.training.tensor_parallel import TensorParallel
 from tui_trainer.training.together import Together
 from tui_trainer.training.zero import Zero
@@ -76,7 +77,7 @@ class Components:
             made = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
             self.optimizer: RunOptimizer = made
             layers = decoder_layers(self.model)
-            split_by_zero = partial(Zero, ranks, self.device, self.model, self.loss, made, plan, layers, timed)
+            split_by_zero = partial(Zero, self.device, self.model, self.loss, made, plan, layers, timed)
         if stage == 3:
             self.together = split_by_zero()
             if isinstance(self.loss, NextTokenLoss):
@@ -97,14 +98,13 @@ class Components:
             fixed_width=plan.longest_row if config.training.torch_compile else 0,
         )
         self.eval_layout = layout(rows=plan.per_device_eval_batch_size.value)
-        self.batches = Batches(
-            rows,
-            layout(rows=plan.per_device_train_batch_size.value),
+        order = RowOrder(
+            rows.lengths,
             effective_batch=plan.effective_batch_size.value,
             seed=config.training.seed,
             group_by_length=config.data.group_by_length,
-            ranks=ranks,
         )
+        self.batches = Batches(rows, layout(rows=plan.per_device_train_batch_size.value), order, ranks)
         if ranks.count > 1:
             self._require_same(job)
         if not stage:
@@ -123,7 +123,7 @@ class Components:
         if stage == 2:
             self.together = split_by_zero()
         elif ranks.count > 1 and strategy == "ddp":
-            self.together = Replicas(ranks, self.model, self.loss, self.optimizer, timed)
+            self.together = Replicas(self.model, self.loss, self.optimizer, timed)
         self._ahead = self._prefetcher()
 
     def _split(self, strategy: str, timed: Communication) -> Together:
@@ -147,13 +147,23 @@ class Components:
         window = self._ahead.at(step) if self._ahead else self.batches.at(step)
         return [batch.to(self.device) for batch in window]
 
+    def take_step(self, step: int, fetch: Callable[[], Sequence[MicroBatch]]) -> StepReport:
+        """An optimizer step over the batch that `fetch` gives, by the learning rate of `step`."""
+        return take_step(
+            fetch,
+            self.loss,
+            self.optimizer,
+            self.mixed_precision,
+            self.clock,
+            lr=self.learning_rate(step),
+            max_grad_norm=self.config.training.max_grad_norm,
+            ranks=self.ranks,
+            together=self.together,
+        )
+
     def weights(self) -> dict[str, Tensor | InParts]:
         """What a checkpoint has of the model, by name."""
         return self.together.weights(self.method, self.model)
-
-    def gather_model(self) -> None:
-        """Make weights that are split whole in the first process. The model does not compute any more."""
-        gather_model(self.model, self.together.whole, keep=self.ranks.is_first)
 
     def _require_same(self, job: Job) -> None:
         layout = self.batches.layout
@@ -177,12 +187,6 @@ class Components:
         """As if it had not been begun. The generators are the caller's."""
         self.optimizer.give_up_step()
         self.mixed_precision.give_up_step()
-
-    def empty_cache(self) -> None:
-        """Give back what is held for later: objects that only refer to each other, and a GPU's cached memory."""
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def close(self) -> None:
         """End the threads that make batches, and what DeepSpeed holds."""

@@ -4,6 +4,7 @@ None of them changes a later loss: evaluation and saving draw nothing from the r
 """
 
 import time
+from dataclasses import dataclass
 
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import ControlApplied, PhaseChanged
@@ -13,16 +14,16 @@ from tui_trainer.training.session import Session
 _PAUSE_POLL_SECONDS = 0.1
 
 
+@dataclass(slots=True)
 class ControlHandler:
-    """One for a run."""
+    controls: Controls
+    session: Session
+    journal: JournalWriter
+    _paused: bool = False
+    _stop: bool = False
 
-    def __init__(self, controls: Controls, session: Session, journal: JournalWriter) -> None:
-        self._controls = controls
-        self._session = session
-        self._journal = journal
-        self._paused = False
-        self._stop = False
-        session.ranks.has_news = controls.waiting
+    def __post_init__(self) -> None:
+        self.session.ranks.has_news = self.controls.waiting
 
     def wants_stop(self) -> bool:
         """Do what was asked since the last step; waits here while paused."""
@@ -35,29 +36,29 @@ class ControlHandler:
     def _answer(self) -> None:
         """Where several processes train together, all answer what the first has read, and at the same step: where it
         has said that there is something, or while they wait for it."""
-        ranks = self._session.ranks
+        ranks = self.session.ranks
         if not (ranks.hears_news or self._paused):
             return
-        for request in ranks.agreed(self._controls.wanted() if ranks.is_first else []):
+        for request in ranks.agreed(self.controls.wanted() if ranks.is_first else []):
             match request.action:
                 case "pause":
                     self._pause(True)
                 case "resume":
                     self._pause(False)
                 case "save":
-                    self._session.save("requested")
+                    self.session.save("requested")
                 case "evaluate":
-                    self._session.evaluate(scheduled=False)
+                    self.session.evaluate(scheduled=False)
                 case "stop":
                     self._stop = True
-            step = self._session.position.step
-            self._journal.append(ControlApplied(step=step, action=request.action, request_id=request.id))
+            step = self.session.position.step
+            self.journal.append(ControlApplied(step=step, action=request.action, request_id=request.id))
 
     def _pause(self, paused: bool) -> None:
         if paused == self._paused:
             return
         self._paused = paused
-        self._session.flush()
-        self._session.between.forget()
-        step = self._session.position.step
-        self._journal.append(PhaseChanged(step=step, phase="paused" if paused else "training"))
+        self.session.flush()
+        self.session.between.forget()
+        step = self.session.position.step
+        self.journal.append(PhaseChanged(step=step, phase="paused" if paused else "training"))

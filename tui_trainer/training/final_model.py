@@ -1,13 +1,29 @@
-"""The model that a run leaves behind: weights, tokenizer and a card that says how it was made."""
+"""The model that a run leaves behind: weights, tokenizer and a card that says how it was made, in the Markdown that
+model hubs show."""
 
 import shutil
+from pathlib import Path
 
+from tui_trainer.config.sections import Config
+from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.plan import Plan
+from tui_trainer.reporting.model_rows import ModelFacts, Rows
 from tui_trainer.runs.folder import make_durable, put_in_place
+from tui_trainer.tasks.contract import Baselines
 from tui_trainer.training.components import Components
 from tui_trainer.training.job import Job
-from tui_trainer.training.model_card import model_card, model_facts
 from tui_trainer.training.position import Position
+from tui_trainer.units import format_count
+
+# By task, in the words of model hubs, and the class that loads the model.
+_WRITES = "text-generation"
+_PURPOSES = {
+    "causal_lm": (_WRITES, "AutoModelForCausalLM"),
+    "chat": (_WRITES, "AutoModelForCausalLM"),
+    "sequence_classification": ("text-classification", "AutoModelForSequenceClassification"),
+    "token_classification": ("token-classification", "AutoModelForTokenClassification"),
+    "seq2seq": ("text2text-generation", "AutoModelForSeq2SeqLM"),
+}
 
 
 def write_final_model(job: Job, plan: Plan, components: Components, position: Position) -> None:
@@ -23,3 +39,90 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
     (beside / "README.md").write_text(model_card(plan, model, job.data.source, job.versions), encoding="utf-8")
     make_durable(beside)
     put_in_place(beside, target)
+
+
+def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ModelFacts:
+    """What came of the run; with early stopping, of the weights of its best evaluation."""
+    best = config.evaluation.early_stopping_patience > 0
+    return ModelFacts(
+        step=position.step,
+        weights_step=position.best_step if best else position.step,
+        stopped_early=position.stopped_early,
+        training_seconds=position.training_seconds,
+        train_loss=position.recent_loss,
+        eval_loss=position.best_eval_loss if best else position.eval_loss,
+        scores=position.best_scores if best else position.scores,
+        baseline_losses=baselines.losses if baselines else {},
+        baseline_scores=baselines.scores if baselines else {},
+    )
+
+
+def model_card(plan: Plan, model: ModelFacts, source: str, versions: dict[str, str]) -> str:
+    """Origin, data (its `source`), losses, settings and versions."""
+    scores = model.score_rows()
+    unit = "" if plan.config.task.type == "sequence_classification" else " (nats per token)"
+    lines = [
+        *_front_matter(plan),
+        "",
+        f"# {plan.recipe or plan.config.task.type}",
+        "",
+        _origin(plan),
+        "",
+        *_use(plan),
+        "## Data",
+        "",
+        f"{source}. {plan.train_rows.value} training rows, {plan.train_tokens.value:,} tokens; "
+        f"{plan.eval_rows.value} held-out rows, vocabulary of {plan.vocabulary.value}.",
+        "",
+        *_table(f"Loss{unit}", model.loss_rows()),
+        *(_table("Scores on held-out rows", scores) if scores else []),
+        *_table("Settings", model.setting_rows(plan)),
+        *_table("Versions", list(versions.items())),
+    ]
+    return "\n".join(lines)
+
+
+def _front_matter(plan: Plan) -> list[str]:
+    name = plan.config.model.model_name_or_path
+    base = (
+        [f"base_model: {Path(name).name if Path(name).exists() else name}"] if not is_from_scratch(plan.config) else []
+    )
+    library = "peft" if plan.config.tuning.has_adapter else "transformers"
+    purpose, _ = _PURPOSES.get(plan.config.task.type, (_WRITES, ""))
+    return ["---", f"library_name: {library}", f"pipeline_tag: {purpose}", *base, "tags: [tui-trainer]", "---"]
+
+
+def _origin(plan: Plan) -> str:
+    size = format_count(plan.parameters.value)
+    if is_from_scratch(plan.config):
+        return f"A model of {size} parameters, trained from random weights by tui-trainer."
+    name = plan.config.model.model_name_or_path
+    if plan.config.tuning.has_adapter:
+        trained = format_count(plan.trained_parameters.value)
+        return f"An adapter of {trained} parameters for {name} ({size} parameters), trained by tui-trainer."
+    return f"{name}, a model of {size} parameters, tuned as a whole by tui-trainer."
+
+
+def _use(plan: Plan) -> list[str]:
+    """How an adapter is loaded; a whole model is loaded as any other."""
+    _, kind = _PURPOSES.get(plan.config.task.type, (_WRITES, ""))
+    if not plan.config.tuning.has_adapter or not kind:
+        return []
+    model = plan.config.model
+    where = repr(model.model_name_or_path) + (f", revision={model.revision!r}" if model.revision != "main" else "")
+    # A base model knows neither how many labels there are nor their names.
+    has_labels = kind.endswith("Classification")
+    code = [
+        "from peft import PeftModel",
+        f"from transformers import {'AutoConfig, ' if has_labels else ''}{kind}",
+        "",
+        *(['config = AutoConfig.from_pretrained("path/of/this/folder")'] if has_labels else []),
+        f"base = {kind}.from_pretrained({where}{', config=config' if has_labels else ''})",
+        'model = PeftModel.from_pretrained(base, "path/of/this/folder")',
+        "model = model.merge_and_unload()  # only where a whole model is wanted",
+    ]
+    return ["## Use", "", "```python", *code, "```", ""]
+
+
+def _table(title: str, rows: Rows) -> list[str]:
+    return [f"## {title}", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]

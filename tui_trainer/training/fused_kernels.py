@@ -19,33 +19,27 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.fused_kernels import LIBRARIES, Kernels
 from tui_trainer.training.compiled import Trainable
 from tui_trainer.training.job import Tell
+from tui_trainer.training.process import replaced
 from tui_trainer.training.rounding_probe import reason_against
 
 _HUB_LAYERS = ("RMSNorm", "SwiGLUMLP", "GeGLUMLP")
 _ABSENT = object()
 Change = tuple[Any, str, Any]
 """A module, class or namespace, the name in it, and what was there before."""
+_changes: list[Change] = []
+"""What libraries have changed in this process."""
 
 
-class _TakenBack:
-    """What libraries have changed in this process, the last first."""
-
-    def __init__(self) -> None:
-        self.changes: list[Change] = []
-
-    def undo(self, down_to: int = 0) -> None:
-        while len(self.changes) > down_to:
-            owner, name, before = self.changes.pop()
-            if isinstance(owner, nn.Module):
-                # Not by setattr, which takes a module's own names (parameters, hooks) apart.
-                vars(owner).pop(name, None) if before is _ABSENT else vars(owner).update({name: before})
-            elif before is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
-
-
-_process = _TakenBack()
+def _undo(down_to: int = 0) -> None:
+    while len(_changes) > down_to:
+        owner, name, before = _changes.pop()
+        if isinstance(owner, nn.Module):
+            # Not by setattr, which takes a module's own names (parameters, hooks) apart.
+            vars(owner).pop(name, None) if before is _ABSENT else vars(owner).update({name: before})
+        elif before is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
 
 
 @contextmanager
@@ -54,7 +48,7 @@ def taken_back() -> Iterator[None]:
     try:
         yield
     finally:
-        _process.undo()
+        _undo()
 
 
 def check_attention(run: Trainable, batch: MicroBatch, tell: Tell) -> None:
@@ -78,13 +72,13 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell)
     if run.device.type != "cuda":
         tell("kernels not used", f"{LIBRARIES[kernels]} is for GPUs", "the model's own operations compute the same")
         return "none"
-    before, counts = len(_process.changes), [0]
+    before, counts = len(_changes), [0]
 
     def switch() -> None:
         counts[0] = _switch_on(run.model, kernels)
 
     if reason := reason_against(run, batch, switch):
-        _process.undo(before)
+        _undo(before)
         torch.cuda.empty_cache()
         hint = 'the model\'s own operations are used; model.kernels = "none" does not try'
         tell("kernels not used", f"{LIBRARIES[kernels]} is not used: {reason}", hint)
@@ -100,7 +94,12 @@ def _switch_on(model: Any, kernels: Kernels) -> int:
     owners = [*base.modules(), *_namespaces(base)]
     before = [dict(vars(owner)) for owner in owners]
     try:
-        {"liger": _liger, "hub": _hub}[kernels](base)
+        if kernels == "liger":
+            from transformers.integrations.liger import apply_liger_kernel
+
+            apply_liger_kernel(base, {"cross_entropy": False, "fused_linear_cross_entropy": False})
+        else:
+            _from_hub(base)
     finally:
         changes = [
             (owner, name, old.get(name, _ABSENT))
@@ -108,7 +107,7 @@ def _switch_on(model: Any, kernels: Kernels) -> int:
             for name in vars(owner).keys() | old.keys()
             if vars(owner).get(name, _ABSENT) is not old.get(name, _ABSENT)
         ]
-        _process.changes += changes
+        _changes.extend(changes)
     replaced = [owner for owner, name, _ in changes if name == "forward" and isinstance(owner, nn.Module)]
     if not replaced:
         raise LookupError(_NOTHING[kernels])
@@ -132,14 +131,9 @@ def _namespaces(model: Any) -> list[Any]:
     return [*found, *(x for x in dict.fromkeys(classes) if x.__module__ in names)]
 
 
-def _liger(model: Any) -> None:
-    from transformers.integrations.liger import apply_liger_kernel
-
-    apply_liger_kernel(model, {"cross_entropy": False, "fused_linear_cross_entropy": False})
-
-
-def _hub(model: Any) -> None:
+def _from_hub(model: Any) -> None:
     import kernels
+    from huggingface_hub import constants
     from transformers.integrations.hub_kernels import get_kernel_mapping_transformers
 
     known = get_kernel_mapping_transformers()
@@ -147,19 +141,7 @@ def _hub(model: Any) -> None:
     fallback = getattr(kernels, "KernelizeFallback", None)
     # transformers would put them on anew with each change between training and evaluation, and go to the hub for it:
     # the same ones serve both.
-    with _offline(), kernels.use_kernel_mapping(mapping, inherit_mapping=False):
+    with replaced(vars(constants), HF_HUB_OFFLINE=True), kernels.use_kernel_mapping(mapping, inherit_mapping=False):
         kernels.kernelize(
             model, device="cuda", mode=kernels.Mode.TRAINING, use_fallback=fallback.ALL if fallback else True
         )
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """The hub's own switch, which is read from the environment when its library is loaded."""
-    from huggingface_hub import constants
-
-    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before

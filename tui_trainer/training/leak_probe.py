@@ -6,20 +6,19 @@ without any sign of where documents begin, whose logits must differ, or the ques
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
 from tui_trainer.data.batching.collate import collate_packed
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.masks import known_masks
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.training.compiled import Trainable
-from tui_trainer.training.rounding_probe import cut_at_embeddings
+from tui_trainer.training.rounding_probe import Numbers, cut_at_embeddings
 
 Document = NDArray[np.int32]
 # Kernels go by blocks of up to 128 tokens, and some have another code for a sequence that fits into one.
@@ -30,14 +29,6 @@ _MOST_DIFFERENCE, _MOST_GRADIENT_SHARE = 1e-5, 1e-3
 _MOST_SHARE_OF_CONTROL, _MOST_GRADIENT_SHARE_OF_CONTROL = 0.1, 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """fp32 logits_NV of N tokens, and gradient_Nh of their embeddings."""
-
-    logits: Tensor
-    gradient: Tensor
-
-
 def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> str | None:
     """What of packed documents is too far from each alone, and how far; None: they do not leak.
 
@@ -45,21 +36,21 @@ def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> st
     """
     packed_rows = _documents(run, rows)
     each = [_pass(run, [[document]], packed=False) for row in packed_rows for document in row]
-    alone = _Pass(torch.cat([one.logits for one in each]), torch.cat([one.gradient for one in each]))
+    alone = Numbers(torch.cat([one.logits for one in each]), torch.cat([one.gradients for one in each]))
     packed = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
     control = _pass(run, packed_rows, packed=False)
     return _difference(alone, packed, control, coarse=_is_coarse(run))
 
 
-def _difference(alone: _Pass, packed: _Pass, control: _Pass, *, coarse: bool) -> str | None:
+def _difference(alone: Numbers, packed: Numbers, control: Numbers, *, coarse: bool) -> str | None:
     """Those of logits by the largest, those of gradients by the norm of all."""
     scale = max(1.0, float(alone.logits.abs().max()))
     logits, without = (float((found.logits - alone.logits).abs().max()) for found in (packed, control))
     # Not `>`: what is no number is no agreement either.
     if not logits <= (_MOST_SHARE_OF_CONTROL * without if coarse else _MOST_DIFFERENCE * scale):
         return f"logits differ by {logits:.2g} from those alone"
-    norm = float(alone.gradient.norm())
-    gradient, without = (float((found.gradient - alone.gradient).norm()) for found in (packed, control))
+    norm = float(alone.gradients.norm())
+    gradient, without = (float((found.gradients - alone.gradients).norm()) for found in (packed, control))
     if not gradient <= (_MOST_GRADIENT_SHARE_OF_CONTROL * without if coarse else _MOST_GRADIENT_SHARE * norm):
         return f"gradients differ by {gradient / max(norm, 1e-30):.0%} from those alone"
     return None
@@ -89,8 +80,8 @@ def _is_coarse(run: Trainable) -> bool:
     return tf32 or run.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in run.model.parameters())
 
 
-def _pass(run: Trainable, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False) -> _Pass:
-    """Forward and backward; no gradient of a weight is computed."""
+def _pass(run: Trainable, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False) -> Numbers:
+    """Forward and backward: fp32 logits_NV of N tokens, and gradients_Nh of their embeddings alone."""
     batch = micro_batch(collate_packed(rows, run.pad_id), by_lengths=by_lengths).to(run.device)
     if not packed:
         batch = replace(batch, inputs={"input_ids": batch.inputs["input_ids"]})
@@ -99,4 +90,4 @@ def _pass(run: Trainable, rows: Sequence[Sequence[Document]], *, packed: bool, b
             logits_NV = run.model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places].float()
             loss = F.cross_entropy(logits_NV, batch.labels, reduction="sum")
         (gradient,) = torch.autograd.grad(loss, embedded[:1])
-    return _Pass(logits_NV.detach(), gradient.flatten(0, 1)[batch.places].float())
+    return Numbers(logits_NV.detach(), gradient.flatten(0, 1)[batch.places].float())

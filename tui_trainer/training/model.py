@@ -22,10 +22,10 @@ def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell, rank
     torch.manual_seed(config.training.seed)
     dtype = getattr(torch, plan.weights_dtype.value)
 
-    def tell_new(words: str) -> None:
-        tell("new weights", words, "they learn from your data: normal for a task that the model was not made for")
-
-    model = find_task(config.task.type).build_model(config, job.data, tokenizer, dtype, device, tell_new)
+    hint = "they learn from your data: normal for a task that the model was not made for"
+    model = find_task(config.task.type).build_model(
+        config, job.data, tokenizer, dtype, device, lambda words: tell("new weights", words, hint)
+    )
     refuse_poisoned(model, config.model.model_name_or_path)
     if unsloth.is_asked(config):
         # With its own way to checkpoint activations.

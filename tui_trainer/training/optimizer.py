@@ -27,27 +27,18 @@ class RunOptimizer:
         """`has_masters`: whether the fp32 copies are made here."""
         self.name, self.spec = training.optim, OPTIMIZERS[training.optim]
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._masters = {
+        self.masters = {
             name: nn.Parameter(p.detach().float())
             for name, p in self._named.items()
             if has_masters and p.dtype in SIXTEEN_BITS
         }
-        self._trained = {name: self._masters.get(name, p) for name, p in self._named.items()}
-        self.torch = self.spec.build(_groups(self._trained.values(), training.weight_decay), lr, training)
-
-    @property
-    def has_masters(self) -> bool:
-        """Whether weights of 16 bits are trained by an fp32 copy."""
-        return bool(self._masters)
+        self.trained_by_name = {name: self.masters.get(name, p) for name, p in self._named.items()}
+        self.torch = self.spec.build(_groups(self.trained, training.weight_decay), lr, training)
 
     @property
     def trained(self) -> list[nn.Parameter]:
         """What is trained, in a fixed order."""
-        return list(self._trained.values())
-
-    @property
-    def trained_by_name(self) -> Mapping[str, nn.Parameter]:
-        return self._trained
+        return list(self.trained_by_name.values())
 
     def compile(self) -> None:
         """A step whose gradients and learning rate are 0, which makes the code of all later ones and moves nothing.
@@ -69,7 +60,7 @@ class RunOptimizer:
 
     def collect(self) -> None:
         """Take gradients of 16-bit weights over into fp32: a sum of many in 16 bits loses the small ones."""
-        for name, master in self._masters.items():
+        for name, master in self.masters.items():
             weight = self._named[name]
             if weight.grad is not None:
                 master.grad = weight.grad.float() if master.grad is None else master.grad.add_(weight.grad)
@@ -95,7 +86,7 @@ class RunOptimizer:
         self.collect()
         if scaler:
             scaler.unscale_(self.torch)
-        grad_norm = _clip(list(self._trained.values()), max_grad_norm)
+        grad_norm = _clip(self.trained, max_grad_norm)
         # Weights may be on the host, where the loss is not. To wait for it is no loss: their gradients came later.
         device, loss_sum = loss_sum.device, loss_sum.to(grad_norm.device)
         for group in self.torch.param_groups:
@@ -107,7 +98,7 @@ class RunOptimizer:
         self._step_whole(torch.isfinite(grad_norm) & torch.isfinite(loss_sum))
         if scaler:
             scaler.update()
-        for name, master in self._masters.items():
+        for name, master in self.masters.items():
             self._named[name].data.copy_(master)
         self.torch.zero_grad(set_to_none=True)
         return grad_norm.to(device, non_blocking=True)
@@ -149,8 +140,8 @@ class RunOptimizer:
 
         Each is in memory of its own, as safetensors wants it: bitsandbytes keeps one table for all parameters.
         """
-        found = {f"{name}.{MASTER}": master.detach() for name, master in self._masters.items()}
-        for name, parameter in self._trained.items():
+        found = {f"{name}.{MASTER}": master.detach() for name, master in self.masters.items()}
+        for name, parameter in self.trained_by_name.items():
             for key, value in _in_parts(self.torch.state.get(parameter, {})).items():
                 self._require_saveable(key)
                 found[f"{name}.{key}"] = (
@@ -167,9 +158,12 @@ class RunOptimizer:
 
         Raises CheckpointError when a parameter's state is not there.
         """
-        without_master = dict.fromkeys(self._masters)
+        without_master = dict.fromkeys(self.masters)
         for tensors in shards:
-            by_name = _by_parameter(tensors)
+            by_name: dict[str, dict[str, Tensor]] = {}
+            for full_name, value in tensors.items():
+                name, _, key = full_name.rpartition(".")
+                by_name.setdefault(name, {})[key] = value
             if odd := sorted(by_name.keys() - self._named.keys()):
                 raise CheckpointError(f"the optimizer state holds unknown tensors, such as those of {odd[0]}")
             for name, state in by_name.items():
@@ -179,9 +173,9 @@ class RunOptimizer:
             self._load_master(name, None)
 
     def _load_parameter(self, name: str, state: dict[str, Tensor]) -> None:
-        if name in self._masters:
+        if name in self.masters:
             self._load_master(name, state.pop(MASTER, None))
-        parameter = self._trained[name]
+        parameter = self.trained_by_name[name]
         self._require_whole(name, state, parameter.shape)
         if not state:
             return
@@ -196,7 +190,7 @@ class RunOptimizer:
             }
 
     def _load_master(self, name: str, saved: Tensor | None) -> None:
-        master = self._masters[name]
+        master = self.masters[name]
         master.data.copy_(placed_as(master_of(name, saved, master.shape), master))
 
     def _require_whole(self, name: str, state: Mapping[str, Tensor], shape: torch.Size) -> None:
@@ -239,11 +233,11 @@ def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _groups(parameters: Any, weight_decay: float) -> list[dict[str, Any]]:
+def _groups(parameters: Sequence[Tensor], weight_decay: float) -> list[dict[str, Any]]:
     """Only matrices decay. No operation takes sharded and whole ones together."""
     return [
         {"params": [p for p in kind if (p.ndim >= 2) is decays], "weight_decay": weight_decay if decays else 0.0}
-        for kind in _kinds(list(parameters))
+        for kind in _kinds(parameters)
         for decays in (True, False)
     ]
 
@@ -274,12 +268,4 @@ def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         # A part of a sharded tensor may be empty.
         found[name] = tensor.clone() if place and place in places else tensor
         places.add(place)
-    return found
-
-
-def _by_parameter(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    found: dict[str, dict[str, Tensor]] = {}
-    for full_name, value in tensors.items():
-        name, _, key = full_name.rpartition(".")
-        found.setdefault(name, {})[key] = value
     return found

@@ -39,7 +39,6 @@ class Position:
     """Loss sum and tokens of the last steps."""
 
     def count(self, report: StepReport, loss_sum: float, seconds: float) -> None:
-        """Add one finished step to the sums of its epoch."""
         self.recent = [*self.recent[1 - _RECENT_STEPS :], (loss_sum, report.tokens)]
         self.training_seconds += seconds
         self.epoch_loss_sum += loss_sum

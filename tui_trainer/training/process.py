@@ -1,15 +1,13 @@
-"""What a run sets for the whole process, in one list: put back when the run ends, so that the next finds what this one
+"""What a run sets for the whole process: put back when the run ends, so that the next finds what this one
 found. And the memory of a run that is over.
 
 torch's generators are not among it: each run seeds them, or restores those of its checkpoint.
 """
 
-import gc
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -17,26 +15,24 @@ from transformers.utils import logging as transformers_logging
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.environment import determinism_problems
+from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.planning.plan import Plan
 from tui_trainer.training.device import device_of, use_device
 
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """Of the process: how it is read, and how it is set."""
-
-    read: Callable[[], Any]
-    set: Callable[[Any], None]
+_set_threads = torch.set_num_threads
 
 
-def _variable(name: str) -> _Setting:
-    def set_variable(value: str | None) -> None:
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-    return _Setting(lambda: os.environ.get(name), set_variable)
+@contextmanager
+def replaced(names: MutableMapping[str, Any], **values: Any) -> Iterator[None]:
+    """These values under their names, of a module or of the environment, until what was there before is put back."""
+    before = {name: names[name] for name in values if name in names}
+    names.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            names.pop(name, None)
+        names.update(before)
 
 
 def _show_progress_bars(shown: bool) -> None:
@@ -50,56 +46,43 @@ def _be_deterministic(strict: bool) -> None:
         torch.use_deterministic_algorithms(strict)
 
 
-_DETERMINISTIC = _Setting(torch.are_deterministic_algorithms_enabled, _be_deterministic)
-_MATMULS = _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
-_THREADS = _Setting(torch.get_num_threads, torch.set_num_threads)
-_TOKENIZERS = _variable("TOKENIZERS_PARALLELISM")
-# cuDNN's attention has no deterministic backward pass in torch. SDPA leaves it out by itself, attention by lengths does
-# not: on Hopper and Blackwell it would take cuDNN's kernel. Source: pull request 182551 of pytorch and its varlen.py.
-_CUDNN_ATTENTION = _Setting(torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp)
-# flash-attn does not ask torch; transformers reads this at each call of it.
-_FLASH = _variable("FLASH_ATTENTION_DETERMINISTIC")
-# It looks for a device when transformers first asks whether a model is one of its own, and tells what it found.
-_DEEPSPEED = _variable("DS_ACCELERATOR")
-_VERBOSITY = _Setting(transformers_logging.get_verbosity, transformers_logging.set_verbosity)
-_PROGRESS_BARS = _Setting(transformers_logging.is_progress_bar_enabled, _show_progress_bars)
-_ALL = (
-    _DETERMINISTIC, _MATMULS, _CUDNN_ATTENTION, _THREADS, _TOKENIZERS, _FLASH, _DEEPSPEED, _VERBOSITY, _PROGRESS_BARS,
-)  # fmt: skip
-
-
 @contextmanager
 def settings_of(plan: Plan) -> Iterator[None]:
     """The process as the plan wants it, for the time of its run. Raises ConfigError where it cannot be that."""
-    before = [(setting, setting.read()) for setting in _ALL]
-    try:
-        _set(plan)
-        yield
-    finally:
-        for setting, value in before:
-            setting.set(value)
-
-
-def _set(plan: Plan) -> None:
     training, on_gpu = plan.config.training, plan.device == "cuda"
     strict = on_gpu and training.deterministic
     if strict and (problems := determinism_problems()):
         raise ConfigError(problems)
-    # The number of threads is part of exactness: another one sums in another order.
-    _THREADS.set(plan.threads.value)
-    _TOKENIZERS.set("false")
-    _DEEPSPEED.set(plan.device)
-    _VERBOSITY.set(logging.ERROR)
-    _PROGRESS_BARS.set(False)
-    if on_gpu:
-        # Where CUDA is at work already, as for a second run, the first has said so.
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    _MATMULS.set("high" if on_gpu and training.tf32 and not strict else "highest")
+    cuda, log = torch.backends.cuda, transformers_logging
+    # DeepSpeed looks for a device when transformers first asks whether a model is one of its own, and tells what it
+    # found.
+    variables = {"TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": plan.device}
     if strict:
-        _FLASH.set("1")
-        _CUDNN_ATTENTION.set(False)
-    _DETERMINISTIC.set(strict)
-    use_device(device_of(plan))
+        # flash-attn does not ask torch; transformers reads this at each call of it.
+        variables["FLASH_ATTENTION_DETERMINISTIC"] = "1"
+    matmuls = "high" if on_gpu and training.tf32 and not strict else "highest"
+    settings: list[tuple[Callable[[Any], None], Any, Any]] = [
+        # The number of threads is part of exactness: another one sums in another order.
+        (_set_threads, torch.get_num_threads(), plan.threads.value),
+        (log.set_verbosity, log.get_verbosity(), logging.ERROR),
+        (_show_progress_bars, log.is_progress_bar_enabled(), False),
+        (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), matmuls),
+        # cuDNN's attention has no deterministic backward pass in torch. SDPA leaves it out by itself, attention by
+        # lengths does not: on Hopper and Blackwell it would take cuDNN's kernel. Source: pull request 182551 of pytorch
+        # and its varlen.py.
+        (cuda.enable_cudnn_sdp, cuda.cudnn_sdp_enabled(), cuda.cudnn_sdp_enabled() and not strict),
+        (_be_deterministic, torch.are_deterministic_algorithms_enabled(), strict),
+    ]
+    with ExitStack() as before:
+        before.enter_context(replaced(os.environ, **variables))
+        for put, now, then in settings:
+            before.callback(put, now)
+            put(then)
+        if on_gpu:
+            # Where CUDA is at work already, as for a second run, the first has said so.
+            os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+        use_device(device_of(plan))
+        yield
 
 
 def kernel_threads() -> int:
@@ -111,10 +94,8 @@ def kernel_threads() -> int:
 
 def give_memory_back() -> None:
     """Once nothing holds the model of a run any more: the next one has all the memory, and a peak of its own."""
-    # Libraries may have made cycles.
-    gc.collect()
-    if torch.cuda.is_initialized():
-        # A card that an error inside a kernel has broken refuses this too.
-        with suppress(RuntimeError):
-            torch.cuda.empty_cache()
+    # A card that an error inside a kernel has broken refuses this too.
+    with suppress(RuntimeError):
+        free_memory()
+        if torch.cuda.is_initialized():
             torch.cuda.reset_peak_memory_stats()

@@ -137,18 +137,14 @@ def join_ranks(device: torch.device, *, offloads: bool = False) -> Ranks:
     RunError when the others do not come.
     """
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    on_card = device.type == "cuda"
+    backend = "cpu:gloo,cuda:nccl" if on_card and offloads else "nccl" if on_card else "gloo"
+    # With parts on the host norms and checkpoints go through it, and what is split from a group that has a `device_id`
+    # goes over cards only.
+    device_id = device if backend == "nccl" else None
     try:
-        if device.type == "cuda":
-            if offloads:
-                # Norms and checkpoints go through the host. Without `device_id`: what is split from a group that has
-                # one goes over cards only.
-                dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_LONGEST_WAIT)
-            else:
-                dist.init_process_group("nccl", timeout=_LONGEST_WAIT, device_id=device)
-            host: Any = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT)
-        else:
-            dist.init_process_group("gloo", timeout=_LONGEST_WAIT)
-            host = dist.group.WORLD
+        dist.init_process_group(backend, timeout=_LONGEST_WAIT, device_id=device_id)
+        host: Any = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT) if on_card else dist.group.WORLD
     except (RuntimeError, ValueError, OSError) as error:
         raise RunError(f"the {count} processes could not join: {error}") from error
     return Ranks(number=number, count=count, host=host)

@@ -5,9 +5,11 @@ import math
 import resource
 from collections import deque
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from statistics import median
 from time import monotonic
+from typing import Any
 
 import psutil
 import torch
@@ -19,9 +21,9 @@ from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.runs.events import Event, StepDone
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.between import Between
-from tui_trainer.training.communication import GroupTimes
+from tui_trainer.training.communication import GroupTimes, seconds_of
 from tui_trainer.training.position import Position
-from tui_trainer.training.step import StepReport, StepSeconds
+from tui_trainer.training.step import StepReport
 
 _RECENT_STEPS = 50
 # Of a matmul in which all threads take a part.
@@ -40,36 +42,26 @@ _DIVERGED = "Try a lower training.learning_rate, more training.warmup_steps or a
 _AT_FIRST_USE = ("pyarrow.ipc", "transformers.generation.utils")
 
 
+@dataclass(slots=True)
 class Recorder:
     """Keeps the reports of steps on the device until `flush` writes them."""
 
-    def __init__(
-        self,
-        journal: JournalWriter,
-        position: Position,
-        device: torch.device,
-        between: Between,
-        *,
-        steps_per_epoch: int,
-        group: int,
-        clipped_by_scale: bool = False,
-        times: GroupTimes | None = None,
-    ) -> None:
-        """`clipped_by_scale`: with a scaled loss a gradient that overflows is normal, and its step is passed over.
-        `times`: of the processes that train together; they are told of each step that is written."""
-        self._journal = journal
-        self._position = position
-        self._device = device
-        self._between = between
-        self._steps_per_epoch = steps_per_epoch
-        self._group = group
-        self._clipped_by_scale = clipped_by_scale
-        self._times = times or GroupTimes()
-        self._overflows = 0
-        self._waiting: list[tuple[int, StepReport]] = []
-        # So that the first step of a start is written at once.
-        self._flushed_at = -math.inf
-        self._recent_seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
+    journal: JournalWriter
+    position: Position
+    device: torch.device
+    between: Between
+    _: KW_ONLY
+    steps_per_epoch: int
+    group: int
+    clipped_by_scale: bool = False
+    """With a scaled loss a gradient that overflows is normal, and its step is passed over."""
+    times: GroupTimes = field(default_factory=GroupTimes)
+    """Of the processes that train together; they are told of each step that is written."""
+    _overflows: int = 0
+    _waiting: list[tuple[int, StepReport]] = field(default_factory=list)
+    # So that the first step of a start is written at once.
+    _flushed_at: float = -math.inf
+    _recent_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     @property
     def median_step_seconds(self) -> float | None:
@@ -79,7 +71,7 @@ class Recorder:
     def add(self, step: int, report: StepReport) -> None:
         self._waiting.append((step, report))
         # Slow steps are not held back for a whole group: somebody may be watching.
-        if len(self._waiting) >= self._group or monotonic() - self._flushed_at >= _FLUSH_SECONDS:
+        if len(self._waiting) >= self.group or monotonic() - self._flushed_at >= _FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
@@ -90,61 +82,57 @@ class Recorder:
         numbers = torch.stack([x.double() for _, report in self._waiting for x in (report.loss_sum, report.grad_norm)])
         read = numbers.view(-1, 2).tolist()
         # From here on the device is not waited for: what follows is the cost of the journal itself.
-        with self._between.writing():
+        with self.between.writing():
             bad_step = self._write(read)
         if bad_step is not None:
             raise RunError(
                 f"the loss or its gradient stopped being finite at step {bad_step}; that step changed no weight. "
-                + (_OVERFLOWED if self._clipped_by_scale else _DIVERGED)
+                + (_OVERFLOWED if self.clipped_by_scale else _DIVERGED)
             )
 
     def _write(self, read: list[list[float]]) -> int | None:
         """All waiting steps with their loss sums and gradient norms; the first one that was not finite, if any."""
-        peak = peak_memory_bytes(self._device)
+        peak = peak_memory_bytes(self.device)
         events: list[Event] = []
         bad_step = None
         for (step, report), (loss_sum, grad_norm) in zip(self._waiting, read, strict=True):
-            seconds = report.seconds()
-            events.append(self._event(step, report, seconds, loss_sum, grad_norm, peak))
-            self._position.count(report, loss_sum, seconds.total)
-            self._recent_seconds.append(seconds.total)
-            self._times.add(report.communication_seconds())
+            parts = report.seconds()
+            seconds = sum(parts.values())
+            rounded: dict[str, Any] = {name: round(part, 6) for name, part in parts.items()}
+            events.append(
+                StepDone(
+                    step=step,
+                    epoch=round(step / self.steps_per_epoch, 4),
+                    loss_sum=loss_sum,
+                    tokens=report.tokens,
+                    input_tokens=report.input_tokens,
+                    samples=report.samples,
+                    lr=report.lr,
+                    grad_norm=grad_norm,
+                    step_seconds=round(seconds, 6),
+                    **rounded,
+                    tokens_per_second=round(report.input_tokens / seconds, 1),
+                    samples_per_second=round(report.samples / seconds, 2),
+                    peak_memory_bytes=peak,
+                    positions=report.positions,
+                )
+            )
+            self.position.count(report, loss_sum, seconds)
+            self._recent_seconds.append(seconds)
+            self.times.add(seconds_of(report.communication))
             if self._is_bad(loss_sum, grad_norm):
                 bad_step = step
                 break
         self._waiting.clear()
         self._flushed_at = monotonic()
-        self._journal.append(*events)
+        self.journal.append(*events)
         return bad_step
 
     def _is_bad(self, loss_sum: float, grad_norm: float) -> bool:
         self._overflows = 0 if math.isfinite(grad_norm) else self._overflows + 1
-        if self._clipped_by_scale and math.isfinite(loss_sum):
+        if self.clipped_by_scale and math.isfinite(loss_sum):
             return self._overflows >= _MOST_OVERFLOWS
         return not (math.isfinite(loss_sum) and math.isfinite(grad_norm))
-
-    def _event(
-        self, step: int, report: StepReport, seconds: StepSeconds, loss_sum: float, grad_norm: float, peak: int
-    ) -> StepDone:
-        return StepDone(
-            step=step,
-            epoch=round(step / self._steps_per_epoch, 4),
-            loss_sum=loss_sum,
-            tokens=report.tokens,
-            input_tokens=report.input_tokens,
-            samples=report.samples,
-            lr=report.lr,
-            grad_norm=grad_norm,
-            step_seconds=round(seconds.total, 6),
-            data_seconds=round(seconds.data, 6),
-            forward_seconds=round(seconds.forward, 6),
-            backward_seconds=round(seconds.backward, 6),
-            optimizer_seconds=round(seconds.optimizer, 6),
-            tokens_per_second=round(report.input_tokens / seconds.total, 1),
-            samples_per_second=round(report.samples / seconds.total, 2),
-            peak_memory_bytes=peak,
-            positions=report.positions,
-        )
 
 
 def memory_before(config: Config) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any, TypeVar
@@ -12,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
 from tui_trainer.models.files import shards
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.planning.batching import MICRO
@@ -24,11 +24,10 @@ from tui_trainer.training import checkpoint
 from tui_trainer.training.attempt import Shortage, attempt
 from tui_trainer.training.batches import windows
 from tui_trainer.training.evaluate import evaluate
-from tui_trainer.training.recorder import peak_memory_bytes, start_peak
 from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, SAMPLE, TYPICAL, WORST
 from tui_trainer.training.session import Session
 from tui_trainer.training.sharded_tensors import whole
-from tui_trainer.training.worst_batch import largest_pass, tokens_of, train_on
+from tui_trainer.training.worst_batch import largest_pass, measured, train_on
 
 E = TypeVar("E", bound=Event)
 _SHOWN_TOKENS = 40
@@ -57,27 +56,11 @@ class Rehearsal:
         found: dict[str, dict[str, Any]] = {}
         for name in parts:
             self.tell(part=name)
-            figures = found[name] = self._done(doing[name])
+            figures = found[name] = measured(self.session.components, self.resident_bytes, doing[name])
             self.tell(part=name, **figures)
             if name in (WORST, TYPICAL) and "failed" in figures and "works_with" not in figures:
                 break
         return found
-
-    def _done(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        components = self.session.components
-        started = perf_counter()
-        start_peak(components.device)
-        try:
-            figures = work()
-        except Exception as error:  # whatever a model, a disk or a full memory raises is what is looked for
-            reason = one_line(str(error), 300) or type(error).__name__
-            figures = {"failed": reason, "is_memory": is_out_of_memory(error)}
-            let_go(error)
-        peak = max(peak_memory_bytes(components.device) - self.resident_bytes, 0)
-        figures |= {"seconds": perf_counter() - started, "peak_memory_bytes": peak}
-        components.give_up_step()
-        free_memory()
-        return figures
 
     # ---------------------------------------------------------------- parts
 
@@ -95,7 +78,7 @@ class Rehearsal:
         }  # fmt: skip
         planned = batches.layout
         while True:
-            batch = max(batches.layout.window(documents), key=tokens_of).to(components.device)
+            batch = max(batches.layout.window(documents), key=attrgetter("positions")).to(components.device)
             is_whole = batches.layout is planned and self.session.plan.gradient_accumulation_steps.value == 1
             work = partial(train_on, components, batch, passes=1 if is_whole else 2)
             found = attempt(work, components.device, components.give_up_step)

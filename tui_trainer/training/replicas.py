@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.training.communication import Communication, in_one
 from tui_trainer.training.optimizer import RunOptimizer
-from tui_trainer.training.ranks import Ranks
 from tui_trainer.training.together import LossSum, Together
 
 # As much as DistributedDataParallel sends at a time.
@@ -38,23 +37,22 @@ class LossModule(nn.Module):
 class Replicas(Together):
     def __init__(
         self,
-        ranks: Ranks,
         model: nn.Module,
         loss: Callable[[MicroBatch], Tensor],
         optimizer: RunOptimizer,
         communication: Communication,
     ) -> None:
-        self._ranks = ranks
         self.communication: Communication = communication
         self._last_gradient: Any = None
         module = LossModule(model, loss)
         self._parallel: DistributedDataParallel | None = None
         self.forward: LossSum = module
         self._buckets: list[list[nn.Parameter]] = []
-        if optimizer.has_masters:
+        if optimizer.masters:
             # Weights of 16 bits have their gradients summed in fp32, outside of the model: by hand, at the end.
             self._buckets = list(_buckets(optimizer.trained))
         else:
+            self.takes_mean = True
             self.forward = self._parallel = DistributedDataParallel(
                 module,
                 broadcast_buffers=False,
@@ -83,19 +81,13 @@ class Replicas(Together):
             in_one([parameter.grad for parameter in bucket if parameter.grad is not None], dist.all_reduce)
         self.communication.since(began)
 
-    def scale(self, labels: int) -> float:
-        """torch's DistributedDataParallel takes the mean over the processes."""
-        return labels / self._ranks.count if self._parallel else labels
-
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     bucket: list[nn.Parameter] = []
-    size = 0
     for parameter in parameters:
         bucket.append(parameter)
-        size += parameter.nbytes
-        if size >= _BUCKET_BYTES:
+        if sum(one.nbytes for one in bucket) >= _BUCKET_BYTES:
             yield bucket
-            bucket, size = [], 0
+            bucket = []
     if bucket:
         yield bucket

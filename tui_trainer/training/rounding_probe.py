@@ -26,17 +26,13 @@ _TF32_STEP, _LEAST_STEP = 2.0**-10, 2.0**-20
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """fp32 logits of the places with a label, and gradients, all as vectors."""
+    """fp32 logits of the places with a label, and gradients."""
 
     logits: Tensor
     gradients: Tensor
 
     def distance(self, other: Self) -> tuple[float, float]:
-        """Norms of the differences of logits and of gradients."""
-        return (
-            float((self.logits - other.logits).norm()),
-            float((self.gradients - other.gradients).norm()),
-        )
+        return float((self.logits - other.logits).norm()), float((self.gradients - other.gradients).norm())
 
 
 def difference(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) -> str:
@@ -68,7 +64,7 @@ def reason_against(run: Trainable, batch: MicroBatch, switch: Callable[[], None]
 
 
 def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
-    """Of a forward and a backward pass without dropout; no weight gets a gradient."""
+    """Of a forward and a backward pass without dropout, as vectors; no weight gets a gradient."""
     model = run.model
     outputs: list[Any] = []
     handle = model.register_forward_hook(lambda _module, _args, output: outputs.append(output.logits))
@@ -81,7 +77,11 @@ def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
     finally:
         handle.remove()
     gradients = torch.cat([gradient.float().flatten() for gradient in found if gradient is not None])
-    return Numbers(_with_labels(outputs[0].detach(), batch).float().flatten(), gradients)
+    logits = outputs[0].detach().flatten(0, -2)
+    # What stands at padding is nobody's, and kernels differ there.
+    if len(logits) == batch.positions > len(batch.places):
+        logits = logits.index_select(0, batch.places)
+    return Numbers(logits.float().flatten(), gradients)
 
 
 @contextmanager
@@ -102,13 +102,6 @@ def cut_at_embeddings(model: Any) -> Iterator[list[Tensor]]:
     finally:
         handle.remove()
         model.train()
-
-
-def _with_labels(logits: Tensor, batch: MicroBatch) -> Tensor:
-    """What stands at padding is nobody's, and kernels differ there."""
-    flat = logits.flatten(0, -2)
-    tokens = batch.inputs["input_ids"].numel()
-    return flat.index_select(0, batch.places) if len(flat) == tokens > len(batch.places) else flat
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def _train(session: Session, journal: JournalWriter, handler: ControlHandler) ->
         session.take_step(step)
         if at_risk := deadline.look():
             journal.append(at_risk)
-        if due(step, session.batches.steps_per_epoch):
+        if due(step, session.batches.order.steps_per_epoch):
             session.finish_epoch()
         session.evaluate_if_due()
         if due(step, plan.sample_every_steps.value):

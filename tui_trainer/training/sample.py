@@ -6,11 +6,8 @@ from contextlib import contextmanager
 import torch
 
 from tui_trainer.data.preparing.token_rows import TokenRow
-from tui_trainer.safe_text import one_line
 from tui_trainer.training.compiled import uncompiled
 from tui_trainer.training.components import Components
-
-NO_MEMORY = "there is not enough memory to write a text", "logging.sample_steps = 0 writes none in a new run"
 
 
 def write_text(components: Components, row: TokenRow, *, seed: int) -> tuple[str, str]:
@@ -36,12 +33,6 @@ def answering(components: Components, seed: int) -> Iterator[None]:
             yield
     finally:
         components.model.train()
-
-
-def why_no_text(error: Exception) -> tuple[str, str]:
-    """(message, hint) about a text that could not be written."""
-    reason = one_line(f"{type(error).__name__}: {error}", 200)
-    return f"the model could not write a text: {reason}", "the weights are as they were, and training goes on"
 
 
 @contextmanager

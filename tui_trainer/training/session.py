@@ -7,12 +7,14 @@ from time import monotonic, perf_counter
 
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import CheckpointError, FolderError, GroupOutOfMemory, RunError
+from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.runs.cadence import due
 from tui_trainer.runs.events import EpochDone, EvalDone, MicroBatchReduced, Progress, RunProblem, TextSampled
 from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.safe_text import one_line
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.attempt import Shortage, attempt, attempt_twice
 from tui_trainer.training.batches import Layout, windows
@@ -28,9 +30,10 @@ from tui_trainer.training.job import Job
 from tui_trainer.training.position import Position
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import Recorder
-from tui_trainer.training.sample import NO_MEMORY, why_no_text, write_text
+from tui_trainer.training.sample import write_text
+from tui_trainer.training.sharded_tensors import gather_model
 from tui_trainer.training.smaller_passes import Split, reduction, too_large
-from tui_trainer.training.step import StepReport, take_step
+from tui_trainer.training.step import StepReport
 
 _PROGRESS_SECONDS = 1.0
 
@@ -72,7 +75,7 @@ class Session:
             self.position,
             self.components.device,
             self.between,
-            steps_per_epoch=self.batches.steps_per_epoch,
+            steps_per_epoch=self.batches.order.steps_per_epoch,
             group=self.plan.config.logging.logging_steps,
             clipped_by_scale=self.components.mixed_precision.scaler is not None,
             times=ranks.times,
@@ -97,21 +100,10 @@ class Session:
         self._recorder.add(step, report)
         if due(step, self.plan.config.training.empty_cache_steps):
             with self.between.emptying_the_cache():
-                components.empty_cache()
+                free_memory()
 
     def _step(self, step: int) -> StepReport:
-        components = self.components
-        return take_step(
-            partial(components.window, step),
-            components.loss,
-            components.optimizer,
-            components.mixed_precision,
-            components.clock,
-            lr=components.learning_rate(step),
-            max_grad_norm=self.plan.config.training.max_grad_norm,
-            ranks=self.ranks,
-            together=components.together,
-        )
+        return self.components.take_step(step, partial(self.components.window, step))
 
     def _take_smaller_passes(self, step: int, shortage: Shortage) -> None:
         """For this step and all later ones. The step before is saved: what comes after it is computed otherwise.
@@ -147,7 +139,6 @@ class Session:
             self._problem("plan not written", str(error), "a resumed run begins with the passes of before")
 
     def flush(self) -> None:
-        """Write the steps that wait to the journal."""
         self._recorder.flush()
 
     def finish_epoch(self) -> None:
@@ -157,7 +148,7 @@ class Session:
         self._journal.append(
             EpochDone(
                 step=position.step,
-                epoch=position.step // self.batches.steps_per_epoch,
+                epoch=position.step // self.batches.order.steps_per_epoch,
                 mean_loss=position.epoch_loss_sum / position.epoch_tokens,
                 seconds=round(position.epoch_seconds, 3),
                 samples_per_second=round(position.epoch_samples / position.epoch_seconds, 2),
@@ -304,12 +295,15 @@ class Session:
         except Exception as error:  # models and tokenizers raise whatever their parts raise
             if breaks_the_device(error):
                 raise
-            self._problem("no text", *why_no_text(error))
+            reason = one_line(f"{type(error).__name__}: {error}", 200)
+            message = f"the model could not write a text: {reason}"
+            self._problem("no text", message, "the weights are as they were, and training goes on")
         if isinstance(found, Shortage):
-            self._problem("no text", *NO_MEMORY)
+            message = "there is not enough memory to write a text"
+            self._problem("no text", message, "logging.sample_steps = 0 writes none in a new run")
         if not isinstance(found, tuple):
             # Only here: the error held on to what it was computing with.
-            self.components.empty_cache()
+            free_memory()
             return
         prompt, text = found
         seconds = round(perf_counter() - started, 3)
@@ -341,7 +335,6 @@ class Session:
             self._problem("host memory", warning, f"{HINT}; {kept}" if saved else HINT)
 
     def close(self) -> None:
-        """Give back what runs beside the training."""
         self.components.close()
 
     def _problem(self, kind: str, message: str, hint: str) -> None:
@@ -353,7 +346,7 @@ class Session:
         if self.plan.config.evaluation.early_stopping_patience and position.best_step not in (0, position.step):
             self._go_back_to_best()
         if self.components.together.splits_weights:
-            self.components.gather_model()
+            gather_model(self.components.model, self.components.together.whole, keep=self.ranks.is_first)
         write = partial(write_final_model, self.job, self.plan, self.components, position)
         try:
             self.ranks.by_first(partial(attempt_twice, write, self.components.device))

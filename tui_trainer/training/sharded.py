@@ -14,17 +14,19 @@ from typing import Any
 
 import torch
 
-from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.training.communication import Communication, TimedAllGather, TimedReduceScatter
+from tui_trainer.training.communication import Communication, TimedCollective, all_gather, reduce_scatter
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import Ranks
-from tui_trainer.training.together import Together, evened
+from tui_trainer.training.together import Together
 
 
 class Sharded(Together):
     """The model split over `ranks`. Passes are made as with a whole one; what of them needs the others is here."""
 
-    splits_weights = splits_state = True
+    splits_weights = splits_state = takes_mean = True
+    # Each gathers the weights and sums the gradients: whole ones between two passes would take the memory of a whole
+    # model.
+    passes_together = True
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Sharded(Together):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-        self._ranks, self._model, self.communication = ranks, model, communication
+        self._model, self.communication = model, communication
         policy = MixedPrecisionPolicy()
         if mixed_precision.is_coarse:
             # Gathered in 16 bits, summed in fp32.
@@ -58,19 +60,8 @@ class Sharded(Together):
         places_of_parts = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads else OffloadPolicy()
         for part in (*layers, model):
             fully_shard(part, mesh=mesh, mp_policy=policy, offload_policy=places_of_parts)
-            # Before torch 2.9 it takes no other functions.
-            if hasattr(part, "set_custom_all_gather"):
-                part.set_custom_all_gather(TimedAllGather(communication))
-                part.set_custom_reduce_scatter(TimedReduceScatter(communication))
-
-    def in_step(self, window: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """Every pass gathers the weights, and sums the gradients: whole ones between two passes would take the memory
-        of a whole model."""
-        return evened(window, self._ranks)
-
-    def scale(self, labels: int) -> float:
-        """torch takes the mean over the processes."""
-        return labels / self._ranks.count
+            part.set_custom_all_gather(TimedCollective(all_gather, communication))
+            part.set_custom_reduce_scatter(TimedCollective(reduce_scatter, communication))
 
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -43,7 +43,6 @@ class Split:
 def reduction(
     what: str, step: int, before: Split, after: Split, documents: Sequence[TokenRow], shortage: Shortage
 ) -> MicroBatchReduced:
-    """The event of passes that were made smaller."""
     narrower = before.rows == after.rows
     splits = [split.words(with_width=narrower) for split in (before, after)]
     longest = max(map(len, documents))

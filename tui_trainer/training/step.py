@@ -14,26 +14,13 @@ from typing import Any
 from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.training.batches import idle
 from tui_trainer.training.clock import Clock, seconds_between
 from tui_trainer.training.communication import Span, seconds_of
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.together import LossSum, Together
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepSeconds:
-    """One step in its parts."""
-
-    data: float
-    forward: float
-    backward: float
-    optimizer: float
-
-    @property
-    def total(self) -> float:
-        return self.data + self.forward + self.backward + self.optimizer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,29 +34,26 @@ class StepReport:
     samples: int
     lr: float
     data_seconds: float
-    forwards: tuple[tuple[Any, Any], ...]
+    forwards: tuple[Span, ...]
     """Marks before and after each forward pass."""
     accumulated: Any
     updated: Any
     positions: int = 0
     """Of all inputs, padding included."""
     communication: tuple[Span, ...] = ()
-    """With the other processes, where there are some."""
+    """With the other processes, where there are some: part of the rest, and beside it where a card does both at one
+    time."""
 
-    def seconds(self) -> StepSeconds:
-        """Reads the marks: the step must be over."""
-        forward = sum(seconds_between(before, after) for before, after in self.forwards)
+    def seconds(self) -> dict[str, float]:
+        """Of its parts, in their order and by their names in the journal. Reads the marks: the step must be over."""
+        forward = seconds_of(self.forwards)
         whole = seconds_between(self.forwards[0][0], self.accumulated)
-        return StepSeconds(
-            data=self.data_seconds,
-            forward=forward,
-            backward=whole - forward,
-            optimizer=seconds_between(self.accumulated, self.updated),
-        )
-
-    def communication_seconds(self) -> float:
-        """As `seconds`: of all of the step's parts, and beside them where a card does both at one time."""
-        return seconds_of(self.communication)
+        return {
+            "data_seconds": self.data_seconds,
+            "forward_seconds": forward,
+            "backward_seconds": whole - forward,
+            "optimizer_seconds": seconds_between(self.accumulated, self.updated),
+        }
 
 
 def take_step(
@@ -96,11 +80,14 @@ def take_step(
     if communication:
         communication.begin()
     with communication.timed() if communication else nullcontext():
-        window = together.in_step(window)
+        if together.passes_together:
+            (most,) = ranks.highest(len(window))
+            window = [*window, *[idle(window[-1])] * (most - len(window))]
         tokens, input_tokens, samples, positions = ranks.sum_counts(_counts(window))
     data_seconds = perf_counter() - started
-    compute, divisor = together.forward or loss_sum, together.scale(tokens)
-    forwards: list[tuple[Any, Any]] = []
+    compute = together.forward or loss_sum
+    divisor = tokens / ranks.count if together.takes_mean else tokens
+    forwards: list[Span] = []
     total: Tensor | None = None
     for number, batch in enumerate(window, 1):
         before = clock.mark()

@@ -3,7 +3,7 @@
 As it is here, one process trains all of it; each strategy says what it does otherwise.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,12 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.training.batches import idle
 from tui_trainer.training.communication import Communication
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.ranks import Ranks
 from tui_trainer.training.sharded_tensors import InParts, whole
-from tui_trainer.tuning.contract import Method
+from tui_trainer.tuning.full import Method
 
 LossSum = Callable[[MicroBatch], Tensor]
 """Nats summed over the labels that count."""
@@ -30,10 +28,10 @@ class Together:
     """Whether each process has a part of the model: then all of them compute what one of them needs."""
     splits_state = False
     """Whether each process has a part of what a checkpoint has."""
-
-    def in_step(self, window: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
-        """The passes of a step."""
-        return window
+    passes_together = False
+    """Whether all processes take part in every pass, and so make as many of them."""
+    takes_mean = False
+    """Whether the mean of the gradients is taken over the processes, where their sum is meant."""
 
     def summing(self, is_last: bool) -> AbstractContextManager[object]:
         """Around the forward and backward pass of a micro-batch."""
@@ -44,10 +42,6 @@ class Together:
 
     def finish(self) -> None:
         """After the backward passes of a step: what of the gradients is not summed yet."""
-
-    def scale(self, labels: int) -> float:
-        """What a summed loss is divided by."""
-        return labels
 
     def reading(self) -> AbstractContextManager[object]:
         """Around forward passes that nothing is learnt from."""
@@ -66,9 +60,3 @@ class Together:
 
     def close(self) -> None:
         """Let go of what holds processes together."""
-
-
-def evened(window: Sequence[MicroBatch], ranks: Ranks) -> list[MicroBatch]:
-    """As many passes as each other process has, as all of them take part in every one."""
-    (most,) = ranks.highest(len(window))
-    return [*window, *[idle(window[-1])] * (most - len(window))]

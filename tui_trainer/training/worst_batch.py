@@ -1,15 +1,16 @@
 """The forward pass of a run that takes most memory, and micro-batches of other sizes tried on it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.hardware.out_of_memory import free_memory, let_go
+from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.safe_text import one_line
 from tui_trainer.training.attempt import Shortage, attempt
@@ -17,7 +18,6 @@ from tui_trainer.training.batches import Batches
 from tui_trainer.training.components import Components
 from tui_trainer.training.recorder import peak_memory_bytes, start_peak
 from tui_trainer.training.session import Session
-from tui_trainer.training.step import take_step
 
 # Steps of which the rows are looked through for the largest batch; more than that are like them.
 _MOST_STEPS = 50_000
@@ -39,29 +39,31 @@ def largest_pass(batches: Batches, total_steps: int) -> tuple[int, NDArray[np.in
     return found
 
 
-def tokens_of(batch: MicroBatch) -> int:
-    """Tokens with those of the padding."""
-    return int(batch.inputs["input_ids"].numel())
-
-
 def train_on(components: Components, batch: MicroBatch, passes: int) -> None:
     """Two steps of so many passes over one batch: the second has the optimizer's state as well."""
     for _ in range(2):
-        _step(components, lambda: [batch] * passes)
+        # What a card has only been asked for is not over yet, and may still fail.
+        float(components.take_step(1, lambda: [batch] * passes).grad_norm)
 
 
-def _step(components: Components, fetch: Callable[[], Sequence[MicroBatch]]) -> None:
-    report = take_step(
-        fetch,
-        components.loss,
-        components.optimizer,
-        components.mixed_precision,
-        components.clock,
-        lr=components.learning_rate(1),
-        max_grad_norm=components.config.training.max_grad_norm,
-    )
-    # What a card has only been asked for is not over yet, and may still fail.
-    float(report.grad_norm)
+def measured(components: Components, resident_bytes: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The figures that `work` gives, or `failed`, with its seconds and peak memory beyond `resident_bytes`; nothing of
+    it is held afterwards."""
+    start_peak(components.device)
+    started = perf_counter()
+    try:
+        figures = work()
+    except Exception as error:  # whatever a model, a disk or a full memory raises is what is looked for
+        figures = {
+            "failed": one_line(str(error), 300) or type(error).__name__,
+            "is_memory": is_out_of_memory(error),
+        }
+        let_go(error)
+    peak = max(peak_memory_bytes(components.device) - resident_bytes, 0)
+    figures |= {"seconds": perf_counter() - started, "peak_memory_bytes": peak}
+    components.give_up_step()
+    free_memory()
+    return figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +79,27 @@ class MicroBatchTries:
         components.lay_out_anew(replace(batches.layout, rows=rows))
         _, chosen = largest_pass(batches, self.session.plan.total_steps.value)
         documents = [batches.rows.example(int(index)) for index in chosen]
-        start_peak(components.device)
-        started = perf_counter()
-        try:
-            batch = max(batches.layout.window(documents), key=tokens_of).to(components.device)
+
+        def train() -> dict[str, Any]:
+            batch = max(batches.layout.window(documents), key=attrgetter("positions")).to(components.device)
             work = partial(train_on, components, batch, passes=min(passes, 2))
             found = attempt(work, components.device, components.give_up_step)
-            failed = f"out of memory ({found.words})" if isinstance(found, Shortage) else ""
-        except Exception as error:  # a kernel that does not take so many rows is what is looked for as well
-            failed = one_line(str(error), 200) or type(error).__name__
-            let_go(error)
-        seconds, peak = perf_counter() - started, max(peak_memory_bytes(components.device) - self.resident_bytes, 0)
-        components.give_up_step()
-        free_memory()
-        return {"seconds": seconds, "peak_memory_bytes": peak} | ({"failed": failed} if failed else {})
+            return {"failed": f"out of memory ({found.words})"} if isinstance(found, Shortage) else {}
+
+        # A kernel that does not take so many rows is what is looked for as well.
+        return measured(components, self.resident_bytes, train)
 
     def step_seconds(self, rows: int, first: int, count: int) -> list[float]:
         """Of so many whole steps in micro-batches of so many rows, from the step `first` on."""
         components, batches = self.session.components, self.session.components.batches
         components.lay_out_anew(replace(batches.layout, rows=rows))
-        return [self._seconds(step) for step in range(first, first + count)]
 
-    def _seconds(self, step: int) -> float:
-        components = self.session.components
-        started = perf_counter()
-        _step(components, lambda: [batch.to(components.device) for batch in components.batches.at(step)])
-        return perf_counter() - started
+        def window(step: int) -> list[MicroBatch]:
+            return [batch.to(components.device) for batch in batches.at(step)]
+
+        found = []
+        for step in range(first, first + count):
+            started = perf_counter()
+            float(components.take_step(1, partial(window, step)).grad_norm)
+            found.append(perf_counter() - started)
+        return found

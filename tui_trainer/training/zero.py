@@ -23,20 +23,19 @@ from tui_trainer.planning.strategies import INSTALL_DEEPSPEED, ZERO_STAGES
 from tui_trainer.training.communication import Communication
 from tui_trainer.training.optimizer import SIXTEEN_BITS
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.ranks import Ranks
+from tui_trainer.training.process import replaced
 from tui_trainer.training.replicas import LossModule
 from tui_trainer.training.sharded_tensors import InParts
-from tui_trainer.training.together import LossSum, Together, evened
+from tui_trainer.training.together import LossSum, Together
 from tui_trainer.training.zero_optimizer import ZeroOptimizer
-from tui_trainer.tuning.contract import Method
+from tui_trainer.tuning.full import Method
 
 
 class Zero(Together):
-    splits_state = True
+    splits_state = passes_together = takes_mean = True
 
     def __init__(
         self,
-        ranks: Ranks,
         device: torch.device,
         model: Any,
         loss: Callable[[MicroBatch], Tensor],
@@ -49,12 +48,13 @@ class Zero(Together):
         parameter by parameter. Raises RunError where DeepSpeed cannot be loaded.
         """
         deepspeed = _deepspeed()
-        self._ranks, self._model, self._optimizer, self.communication = ranks, model, optimizer, communication
+        self._model, self.communication = model, communication
         self._stage = ZERO_STAGES[plan.strategy.value]
         self.splits_weights = self._stage == 3
         module = LossModule(model, loss)
         settings = _settings(plan, model, layers, self._stage, device)
-        with _local_rank(device):
+        # DeepSpeed takes the card of this number, and cards may be used in another order.
+        with replaced(os.environ, LOCAL_RANK=str(device.index or 0)):
             if self._stage == 3:
                 for buffer in model.buffers():
                     buffer.data = buffer.data.to(device)
@@ -67,10 +67,6 @@ class Zero(Together):
         if self._stage == 3:
             self._keep_head_whole()
 
-    def in_step(self, window: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """Gradients are summed over all processes in each pass."""
-        return evened(window, self._ranks)
-
     def summing(self, is_last: bool) -> AbstractContextManager[object]:
         self._engine.set_gradient_accumulation_boundary(is_last)
         return nullcontext()
@@ -78,10 +74,6 @@ class Zero(Together):
     def backward(self, loss: Tensor, mixed_precision: MixedPrecision) -> None:
         """Of a loss that is not finite the gradient is not either, so that no process takes the step."""
         self._engine.backward(loss * (1.0 + 0.0 * loss.detach()), scale_wrt_gas=False)
-
-    def scale(self, labels: int) -> float:
-        """DeepSpeed takes the mean over the processes."""
-        return labels / self._ranks.count
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -113,13 +105,15 @@ class Zero(Together):
             for parameter, data in kept:
                 parameter.data = data
         return {
-            name: self._in_parts(by_address[tensor.data_ptr()]) if tensor.data_ptr() in by_address else tensor
+            name: InParts(p.ds_shape, p.dtype, partial(self.whole, p), partial(self._fill, p))
+            if (p := by_address.get(tensor.data_ptr()))
+            else tensor
             for name, tensor in found.items()
         }
 
     def weights_were_loaded(self) -> None:
         """The fp32 weights follow those of the model."""
-        self._optimizer.take_weights()
+        self._engine.optimizer.refresh_fp32_params()
         if self.splits_weights:
             self._gather_persistent()
 
@@ -133,10 +127,6 @@ class Zero(Together):
     def close(self) -> None:
         """The model is an ordinary one again."""
         self._engine.destroy()
-
-    def _in_parts(self, parameter: Any) -> InParts:
-        gather, fill = partial(self.whole, parameter), partial(self._fill, parameter)
-        return InParts(parameter.ds_shape, parameter.dtype, gather, fill)
 
     def _fill(self, parameter: nn.Parameter, value: Tensor) -> None:
         with self._gathered([parameter], modifier_rank=0):
@@ -177,17 +167,6 @@ def _deepspeed() -> Any:
     # For sums within a CPU's memory it compiles code of its own; gloo's are those of all other runs.
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
-
-
-@contextmanager
-def _local_rank(device: torch.device) -> Iterator[None]:
-    """DeepSpeed takes the card of this number, and cards may be used in another order."""
-    before = os.environ.get("LOCAL_RANK")
-    os.environ["LOCAL_RANK"] = str(device.index or 0)
-    try:
-        yield
-    finally:
-        os.environ.pop("LOCAL_RANK") if before is None else os.environ.update(LOCAL_RANK=before)
 
 
 def _settings(

@@ -40,14 +40,12 @@ class ZeroOptimizer(RunOptimizer):
         super().__init__(model, training, lr=lr, has_masters=False)
         # A part has neither the shape nor, before it is gathered, any numbers of the whole.
         self._shapes = {name: parameter.shape for name, parameter in self._named.items()}
-        self._engine: Any = None
-        self._piece_of: Callable[[nn.Parameter], _Piece] = _no_engine
-        self._device = torch.device("cpu")
 
     def belongs_to(self, engine: Any, device: torch.device) -> None:
         """From now on the engine clips, updates and keeps the state. `device`: where whole tensors are gathered."""
         self._engine, self._device = engine, device
         zero = engine.optimizer
+        self._piece_of: Callable[[nn.Parameter], _Piece]
         if engine.zero_optimization_stage() == 3:
             self._piece_of = partial(_piece_of_stage_3, zero, dist.get_rank())
         else:
@@ -67,10 +65,6 @@ class ZeroOptimizer(RunOptimizer):
 
     def give_up_step(self) -> None:
         """The process ends with it: the others wait for what it does not send."""
-
-    def take_weights(self) -> None:
-        """The fp32 weights from those of the model, which were loaded."""
-        self._engine.optimizer.refresh_fp32_params()
 
     def tensors(self) -> Mapping[str, Tensor | InParts]:
         """As in one process. What is split is gathered when it is written, by all processes together."""
@@ -117,10 +111,6 @@ class ZeroOptimizer(RunOptimizer):
 
     def _take(self, piece: _Piece, flat: Tensor, whole: Tensor) -> None:
         piece.of(flat.detach()).copy_(whole.flatten().narrow(0, piece.start, piece.count))
-
-
-def _no_engine(_parameter: nn.Parameter) -> _Piece:
-    raise RuntimeError("the optimizer has no engine yet")
 
 
 def _piece_of_stage_2(zero: Any, groups: dict[int, int], parameter: nn.Parameter) -> _Piece:

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from tui_trainer.tuning.contract import Method
+from tui_trainer.tuning.full import Method
 
 
 def find_method(name: str) -> Method:

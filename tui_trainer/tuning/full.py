@@ -1,4 +1,7 @@
-"""All weights of the model are trainable."""
+"""What every tuning method offers, and the one by which all weights of the model are trainable.
+
+Files here are light to import: torch and peft only inside functions.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +15,38 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Full:
-    """See `tuning/contract.py` for what each part promises."""
+class Method:
+    """One way to choose what is trained, and to keep it. As it is here, all weights are trained."""
 
     name = "full"
     weights_file = "model.safetensors"
+    """What a checkpoint calls the file with the trained weights: the name under which libraries look for it."""
     index_file = "model.safetensors.index.json"
+    """What they look for instead where the weights are in several files; empty where they read one only."""
 
     def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
+        """The model to train: what is trainable requires a gradient, and nothing else does. Raises ConfigError.
+
+        `autocast`: whether matmuls will be computed in 16 bits, whatever the weights are kept in.
+        """
         return model
 
     def weights(self, model: Any) -> dict[str, Tensor]:
-        """Parameters and saved buffers; a weight that two places share appears once."""
+        """The weights that a run changes, by their names in the file: the model's own, not copies. Here parameters and
+        saved buffers; a weight that two places share appears once."""
         shared_once = {name: parameter.detach() for name, parameter in model.named_parameters()}
         parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         return shared_once | {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
 
     def describe(self, model: Any, folder: Path) -> None:
+        """Write what libraries need beside the weights to load them."""
         model.config.save_pretrained(folder)
         if getattr(model, "generation_config", None) is not None:
             model.generation_config.save_pretrained(folder)
 
     def save_model(self, model: Any, folder: Path) -> None:
+        """The final weights in the form that plain transformers or peft load."""
         model.save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
 
 
-METHOD = Full()
+METHOD = Method()

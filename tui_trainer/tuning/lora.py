@@ -7,13 +7,13 @@ are as the rest of the model, which takes their results; in 16 bits the optimize
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import TuningSection
+from tui_trainer.tuning.full import Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 _ADAPTER = "default"
 
 
-class Lora:
-    """See `tuning/contract.py` for what each part promises."""
-
+class Lora(Method):
     name = "lora"
     weights_file = "adapter_model.safetensors"
     index_file = ""
@@ -31,8 +29,9 @@ class Lora:
     def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
         import torch
         from peft import LoraConfig, get_peft_model
+        from peft.utils import ModulesToSaveWrapper
 
-        names = names_in(tuning.target_modules)
+        names, alpha = names_in(tuning.target_modules), float(tuning.lora_alpha)
         saved = names_in(tuning.modules_to_save)
         task, heads = _ending(model)
         # The adapters' random values depend on the seed alone, not on what was drawn while the model was made.
@@ -40,7 +39,8 @@ class Lora:
         config = LoraConfig(
             task_type=task,
             r=tuning.r,
-            lora_alpha=_whole(tuning.lora_alpha),  # type: ignore[arg-type]  # peft takes any number
+            # 16.0 as 16: adapter_config.json is read by tools that want a whole number. peft takes any.
+            lora_alpha=int(alpha) if alpha.is_integer() else alpha,  # type: ignore[arg-type]
             lora_dropout=tuning.lora_dropout,
             target_modules="all-linear" if names == ("all-linear",) else list(names),
             # A classifier's head is new, or of another task: it is trained as a whole, and no part of it is adapted.
@@ -55,7 +55,8 @@ class Lora:
             # peft asks transformers by a name that is going to be dropped, and tells that GPT-2's layers lie crosswise.
             warnings.simplefilter("ignore")
             adapted: Any = get_peft_model(model, config)
-        spared = _saved_modules(adapted)
+        wrappers = (module for module in adapted.modules() if isinstance(module, ModulesToSaveWrapper))
+        spared = {parameter for wrapper in wrappers for parameter in wrapper.parameters()}
         for parameter in adapted.parameters():
             if parameter.requires_grad and parameter not in spared and parameter.dtype != torch.float32:
                 parameter.data = parameter.data.float()
@@ -115,13 +116,6 @@ def _has_weights(module: Any) -> bool:
     return module is not None and any(True for _ in module.parameters())
 
 
-def _saved_modules(adapted: Any) -> set[Any]:
-    from peft.utils import ModulesToSaveWrapper
-
-    wrappers = (module for module in adapted.modules() if isinstance(module, ModulesToSaveWrapper))
-    return {parameter for wrapper in wrappers for parameter in wrapper.parameters()}
-
-
 def _without_input_casts(adapted: Any) -> None:
     """peft casts the input of each adapter to fp32, which autocast then undoes: a second copy of every input is kept.
 
@@ -132,11 +126,6 @@ def _without_input_casts(adapted: Any) -> None:
     for module in adapted.modules():
         if isinstance(module, BaseTunerLayer):
             setattr(module, "cast_input_dtype_enabled", False)  # noqa: B010  # set by each kind of layer, not declared
-
-
-def _whole(number: float) -> float:
-    """16.0 as 16: adapter_config.json is read by tools that want a whole number."""
-    return int(number) if math.isfinite(number) and number == int(number) else number
 
 
 METHOD = Lora()

@@ -12,8 +12,6 @@ from tui_trainer.tuning.lora import Lora
 
 
 class Qlora(Lora):
-    """See `tuning/contract.py` for what each part promises."""
-
     name = "qlora"
 
     def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
