@@ -114,12 +114,27 @@ Completes = Literal["file", "files", "folder", "recipe", "hardware profile"]
 class Section(BaseModel):
     """One TOML table. Immutable; an unknown key is an error; `"1e-4"` is no number and `1` no boolean."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
+    )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        found = handler(schema)  # with help in one line
+        for field in handler.resolve_ref_schema(found).get("properties", {}).values():
+            if "description" in field:
+                field["description"] = " ".join(field["description"].split())
+        return found
 
 
 def option(
     default: Any,
-    help: str,
+    help: str | None = None,
     *,
     low: float | None = None,
     above: float | None = None,
@@ -132,7 +147,8 @@ def option(
     completes: Completes | None = None,
     advanced: bool = False,
 ) -> Any:
-    """Declare one setting: `low <= value <= high`, `above < value < below`; what it does to memory and to speed.
+    """Declare one setting: `low <= value <= high`, `above < value < below`; what it does to memory and to speed. The
+    text below is its help, where `help` gives none.
 
     `step` is what an editor's key for more or less does, `completes` what a text names; an `advanced` setting is
     shown only when asked for.
@@ -235,7 +251,7 @@ def _setting(key: str, field: FieldInfo) -> Setting:
         default=field.default,
         bounds=bounds,
         limits=limits,
-        help=field.description or "",
+        help=" ".join((field.description or "").split()),
         **extra,
     )
 
