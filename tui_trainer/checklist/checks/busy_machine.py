@@ -1,4 +1,4 @@
-"""Does somebody else use this machine?"""
+"""Programs beside a run take its cores: threads then wait for one another at every matmul."""
 
 import os
 
@@ -14,7 +14,6 @@ _BUSY_SHARE, _LEAST_LOAD = 0.25, 0.75
     order=40,
     title="The machine is free",
     guides=("B slow training 3", "C training is slower 5"),
-    why="Programs beside a run take its cores: threads then wait for one another at every matmul.",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

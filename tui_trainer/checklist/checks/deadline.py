@@ -1,4 +1,4 @@
-"""Is the run done by the time that was asked for?"""
+"""A run that will miss its deadline is better made smaller now than stopped then."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.planning.deadline_ways import measured_switches, outlook, ways_to_make_it
@@ -10,7 +10,6 @@ _SURE_SHARE = 1.15
 @check(
     order=405,
     title="Done by the deadline",
-    why="A run that will miss its deadline is better made smaller now than stopped then.",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

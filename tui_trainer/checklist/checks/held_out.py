@@ -1,4 +1,4 @@
-"""Is text held out, so that learning can be told from memorising?"""
+"""Only the loss of text that the model never read says whether a change was good."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
@@ -10,7 +10,6 @@ _MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
     order=260,
     title="Text is held out",
     guides=("E critical bug fix", "B dataset loading"),
-    why="Only the loss of text that the model never read says whether a change was good.",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

@@ -1,4 +1,4 @@
-"""Is the adapters' update scaled so that the learning rate means what it usually does?"""
+"""Lowering the rank alone, as guides advise to save memory, makes the update stronger: alpha goes with it."""
 
 import math
 
@@ -12,7 +12,6 @@ _LEAST, _GOOD, _MOST = 0.5, 2.0, 4.0
     order=205,
     title="LoRA's update is scaled well",
     guides=("C reduce memory 3",),
-    why="Lowering the rank alone, as guides advise to save memory, makes the update stronger: alpha goes with it.",
 )
 def look(context: Context) -> Verdict:
     tuning = context.config.tuning

@@ -1,4 +1,4 @@
-"""Can this config be planned at all?"""
+"""Mistakes in settings and data are told before the start, all of them together."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, passed
 from tui_trainer.units import format_bytes, format_seconds
@@ -8,7 +8,6 @@ from tui_trainer.units import format_bytes, format_seconds
     order=10,
     title="The run can be planned",
     guides=("E diagnostic tool: configuration issues",),
-    why="Mistakes in settings and data are told before the start, all of them together.",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

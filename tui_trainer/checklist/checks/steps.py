@@ -1,4 +1,4 @@
-"""Enough optimizer steps to learn, not so many that the same text is read for ever."""
+"""Warm-up and decay alone need some dozens of updates; after dozens of passes a model only memorises."""
 
 import math
 
@@ -14,7 +14,6 @@ _MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
     order=400,
     title="Number of steps",
     guides=("E diagnostic tool: configuration issues", "B recommendations"),
-    why="Warm-up and decay alone need some dozens of updates; after dozens of passes a model only memorises.",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

@@ -1,4 +1,4 @@
-"""How many rows lose their end to `data.max_length`, and which length would keep nearly all of them whole."""
+"""What is cut off is never learnt: the end of an answer, or the words that a label is about."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.data.preparing.row_notes import WHOLE_LENGTH
@@ -13,7 +13,6 @@ _ROUND = 8
     order=212,
     title="Few rows lose their end",
     guides=("C quick win 5", "C checklist 7"),
-    why="What is cut off is never learnt: the end of an answer, or the words that a label is about.",
 )
 def look(context: Context) -> Verdict:
     facts, length = context.facts, context.config.data.max_length
