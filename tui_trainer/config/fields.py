@@ -49,7 +49,6 @@ Numbers = Annotated[str, BeforeValidator(_numbers_with_commas)]
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The single names of a `Names` setting."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
@@ -202,7 +201,6 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The last part of the key."""
         return self.key.rpartition(".")[2]
 
     @property

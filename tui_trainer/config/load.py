@@ -138,7 +138,6 @@ HardwareChoice = Callable[[str], tuple[Profile | None, str]]
 
 @cache
 def all_settings() -> dict[str, Setting]:
-    """Every declared setting by dotted key."""
     return settings_of(Config)
 
 
@@ -332,7 +331,6 @@ def _key_of(location: tuple[int | str, ...]) -> str:
 
 
 def value_of(config: BaseModel, key: str) -> Any:
-    """The value of a setting by dotted key."""
     value: Any = config
     for part in key.split("."):
         value = getattr(value, part)

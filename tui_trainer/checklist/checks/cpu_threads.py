@@ -6,11 +6,7 @@ from tui_trainer.checklist.contract import Context, Verdict, check, passed, warn
 _SPINNING = "threads that wait never sleep, and one other program makes a step ten times as long"
 
 
-@check(
-    order=50,
-    title="CPU threads match the cores",
-    guides=("C CPU optimisation 2", "A CPU optimisation"),
-)
+@check(order=50, title="CPU threads match the cores", guides=("C CPU optimisation 2", "A CPU optimisation"))
 def look(context: Context) -> Verdict:
     threads, environment = context.planned.threads.value, context.environment
     wrong: list[tuple[str, str]] = []

@@ -7,10 +7,7 @@ from tui_trainer.planning.deadline_ways import measured_switches, outlook, ways_
 _SURE_SHARE = 1.15
 
 
-@check(
-    order=405,
-    title="Done by the deadline",
-)
+@check(order=405, title="Done by the deadline")
 def look(context: Context) -> Verdict:
     plan = context.planned
     if plan.deadline is None:

@@ -6,10 +6,7 @@ _KEY = "data.dedup"
 _MOST_LEAKED = 0.01
 
 
-@check(
-    order=262,
-    title="Held-out rows are not trained on",
-)
+@check(order=262, title="Held-out rows are not trained on")
 def look(context: Context) -> Verdict:
     facts = context.facts
     if facts is None or facts.counts is None:

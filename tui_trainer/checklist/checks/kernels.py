@@ -10,11 +10,7 @@ _PROBED = (
 )
 
 
-@check(
-    order=145,
-    title="Fused kernels",
-    fallback={KEY: "auto"},
-)
+@check(order=145, title="Fused kernels", fallback={KEY: "auto"})
 def look(context: Context) -> Verdict:
     basis, planned = context.basis, context.planned.kernels
     compiled, deterministic = (getattr(context.config.training, key) for key in ("torch_compile", "deterministic"))

@@ -9,10 +9,7 @@ _MOST_UNEVEN = 10
 _SINGLE = "single_label_classification"
 
 
-@check(
-    order=234,
-    title="Rare classes count",
-)
+@check(order=234, title="Rare classes count")
 def look(context: Context) -> Verdict:
     facts = context.facts
     if facts is None or facts.counts is None:

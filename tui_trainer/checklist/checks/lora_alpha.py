@@ -8,11 +8,7 @@ _KEY = "tuning.lora_alpha"
 _LEAST, _GOOD, _MOST = 0.5, 2.0, 4.0
 
 
-@check(
-    order=205,
-    title="LoRA's update is scaled well",
-    guides=("C reduce memory 3",),
-)
+@check(order=205, title="LoRA's update is scaled well", guides=("C reduce memory 3",))
 def look(context: Context) -> Verdict:
     tuning = context.config.tuning
     if not tuning.has_adapter:

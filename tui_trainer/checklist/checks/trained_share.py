@@ -5,10 +5,7 @@ from tui_trainer.checklist.contract import Context, Verdict, check, not_applicab
 _MOST_UNTRAINED, _LEAST_SHARE = 0.1, 0.05
 
 
-@check(
-    order=232,
-    title="The rows have something to learn",
-)
+@check(order=232, title="The rows have something to learn")
 def look(context: Context) -> Verdict:
     facts = context.facts
     if facts is None or facts.counts is None:

@@ -7,10 +7,7 @@ _FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", 
 
 
 @check(
-    order=146,
-    title="What Unsloth would bring",
-    guides=("C checklist 1", "C quick win 1"),
-    claim="2x faster (guide C)",
+    order=146, title="What Unsloth would bring", guides=("C checklist 1", "C quick win 1"), claim="2x faster (guide C)"
 )
 def look(context: Context) -> Verdict:
     plan, shape = context.planned, context.basis.shape
