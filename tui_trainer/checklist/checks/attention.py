@@ -3,7 +3,7 @@
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.hardware.describe import attention_words
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
-from tui_trainer.planning.memory.layers import ModelMemory
+from tui_trainer.planning.memory.parts import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
 
