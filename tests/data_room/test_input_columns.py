@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tui_trainer.config.data_sections import DataSection
+from tui_trainer.config.sections import DataSection
 from tui_trainer.data.columns.conversations import find_conversations, question_of
 from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.errors import DataError

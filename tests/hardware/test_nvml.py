@@ -187,7 +187,8 @@ def test_a_machine_without_a_driver_is_searched_once_until_it_is_looked_at_again
         return len(searches) > 1
 
     monkeypatch.setattr("tui_trainer.hardware.signs.has_driver", has_driver)
-    assert session(again=True) is None
+    session.cache_clear()
+    assert session() is None
     sampler = GaugeSampler(tmp_path)
     for _ in range(5):
         sampler.look_at_cards()
@@ -200,7 +201,7 @@ def test_a_machine_without_a_driver_is_searched_once_until_it_is_looked_at_again
 @pytest.fixture(autouse=True)
 def forget_the_driver():
     yield
-    session(again=True)
+    session.cache_clear()
 
 
 DIVIDED = {"instances": {"MIG-a1": 17 << 30, "MIG-b2": 4 << 30}}

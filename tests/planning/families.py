@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory.dry_run import measure_layer
-from tui_trainer.planning.memory.layers import ModelMemory
+from tui_trainer.planning.memory.parts import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 
 ROWS, ROW_TOKENS = 2, 24

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.planning.families import FAMILIES, ROW_TOKENS, config_of, counted, layer_of, setup_of
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.shape import shape_of
-from tui_trainer.planning.memory.layers import ModelMemory
+from tui_trainer.planning.memory.parts import ModelMemory
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 from tui_trainer.training.compiled import decoder_layers
 from tui_trainer.tuning import find_method

@@ -4,8 +4,8 @@ import pytest
 
 from tui_trainer.config.load import Request
 from tui_trainer.launching.start import load_config
+from tui_trainer.planning.assemble import Steps
 from tui_trainer.planning.batching import BatchCut
-from tui_trainer.planning.steps import Steps
 from tui_trainer.tasks.contract import DataFacts
 
 # 100 steps an epoch.

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from sys import modules
 from typing import Any, Literal
 
 from tui_trainer.checklist.earlier_run import EarlierRun
@@ -155,8 +156,9 @@ class Check:
     """One item of the checklist. `guides` name the places in the source documents, `claim` is what they promise;
     a check of our own has none.
 
-    Its name is that of its file. `is_for_speed`: what it warns of costs time and nothing else, so that a fix which was
-    measured to be slower here is none. `fallback`: what mends a setting that no plan can be made with, by its key.
+    Its name is that of its file, and `why` the first line of that. `is_for_speed`: what it warns of costs time and
+    nothing else, so that a fix which was measured to be slower here is none. `fallback`: what mends a setting that no
+    plan can be made with, by its key.
     """
 
     look: Look = field(kw_only=False)
@@ -164,7 +166,7 @@ class Check:
     title: str
     guides: tuple[str, ...] = ()
     claim: str = ""
-    why: str
+    why: str = ""
     is_for_speed: bool = False
     needs_plan: bool = True
     fallback: Patch = field(default_factory=dict)
@@ -172,6 +174,7 @@ class Check:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.look.__module__.rpartition(".")[2])
+        object.__setattr__(self, "why", self.why or (modules[self.look.__module__].__doc__ or "").partition("\n")[0])
 
 
 def check(**facts: Any) -> Callable[[Look], Check]:

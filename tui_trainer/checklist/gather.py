@@ -10,6 +10,7 @@ import psutil
 
 from tui_trainer.checklist.contract import Context
 from tui_trainer.checklist.earlier_run import newest_measured
+from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.sections import Config
@@ -120,6 +121,5 @@ def _plan(
 def _all_tokens(config: Config, facts: DataFacts | None, progress: Progress | None) -> int | None:
     """Tokens of the whole text, held-out part and what `data.max_chars` leaves out counted in."""
     if config.data.max_chars:
-        data = config.data.model_copy(update={"max_chars": 0})
-        facts = _facts(config.model_copy(update={"data": data}), progress)
+        facts = _facts(with_changes(config, {"data.max_chars": 0}), progress)
     return facts.tokens + facts.eval_tokens if facts else None

@@ -1,17 +1,22 @@
-"""The memory that a plan would need with something changed, and the cheapest change that makes it fit."""
+"""The memory that a plan would need with something changed, the cheapest change that makes it fit, and patches that
+change the batch and nothing else, whoever wrote which of its three numbers."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tui_trainer.checklist.batch_cut import with_micro_batch
 from tui_trainer.checklist.contract import Context
-from tui_trainer.config.changes import Patch
 from tui_trainer.errors import ConfigError
+from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.basis import EVAL_BATCH
+from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE, MICRO
 from tui_trainer.planning.remedies import ladder
 from tui_trainer.planning.training_setup import TrainingSetup
+
+# Tokens in a pass that keep the processor busy. On a CPU a matmul of a few hundred rows already runs at full
+# rate, and more leaves the caches; a large GPU has thousands of cores to feed.
+BUSY_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 4096}
 
 
 def memory_with(
@@ -22,21 +27,10 @@ def memory_with(
     return basis.needed_bytes(micro_batch, eval_batch)
 
 
-def memory_budget(context: Context) -> float | None:
-    """Bytes that a run may take of what is free; None: not reported."""
-    room = context.basis.room
-    return None if room.free_bytes is None else room.share * room.free_bytes
-
-
 def is_short(context: Context) -> bool:
-    """Whether the plan takes more than that."""
-    budget = memory_budget(context)
+    """Whether the plan takes more memory than it may have of what is free."""
+    budget = context.basis.room.budget_bytes
     return budget is not None and context.planned.memory_bytes.value > budget
-
-
-def setup_with(context: Context, patch: Patch) -> TrainingSetup:
-    """How the model would be trained with some settings changed. Raises ConfigError for targets that match nothing."""
-    return context.basis.changed(patch).setup
 
 
 def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, Any] | None:
@@ -47,7 +41,7 @@ def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, 
     """
     for switches in _cumulated(context, as_if_installed):
         try:
-            cut = _cut_that_fits(context, setup_with(context, switches))
+            cut = _cut_that_fits(context, context.basis.changed(switches).setup)
         except ConfigError:
             continue
         if cut is not None:
@@ -72,7 +66,7 @@ def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, An
 
 def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | None:
     """The largest part of today's micro-batch by halves that fits; else with evaluations cut alike."""
-    budget, micro = memory_budget(context) or 0.0, context.planned.per_device_train_batch_size.value
+    budget, micro = context.basis.room.budget_bytes or 0, context.planned.per_device_train_batch_size.value
     sizes = sorted({-(-micro // 2**halvings) for halvings in range(micro.bit_length() + 1)}, reverse=True)
     for rows in sizes:
         if memory_with(context, micro_batch=rows, setup=setup) <= budget:
@@ -85,8 +79,36 @@ def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | N
 
 def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
     """Without the lower rungs that a higher one makes needless."""
+    cut = _cut_that_fits(context, context.basis.changed(switches).setup)
     for key in list(switches)[:-1]:
         rest = {other: value for other, value in switches.items() if other != key}
-        if _cut_that_fits(context, setup_with(context, rest)) == _cut_that_fits(context, setup_with(context, switches)):
+        if _cut_that_fits(context, context.basis.changed(rest).setup) == cut:
             switches = rest
     return switches
+
+
+def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
+    """Another micro-batch at the same effective batch."""
+    effective = context.planned.effective_batch_size.value
+    # Packed rows are fewer than the documents of a step, so how they are cut is not a matter of its settings.
+    written = _accumulation_written(context) and not context.loaded.origin(MICRO).by_user
+    if written and not context.planned.packing.value:
+        parts = -(-effective // rows)
+        if -(-effective // parts) == rows:
+            return {ACCUMULATION: parts}
+    same = context.config.training.effective_batch_size == effective
+    return {MICRO: rows} | ({} if same else {EFFECTIVE: effective}) | _free_accumulation(context)
+
+
+def with_effective_batch(context: Context, rows: int) -> dict[str, Any]:
+    """Another effective batch; a micro-batch that is larger is cut to it by the plan."""
+    return {EFFECTIVE: rows} | _free_accumulation(context)
+
+
+def _free_accumulation(context: Context) -> dict[str, Any]:
+    return {ACCUMULATION: "auto"} if _accumulation_written(context) else {}
+
+
+def _accumulation_written(context: Context) -> bool:
+    written = context.loaded.origin(ACCUMULATION).by_user
+    return written and isinstance(context.config.training.gradient_accumulation_steps, int)

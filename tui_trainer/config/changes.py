@@ -4,7 +4,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel
+
+S = TypeVar("S", bound=BaseModel)
 
 
 class Preset(Enum):
@@ -18,6 +22,15 @@ Patch = Mapping[str, Any]
 """Settings by dotted key with their new values."""
 # Own values by key; PRESET takes one away.
 Edits = Mapping[str, Any]
+
+
+def with_changes(section: S, patch: Patch) -> S:
+    """A config with some values changed, of which nothing is checked."""
+    for key, value in patch.items():
+        name, _, rest = key.partition(".")
+        new = with_changes(getattr(section, name), {rest: value}) if rest else value
+        section = section.model_copy(update={name: new})
+    return section
 
 
 def settings_words(patch: Patch) -> str:

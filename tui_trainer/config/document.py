@@ -40,7 +40,7 @@ class Document:
     def __init__(
         self, request: Request, choose_hardware: HardwareChoice, judge: Judge = lambda _: [], fit: Fit = lambda one: one
     ) -> None:
-        """`fit` changes presets that do not suit the rest, as it is done without a screen (`config/fitted.py`)."""
+        """`fit` changes presets that do not suit the rest, as it is done without a screen."""
         self.request = request
         self.file, self.revision = request.config_file, 0
         self._choose_hardware, self._judge, self._fit = choose_hardware, judge, fit

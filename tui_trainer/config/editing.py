@@ -74,7 +74,6 @@ def unit_text(setting: Setting, value: Any) -> str:
 
 
 def toml_text(value: Any) -> str:
-    """The value as TOML."""
     if isinstance(value, bool | int | float):
         return ("true" if value else "false") if isinstance(value, bool) else number_text(value)
     import tomli_w

@@ -6,13 +6,11 @@ The declaration is a pydantic field. Loader, `explain`, the JSON Schema and ever
 
 import json
 import re
-import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal
 
-import annotated_types
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
@@ -49,7 +47,6 @@ Numbers = Annotated[str, BeforeValidator(_numbers_with_commas)]
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The single names of a `Names` setting."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
@@ -114,12 +111,27 @@ Completes = Literal["file", "files", "folder", "recipe", "hardware profile"]
 class Section(BaseModel):
     """One TOML table. Immutable; an unknown key is an error; `"1e-4"` is no number and `1` no boolean."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
+    )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        found = handler(schema)  # with help in one line
+        for field in handler.resolve_ref_schema(found).get("properties", {}).values():
+            if "description" in field:
+                field["description"] = " ".join(field["description"].split())
+        return found
 
 
 def option(
     default: Any,
-    help: str,
+    help: str | None = None,
     *,
     low: float | None = None,
     above: float | None = None,
@@ -132,7 +144,8 @@ def option(
     completes: Completes | None = None,
     advanced: bool = False,
 ) -> Any:
-    """Declare one setting: `low <= value <= high`, `above < value < below`; what it does to memory and to speed.
+    """Declare one setting: `low <= value <= high`, `above < value < below`; what it does to memory and to speed. The
+    text below is its help, where `help` gives none.
 
     `step` is what an editor's key for more or less does, `completes` what a text names; an `advanced` setting is
     shown only when asked for.
@@ -186,7 +199,6 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The last part of the key."""
         return self.key.rpartition(".")[2]
 
     @property
@@ -209,72 +221,52 @@ class Setting:
 _KIND_WORDS: dict[type, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
-def settings_of(model: type[BaseModel], prefix: str = "") -> dict[str, Setting]:
+def settings_of(model: type[BaseModel]) -> dict[str, Setting]:
     """All settings of a table and of the tables in it, by dotted key, in the order of declaration."""
-    found: dict[str, Setting] = {}
+    schema = model.model_json_schema()
+    return {setting.key: setting for setting in _settings(model, "", schema, schema.get("$defs", {}))}
+
+
+def _settings(
+    model: type[BaseModel], prefix: str, schema: Mapping[str, Any], tables: Mapping[str, Any]
+) -> Iterator[Setting]:
     for name, field in model.model_fields.items():
-        key = f"{prefix}{name}"
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            found |= settings_of(field.annotation, f"{key}.")
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from _settings(inner, f"{prefix}{name}.", tables[inner.__name__], tables)
         else:
-            found[key] = _setting(key, field)
-    return found
+            yield _setting(f"{prefix}{name}", field, schema["properties"][name])
 
 
-def _setting(key: str, field: FieldInfo) -> Setting:
-    kinds, choices, metadata = _parts(field.annotation)
-    metadata = [*field.metadata, *metadata]
-    table = next((item.table for item in metadata if isinstance(item, NameIn)), {})
-    extra: dict[str, Any] = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    limits, bounds = _limits(metadata)
+def _setting(key: str, field: FieldInfo, schema: Mapping[str, Any]) -> Setting:
+    """From a field, and its part of the JSON Schema."""
+    kinds, choices, limits = list[type](), list[str | int](), dict[str, Any]()
+    for part in schema.get("anyOf", [schema]):
+        choices += part.get("enum", [part["const"]] if "const" in part else [])
+        kinds += [] if {"enum", "const"} & part.keys() else [_KINDS[part["type"]]]
+        for bound in _BOUNDS.keys() & part.keys():
+            limits[_BOUNDS[bound][0]] = part[bound]
+    words = [f"{word} {limits[name]}" for name, word in _BOUNDS.values() if name in limits]
+    # A text of a form of its own has the form instead of bounds.
+    words += [item.words for item in field.metadata if isinstance(item, Form) and not isinstance(item, NameIn)]
+    table = next((item.table for item in field.metadata if isinstance(item, NameIn)), {})
     return Setting(
         key=key,
-        kinds=() if table else kinds,
-        choices=(*choices, *table),
+        kinds=tuple(kinds),
+        choices=tuple(choices),
         choice_help=tuple(f"{name}: {row.label}, {row.help}" for name, row in table.items()),
         default=field.default,
-        bounds=bounds,
-        limits=limits,
-        help=field.description or "",
-        **extra,
+        bounds=", ".join(words),
+        limits=Limits(**limits),
+        help=schema.get("description", ""),
+        **(field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}),  # type: ignore[arg-type]
     )
 
 
-def _parts(annotation: Any) -> tuple[tuple[type, ...], tuple[str | int, ...], list[Any]]:
-    """The plain types, the literal choices and the declared bounds inside one annotation."""
-    origin = get_origin(annotation)
-    if origin is Literal:
-        return (), get_args(annotation), []
-    if origin is Annotated:
-        inner, *metadata = get_args(annotation)
-        kinds, choices, _ = _parts(inner)
-        fields = [item for item in metadata if isinstance(item, FieldInfo)]
-        return kinds, choices, [bound for field in fields for bound in field.metadata]
-    if origin in (Union, types.UnionType):
-        parts = [_parts(part) for part in get_args(annotation)]
-        kinds = tuple(kind for part in parts for kind in part[0])
-        choices = tuple(choice for part in parts for choice in part[1])
-        return kinds, choices, [bound for part in parts for bound in part[2]]
-    return (annotation,), (), []
-
-
-def _limits(metadata: list[Any]) -> tuple[Limits, str]:
-    """The bounds, and in words; a text of a form of its own has the form instead."""
-    limits: dict[str, Any] = {}
-    words = []
-    for item in metadata:
-        if isinstance(item, Form) and not isinstance(item, NameIn):
-            words.append(item.words)
-        elif type(item) in _BOUNDS:
-            attribute, name, word = _BOUNDS[type(item)]
-            limits[name] = getattr(item, attribute)
-            words.append(f"{word} {limits[name]}")
-    return Limits(**limits), ", ".join(words)
-
-
+_KINDS: dict[str, type] = {"integer": int, "number": float, "string": str, "boolean": bool}
 _BOUNDS = {
-    annotated_types.Ge: ("ge", "low", "at least"),
-    annotated_types.Gt: ("gt", "above", "above"),
-    annotated_types.Le: ("le", "high", "at most"),
-    annotated_types.Lt: ("lt", "below", "below"),
+    "minimum": ("low", "at least"),
+    "exclusiveMinimum": ("above", "above"),
+    "maximum": ("high", "at most"),
+    "exclusiveMaximum": ("below", "below"),
 }

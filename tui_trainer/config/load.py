@@ -9,10 +9,11 @@ from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ValidationError
 
+from tui_trainer.config.changes import with_changes
 from tui_trainer.config.fields import Setting, settings_of
 from tui_trainer.config.nearest import nearest_setting
 from tui_trainer.config.paths import with_absolute_paths
@@ -91,6 +92,21 @@ class LoadedConfig:
         by_user = not problem.where and self.origin(problem.key).by_user
         return replace(problem, where=self.where(problem.key)) if by_user else problem
 
+    def fitted(self, key: str, value: Any, why: str) -> Self:
+        """The same with another value for a setting, where a preset or a default does not fit what the user chose.
+        `why` ends the note that tells it, and what is said of the place that the value comes from.
+
+        What the user wrote is refused where it does not fit, and not changed.
+        """
+        before, origin = value_of(self.config, key), self.where(key)
+        layer = Layer(origin=self.origin(key), where=f"{origin}, but {why}", values={key: value})
+        return replace(
+            self,
+            config=with_changes(self.config, {key: value}),
+            layers={**self.layers, key: layer},
+            notes=(*self.notes, f"{key} is {value} and not {before} ({origin}): {why}"),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Presets:
@@ -123,7 +139,6 @@ HardwareChoice = Callable[[str], tuple[Profile | None, str]]
 
 @cache
 def all_settings() -> dict[str, Setting]:
-    """Every declared setting by dotted key."""
     return settings_of(Config)
 
 
@@ -312,7 +327,6 @@ def _key_of(location: tuple[int | str, ...]) -> str:
 
 
 def value_of(config: BaseModel, key: str) -> Any:
-    """The value of a setting by dotted key."""
     value: Any = config
     for part in key.split("."):
         value = getattr(value, part)

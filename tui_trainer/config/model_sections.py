@@ -11,43 +11,23 @@ class ScratchSection(Section):
     RMSNorm, rotary attention, gated MLP)."""
 
     hidden_size: int = option(
-        128,
-        "Width of the model.",
-        low=8,
-        high=65536,
-        memory="weights grow with its square",
-        speed="time with its square",
-        step="x2",
+        128, low=8, high=65536, memory="weights grow with its square", speed="time with its square", step="x2"
     )
-    num_hidden_layers: int = option(
-        4, "Number of layers.", low=1, high=1024, memory="grows in proportion", speed="time in proportion"
-    )
-    num_attention_heads: int = option(4, "Attention heads; they divide hidden_size.", low=1, high=1024, step="x2")
-    num_key_value_heads: PositiveInt | Auto = option(
-        "auto",
-        "Heads that keys and values share; auto: as many as attention heads.",
-        memory="fewer save a little",
-        step="x2",
-        advanced=True,
-    )
-    intermediate_size: PositiveInt | Auto = option(
-        "auto",
-        "Width inside the gated MLP; auto: 8/3 of hidden_size, rounded up to a multiple of 32.",
-        step="x2",
-        advanced=True,
-    )
+    """Width of the model."""
+    num_hidden_layers: int = option(4, low=1, high=1024, memory="grows in proportion", speed="time in proportion")
+    """Number of layers."""
+    num_attention_heads: int = option(4, low=1, high=1024, step="x2")
+    """Attention heads; they divide hidden_size."""
+    num_key_value_heads: PositiveInt | Auto = option("auto", memory="fewer save a little", step="x2", advanced=True)
+    """Heads that keys and values share; auto: as many as attention heads."""
+    intermediate_size: PositiveInt | Auto = option("auto", step="x2", advanced=True)
+    """Width inside the gated MLP; auto: 8/3 of hidden_size, rounded up to a multiple of 32."""
     vocab_size: int = option(
-        8192,
-        "Tokens of the tokenizer that is trained on the text (a character model counts characters instead).",
-        low=300,
-        high=10**6,
-        unit="tokens",
-        memory="embedding and head grow in proportion",
-        step="x2",
+        8192, low=300, high=10**6, unit="tokens", memory="embedding and head grow in proportion", step="x2"
     )
-    attention_dropout: float = option(
-        0.0, "Share of attention weights dropped while training.", low=0, below=1, step="+0.05", advanced=True
-    )
+    """Tokens of the tokenizer that is trained on the text (a character model counts characters instead)."""
+    attention_dropout: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
+    """Share of attention weights dropped while training."""
 
     @property
     def key_value_heads(self) -> int:
@@ -63,81 +43,61 @@ class ScratchSection(Section):
 
 
 class ModelSection(Section):
-    model_name_or_path: str = option(
-        "", "The model to start from: a folder, or its name on the hub.", completes="folder"
-    )
-    revision: str = option("main", "Which version of a model from the hub: a branch, a tag or a commit.", advanced=True)
-    init: Literal["pretrained", "scratch"] = option(
-        "pretrained",
-        "pretrained: the model's own weights; scratch: random ones, with a tokenizer trained on the data.",
-    )
+    model_name_or_path: str = option("", completes="folder")
+    """The model to start from: a folder, or its name on the hub."""
+    revision: str = option("main", advanced=True)
+    """Which version of a model from the hub: a branch, a tag or a commit."""
+    init: Literal["pretrained", "scratch"] = option("pretrained")
+    """pretrained: the model's own weights; scratch: random ones, with a tokenizer trained on the data."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
-        "auto",
-        "Numbers that the weights are kept in; auto: float32 where they train, else 16 bits where they are native.",
-        memory="bfloat16 halves the weights",
-        speed="weights in 16 bits need no casts",
+        "auto", memory="bfloat16 halves the weights", speed="weights in 16 bits need no casts"
     )
+    """Numbers that the weights are kept in; auto: float32 where they train, else 16 bits where they are native."""
     provider: Literal["transformers", "unsloth"] = option(
         "transformers",
-        "unsloth: it loads and adapts language models, in an environment of its own (`tui-trainer install unsloth`).",
         memory="keeps less, says Unsloth",
         speed="kernels of its own; not measured on a card here",
         advanced=True,
     )
+    """unsloth: it loads and adapts language models, in an environment of its own (`tui-trainer install unsloth`)."""
     attn_implementation: Literal[
         "auto", "sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"
-    ] = option(
-        "auto",
-        "Which attention kernel; auto: torch's fused one wherever the model has it.",
-        memory="eager keeps all scores",
-        speed="a fused kernel never writes the scores",
-        advanced=True,
-    )
+    ] = option("auto", memory="eager keeps all scores", speed="a fused kernel never writes the scores", advanced=True)
+    """Which attention kernel; auto: torch's fused one wherever the model has it."""
     kernels: Literal["auto", "none", "liger", "hub"] = option(
         "auto",
-        "Fused kernels for norms and gated MLPs, where they give the same numbers; auto: liger-kernel's on a GPU; "
-        "hub: those of the hub in the cache.",
         memory="fewer activations are kept",
         speed="fewer passes over memory; not measured on a card here",
         advanced=True,
     )
-    trust_remote_code: bool = option(
-        False, "Run Python code that comes with the model; it can do all that you can.", advanced=True
-    )
+    """Fused kernels for norms and gated MLPs, where they give the same numbers; auto: liger-kernel's on a GPU; hub:
+    those of the hub in the cache."""
+    trust_remote_code: bool = option(False, advanced=True)
+    """Run Python code that comes with the model; it can do all that you can."""
     scratch: ScratchSection = ScratchSection()
 
 
 class TuningSection(Section):
     method: Annotated[str, NameIn(TUNING_METHODS)] = option(
         "full",
-        "Which weights are trainable: all, or LoRA adapters on frozen ones; qlora keeps these in 4 bits, on a GPU.",
         memory="full keeps 16 bytes a parameter, LoRA 2 to 4, QLoRA 0.6",
         speed="LoRA skips gradients of weights; QLoRA unpacks these often",
     )
-    r: int = option(16, "LoRA: width of the update.", low=1, high=4096, memory="adapters grow in proportion", step="x2")
-    lora_alpha: float = option(
-        32.0,
-        "LoRA: the update is scaled by lora_alpha / r (by its root with use_rslora).",
-        above=0,
-        high=10**6,
-        step="x2",
-    )
-    lora_dropout: float = option(0.0, "LoRA: share of the adapters' inputs dropped.", low=0, below=1, step="+0.05")
-    target_modules: Names = option(
-        "all-linear", "LoRA: names of the layers that get an adapter, with commas; all-linear: all but the head."
-    )
-    use_rslora: bool = option(
-        False, "LoRA: scale by lora_alpha / sqrt(r), which keeps wide updates from fading.", advanced=True
-    )
-    use_dora: bool = option(
-        False,
-        "LoRA: learn lengths and directions of the weights apart (DoRA).",
-        speed="a third to a half slower",
-        advanced=True,
-    )
-    modules_to_save: Names = option(
-        "", "LoRA: layers trained as a whole and saved with the adapter, such as embed_tokens.", advanced=True
-    )
+    """Which weights are trainable: all, or LoRA adapters on frozen ones; qlora keeps these in 4 bits, on a GPU."""
+    r: int = option(16, low=1, high=4096, memory="adapters grow in proportion", step="x2")
+    """LoRA: width of the update."""
+    lora_alpha: float = option(32.0, above=0, high=10**6, step="x2")
+    """LoRA: the update is scaled by lora_alpha / r (by its root with use_rslora)."""
+    lora_dropout: float = option(0.0, low=0, below=1, step="+0.05")
+    """LoRA: share of the adapters' inputs dropped."""
+    target_modules: Names = option("all-linear")
+    """LoRA: names of the layers that get an adapter, with commas; all-linear: all but the head."""
+    use_rslora: bool = option(False, advanced=True)
+    """LoRA: scale by lora_alpha / sqrt(r), which keeps wide updates from fading."""
+    use_dora: bool = option(False, speed="a third to a half slower", advanced=True)
+    """LoRA: learn lengths and directions of the weights apart (DoRA)."""
+    modules_to_save: Names = option("", advanced=True)
+    """LoRA: layers trained as a whole and saved with the adapter, such as embed_tokens."""
 
     @property
     def has_adapter(self) -> bool:
@@ -153,18 +113,11 @@ class TuningSection(Section):
 class QuantizationSection(Section):
     """Weights in 4 bits by bitsandbytes, under its names. The head and the embeddings are never among them."""
 
-    bnb_4bit_quant_type: Literal["nf4", "fp4"] = option(
-        "nf4", "QLoRA: which 16 numbers 4 bits stand for; nf4 suits weights, which are spread like a bell curve."
-    )
-    bnb_4bit_use_double_quant: bool = option(
-        True,
-        "QLoRA: also quantise the scale that each 64 weights share.",
-        memory="4.13 bits a weight instead of 4.5",
-        advanced=True,
-    )
+    bnb_4bit_quant_type: Literal["nf4", "fp4"] = option("nf4")
+    """QLoRA: which 16 numbers 4 bits stand for; nf4 suits weights, which are spread like a bell curve."""
+    bnb_4bit_use_double_quant: bool = option(True, memory="4.13 bits a weight instead of 4.5", advanced=True)
+    """QLoRA: also quantise the scale that each 64 weights share."""
     bnb_4bit_compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = option(
-        "auto",
-        "QLoRA: numbers that weights are unpacked to for a matmul; auto: those of the weights that are not in 4 bits.",
-        speed="float32 is several times slower",
-        advanced=True,
+        "auto", speed="float32 is several times slower", advanced=True
     )
+    """QLoRA: numbers that weights are unpacked to for a matmul; auto: those of the weights that are not in 4 bits."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tui_trainer.config.changes import with_changes
 from tui_trainer.config.mixture import joined, paths_in
 from tui_trainer.config.sections import Config
 from tui_trainer.hub_layout import could_be_on_the_hub
@@ -10,24 +11,26 @@ from tui_trainer.local_paths import from_the_root, is_here
 
 def with_absolute_paths(config: Config) -> Config:
     """So that a run can be resumed from another folder, and its data has one name."""
-    paths = {"path": _data(config.data.path), "eval_path": _data(config.data.eval_path)}
-    data = config.data.model_copy(update=paths)
-    model = config.model.model_copy(update={"model_name_or_path": _model(config.model.model_name_or_path)})
     template = config.task.chat_template
     # The name of a template stays.
     is_file = "/" in template or template.endswith(".jinja")
-    task = config.task.model_copy(update={"chat_template": absolute(template) if is_file else template})
-    output = config.output.model_copy(update={"runs_dir": absolute(config.output.runs_dir)})
-    return config.model_copy(update={"task": task, "data": data, "model": model, "output": output})
+    paths = {
+        "task.chat_template": absolute(template) if is_file else template,
+        "data.path": _data(config.data.path),
+        "data.eval_path": _data(config.data.eval_path),
+        "model.model_name_or_path": _model(config.model.model_name_or_path),
+        "output.runs_dir": absolute(config.output.runs_dir),
+    }
+    return with_changes(config, paths)
 
 
 def _data(text: str) -> str:
     """Files and folders by their whole paths; samples and data sets of the hub have no place."""
-    return joined([path if not path or _has_no_place(path) else absolute(path) for path in paths_in(text)])
 
+    def has_no_place(path: str) -> bool:
+        return path.startswith(("sample:", "hub:")) or (could_be_on_the_hub(path) and not is_here(path))
 
-def _has_no_place(path: str) -> bool:
-    return path.startswith(("sample:", "hub:")) or (could_be_on_the_hub(path) and not is_here(path))
+    return joined([path if not path or has_no_place(path) else absolute(path) for path in paths_in(text)])
 
 
 def _model(name: str) -> str:

@@ -4,157 +4,277 @@ Names are Hugging Face's where they have one. Whether values go together with ea
 judged in `planning/conflicts.py`.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from tui_trainer.config.data_sections import DataloaderSection, DataSection
-from tui_trainer.config.fields import Address, Auto, Deadline, Names, PositiveInt, Section, StepsOrShare, option
+from tui_trainer.config.fields import (
+    Address,
+    Auto,
+    Deadline,
+    NameIn,
+    Names,
+    Numbers,
+    PositiveInt,
+    PositiveRate,
+    Section,
+    StepsOrShare,
+    WholeNumber,
+    option,
+)
+from tui_trainer.config.mixture import Paths
 from tui_trainer.config.model_sections import ModelSection, QuantizationSection, ScratchSection, TuningSection
-from tui_trainer.config.task_section import TaskSection
-from tui_trainer.config.training_section import TrainingSection
+from tui_trainer.lr_schedules import LR_SCHEDULES
+from tui_trainer.optimizers import ADAPTIVE, DEFAULT, OPTIMIZERS
 
 SCHEMA_VERSION = 1
 
-__all__ = [
-    "Config",
-    "DataSection",
-    "DataloaderSection",
-    "DistributedSection",
-    "EvaluationSection",
-    "ModelSection",
-    "QuantizationSection",
-    "ScratchSection",
-    "TargetsSection",
-    "TaskSection",
-    "TrainingSection",
-    "TuningSection",
-]
+__all__ = ["ModelSection", "QuantizationSection", "ScratchSection", "TuningSection"]
+
+
+class TaskSection(Section):
+    type: str = option("causal_lm")
+    """What is learnt: causal_lm, char_lm, chat, seq2seq, sequence_classification or token_classification."""
+    loss_on: Literal["assistant", "completion", "all"] = option("assistant")
+    """Chat: which tokens are learnt: every answer, only the last answer, or the whole conversation."""
+    chat_template: str = option("", completes="file")
+    """Chat: the template of a conversation: chatml, llama3, mistral, gemma, phi3, zephyr, alpaca, vicuna, a file;
+    empty: the tokenizer's own."""
+    problem_type: Literal["auto", "single_label_classification", "multi_label_classification", "regression"] = option(
+        "auto"
+    )
+    """Classification of texts: one label each, any number of labels, or a number; auto: as the data shows."""
+    class_weights: Literal["none", "balanced"] = option("none")
+    """Classification: balanced counts rare classes as much as frequent ones."""
+    source_prefix: str = option("")
+    """Sequence to sequence: text put before every input, with its space: T5 was trained with "summarize: "."""
+    max_target_length: PositiveInt = option(128, unit="tokens", memory="logits grow with it", step="x2")
+    """Sequence to sequence: tokens of the answer."""
+    source_language: str = option("", advanced=True)
+    """The language of the texts, where the tokenizer marks it (NLLB, M2M100, mBART), by its name there: eng_Latn,
+    en, en_XX."""
+    target_language: str = option("", advanced=True)
+    """Sequence to sequence: the language of the answers, where the tokenizer marks it: fra_Latn, fr, fr_XX."""
+
+
+class DataSection(Section):
+    path: Paths = option("", completes="files")
+    """Files, folders, globs, data sets of the hub (owner/name), sample:NAME, with commas: text, JSONL, JSON, CSV,
+    Parquet, Arrow, saved datasets."""
+    name: str = option("")
+    """The configuration, where a data set has several, such as a language; empty: the only one."""
+    split: str = option("")
+    """The split to train on, or a slice as datasets writes it, such as train[:10%], train[1000:] or train+extra;
+    empty: train."""
+    eval_split: str = option("")
+    """The split to measure on, or a slice of it, in data.eval_path or else in data.path; empty: validation."""
+    streaming: bool = option(False, advanced=True)
+    """Read data sets that are not on this machine from the hub: once prepared, only their tokens stay on the disk."""
+    revision: str = option("", advanced=True)
+    """A branch, a tag or a commit of data sets of the hub; empty: main."""
+    weights: Numbers = option("")
+    """How often each row of a source is used in an epoch, a number for each path with commas: 2 = twice, 0.5 = a
+    half of them, chosen by data.seed; empty: once."""
+    eval_path: Paths = option("", completes="files")
+    """Other sources to measure on, with commas; empty: the validation split of data.path where there is one, else
+    eval_fraction of the text is held out."""
+    text_column: str = option("auto")
+    """The column of a table that holds the text; auto: the one that looks like it."""
+    text_pair_column: str = option("")
+    """The column of a second text that is read with the first; empty: none."""
+    label_column: str = option("auto")
+    """The column of labels or tags; auto: the one with a usual name."""
+    target_column: str = option("auto")
+    """The column of answers or summaries; auto: the one with a usual name."""
+    eval_fraction: float = option(0.1, low=0, high=0.9, step="+0.05")
+    """Share of the text held out, whole documents at a time, to measure what was learnt, where neither eval_path
+    nor a validation split is measured on."""
+    max_length: int = option(
+        256,
+        low=2,
+        high=1048576,
+        unit="tokens",
+        memory="activations grow with it",
+        speed="attention with its square",
+        step="x2",
+    )
+    """Tokens in a row."""
+    packing: Literal["auto"] | bool = option("auto", speed="no time for padding")
+    """Several documents of a batch in one row, without attention between them; auto: where that saves padding."""
+    group_by_length: bool = option(False, speed="less padding", advanced=True)
+    """Draw batches from documents of similar length, which need less padding where they are not packed."""
+    on_bad_rows: Literal["stop", "skip"] = option("stop")
+    """Rows that cannot be used: stop and list them, or skip and count them."""
+    dedup: bool = option(False)
+    """Use each text once: repeats, and what is held out as well, leave the training data."""
+    max_rows: int = option(0, low=0, unit="rows", step="1-2-5", advanced=True)
+    """Use at most so many rows of each source; 0: all."""
+    num_proc: PositiveInt | Auto = option("auto", speed="tokenising goes in proportion", advanced=True)
+    """Processes that make tokens; auto: one, and of a table's rows one a core where the data is large."""
+    max_chars: int = option(0, low=0, unit="characters", step="1-2-5", advanced=True)
+    """Use at most so many characters of the text of each source; 0: all."""
+    seed: int = option(42, low=0, high=2**63 - 1, advanced=True)
+    """Decides what is held out, and which rows a weight below 1 takes."""
+
+
+class DataloaderSection(Section):
+    num_workers: WholeNumber | Auto = option(
+        "auto", speed="hides the making of batches behind the device's work", step="+1"
+    )
+    """Threads that make batches ahead of the training; 0: made when they are needed."""
+    prefetch_factor: int = option(2, low=1, high=1000, advanced=True)
+    """Batches that each of them makes ahead."""
+    pin_memory: bool = option(True, speed="copies run beside the work", advanced=True)
+    """Keep batches where a GPU reads them without a copy."""
+
+
+class TrainingSection(Section):
+    num_train_epochs: float = option(3.0, above=0, high=10**6, step="+1")
+    """Passes over the training text."""
+    max_steps: int = option(0, low=0, high=10**9, unit="steps", step="1-2-5")
+    """Stop after so many optimizer steps; 0: num_train_epochs decides."""
+    effective_batch_size: int = option(32, low=1, high=10**7, unit="rows", step="x2")
+    """Rows behind one optimizer step, however they are cut."""
+    per_device_train_batch_size: PositiveInt | Literal["auto", "tune"] = option(
+        "auto",
+        unit="rows",
+        memory="activations grow in proportion",
+        speed="larger is faster until the processor is full",
+        step="x2",
+    )
+    """Rows of a forward pass (micro-batch); auto: all that fit; tune: the fastest."""
+    gradient_accumulation_steps: PositiveInt | Auto = option("auto", step="x2", advanced=True)
+    """Micro-batches behind one optimizer step; auto: effective batch / micro-batch."""
+    learning_rate: PositiveRate | Auto = option(
+        "auto",
+        f"Peak learning rate; auto with AdamW: {ADAPTIVE['scratch'].auto:g} from scratch, "
+        f"{ADAPTIVE['lora'].auto:g} with LoRA, {ADAPTIVE['full'].auto:g} for all of a pretrained model.",
+    )
+    lr_scaling: Literal["none", "sqrt", "linear"] = option("none", advanced=True)
+    """How a preset's learning rate, or auto, grows with the effective batch from the preset's; your own rate stays."""
+    lr_scheduler_type: Annotated[str, NameIn(LR_SCHEDULES)] = option("cosine")
+    """How the learning rate goes down after the warm-up."""
+    warmup_steps: StepsOrShare = option(0.05, unit="steps")
+    """Steps until the peak learning rate; below 1: a share of all steps."""
+    weight_decay: float = option(0.0, low=0, high=10)
+    """Decay of weight matrices (not of norms) per step, times the learning rate."""
+    max_grad_norm: float = option(1.0, low=0)
+    """Gradients longer than this are cut to it; 0: never."""
+    adam_beta1: float = option(0.9, low=0, below=1, step="nines", advanced=True)
+    """AdamW: memory of the gradient's mean."""
+    adam_beta2: float = option(0.999, low=0, below=1, step="nines", advanced=True)
+    """AdamW: memory of the gradient's square."""
+    adam_epsilon: float = option(1e-8, above=0, high=1, step="x10", advanced=True)
+    """AdamW: added to the denominator."""
+    label_smoothing_factor: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
+    """Share of each label spread evenly over all that could be; what is held out is measured without it."""
+    seed: int = option(42, low=0, high=2**63 - 1)
+    """Decides the initial weights, the order of the rows and dropout."""
+    optim: Annotated[str, NameIn(OPTIMIZERS)] = option(
+        DEFAULT, memory="8 bytes a trained parameter, 2 in 8 bits, 1 in 4 bits, Adafactor few"
+    )
+    """The optimizer; those in 8 and 4 bits need bitsandbytes or torchao."""
+    mixed_precision: Literal["auto", "bf16", "fp16", "no"] = option(
+        "auto", memory="16 bits halve the activations", speed="2 to 8 times the matmuls a second where they are native"
+    )
+    """Numbers that matmuls are computed in; auto: bf16 where it is native, fp16 on older GPUs, else fp32."""
+    tf32: bool = option(True, speed="up to 8 times")
+    """TF32 matmuls for what is computed in fp32, on GPUs that have them."""
+    gradient_checkpointing: bool = option(
+        False, memory="activations of one layer instead of all", speed="a quarter to a third slower"
+    )
+    """Keep only the layers' inputs and compute the rest again for the backward pass."""
+    loss_chunk_tokens: WholeNumber | Auto = option(
+        "auto", memory="the logits of a chunk instead of all", step="x2", advanced=True
+    )
+    """Compute head and loss for so many tokens at a time; 0: all at once; auto: in chunks on a GPU."""
+    torch_compile: bool = option(False, speed="10 to 30 % faster on GPUs")
+    """Compile each layer; it costs a minute or more at the start."""
+    torch_compile_mode: Literal["default", "reduce-overhead", "max-autotune-no-cudagraphs"] = option(
+        "default", advanced=True
+    )
+    """How hard the compiler tries."""
+    empty_cache_steps: int = option(
+        0, low=0, unit="steps", speed="usually slows a healthy run", step="1-2-5", advanced=True
+    )
+    """Collect garbage, and give the cached memory of a GPU back, every so many steps; 0: never."""
+    cpu_threads: PositiveInt | Auto = option("auto", unit="threads", advanced=True)
+    """Threads that a run on a CPU computes with; auto: one a core, from four cores on one less."""
+    deterministic: bool = option(False, speed="some are slower", advanced=True)
+    """Only kernels that give the same bits each time, on a GPU."""
 
 
 class EvaluationSection(Section):
-    eval_steps: StepsOrShare = option(
-        0.1,
-        "Evaluate every so many steps; below 1: a share of all steps; 0: only at the end.",
-        unit="steps",
-        speed="each evaluation reads all held-out rows",
-    )
-    per_device_eval_batch_size: PositiveInt | Auto = option(
-        "auto",
-        "Rows in one forward pass of an evaluation; auto: as in training.",
-        unit="rows",
-        step="x2",
-        advanced=True,
-    )
-    max_eval_rows: int = option(
-        0,
-        "Evaluate on at most so many held-out rows, evenly spaced; 0: all.",
-        low=0,
-        unit="rows",
-        step="1-2-5",
-        advanced=True,
-    )
-    early_stopping_patience: int = option(
-        0, "Stop after so many evaluations in a row without improvement and keep the best weights; 0: off.", low=0
-    )
-    early_stopping_threshold: float = option(
-        0.0, "The metric must get better by more than this to count.", low=0, advanced=True
-    )
-    metric_for_best_model: str = option(
-        "loss", "What early stopping goes by: loss, or a score of the task such as accuracy or f1."
-    )
-    generate_rows: int = option(
-        32,
-        "Held-out rows that are answered at each evaluation, where a task scores answers; 0: none.",
-        low=0,
-        unit="rows",
-        speed="an answer takes one pass a token",
-        step="x2",
-    )
+    eval_steps: StepsOrShare = option(0.1, unit="steps", speed="each evaluation reads all held-out rows")
+    """Evaluate every so many steps; below 1: a share of all steps; 0: only at the end."""
+    per_device_eval_batch_size: PositiveInt | Auto = option("auto", unit="rows", step="x2", advanced=True)
+    """Rows in one forward pass of an evaluation; auto: as in training."""
+    max_eval_rows: int = option(0, low=0, unit="rows", step="1-2-5", advanced=True)
+    """Evaluate on at most so many held-out rows, evenly spaced; 0: all."""
+    early_stopping_patience: int = option(0, low=0)
+    """Stop after so many evaluations in a row without improvement and keep the best weights; 0: off."""
+    early_stopping_threshold: float = option(0.0, low=0, advanced=True)
+    """The metric must get better by more than this to count."""
+    metric_for_best_model: str = option("loss")
+    """What early stopping goes by: loss, or a score of the task such as accuracy or f1."""
+    generate_rows: int = option(32, low=0, unit="rows", speed="an answer takes one pass a token", step="x2")
+    """Held-out rows that are answered at each evaluation, where a task scores answers; 0: none."""
 
 
 class CheckpointSection(Section):
-    save_steps: StepsOrShare = option(
-        0.2,
-        "Save a checkpoint every so many steps; below 1: a share of all steps; 0: only at the end.",
-        unit="steps",
-        speed="training waits while a checkpoint is written",
-    )
-    save_total_limit: int = option(
-        2, "Checkpoints kept; an older one goes only when a newer one is safe.", low=1, high=10**6
-    )
+    save_steps: StepsOrShare = option(0.2, unit="steps", speed="training waits while a checkpoint is written")
+    """Save a checkpoint every so many steps; below 1: a share of all steps; 0: only at the end."""
+    save_total_limit: int = option(2, low=1, high=10**6)
+    """Checkpoints kept; an older one goes only when a newer one is safe."""
 
 
 class LoggingSection(Section):
     logging_steps: int = option(
-        10,
-        "Write the steps to the journal in groups of so many, and what waits after two seconds.",
-        low=1,
-        high=10**6,
-        unit="steps",
-        speed="each group waits once for the device",
-        step="1-2-5",
+        10, low=1, high=10**6, unit="steps", speed="each group waits once for the device", step="1-2-5"
     )
-    sample_steps: StepsOrShare = option(
-        0.25, "Let the model write a text every so many steps; below 1: a share of all steps; 0: never.", unit="steps"
-    )
-    report_to: Names = option(
-        "",
-        "Trackers that get the run's metrics as well: tensorboard, wandb, mlflow, trackio; several with commas.",
-        speed="none: a process of its own reads them from the journal",
-    )
+    """Write the steps to the journal in groups of so many, and what waits after two seconds."""
+    sample_steps: StepsOrShare = option(0.25, unit="steps")
+    """Let the model write a text every so many steps; below 1: a share of all steps; 0: never."""
+    report_to: Names = option("", speed="none: a process of its own reads them from the journal")
+    """Trackers that get the run's metrics as well: tensorboard, wandb, mlflow, trackio; several with commas."""
 
 
 class TargetsSection(Section):
-    deadline: Deadline = option(
-        "",
-        "Be done by then: a time of day, a day and a time, or a length from the start (3h); empty: no deadline.",
-    )
-    samples_per_second: float = option(0.0, "Train at least so many rows a second; 0: no target.", low=0, unit="rows/s")
-    memory_gib: float = option(
-        0.0, "Peak at so much memory at most: of the card, or of the process on a CPU; 0: no target.", low=0, unit="GiB"
-    )
-    model_size_gib: float = option(
-        0.0,
-        "Leave a model, or an adapter, of so much on disk at most; 0: no target.",
-        low=0,
-        unit="GiB",
-    )
-    loss: float = option(0.0, "Reach this held-out loss or a lower one; 0: no target.", low=0)
-    score: float = option(
-        0.0, "Reach this value of evaluation.metric_for_best_model or a higher one; 0: no target.", low=0
-    )
+    deadline: Deadline = option("")
+    """Be done by then: a time of day, a day and a time, or a length from the start (3h); empty: no deadline."""
+    samples_per_second: float = option(0.0, low=0, unit="rows/s")
+    """Train at least so many rows a second; 0: no target."""
+    memory_gib: float = option(0.0, low=0, unit="GiB")
+    """Peak at so much memory at most: of the card, or of the process on a CPU; 0: no target."""
+    model_size_gib: float = option(0.0, low=0, unit="GiB")
+    """Leave a model, or an adapter, of so much on disk at most; 0: no target."""
+    loss: float = option(0.0, low=0)
+    """Reach this held-out loss or a lower one; 0: no target."""
+    score: float = option(0.0, low=0)
+    """Reach this value of evaluation.metric_for_best_model or a higher one; 0: no target."""
 
 
 class DistributedSection(Section):
     processes: PositiveInt | Auto = option(
-        "auto",
-        "Processes of each node that train one model together, one on each card; auto: as many as there are cards like "
-        "the chosen one, and one on a CPU.",
-        speed="each computes its share of every step; the gradients are summed once a step",
+        "auto", speed="each computes its share of every step; the gradients are summed once a step"
     )
-    nodes: PositiveInt = option(
-        1,
-        "Machines that train one model together, each with so many processes; in a step of Slurm those that it has.",
-        speed="what is summed goes over the network between them",
-    )
-    rendezvous: Address = option(
-        "",
-        "Where the nodes meet: HOST:PORT of the first one; empty: its name and a free port.",
-        advanced=True,
-    )
+    """Processes of each node that train one model together, one on each card; auto: as many as there are cards like
+    the chosen one, and one on a CPU."""
+    nodes: PositiveInt = option(1, speed="what is summed goes over the network between them")
+    """Machines that train one model together, each with so many processes; in a step of Slurm those that it has."""
+    rendezvous: Address = option("", advanced=True)
+    """Where the nodes meet: HOST:PORT of the first one; empty: its name and a free port."""
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "deepspeed-2", "deepspeed-3"] = option(
-        "auto",
-        "ddp: a copy each; fsdp: a part; hsdp: a part of its node's copy; tp: a part of each layer; deepspeed-2, -3: "
-        "ZeRO; auto: ddp, else fsdp or hsdp.",
-        memory="fsdp, hsdp, tp, -3 split weights and state; deepspeed-2 the state",
+        "auto", memory="fsdp, hsdp, tp, -3 split weights and state; deepspeed-2 the state"
     )
+    """ddp: a copy each; fsdp: a part; hsdp: a part of its node's copy; tp: a part of each layer; deepspeed-2, -3:
+    ZeRO; auto: ddp, else fsdp or hsdp."""
     cpu_offload: bool = option(
         False,
-        "Weights, gradients and optimizer state stay in the machine's memory, and the CPU updates them: with fsdp, "
-        "hsdp or DeepSpeed, on one card as well.",
         memory="a card has only what computes",
         speed="all weights go to the card in each pass, gradients come back",
         advanced=True,
     )
+    """Weights, gradients and optimizer state stay in the machine's memory, and the CPU updates them: with fsdp,
+    hsdp or DeepSpeed, on one card as well."""
 
     @property
     def shares_rows(self) -> bool:
@@ -163,20 +283,21 @@ class DistributedSection(Section):
 
 
 class OutputSection(Section):
-    runs_dir: str = option("./runs", "The folder that holds the run folders.", completes="folder")
-    name: str = option("", "Name of the run folder; empty: RECIPE-DATE-TIME.")
+    runs_dir: str = option("./runs", completes="folder")
+    """The folder that holds the run folders."""
+    name: str = option("")
+    """Name of the run folder; empty: RECIPE-DATE-TIME."""
 
 
 class Config(Section):
     """All that is asked for. Values that the user wrote always win over profiles, profiles over defaults."""
 
-    schema_version: Literal[1] = option(1, "Version of this file format.", advanced=True)
-    profile: str = option(
-        "", "The recipe this starts from: a name from `tui-trainer profiles`, or a file.", completes="recipe"
-    )
-    hardware_profile: str = option(
-        "auto", 'The hardware profile: "auto" (the one that matches), a name, or "none".', completes="hardware profile"
-    )
+    schema_version: Literal[1] = option(1, advanced=True)
+    """Version of this file format."""
+    profile: str = option("", completes="recipe")
+    """The recipe this starts from: a name from `tui-trainer profiles`, or a file."""
+    hardware_profile: str = option("auto", completes="hardware profile")
+    """The hardware profile: "auto" (the one that matches), a name, or "none"."""
     task: TaskSection = TaskSection()
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()

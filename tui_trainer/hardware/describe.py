@@ -64,7 +64,6 @@ def driver_rows(hardware: Hardware) -> list[Row]:
 
 
 def process_rows(gpu: Gpu) -> list[Row]:
-    """One row for each process on the card."""
     if gpu.processes is None:
         return [("used by", NOT_REPORTED)]
     if not gpu.processes:
@@ -145,7 +144,6 @@ def system_rows(hardware: Hardware) -> list[Row]:
 
 
 def full_name(gpu: Gpu) -> str:
-    """The driver's name of the card."""
     return one_line(gpu.name) if gpu.name else f"a card without a name (GPU {gpu.index})"
 
 

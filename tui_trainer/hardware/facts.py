@@ -9,8 +9,6 @@ from tui_trainer.hardware.catalogue import Card, find_card
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuProcess:
-    """Somebody's process on a card."""
-
     pid: int
     name: str | None = None
     user: str | None = None
@@ -58,7 +56,6 @@ class Gpu:
 
     @property
     def card(self) -> Card | None:
-        """Its row of the catalogue."""
         return find_card(self.name, self.memory_bytes)
 
     @property

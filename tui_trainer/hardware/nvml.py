@@ -231,18 +231,10 @@ class Nvml:
 _of_this_program = Nvml()
 
 
-def session(*, again: bool = False) -> Nvml | None:
-    """The session of this program; None when the machine has no sign of an NVIDIA driver.
-
-    That there is none is remembered: `again` looks for one that was installed or loaded since.
-    """
-    if again:
-        _found.cache_clear()
-    return _found()
-
-
 @cache
-def _found() -> Nvml | None:
+def session() -> Nvml | None:
+    """The session of this program; None when the machine has no sign of an NVIDIA driver. That there is none is
+    remembered until `cache_clear`: one may be installed or loaded meanwhile."""
     return _of_this_program if signs.has_driver() else None
 
 

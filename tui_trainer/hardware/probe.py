@@ -30,7 +30,8 @@ def look() -> Hardware:
     memory, limits = psutil.virtual_memory(), read_limits()
     limit = limits.memory_bytes
     cpu_name, cpu_flags = processor.read_cpuinfo()
-    driver, gpus = nvml.read_cards(nvml.session(again=True))
+    nvml.session.cache_clear()
+    driver, gpus = nvml.read_cards(nvml.session())
     versions = libraries.read_versions()
     return Hardware(
         cpu_name=cpu_name,
@@ -75,7 +76,4 @@ def _available_bytes(of_machine: int, limits: Limits) -> int:
 
 def disk_free_bytes(folder: Path) -> int | None:
     """Free bytes for this user where `folder` is, or will be."""
-    try:
-        return psutil.disk_usage(str(places.nearest_existing(folder))).free
-    except OSError:
-        return None
+    return places.read_place("", folder).free_bytes

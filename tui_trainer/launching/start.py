@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from tui_trainer.config.fitted import fitted
 from tui_trainer.config.load import LoadedConfig, Request, all_settings, load, value_of
 from tui_trainer.config.save import to_toml
 from tui_trainer.errors import ConfigError, FolderError, Problem
@@ -65,7 +64,7 @@ def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
     if loaded.origin(key).by_user:
         message = f"is {loaded.config.distributed.nodes}, but this step of Slurm has {here.nodes} nodes"
         raise ConfigError(loaded.problem(key, message, "leave it out: inside Slurm it is known"))
-    return fitted(loaded, key, here.nodes, f"this step of Slurm has {here.nodes} nodes")
+    return loaded.fitted(key, here.nodes, f"this step of Slurm has {here.nodes} nodes")
 
 
 def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
@@ -95,7 +94,7 @@ def with_rows_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     limit = shape.max_position_embeddings
     if limit is None or not length_problems(shape, loaded.config.data.max_length):
         return loaded
-    return fitted(loaded, key, limit, f"this {shape.model_type} model has learnt {limit} positions")
+    return loaded.fitted(key, limit, f"this {shape.model_type} model has learnt {limit} positions")
 
 
 def name_problems(loaded: LoadedConfig) -> list[Problem]:

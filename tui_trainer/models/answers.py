@@ -43,7 +43,6 @@ class Answers:
         return found
 
     def key(self, question: str) -> str:
-        """Under which the answer is kept and shipped."""
         import xxhash
 
         return xxhash.xxh3_128(f"{_FORMAT_VERSION} {self.module} {question}".encode()).hexdigest()

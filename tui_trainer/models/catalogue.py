@@ -21,8 +21,6 @@ DATA = Path(__file__).with_suffix(".json")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CatalogueEntry:
-    """One model of the hub."""
-
     name: str
     parameters: int
     """Exact, of the architecture that its config.json names; weights that two layers share are counted once."""

@@ -131,7 +131,6 @@ class AnsweringChild:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once."""
         if self._process:
             self._end(self._process)
 

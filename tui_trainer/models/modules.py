@@ -51,12 +51,10 @@ class Part:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
         return self.path.rpartition(".")[2]
 
     @property
     def parameters(self) -> int:
-        """The weights of all `count` of them."""
         return self.parameters_each * self.count
 
 

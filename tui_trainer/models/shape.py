@@ -50,16 +50,9 @@ class ModelShape:
     logits: LogitTransform | None = None
     """What becomes of the head's product; None for classifiers, and where no loss in chunks could do it."""
 
-    @property
-    def matrix_parameters(self) -> int:
-        """Weights in the matmuls of each token, as often as it passes them, those of a tied head with them.
-
-        Behind an encoder the tokens of the target pass others than those of the input: these are of both.
-        """
-        return self.matrix_parameters_read("source") + self.matrix_parameters_read("target")
-
     def matrix_parameters_read(self, by: Reads) -> int:
-        """The same for the tokens of the input, for those of the target, or once for each row."""
+        """Weights in the matmuls of a token of the input, of the target behind an encoder, or of a row: as often as it
+        passes them, those of a tied head with them."""
         return sum(linear.matrix_parameters * linear.uses for linear in self.linears if linear.reads == by)
 
 

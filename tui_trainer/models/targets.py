@@ -43,7 +43,6 @@ def match_targets(shape: ModelShape, target_modules: str, modules_to_save: str =
 
 
 def adapted(shape: ModelShape, targets: Iterable[str]) -> tuple[Linear, ...]:
-    """The kinds of linear layers that names match."""
     wanted = tuple(targets)
     return tuple(
         linear for linear in shape.linears if not linear.is_head and any(_names(name, linear.path) for name in wanted)

@@ -35,12 +35,10 @@ _MADE_FILE: Final = "made.json"
 
 
 def is_asked(config: Config) -> bool:
-    """Whether a run trains with Unsloth."""
     return config.model.provider == NAME
 
 
 def environment_folder() -> Path:
-    """Where its environment is, or will be."""
     return state_folder() / "environments" / NAME
 
 

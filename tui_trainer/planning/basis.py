@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from pydantic import BaseModel
-
+from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.hardware.facts import Hardware
@@ -17,7 +16,6 @@ from tui_trainer.planning.memory.estimate import total_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 
 EVAL_BATCH = "evaluation.per_device_eval_batch_size"
-S = TypeVar("S", bound=BaseModel)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,16 +61,4 @@ class Basis:
 
 def with_settings(loaded: LoadedConfig, patch: Mapping[str, Any]) -> LoadedConfig:
     """The config with some values changed: for asking the plan's rules only, as nothing is checked."""
-    return replace(loaded, config=changed_config(loaded.config, patch))
-
-
-def changed_config(config: Config, patch: Mapping[str, Any]) -> Config:
-    """With some values changed, of which nothing is checked."""
-    for key, value in patch.items():
-        config = _set(config, key.split("."), value)
-    return config
-
-
-def _set(section: S, path: list[str], value: Any) -> S:
-    name, *rest = path
-    return section.model_copy(update={name: _set(getattr(section, name), rest, value) if rest else value})
+    return replace(loaded, config=with_changes(loaded.config, patch))

@@ -45,8 +45,6 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """The runs of one shape."""
-
     flops: PositiveFloat
     runs: Annotated[list[_Run], Field(min_length=1)]
 

@@ -98,7 +98,6 @@ def memory_problems(loaded: LoadedConfig, room: MemoryBudget, needed_bytes: int,
 
 
 def disk_problems(loaded: LoadedConfig, disk_bytes: int, free_bytes: int | None) -> list[Problem]:
-    """A plan that writes more than the disk has free."""
     if free_bytes is None or disk_bytes * DISK_MARGIN <= free_bytes:
         return []
     message = f"the run writes up to {format_bytes(disk_bytes)}, but {format_bytes(free_bytes)} are free"

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tui_trainer.config.changes import settings_words
+from tui_trainer.config.changes import settings_words, with_changes
 from tui_trainer.config.load import value_of
 from tui_trainer.config.sections import Config, ScratchSection
 from tui_trainer.deadlines import clock_words, length_seconds
-from tui_trainer.planning.basis import changed_config
 from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE
 from tui_trainer.planning.duration import training_flops
 from tui_trainer.planning.measured_gains import KeptGains, Measurable
@@ -155,7 +154,7 @@ def _ways(plan: Plan, step_seconds: float, budget: float, switches: Sequence[Swi
         yield from _with_fewer_steps(plan, dict(switch.patch), step_seconds / switch.speed_up, budget, switch.words)
     if quiet := _uninterrupted(plan):
         whole = run_seconds(plan, step_seconds)
-        if run_seconds(plan, step_seconds, config=changed_config(plan.config, quiet)) < (1 - _LEAST_SAVING) * whole:
+        if run_seconds(plan, step_seconds, config=with_changes(plan.config, quiet)) < (1 - _LEAST_SAVING) * whole:
             yield from _with_fewer_steps(plan, quiet, step_seconds, budget, "evaluated at the end only")
     yield from _fewer_held_out(plan, step_seconds, budget)
     if not least:
@@ -184,7 +183,7 @@ def _with_fewer_steps(
     plan: Plan, patch: dict[str, Any], step_seconds: float, budget: float, words: str
 ) -> Iterator[WayInTime]:
     """The patch alone where that is enough, else with the most steps that then fit."""
-    config = changed_config(plan.config, patch)
+    config = with_changes(plan.config, patch)
     alone = run_seconds(plan, step_seconds, config=config)
     if alone <= budget:
         yield WayInTime(words=words, patch=patch, seconds=alone)
@@ -284,7 +283,7 @@ def _smaller_model(plan: Plan, step_seconds: float, budget: float) -> Iterator[W
         halves = [layers >> halvings for halvings in range(1, layers.bit_length())]
         fewer = [({_LAYERS: count}, f"{count} of {layers} layers") for count in halves]
         for patches in filter(None, (fewer, _narrower(scratch))):
-            steps = [step_seconds * flops(changed_config(plan.config, patch), setup) / whole for patch, _ in patches]
+            steps = [step_seconds * flops(with_changes(plan.config, patch), setup) / whole for patch, _ in patches]
             place = next((at for at, step in enumerate(steps) if run_seconds(plan, step) <= budget), len(steps) - 1)
             patch, words = patches[place]
             yield from _with_fewer_steps(plan, patch, steps[place], budget, words)

@@ -61,7 +61,6 @@ def micro_batch_key(
     threads: int,
     processes: int,
 ) -> str:
-    """What a measured micro-batch is kept under."""
     machine = machine_key(hardware.cpu_name, threads, setup.precision, (gpu.name or "") if gpu else "")
     share = -(-loaded.config.training.effective_batch_size // processes)
     step = shape_key(shape, setup, 0, share, setup.longest_row, processes)

@@ -98,8 +98,8 @@ def strategy_of(
             message = f"is {requested}, which has {has} on each card: {OFFLOAD} = true keeps them on the host"
             raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp"))
         if requested == BY_WIDTH:
-            problems = split_problems(loaded) + tensor_parallel_problems(loaded, shape, processes, group.nodes)
-            if problems:
+            by_width = tensor_parallel_problems(loaded, shape, processes, group.nodes)
+            if problems := [*split_problems(loaded), *by_width]:
                 raise ConfigError(problems)
         return exact(requested, f"from {loaded.where(STRATEGY)}")
     if requested == "auto" and offloads:

@@ -4,7 +4,6 @@ A plan that is refused names the rungs, each with the memory that it would then 
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,13 +102,8 @@ def remedies(basis: Basis, budget: float) -> list[str]:
 
 def _smaller_pass(basis: Basis, budget: float) -> int:
     """The largest half, quarter, ... of the rows in a pass that fits; 1 where none does."""
-    rows = basis.micro_batch // 2
-    while rows > 1:
-        with suppress(ConfigError):
-            if basis.changed({MICRO: rows}).needed_bytes() <= budget:
-                return rows
-        rows //= 2
-    return 1
+    halves = (basis.micro_batch >> halvings for halvings in range(1, basis.micro_batch.bit_length()))
+    return next((rows for rows in halves if basis.needed_bytes(rows) <= budget), 1)
 
 
 def _smaller_optimizers(basis: Basis) -> tuple[list[str], list[str]]:

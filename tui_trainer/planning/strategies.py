@@ -64,23 +64,20 @@ def _whole_states(config: Config) -> Iterator[_Refusal]:
         yield "training.optim", f"the state of {config.training.optim} is not split", hint
 
 
-def tensor_parallel_problems(loaded: LoadedConfig, shape: ModelShape, processes: int, nodes: int) -> list[Problem]:
+def tensor_parallel_problems(loaded: LoadedConfig, shape: ModelShape, processes: int, nodes: int) -> Iterator[Problem]:
     """What does not go together with layers that are split by width over so many processes."""
-    return [loaded.problem(*refusal) for refusal in _not_by_width(loaded.config, shape, processes, nodes)]
-
-
-def _not_by_width(config: Config, shape: ModelShape, processes: int, nodes: int) -> Iterator[_Refusal]:
+    config = loaded.config
     if nodes > 1:
         message = f"is tp, and there are {nodes} nodes: what layers send each other is too much for the network"
-        yield STRATEGY, message, f"set {STRATEGY} = hsdp or fsdp"
+        yield loaded.problem(STRATEGY, message, f"set {STRATEGY} = hsdp or fsdp")
     if config.tuning.method == "lora":
         message = f"is lora: with {STRATEGY} = tp adapters would have to be split by width"
-        yield "tuning.method", message, f"set {STRATEGY} = fsdp, or tuning.method = full"
+        yield loaded.problem("tuning.method", message, f"set {STRATEGY} = fsdp, or tuning.method = full")
     if config.model.kernels not in ("auto", "none"):
         message = f"{config.model.kernels}: kernels of libraries take whole weights, and {STRATEGY} = tp has parts"
-        yield "model.kernels", message, "set it to auto or none"
+        yield loaded.problem("model.kernels", message, "set it to auto or none")
     if why_not := split_lack(shape, processes):
-        yield STRATEGY, f"is tp, and {why_not}", f"set {STRATEGY} = fsdp, which splits any model"
+        yield loaded.problem(STRATEGY, f"is tp, and {why_not}", f"set {STRATEGY} = fsdp, which splits any model")
 
 
 def split_lack(shape: ModelShape, processes: int) -> str:

@@ -1,7 +1,7 @@
-"""Is the effective batch cut into parts of about the same size?"""
+"""Accumulation gives a large batch in little memory; a part that is nearly empty costs a pass all the same."""
 
-from tui_trainer.checklist.batch_cut import with_micro_batch
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
+from tui_trainer.checklist.memory_fit import with_micro_batch
 
 
 @check(
@@ -10,7 +10,6 @@ from tui_trainer.checklist.contract import Context, Verdict, check, passed, warn
     is_for_speed=True,
     guides=("A quick win 3", "D quick win 5", "C advanced 1", "B batch processing"),
     claim="better convergence at the same memory (guide A)",
-    why="Accumulation gives a large batch in little memory; a part that is nearly empty costs a pass all the same.",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

@@ -1,10 +1,9 @@
-"""Is attention computed by a fused kernel? Dropout, and the plain kernel, keep the scores of all pairs of tokens."""
+"""The fused kernel never writes the scores of each pair of tokens to memory."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
-from tui_trainer.checklist.memory_fit import setup_with
 from tui_trainer.hardware.describe import attention_words
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
-from tui_trainer.planning.memory.layers import ModelMemory
+from tui_trainer.planning.memory.parts import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
 
@@ -19,7 +18,6 @@ _MASK_IS_FREE = "a mask of documents costs nothing on a CPU: 54 ms with it, 59 m
     is_for_speed=True,
     guides=("E optimisation 10", "C quick win 4", "C checklist 8", "B advanced 1"),
     claim="2-4x faster attention (guide E); 20-40 % for long rows (guide C); 30-40 % (guide B)",
-    why="The fused kernel never writes the scores of each pair of tokens to memory.",
     fallback={_KEY: "auto"},
 )
 def look(context: Context) -> Verdict:
@@ -27,7 +25,7 @@ def look(context: Context) -> Verdict:
     gpu, kernel = basis.target.gpu, FLASH_KERNELS.get(requested)
     if kernel and gpu and gpu.capability and (reason := kernel.too_old(gpu.capability)):
         return warned(f"{requested}: {reason}", fix={_KEY: "auto"}, switch="fused attention: not this one")
-    fused = _activations(context, setup_with(context, {_KEY: "auto", _DROPOUT: 0.0}))
+    fused = _activations(context, context.basis.changed({_KEY: "auto", _DROPOUT: 0.0}).setup)
     if requested == "eager":
         kept = _activations(context, basis.setup)
         sentence = f"eager attention keeps all scores: {_compared(kept, fused)}"

@@ -1,8 +1,7 @@
-"""Is a forward pass large enough to keep the processor busy?"""
+"""Each pass has a fixed cost; the gradient is the same however the effective batch is cut."""
 
-from tui_trainer.checklist.batch_cut import BUSY_TOKENS, with_micro_batch
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
-from tui_trainer.checklist.memory_fit import memory_budget, memory_with
+from tui_trainer.checklist.memory_fit import BUSY_TOKENS, memory_with, with_micro_batch
 
 
 @check(
@@ -11,12 +10,11 @@ from tui_trainer.checklist.memory_fit import memory_budget, memory_with
     is_for_speed=True,
     guides=("D quick win 1", "C quick win 3", "C checklist 4", "B batch processing", "E optimisation 1"),
     claim="2x by doubling (guide D); 2-3x (guide C); 80 % (guide B)",
-    why="Each pass has a fixed cost; the gradient is the same however the effective batch is cut.",
 )
 def look(context: Context) -> Verdict:
     plan, tokens = context.planned, context.row_tokens
     micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
-    busy, budget = BUSY_TOKENS[context.basis.target.device], memory_budget(context)
+    busy, budget = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
     kind = "packed rows" if plan.packing.value else "rows"
     sentence = f"a forward pass takes {micro} of {rows_of_step} {kind}, {micro * tokens:,} tokens"
     if micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value):

@@ -1,7 +1,7 @@
-"""Are texts written for many rows at once, in evaluations and afterwards?"""
+"""Each token that is written reads all weights once, for one row or for thirty."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.checklist.memory_fit import memory_budget, memory_with
+from tui_trainer.checklist.memory_fit import memory_with
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.tasks import find_task
 
@@ -13,7 +13,6 @@ _FEW_ROWS = 4
     title="Texts are written in batches",
     guides=("A quick win 6", "A inference optimization 1"),
     claim="10x faster for many inputs (guide A)",
-    why="Each token that is written reads all weights once, for one row or for thirty.",
 )
 def look(context: Context) -> Verdict:
     plan, config = context.planned, context.config
@@ -26,7 +25,7 @@ def look(context: Context) -> Verdict:
     if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
         return passed(sentence, "tui-trainer bench RUN compares one by one with batches, on this machine")
     sentence += f", of {answered} that are answered each time"
-    budget, more = memory_budget(context), plan.per_device_train_batch_size.value
+    budget, more = context.basis.room.budget_bytes, plan.per_device_train_batch_size.value
     fits = budget is None or memory_with(context, eval_batch=more) <= budget
     advice = "" if fits and more > rows else "raise evaluation.per_device_eval_batch_size as far as memory allows"
     return warned(sentence, fix={EVAL_BATCH: "auto"} if not advice else None, advice=advice)

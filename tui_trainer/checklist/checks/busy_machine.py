@@ -1,4 +1,4 @@
-"""Does somebody else use this machine?"""
+"""Programs beside a run take its cores: threads then wait for one another at every matmul."""
 
 import os
 
@@ -10,13 +10,7 @@ from tui_trainer.units import format_bytes
 _BUSY_SHARE, _LEAST_LOAD = 0.25, 0.75
 
 
-@check(
-    order=40,
-    title="The machine is free",
-    guides=("B slow training 3", "C training is slower 5"),
-    why="Programs beside a run take its cores: threads then wait for one another at every matmul.",
-    needs_plan=False,
-)
+@check(order=40, title="The machine is free", guides=("B slow training 3", "C training is slower 5"), needs_plan=False)
 def look(context: Context) -> Verdict:
     hardware = context.hardware
     guests = [

@@ -1,4 +1,4 @@
-"""Which share of the time goes to evaluations, checkpoints, text samples and the journal?
+"""While a run evaluates, saves or writes text, it does not train.
 
 One checkpoint on the way is not judged: it is what a crash leaves, and no fix takes it away.
 """
@@ -49,7 +49,6 @@ class _Overhead:
     title="Few interruptions",
     guides=("B evaluation and checkpointing", "D both low 3", "E configuration summary"),
     claim="20 % faster, evaluations 10 % instead of 25 % of the time (guide B)",
-    why="While a run evaluates, saves or writes text, it does not train.",
 )
 def look(context: Context) -> Verdict:
     if context.step_seconds is None:

@@ -1,4 +1,4 @@
-"""How much work is lost when the machine goes down between two checkpoints?"""
+"""A trainer that saved only after all 25 epochs lost everything in a crash (guide E)."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import format_seconds
@@ -11,7 +11,6 @@ _MOST_SECONDS, _GOOD_SECONDS = 1800.0, 600.0
     order=500,
     title="Saved while it trains",
     guides=("E critical bug fix", "E validation 4", "B evaluation and checkpointing"),
-    why="A trainer that saved only after all 25 epochs lost everything in a crash (guide E).",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

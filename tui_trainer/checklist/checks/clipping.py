@@ -1,4 +1,4 @@
-"""Are gradients cut to a length?"""
+"""Gradients have rare outliers; without a limit one of them undoes hundreds of steps."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 
@@ -10,7 +10,6 @@ _KEY, _GOOD, _MOST = "training.max_grad_norm", 1.0, 10.0
     title="Gradient clipping",
     guides=("A training strategy 3", "E optimisation 8", "C training is unstable 3"),
     claim="more stable, fewer failed runs (guides A, E)",
-    why="Gradients have rare outliers; without a limit one of them undoes hundreds of steps.",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

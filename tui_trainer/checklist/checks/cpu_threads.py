@@ -1,4 +1,4 @@
-"""Do threads and the variables that steer them suit the cores?"""
+"""Fewer threads than cores leave cores idle; more of them take turns and wait for each other."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 
@@ -6,12 +6,7 @@ from tui_trainer.checklist.contract import Context, Verdict, check, passed, warn
 _SPINNING = "threads that wait never sleep, and one other program makes a step ten times as long"
 
 
-@check(
-    order=50,
-    title="CPU threads match the cores",
-    guides=("C CPU optimisation 2", "A CPU optimisation"),
-    why="Fewer threads than cores leave cores idle; more of them take turns and wait for each other.",
-)
+@check(order=50, title="CPU threads match the cores", guides=("C CPU optimisation 2", "A CPU optimisation"))
 def look(context: Context) -> Verdict:
     threads, environment = context.planned.threads.value, context.environment
     wrong: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Is the data prepared once and used again?"""
+"""Tokens are kept under a key of content and settings: a second start tokenises nothing."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, passed
 from tui_trainer.config.mixture import paths_in
@@ -15,7 +15,6 @@ _SPOOL_BYTES_OF_CHARACTERS = 2
     title="Data is prepared once",
     guides=("A quick win 5", "A data pipeline 1", "C checklist 6", "B dataset loading"),
     claim="10x faster reruns (guide A)",
-    why="Tokens are kept under a key of content and settings: a second start tokenises nothing.",
 )
 def look(context: Context) -> Verdict:
     plan, folder = context.planned, context.cache.path

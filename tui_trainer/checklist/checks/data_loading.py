@@ -1,4 +1,4 @@
-"""Does the training wait for its data? Measured in an earlier run, where there is one."""
+"""Workers help where rows are decoded or tokenised on the way; for small data they cost more than they give."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
@@ -11,7 +11,6 @@ _KEY, _MOST_SHARE, _SOME_WORKERS = "dataloader.num_workers", 0.05, 2
     is_for_speed=True,
     guides=("A quick win 4", "D quick win 2", "D quick win 3", "D quick win 4", "E optimisation 7", "C bottleneck 3"),
     claim="30 % faster (guide A); workers 30-50 %, prefetch 20-30 %, persistent 10-15 % (guide D)",
-    why="Workers help where rows are decoded or tokenised on the way; for small data they cost more than they give.",
 )
 def look(context: Context) -> Verdict:
     earlier, workers = context.earlier, context.planned.loader_workers

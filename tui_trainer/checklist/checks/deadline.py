@@ -1,4 +1,4 @@
-"""Is the run done by the time that was asked for?"""
+"""A run that will miss its deadline is better made smaller now than stopped then."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.planning.deadline_ways import measured_switches, outlook, ways_to_make_it
@@ -7,11 +7,7 @@ from tui_trainer.planning.deadline_ways import measured_switches, outlook, ways_
 _SURE_SHARE = 1.15
 
 
-@check(
-    order=405,
-    title="Done by the deadline",
-    why="A run that will miss its deadline is better made smaller now than stopped then.",
-)
+@check(order=405, title="Done by the deadline")
 def look(context: Context) -> Verdict:
     plan = context.planned
     if plan.deadline is None:

@@ -1,4 +1,4 @@
-"""Is there a card, and is it used? Training on the CPU by accident is the costliest mistake of all."""
+"""A run that was meant for a card and lands on the CPU takes ten to a hundred times as long."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.hardware.facts import Gpu, Hardware
@@ -12,7 +12,6 @@ from tui_trainer.units import format_bytes
     title="The GPU is there and used",
     guides=("E diagnostic tool", "E still slow 1", "A GPU selection", "B slow training 1"),
     claim="1x to 5x between cards (guide A)",
-    why="A run that was meant for a card and lands on the CPU takes ten to a hundred times as long.",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

@@ -1,4 +1,4 @@
-"""Is there room for the checkpoints, the model and the journal?"""
+"""A disk that fills up in the night stops the saving, and with it the safety of the run."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.planning.disk import run_bytes
@@ -14,7 +14,6 @@ _ROOMY_SHARE = 0.5
     title="Disk has room to spare",
     guides=("B evaluation and checkpointing",),
     claim="less disk with save_total_limit 1 instead of 2 (guide B)",
-    why="A disk that fills up in the night stops the saving, and with it the safety of the run.",
 )
 def look(context: Context) -> Verdict:
     plan, free = context.planned, context.disk_free_bytes

@@ -1,4 +1,4 @@
-"""How long the run takes, before it starts."""
+"""A run that takes longer than a day on this machine is better tried small first."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import smaller_model
@@ -15,7 +15,6 @@ _FIX_SHARE = 0.8
     title="Time until it is done",
     guides=("E diagnostic tool: estimate training time",),
     claim="4 hours for 1M characters and 25 epochs on an RTX 4080 Super (guide E)",
-    why="A run that takes longer than a day on this machine is better tried small first.",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

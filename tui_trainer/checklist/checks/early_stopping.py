@@ -1,4 +1,4 @@
-"""Where the same text is read often: does the run stop when it no longer improves?"""
+"""After the best held-out loss each further pass costs time and makes the model worse."""
 
 from typing import Any
 
@@ -15,7 +15,6 @@ _MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, 0.1
     title="Stops when it no longer improves",
     guides=("A training strategy 2",),
     claim="saves the rest of the compute (guide A)",
-    why="After the best held-out loss each further pass costs time and makes the model worse.",
 )
 def look(context: Context) -> Verdict:
     plan, patience = context.planned, context.config.evaluation.early_stopping_patience

@@ -1,16 +1,13 @@
-"""Does the data have more rows than one step takes?"""
+"""Small data needs small batches: the same rows then give many updates instead of few."""
 
-from tui_trainer.checklist.batch_cut import with_effective_batch
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
+from tui_trainer.checklist.memory_fit import with_effective_batch
 
 _STEPS_IN_AN_EPOCH = 8
 
 
 @check(
-    order=320,
-    title="Effective batch suits the data",
-    guides=("A quick win 3", "B recommendations", "C quick win 3"),
-    why="Small data needs small batches: the same rows then give many updates instead of few.",
+    order=320, title="Effective batch suits the data", guides=("A quick win 3", "B recommendations", "C quick win 3")
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

@@ -1,7 +1,7 @@
-"""Do the frozen weights take four bits where that is worth it?"""
+"""Frozen weights need not be exact; each product unpacks them first, which costs time."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.checklist.memory_fit import is_short, memory_budget, memory_with, setup_with
+from tui_trainer.checklist.memory_fit import is_short, memory_with
 from tui_trainer.errors import ConfigError
 from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.duration import UNPACKING_TIMES
@@ -16,7 +16,6 @@ _INSTALL = f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora"
     title="Four bits where memory is short",
     guides=("C checklist 3", "C VRAM 1"),
     claim="75 % of the model's memory (guide C)",
-    why="Frozen weights need not be exact; each product unpacks them first, which costs time.",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned
@@ -30,13 +29,12 @@ def look(context: Context) -> Verdict:
     sentence = f"weights take {format_bytes(weights)} as {plan.weights_dtype.value}"
     if not is_short(context):
         return passed(f"{sentence}, which fits; in 4 bits each step would take about {UNPACKING_TIMES} times as long")
+    free = format_bytes(context.basis.room.budget_bytes)
     try:
-        needed = memory_with(context, setup=setup_with(context, {METHOD: "qlora"}))
+        needed = memory_with(context, setup=context.basis.changed({METHOD: "qlora"}).setup)
     except ConfigError as error:
-        return warned(f"{sentence}, too much for the {format_bytes(memory_budget(context))} there", advice=str(error))
-    sentence += (
-        f", too much; with 4 bits the run needs {format_bytes(needed)} of {format_bytes(memory_budget(context))}"
-    )
+        return warned(f"{sentence}, too much for the {free} there", advice=str(error))
+    sentence += f", too much; with 4 bits the run needs {format_bytes(needed)} of {free}"
     if context.hardware.libraries.get(BITSANDBYTES) is None:
         return warned(sentence, advice=_INSTALL)
     return warned(sentence, fix={METHOD: "qlora"})

@@ -1,4 +1,4 @@
-"""How busy the card is: a figure of a run that is under way."""
+"""A card that waits for data, for the journal or for small batches costs as much as one that works."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable
 
@@ -8,7 +8,6 @@ from tui_trainer.checklist.contract import Context, Verdict, check, not_applicab
     title="GPU kept busy",
     guides=("C checklist 9", "D target metrics", "B key metrics", "E still slow 1"),
     claim="GPU 75-95 %, its memory 80-95 % (guide D); above 90 % (guides B, C)",
-    why="A card that waits for data, for the journal or for small batches costs as much as one that works.",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

@@ -1,8 +1,7 @@
-"""Activations computed twice to save memory: only where memory, and not time, is short."""
+"""It pays only where memory, and not time, is short."""
 
-from tui_trainer.checklist.batch_cut import BUSY_TOKENS
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
-from tui_trainer.checklist.memory_fit import is_short, memory_budget, memory_with, setup_with, way_to_fit
+from tui_trainer.checklist.memory_fit import BUSY_TOKENS, is_short, memory_with, way_to_fit
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.remedies import CHECKPOINTING
@@ -17,11 +16,10 @@ _COST = "a quarter of the time"
     title="Gradient checkpointing",
     guides=("C checklist 5", "B training arguments", "D optimisation 4"),
     claim="30-50 % less activation memory, 10-15 % slower (guide C)",
-    why="It pays only where memory, and not time, is short.",
 )
 def look(context: Context) -> Verdict:
     is_on = context.config.training.gradient_checkpointing
-    other = setup_with(context, {CHECKPOINTING: not is_on})
+    other = context.basis.changed({CHECKPOINTING: not is_on}).setup
     now, changed = context.planned.memory_bytes.value, memory_with(context, setup=other)
     sentence = f"{'on' if is_on else 'off'}: {format_bytes(now)} in all, {format_bytes(changed)} "
     sentence += "without it" if is_on else "with it"
@@ -46,7 +44,7 @@ def _on(context: Context, without: TrainingSetup, sentence: str) -> Verdict:
 
 def _rows_without(context: Context, without: TrainingSetup) -> int:
     """Rows of a pass that fit without it and keep the processor busy; 0 when there are too few."""
-    budget, training = memory_budget(context), context.config.training
+    budget, training = context.basis.room.budget_bytes, context.config.training
     if budget is None:
         return 0
     micro = context.planned.per_device_train_batch_size.value

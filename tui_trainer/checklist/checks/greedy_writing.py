@@ -1,4 +1,4 @@
-"""Do evaluations write their answers greedily, and not with beams?"""
+"""Each beam is a text of its own that is written as well; bench RUN measures both."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed
 from tui_trainer.models.writing import NO_SAMPLING, TEMPERATURE
@@ -10,7 +10,6 @@ from tui_trainer.tasks import find_task
     title="Greedy decoding",
     guides=("A quick win 7",),
     claim="5x faster than beam search (guide A)",
-    why="Each beam is a text of its own that is written as well; bench RUN measures both.",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

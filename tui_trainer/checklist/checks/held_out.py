@@ -1,4 +1,4 @@
-"""Is text held out, so that learning can be told from memorising?"""
+"""Only the loss of text that the model never read says whether a change was good."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
@@ -6,13 +6,7 @@ _KEY, _GOOD_SHARE = "data.eval_fraction", 0.1
 _MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
 
 
-@check(
-    order=260,
-    title="Text is held out",
-    guides=("E critical bug fix", "B dataset loading"),
-    why="Only the loss of text that the model never read says whether a change was good.",
-    needs_plan=False,
-)
+@check(order=260, title="Text is held out", guides=("E critical bug fix", "B dataset loading"), needs_plan=False)
 def look(context: Context) -> Verdict:
     plan, data = context.plan, context.config.data
     share = data.eval_fraction

@@ -1,4 +1,4 @@
-"""Fused kernels for what lies between the matmuls: those of liger-kernel, where card and model have them."""
+"""Norms, gated MLPs and rotary embeddings in one pass over memory each, with fewer activations kept."""
 
 from dataclasses import replace
 
@@ -10,12 +10,7 @@ _PROBED = (
 )
 
 
-@check(
-    order=145,
-    title="Fused kernels",
-    why="Norms, gated MLPs and rotary embeddings in one pass over memory each, with fewer activations kept.",
-    fallback={KEY: "auto"},
-)
+@check(order=145, title="Fused kernels", fallback={KEY: "auto"})
 def look(context: Context) -> Verdict:
     basis, planned = context.basis, context.planned.kernels
     compiled, deterministic = (getattr(context.config.training, key) for key in ("torch_compile", "deterministic"))

@@ -1,4 +1,4 @@
-"""Do rare classes count, or is it enough to know the frequent one?"""
+"""With one class far ahead of the others, a model that always says it has a good loss and is of no use."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.data.preparing.row_notes import CLASS_ROWS
@@ -9,11 +9,7 @@ _MOST_UNEVEN = 10
 _SINGLE = "single_label_classification"
 
 
-@check(
-    order=234,
-    title="Rare classes count",
-    why="With one class far ahead of the others, a model that always says it has a good loss and is of no use.",
-)
+@check(order=234, title="Rare classes count")
 def look(context: Context) -> Verdict:
     facts = context.facts
     if facts is None or facts.counts is None:

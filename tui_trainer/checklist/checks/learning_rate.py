@@ -1,4 +1,4 @@
-"""Is the peak learning rate in the range that the optimizer and the method take?"""
+"""Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learnt."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.planning.learning_rates import KEY, peak_rate, what_trains
@@ -9,7 +9,6 @@ from tui_trainer.planning.learning_rates import KEY, peak_rate, what_trains
     title="Learning rate in range",
     guides=("C hyperparameter tuning", "C training is unstable 1", "A training strategy 1"),
     claim="2e-4 to start with, for LoRA on pretrained models (guide C); 5e-5 for all weights (guide A)",
-    why="Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learnt.",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

@@ -1,4 +1,4 @@
-"""Is the longest row as long as the task needs, by the guides' ranges?"""
+"""Tokens behind what decides the answer cost as much as those before it."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.automatic_values import is_from_scratch
@@ -19,7 +19,6 @@ _RANGES = {
     title="Length suits the task",
     guides=("C quick win 5", "C checklist 7", "D optimal settings"),
     claim="faster in proportion to the reduction (guide C)",
-    why="Tokens behind what decides the answer cost as much as those before it.",
 )
 def look(context: Context) -> Verdict:
     plan, config = context.planned, context.config

@@ -1,4 +1,4 @@
-"""Do the installed torch, the driver and the card speak the same CUDA, and is what the settings ask for installed?"""
+"""A torch that does not fit the driver falls back to the CPU without a word."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import dotted
@@ -7,13 +7,7 @@ from tui_trainer.optimizers import DEFAULT, OPTIMIZERS
 from tui_trainer.tuning_methods import TUNING_METHODS
 
 
-@check(
-    order=30,
-    title="Libraries fit the driver",
-    guides=("E diagnostic tool", "E still slow 3"),
-    why="A torch that does not fit the driver falls back to the CPU without a word.",
-    needs_plan=False,
-)
+@check(order=30, title="Libraries fit the driver", guides=("E diagnostic tool", "E still slow 3"), needs_plan=False)
 def look(context: Context) -> Verdict:
     hardware = context.hardware
     if missing := _missing(context):

@@ -1,4 +1,4 @@
-"""Not more loader threads and tokenising processes than cores."""
+"""Heavy preprocessing is done once, before the training; what is left for loader threads is to copy tokens."""
 
 from typing import Any
 
@@ -15,7 +15,6 @@ _MOST_WORKERS = 8
     is_for_speed=True,
     guides=("A data loading 4", "C CPU 1", "D bottleneck 2", "E optimisation 7"),
     claim="4 workers for 8 cores, 2 for 4 (guide E); min(16, cores - 1) for heavy preprocessing (guide D)",
-    why="Heavy preprocessing is done once, before the training; what is left for loader threads is to copy tokens.",
 )
 def look(context: Context) -> Verdict:
     plan, cores = context.planned, context.hardware.usable_cores

@@ -1,4 +1,4 @@
-"""Is the adapters' update scaled so that the learning rate means what it usually does?"""
+"""Lowering the rank alone, as guides advise to save memory, makes the update stronger: alpha goes with it."""
 
 import math
 
@@ -8,12 +8,7 @@ _KEY = "tuning.lora_alpha"
 _LEAST, _GOOD, _MOST = 0.5, 2.0, 4.0
 
 
-@check(
-    order=205,
-    title="LoRA's update is scaled well",
-    guides=("C reduce memory 3",),
-    why="Lowering the rank alone, as guides advise to save memory, makes the update stronger: alpha goes with it.",
-)
+@check(order=205, title="LoRA's update is scaled well", guides=("C reduce memory 3",))
 def look(context: Context) -> Verdict:
     tuning = context.config.tuning
     if not tuning.has_adapter:

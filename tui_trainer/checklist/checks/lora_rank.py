@@ -1,4 +1,4 @@
-"""Are the adapters wide enough for what there is to learn, narrow enough to be small, and on enough layers?"""
+"""The rank bounds what adapters can learn; beyond that it costs memory and time for nothing."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.models.targets import ALL_LINEAR, adapted
@@ -18,7 +18,6 @@ _BITS_A_PARAMETER, _BITS_A_TOKEN = 2.0, 1.0
     title="LoRA rank suits the data",
     guides=("C reduce memory 3", "C bottleneck 2"),
     claim="memory in proportion to the rank, worse models with very low ones (guide C)",
-    why="The rank bounds what adapters can learn; beyond that it costs memory and time for nothing.",
 )
 def look(context: Context) -> Verdict:
     plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape

@@ -1,4 +1,4 @@
-"""Was the learning rate chosen for another batch than this one?"""
+"""A mean over more rows has less noise, so the step along it can be longer."""
 
 import math
 from typing import Any
@@ -15,7 +15,6 @@ _MOST_RATE = 1e-2
     title="Learning rate fits the batch",
     guides=("D learning rate scaling",),
     claim="square root of the growth of the batch, or linear (guide D)",
-    why="A mean over more rows has less noise, so the step along it can be longer.",
 )
 def look(context: Context) -> Verdict:
     loaded, recipe = context.loaded, context.loaded.recipe

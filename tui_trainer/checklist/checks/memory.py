@@ -1,4 +1,4 @@
-"""Does the plan fit in the memory that is free, of the card or of the machine, with room to spare?"""
+"""A run that fills the memory is killed by the system, or swaps and crawls."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, smaller_model, way_to_fit
@@ -9,7 +9,6 @@ from tui_trainer.units import format_bytes
     order=330,
     title="Memory has room to spare",
     guides=("E memory issues", "C bottleneck 2", "B CUDA out of memory", "D target metrics"),
-    why="A run that fills the memory is killed by the system, or swaps and crawls.",
 )
 def look(context: Context) -> Verdict:
     room, needed = context.basis.room, context.planned.memory_bytes.value

@@ -1,4 +1,4 @@
-"""Which model of the catalogue is the next smaller one, and which the next larger that fits: by name, with numbers."""
+"""A name with its time and memory is a choice; a sentence about smaller models is none."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.checklist.memory_fit import is_short, memory_budget
+from tui_trainer.checklist.memory_fit import is_short
 from tui_trainer.deadlines import clock_words
 from tui_trainer.errors import InputError
 from tui_trainer.models.catalogue import CatalogueEntry, all_entries
@@ -55,13 +55,12 @@ class _Other:
     title="Smaller and larger models",
     guides=("A quick win 1", "D underutilisation 5"),
     claim="2-3x faster, 40 % less memory with distilgpt2 (guide A)",
-    why="A name with its time and memory is a choice; a sentence about smaller models is none.",
 )
 def look(context: Context) -> Verdict:
     plan, config = context.planned, context.config
     if is_from_scratch(config) or config.task.type not in _KINDS:
         return not_applicable("this model is made from scratch: its size is a setting, not a choice of names")
-    own, budget, deadline = plan.parameters.value, memory_budget(context), outlook(plan)
+    own, budget, deadline = plan.parameters.value, context.basis.room.budget_bytes, outlook(plan)
     smaller = _fitting(context, _sorted(config.task.type, 0, _SMALLER * own, reverse=True), budget)
     limit = min(_DAY_SECONDS, deadline.seconds_left) if deadline else _DAY_SECONDS
     words = f"{format_count(own)} parameters"

@@ -1,4 +1,4 @@
-"""Does the model suit what it will read and the memory that is there?"""
+"""Time and memory grow with the parameters; what they can learn is limited by the text."""
 
 from itertools import chain
 from typing import Any
@@ -22,7 +22,6 @@ _TABLE = "model.scratch."
     title="Model size suits the data",
     guides=("A quick win 1", "A GPU selection", "D underutilisation 5"),
     claim="2-3x faster, 40 % less memory with a smaller model (guide A)",
-    why="Time and memory grow with the parameters; what they can learn is limited by the text.",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

@@ -1,7 +1,8 @@
-"""Which optimizer, and what its state takes: AdamW as one fused kernel unless memory asks for less."""
+"""One pass over the weights instead of one for each operation and each tensor."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, way_to_fit
+from tui_trainer.config.changes import with_changes
 from tui_trainer.optimizers import ADAFACTOR, DEFAULT, OPTIMIZERS
 from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
 from tui_trainer.planning.learning_rates import peak_rate
@@ -14,7 +15,6 @@ from tui_trainer.units import format_bytes, format_count
     title="Fused AdamW",
     guides=("E should see 2", "E optimisation 4", "E optimisation 9", "B training arguments", "C reduce memory 4"),
     claim="5-15 % faster optimizer step (guide E); +10 % (guide B)",
-    why="One pass over the weights instead of one for each operation and each tensor.",
     fallback={OPTIMIZER: DEFAULT},
 )
 def look(context: Context) -> Verdict:
@@ -37,6 +37,5 @@ def look(context: Context) -> Verdict:
 def _rate_for_adamw(context: Context) -> dict[str, str]:
     """A learning rate that was written for another optimizer does not stay where AdamW would diverge or stand still."""
     config, written = context.config, context.config.training.learning_rate
-    training = config.training.model_copy(update={"optim": DEFAULT})
-    known = peak_rate(config.model_copy(update={"training": training}))
+    known = peak_rate(with_changes(config, {OPTIMIZER: DEFAULT}))
     return {} if written == "auto" or known.least <= written <= known.most else {LEARNING_RATE: "auto"}

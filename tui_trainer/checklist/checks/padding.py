@@ -1,4 +1,4 @@
-"""How much of a batch is padding: documents share rows, or are drawn by length, where that saves time."""
+"""Padding is computed and thrown away; grouping or packing rows avoids it where rows differ in length."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.packing import KEY as PACKING
@@ -18,7 +18,6 @@ _LEAST_SAVING = 0.1
     is_for_speed=True,
     guides=("C data loading 2", "C data loading 3", "B training arguments"),
     claim="10-20 % by grouping, 20-40 % by packing (guide C)",
-    why="Padding is computed and thrown away; grouping or packing rows avoids it where rows differ in length.",
     fallback={PACKING: "auto"},
 )
 def look(context: Context) -> Verdict:

@@ -1,16 +1,10 @@
-"""Can this config be planned at all?"""
+"""Mistakes in settings and data are told before the start, all of them together."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, passed
 from tui_trainer.units import format_bytes, format_seconds
 
 
-@check(
-    order=10,
-    title="The run can be planned",
-    guides=("E diagnostic tool: configuration issues",),
-    why="Mistakes in settings and data are told before the start, all of them together.",
-    needs_plan=False,
-)
+@check(order=10, title="The run can be planned", guides=("E diagnostic tool: configuration issues",), needs_plan=False)
 def look(context: Context) -> Verdict:
     if context.problems or context.plan is None:
         count = len(context.problems)

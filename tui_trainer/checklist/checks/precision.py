@@ -1,4 +1,4 @@
-"""Which numbers matmuls are computed in, and what this machine would do best."""
+"""Products in 16 bits are faster and halve activations, where the processor has them natively."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.hardware.processor import BF16_FLAGS
@@ -14,7 +14,6 @@ _KEY = choices.MIXED
     is_for_speed=True,
     guides=("A quick win 2", "C quick win 2", "C checklist 2", "D optimisation 3", "E optimisation 6", "B advanced 3"),
     claim="2x faster, 50 % less memory (guide A); 20-30 % (guide C); 2-3x (guide E)",
-    why="Products in 16 bits are faster and halve activations, where the processor has them natively.",
     fallback={_KEY: "auto", choices.DTYPE: "auto"},
 )
 def look(context: Context) -> Verdict:

@@ -1,4 +1,4 @@
-"""Was the model of the newest run exported in 8 bits, and what did that save?"""
+"""Weights of one byte are read in a quarter of the time; whether the answers stay is measured at the export."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import format_bytes
@@ -11,7 +11,6 @@ _IN_8_BITS = ("int8", "onnx-int8")
     title="Quantised for production",
     guides=("A quick win 8", "A model quantization"),
     claim="4x smaller, 2x faster (guide A)",
-    why="Weights of one byte are read in a quarter of the time; whether the answers stay is measured at the export.",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

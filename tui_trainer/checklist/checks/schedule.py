@@ -1,4 +1,4 @@
-"""Does the learning rate go down towards the end?"""
+"""Small steps at the end settle what large steps found."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.lr_schedules import LR_SCHEDULES
@@ -11,7 +11,6 @@ _KEY = "training.lr_scheduler_type"
     title="Learning rate goes down",
     guides=("A training strategy 1", "C learning rate scheduler"),
     claim="5-10 % better final loss (guide A)",
-    why="Small steps at the end settle what large steps found.",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

@@ -1,4 +1,4 @@
-"""Rows long enough to hold a context, short enough that there are many of them and the model knows their positions."""
+"""Attention costs the square of the length; rows that are too long leave few to shuffle."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.models.problems import length_warning
@@ -15,7 +15,6 @@ _FIX_ROWS, _FIX_TOKENS = 2 * _FEWEST_ROWS, 128
     title="Sequence length suits the text",
     guides=("C quick win 5", "C checklist 7"),
     claim="faster in proportion to the reduction (guide C)",
-    why="Attention costs the square of the length; rows that are too long leave few to shuffle.",
 )
 def look(context: Context) -> Verdict:
     plan, length, facts = context.planned, context.config.data.max_length, context.facts

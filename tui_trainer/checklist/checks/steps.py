@@ -1,4 +1,4 @@
-"""Enough optimizer steps to learn, not so many that the same text is read for ever."""
+"""Warm-up and decay alone need some dozens of updates; after dozens of passes a model only memorises."""
 
 import math
 
@@ -11,12 +11,7 @@ _FEWEST_STEPS, _GOOD_STEPS = 100, 200
 _MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
 
 
-@check(
-    order=400,
-    title="Number of steps",
-    guides=("E diagnostic tool: configuration issues", "B recommendations"),
-    why="Warm-up and decay alone need some dozens of updates; after dozens of passes a model only memorises.",
-)
+@check(order=400, title="Number of steps", guides=("E diagnostic tool: configuration issues", "B recommendations"))
 def look(context: Context) -> Verdict:
     plan = context.planned
     total, passes = plan.total_steps.value, context.epochs

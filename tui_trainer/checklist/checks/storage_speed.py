@@ -1,4 +1,4 @@
-"""Does the disk of the data keep up with the training?"""
+"""A step cannot begin before its rows are read; what was read once stays in free memory."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import format_bytes, format_seconds
@@ -7,12 +7,7 @@ _TOKEN_BYTES = 4
 _MOST_SHARE = 0.1
 
 
-@check(
-    order=254,
-    title="The disk keeps up",
-    guides=("C bottleneck 3", "D underutilisation 3", "E still slow 3"),
-    why="A step cannot begin before its rows are read; what was read once stays in free memory.",
-)
+@check(order=254, title="The disk keeps up", guides=("C bottleneck 3", "D underutilisation 3", "E still slow 3"))
 def look(context: Context) -> Verdict:
     plan, measured, step = context.planned, context.data_read, context.step_seconds
     if measured is None:

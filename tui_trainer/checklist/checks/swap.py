@@ -1,4 +1,4 @@
-"""Has the machine moved memory to its disk?"""
+"""A step that waits for pages from a disk takes a hundred times as long."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import MIB, format_bytes
@@ -12,7 +12,6 @@ _MOST_BYTES, _MOST_SHARE = 512 * MIB, 0.05
     title="Nothing is swapped out",
     guides=("E optimisation 1",),
     claim="memory swapping turned 4 hours into 20 (guide E)",
-    why="A step that waits for pages from a disk takes a hundred times as long.",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

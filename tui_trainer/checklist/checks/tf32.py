@@ -1,4 +1,4 @@
-"""TF32 matmuls, for what is computed in fp32 on cards that have them."""
+"""Ampere and newer cards multiply fp32 much faster when ten bits of mantissa are enough."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import dotted
@@ -12,7 +12,6 @@ _KEY = "training.tf32"
     is_for_speed=True,
     guides=("E should see 1", "E optimisation 3", "E optimisation 5", "C mixed precision"),
     claim="up to 8x faster matmuls, 1-2 % for cuDNN (guide E)",
-    why="Ampere and newer cards multiply fp32 much faster when ten bits of mantissa are enough.",
 )
 def look(context: Context) -> Verdict:
     gpu, precision = context.basis.target.gpu, context.planned.precision.value

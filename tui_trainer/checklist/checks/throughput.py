@@ -1,4 +1,4 @@
-"""Rows a second: what the plan reckons with, and whether that was measured."""
+"""A rate that was measured on this machine tells whether a change of settings helped."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed
 from tui_trainer.units import format_count
@@ -9,7 +9,6 @@ from tui_trainer.units import format_count
     title="Throughput is known",
     guides=("E should see 4", "E performance monitoring", "A performance targets"),
     claim="1,000-2,000 rows/s on an RTX 4080 Super (guide E)",
-    why="A rate that was measured on this machine tells whether a change of settings helped.",
 )
 def look(context: Context) -> Verdict:
     plan, seconds = context.planned, context.step_seconds

@@ -1,4 +1,4 @@
-"""Compiled layers: on a GPU, and where the run is long enough to pay for the compiler."""
+"""Small operations fused into few kernels read and write memory less often."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import TENSOR_CORES_FROM, dotted
@@ -18,7 +18,6 @@ _WORTH_SECONDS = _TIMES_REPAID * _COMPILER_SECONDS / _LEAST_GAIN
     is_for_speed=True,
     guides=("E should see 3", "E optimisation 2", "B advanced 2", "C advanced 3"),
     claim="30-50 % faster (guide E); 15-20 % (guide B); 10-30 % (guide C)",
-    why="Small operations fused into few kernels read and write memory less often.",
 )
 def look(context: Context) -> Verdict:
     steps, step = context.planned.total_steps.value, context.step_seconds

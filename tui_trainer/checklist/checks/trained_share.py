@@ -1,15 +1,11 @@
-"""Does enough of each row train? A mask that is wrong is silent: the loss falls, and the model learns little."""
+"""Tokens without a label cost as much as the others and teach nothing; a wrong mask shows in no loss."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
 _MOST_UNTRAINED, _LEAST_SHARE = 0.1, 0.05
 
 
-@check(
-    order=232,
-    title="The rows have something to learn",
-    why="Tokens without a label cost as much as the others and teach nothing; a wrong mask shows in no loss.",
-)
+@check(order=232, title="The rows have something to learn")
 def look(context: Context) -> Verdict:
     facts = context.facts
     if facts is None or facts.counts is None:

@@ -1,4 +1,4 @@
-"""How many rows lose their end to `data.max_length`, and which length would keep nearly all of them whole."""
+"""What is cut off is never learnt: the end of an answer, or the words that a label is about."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.data.preparing.row_notes import WHOLE_LENGTH
@@ -9,12 +9,7 @@ _MOST_CUT = 0.01
 _ROUND = 8
 
 
-@check(
-    order=212,
-    title="Few rows lose their end",
-    guides=("C quick win 5", "C checklist 7"),
-    why="What is cut off is never learnt: the end of an answer, or the words that a label is about.",
-)
+@check(order=212, title="Few rows lose their end", guides=("C quick win 5", "C checklist 7"))
 def look(context: Context) -> Verdict:
     facts, length = context.facts, context.config.data.max_length
     if facts is None or facts.counts is None:

@@ -1,4 +1,4 @@
-"""What Unsloth's kernels do, by what is in force here: it pins older libraries, and is no part of this program."""
+"""Its gain is that of fused kernels, of a loss in chunks and of rows without padding, which are switches here."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.automatic_values import is_from_scratch
@@ -7,11 +7,7 @@ _FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", 
 
 
 @check(
-    order=146,
-    title="What Unsloth would bring",
-    guides=("C checklist 1", "C quick win 1"),
-    claim="2x faster (guide C)",
-    why="Its gain is that of fused kernels, of a loss in chunks and of rows without padding, which are switches here.",
+    order=146, title="What Unsloth would bring", guides=("C checklist 1", "C quick win 1"), claim="2x faster (guide C)"
 )
 def look(context: Context) -> Verdict:
     plan, shape = context.planned, context.basis.shape

@@ -1,4 +1,4 @@
-"""Does the learning rate rise from zero for a while, and not for too long?"""
+"""AdamW's averages know nothing at first: full steps along them can spoil the start."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.lr_schedules import LR_SCHEDULES
@@ -11,7 +11,6 @@ _KEY, _GOOD_SHARE, _MOST_SHARE = "training.warmup_steps", 0.05, 0.2
     title="Warm-up",
     guides=("A training strategy 1", "C warmup ratio", "C training is unstable 2"),
     claim="10 % of the steps (guide A); 3 % (guide C)",
-    why="AdamW's averages know nothing at first: full steps along them can spoil the start.",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

@@ -1,4 +1,4 @@
-"""Are the weight matrices pulled towards zero a little?"""
+"""It keeps weights that the text does not need small, which helps most when text is read again and again."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 
@@ -10,7 +10,6 @@ _KEY, _GUIDE, _STRONG, _MOST = "training.weight_decay", 0.01, 0.1, 0.5
     title="Weight decay",
     guides=("A training strategy 4",),
     claim="better generalisation (guide A)",
-    why="It keeps weights that the text does not need small, which helps most when text is read again and again.",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

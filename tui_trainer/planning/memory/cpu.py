@@ -10,8 +10,7 @@ up to 9 %.
 """
 
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.layers import ModelMemory
-from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart
+from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart, ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB
 

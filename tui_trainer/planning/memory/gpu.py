@@ -8,8 +8,7 @@ and 16384 tokens, 35 cases); fragmentation and context are assumptions that no c
 
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.optimizers import OPTIMIZERS
-from tui_trainer.planning.memory.layers import ModelMemory
-from tui_trainer.planning.memory.parts import FLOAT, Batch, MemoryPart, largest_parameter
+from tui_trainer.planning.memory.parts import FLOAT, Batch, MemoryPart, ModelMemory, largest_parameter
 from tui_trainer.planning.memory.split import Moment, split_moments, split_part
 from tui_trainer.planning.memory.zero import zero_lasting, zero_moment
 from tui_trainer.planning.training_setup import TrainingSetup

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tui_trainer.config.data_sections import DataSection
+from tui_trainer.config.sections import DataSection
 from tui_trainer.data.batching.collate import collate_whole
 from tui_trainer.data.columns.conversations import ConversationColumns, find_conversations, question_of
 from tui_trainer.data.columns.labels import label_column
