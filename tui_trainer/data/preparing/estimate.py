@@ -7,8 +7,8 @@ from functools import partial
 
 from tui_trainer.data.columns.row_reader import Reader
 from tui_trainer.data.preparing.cache import LENGTHS_KEPT, Cut, quantiles
-from tui_trainer.data.preparing.character_tokenizer import SPECIAL_TOKENS
 from tui_trainer.data.preparing.mixture import SourceRows, each_weight, used_rows
+from tui_trainer.data.preparing.text_readers import SPECIAL_TOKENS
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.size_estimate import Size, beginning_of, size_of
 from tui_trainer.data.sources.source import Source

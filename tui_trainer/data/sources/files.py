@@ -16,10 +16,9 @@ from pathlib import Path, PurePosixPath
 
 from tui_trainer.data.sources import declared_splits, hub
 from tui_trainer.data.sources.choice import Choice
-from tui_trainer.data.sources.file_formats import SUPPORTED
 from tui_trainer.data.sources.named_splits import NamedSplits, Part, Split, split_in, split_of_file, tell_apart
 from tui_trainer.data.sources.nearest_path import nearest_path
-from tui_trainer.data.sources.source_file import SourceFile, can_be_used, candidate, named_file
+from tui_trainer.data.sources.source_file import SUPPORTED, SourceFile, can_be_used, candidate, named_file
 from tui_trainer.errors import DataError
 from tui_trainer.hub_layout import could_be_on_the_hub, repository_folder
 from tui_trainer.local_paths import at_home
@@ -183,9 +182,7 @@ def _on_the_hub(wanted: hub.HubPath, choice: Choice) -> FoundFiles | None:
 
 
 def _streamed(wanted: hub.HubPath, choice: Choice, shown: _Shown) -> FoundFiles:
-    from tui_trainer.data.sources.streaming import remote_splits
-
-    named, splits = remote_splits(wanted, choice.name)
+    named, splits = hub.remote_splits(wanted, choice.name)
     if splits:
         return _chosen(named, splits, shown, replace(choice, name=""))
     named, choice = _of_a_configuration(named, choice)
