@@ -61,7 +61,9 @@ class Tagged:
 def tagged_text(text: str, values: object, where: str) -> Tagged:
     """Raises DataError for spans that cannot be read, that overlap, or that lie outside of the text."""
     refuse_surrogates(text, where)
-    spans = sorted(_span(value, number, len(text), where) for number, value in enumerate(_listed(values, where), 1))
+    if not isinstance(values, list | tuple):
+        raise DataError(f"the spans are {kind_of_value(values)}, not a list", where=where, hint=_HINT)
+    spans = sorted(_span(value, number, len(text), where) for number, value in enumerate(values, 1))
     for one, other in pairwise(spans):
         if other.start < one.end:
             raise DataError(f"the spans {_shown(one)} and {_shown(other)} overlap", where=where)
@@ -97,12 +99,6 @@ def _marked(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str
         # The next span may begin in the word that this one ends in.
         word -= 1
     return tags, cut
-
-
-def _listed(values: object, where: str) -> Sequence[object]:
-    if not isinstance(values, list | tuple):
-        raise DataError(f"the spans are {kind_of_value(values)}, not a list", where=where, hint=_HINT)
-    return values
 
 
 def _span(value: object, number: int, length: int, where: str) -> Span:

@@ -266,16 +266,11 @@ def _publish(partial: Path, final: Path) -> PreparedData:
             from_cache = True
         if entry := read_entry(final, from_cache=from_cache):
             return entry
-        _discard(final)
+        # Renamed first, so that nobody finds it half deleted; where it is gone, the other process was quicker.
+        aside = TemporaryDirectory(prefix=PARTIAL, dir=final.parent, ignore_cleanup_errors=True)
+        with aside as place, suppress(FileNotFoundError):
+            final.rename(Path(place, "damaged"))
     raise DataError("the prepared data does not stay in its place", where=one_line(str(final)))
-
-
-def _discard(folder: Path) -> None:
-    """Renamed first, so that nobody finds it half deleted."""
-    # Where it is gone, the other process was quicker.
-    aside = TemporaryDirectory(prefix=PARTIAL, dir=folder.parent, ignore_cleanup_errors=True)
-    with aside as place, suppress(FileNotFoundError):
-        folder.rename(Path(place, "damaged"))
 
 
 def _remove_abandoned(cache_dir: Path) -> None:

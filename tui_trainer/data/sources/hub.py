@@ -143,11 +143,6 @@ def no_such_part(wanted: HubPath, names: Iterable[str]) -> DataError:
     return DataError(what, hint=f"it has {shown}" if shown else "it has no file that can be read")
 
 
-def not_here(wanted: HubPath) -> DataError:
-    at = "" if wanted.revision == MAIN else f" at {one_line(wanted.revision, 80)}"
-    return DataError(f"the data set {wanted.name}{at} is not on this machine", hint=remedies(wanted))
-
-
 def remedies(wanted: HubPath) -> str:
     short = wanted.name.rpartition("/")[2]
     command = f"tui-trainer download --data {shlex.quote(one_line(str(wanted), 160))}"
