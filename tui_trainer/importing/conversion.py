@@ -164,7 +164,6 @@ class Importer:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """All keys that are known by name."""
         single = (name for name in self.rules if "*" not in name)
         return frozenset([*single, *(name for group in self.groups for name in group.names)])
 
@@ -177,7 +176,6 @@ class Importer:
         return name in self.names or self.rule(name) is not None
 
     def spoken_for(self, given: Mapping[str, Any]) -> list[str]:
-        """The telltale keys among those of a file."""
         telltale = self.telltale.split()
         return [name for name in given if name in telltale]
 
@@ -198,7 +196,6 @@ class Conversion:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Our settings by key, as far as they are found."""
         return {rewrite.key: rewrite.value for rewrite in self.rewrites}
 
     def first(self, *names: str) -> tuple[str, Any] | None:

@@ -112,7 +112,6 @@ class Imported:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Our settings by key."""
         return {rewrite.key: rewrite.value for rewrite in self.rewrites}
 
     @property
@@ -267,6 +266,5 @@ def _key(name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value of a foreign file on one short line."""
     text = value if isinstance(value, str) and value else json.dumps(plain(value), ensure_ascii=False)
     return one_line(text, _VALUE_WIDTH)

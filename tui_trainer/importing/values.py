@@ -62,7 +62,6 @@ def empty(value: Any) -> bool:
 
 
 def off(value: Any) -> bool:
-    """Whether a value says no."""
     return empty(value) or value is False or value in (0, "none", "no", "off", "false")
 
 
@@ -121,7 +120,6 @@ def module_names(value: Any) -> Any:
 
 
 def percent(value: Any) -> Any:
-    """A percentage as a share."""
     found = number(value)
     return value if found is None else found / 100
 

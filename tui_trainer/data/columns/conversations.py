@@ -171,7 +171,6 @@ class ConversationColumns:
     unread: tuple[str, ...] = ()
 
     def note(self) -> str:
-        """Which columns were taken, in words."""
         if self.conversation:
             found = f"the conversations are in the column '{one_line(self.conversation, 40)}'"
         else:

@@ -57,8 +57,6 @@ def prepare(
 
 @dataclass(slots=True)
 class _Side:
-    """Encoded rows of one side, written and counted."""
-
     writer: RowWriter
     counted: Counter[str] = field(default_factory=Counter)
     longest_labels: int = 0
@@ -74,8 +72,6 @@ class _Side:
 
 
 class _Preparation:
-    """The passes over the data, and what they found out."""
-
     def __init__(
         self, sources: Sequence[Source], reader: Reader, cut: cache.Cut, progress: Progress | None, processes: int
     ) -> None:

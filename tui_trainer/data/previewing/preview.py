@@ -34,8 +34,6 @@ class Piece:
 
 
 class Speller:
-    """Spells with a tokenizer of transformers."""
-
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", {})

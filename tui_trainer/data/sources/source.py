@@ -159,7 +159,6 @@ class Source:
     def _read(
         self, read: Callable[[BinaryIO, SourceFile], Iterator[T]], problems: ProblemList, progress: Progress | None
     ) -> Iterator[T]:
-        """What `read` finds in all files."""
         meter = Meter(progress, "reading the data", self.bytes_on_disk, "bytes")
         done = 0
         for entry in self.entries:

@@ -83,7 +83,6 @@ class SourceFile:
 
     @property
     def whole(self) -> "SourceFile":
-        """With all of its rows."""
         return replace(self, rows=None, size_bytes=self.whole_bytes) if self.rows else self
 
     def size_and_time(self) -> tuple[int, int]:

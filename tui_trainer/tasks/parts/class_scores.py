@@ -38,7 +38,6 @@ def class_scores(labels_N: Ints, predicted_N: Ints, names: Sequence[str]) -> Sco
 
 
 def class_values(labels_N: Ints, predicted_N: Ints) -> dict[str, float]:
-    """Accuracy, macro and weighted F1."""
     from sklearn.metrics import accuracy_score, f1_score
 
     f1 = {
