@@ -18,7 +18,7 @@ from tui_trainer.config.fields import settings_of
 from tui_trainer.config.load import Request, all_settings
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError
-from tui_trainer.importing import spellings
+from tui_trainer.importing import values
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.lr_schedules import LR_SCHEDULES, ScheduleSpec
@@ -115,7 +115,7 @@ def test_every_row_is_whole():
     assert optimizers.DEFAULT in OPTIMIZERS and not OPTIMIZERS[optimizers.ADAFACTOR].library
     aliases = [alias for row in OPTIMIZERS.values() for alias in row.aliases]
     assert len(aliases) == len(set(aliases)) and not set(aliases) & set(OPTIMIZERS)
-    assert set(spellings.OPTIMIZERS) == set(aliases)
+    assert set(values.OPTIMIZERS) == set(aliases)
 
 
 @pytest.mark.parametrize("name", LR_SCHEDULES)

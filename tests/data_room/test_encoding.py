@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import pytest
 from tokenizers import Tokenizer, processors
 
-from tui_trainer.data.preparing import encoding
+from tui_trainer.data.preparing import text_readers
 from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, FOR_TEXT, train_tokenizer
-from tui_trainer.data.preparing.encoding import encode_texts, pieces_of
+from tui_trainer.data.preparing.text_readers import encode_texts, pieces_of
 
 
 def byte_level(text: str = "the sheep of the hill\n") -> Tokenizer:
@@ -33,8 +33,8 @@ def test_a_very_long_text_is_encoded_in_pieces_with_the_tokens_of_the_whole(monk
         return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
 
     (whole,) = encode_all([text])
-    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 2000)
-    monkeypatch.setattr(encoding, "REACH", 500)
+    monkeypatch.setattr(text_readers, "BATCH_CHARACTERS", 2000)
+    monkeypatch.setattr(text_readers, "REACH", 500)
     assert len(list(pieces_of(text))) > 5
     assert [row.tolist() for row in encode_texts(encode_all, [text, "the", text], EOS_ID)] == [
         whole, *encode_all(["the"]), whole
@@ -43,15 +43,15 @@ def test_a_very_long_text_is_encoded_in_pieces_with_the_tokens_of_the_whole(monk
 
 @pytest.mark.parametrize("text", ["x" * 9000, "ab cd " * 1500, "line\n\n" * 1500])
 def test_pieces_are_the_whole_text(monkeypatch, text):
-    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 2000)
-    monkeypatch.setattr(encoding, "REACH", 100)
+    monkeypatch.setattr(text_readers, "BATCH_CHARACTERS", 2000)
+    monkeypatch.setattr(text_readers, "REACH", 100)
     parts = [text[start:end] for start, end in pieces_of(text)]
     assert "".join(parts) == text
     assert len(parts) >= 2 and max(map(len, parts)) <= 4000
 
 
 def test_an_end_token_is_added_after_the_last_piece(monkeypatch):
-    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 50)
+    monkeypatch.setattr(text_readers, "BATCH_CHARACTERS", 50)
     text = " ".join(map(str, range(10, 110)))
     [row] = encode_texts(lambda texts: [list(map(int, re.findall(r"\d+", text))) for text in texts], [text], 1)
     assert row.tolist() == [*range(10, 110), 1]

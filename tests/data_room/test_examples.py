@@ -15,8 +15,8 @@ from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.preparing.cache import Cut, find_entry
 from tui_trainer.data.preparing.estimate import estimate
-from tui_trainer.data.preparing.eval_split import split_rows
 from tui_trainer.data.preparing.prepare import prepare as prepare_rows
+from tui_trainer.data.preparing.row_selection import split_rows
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError

@@ -8,9 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from tui_trainer.data.batching.best_fit import narrowest_width, pack_rows
 from tui_trainer.data.batching.collate import IGNORE, collate, collate_packed
-from tui_trainer.data.batching.pack import expected_packed_rows, pack_batch, padding_shares
+from tui_trainer.data.batching.pack import expected_packed_rows, narrowest_width, pack_batch, pack_rows, padding_shares
 
 
 def case(seed: int) -> tuple[list[int], int]:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tui_trainer.data.preparing.cache import LENGTHS_KEPT, quantiles
-from tui_trainer.data.preparing.row_writers import BATCH_ROWS, DocumentWriter
-from tui_trainer.data.preparing.token_rows import COLUMN, Rows
+from tui_trainer.data.preparing.token_rows import BATCH_ROWS, COLUMN, DocumentWriter, Rows
 
 
 @pytest.mark.parametrize("many", [1, BATCH_ROWS - 1, BATCH_ROWS, 2 * BATCH_ROWS + 1])

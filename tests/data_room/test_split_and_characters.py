@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tui_trainer.data.preparing.character_tokenizer import (
+from tui_trainer.data.preparing.row_selection import Split, split_documents, tail_start, torn
+from tui_trainer.data.preparing.text_readers import (
     EOS_ID,
     UNK_ID,
     build_tokenizer,
@@ -14,7 +15,6 @@ from tui_trainer.data.preparing.character_tokenizer import (
     characters_of,
     encode_text,
 )
-from tui_trainer.data.preparing.eval_split import Split, split_documents, tail_start, torn
 
 
 def parts(split: Split, index: int, text: str) -> tuple[str, str]:

@@ -43,8 +43,6 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """One file of a repository."""
-
     name: str
     size_bytes: int
 

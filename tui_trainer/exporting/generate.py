@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase, TextStreamer
 
-from tui_trainer.data.columns.messages import Message
+from tui_trainer.data.columns.conversations import Message
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.models.writing import Sampling, generated, most_tokens
 from tui_trainer.runs.folder import RunFolder

@@ -1,15 +1,22 @@
 """Values of other tools' files: what they say, whether one of our settings takes one, and in what form.
 
-The config's own schema is asked, nothing else.
+The config's own schema is asked, nothing else. What reads a spelling raises ValueError with what is wrong with one.
 """
 
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
+from tui_trainer import optimizers
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import all_settings, validate, value_of
 from tui_trainer.config.toml_files import MAX_LINE_CHARACTERS
+from tui_trainer.data.sources.hub import PREFIX
 from tui_trainer.errors import Problem
+from tui_trainer.hub_layout import could_be_on_the_hub, is_hub_name
+from tui_trainer.local_paths import is_here
+from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import task_names
 
 # As a whole number it would have more digits than a float is sure of.
@@ -55,7 +62,6 @@ def empty(value: Any) -> bool:
 
 
 def off(value: Any) -> bool:
-    """Whether a value says no."""
     return empty(value) or value is False or value in (0, "none", "no", "off", "false")
 
 
@@ -76,3 +82,90 @@ def _refuse_unwritable(key: str, text: str) -> None:
         raise ValueError(f"{key} must be a text of whole characters") from None
     if len(toml_text(text)) + len(key) + 8 > MAX_LINE_CHARACTERS:
         raise ValueError(f"{key} must be a text of fewer than {MAX_LINE_CHARACTERS} characters")
+
+
+DTYPES: Mapping[Any, Any] = {
+    **dict.fromkeys(("bf16", "torch.bfloat16"), "bfloat16"),
+    **dict.fromkeys(("fp16", "half", "torch.float16"), "float16"),
+    **dict.fromkeys(("fp32", "float", "torch.float32"), "float32"),
+}
+OPTIMIZERS: Mapping[Any, Any] = {
+    alias: name for name, optimizer in optimizers.OPTIMIZERS.items() for alias in optimizer.aliases
+}
+SCHEDULERS: Mapping[Any, Any] = {"warmup_linear": "linear", "constant_warmup": "constant_with_warmup"}
+
+_NO_PATTERN = set("\\^$*+?()[]|{}")
+_ANSWERS = (
+    "seq2seq (an answer is written for a question and its text)",
+    "chat (a question is answered)",
+    "token_classification (words of a text are marked)",
+)
+# What is nearest by its meaning, where the name does not tell. The names are those of Hugging Face's pipelines and
+# of peft's task types.
+_NEAREST: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("question-answering", "extractive-question-answering", "question-ans"), _ANSWERS),
+    **dict.fromkeys(("text-classification", "sentiment-analysis"), ("sequence_classification",)),
+    **dict.fromkeys(("named-entity-recognition", "ner"), ("token_classification",)),
+    **dict.fromkeys(("translation", "text2text-generation"), ("seq2seq",)),
+    **dict.fromkeys(("conversational", "instruction-tuning"), ("chat",)),
+}
+
+
+def module_names(value: Any) -> Any:
+    """Names of layers as one text; `all` as `all-linear`. No regular expression."""
+    names = value if isinstance(value, list) else [value]
+    if any(isinstance(name, str) and _NO_PATTERN & set(name) for name in names):
+        raise ValueError("it is a pattern; names of layers, with commas, are taken")
+    return "all-linear" if value == "all" or names in (["all"], ["all-linear"]) else value
+
+
+def percent(value: Any) -> Any:
+    found = number(value)
+    return value if found is None else found / 100
+
+
+def metric_name(value: Any) -> Any:
+    """`eval_loss` as `loss`."""
+    return value.removeprefix("eval_") if isinstance(value, str) else value
+
+
+def data_place(value: Any) -> Any:
+    """`owner/name` as `hub:owner/name` where no such path is here; everything else as it is.
+
+    Most tools take a path and a name on the hub in the same place.
+    """
+    is_name = isinstance(value, str) and "/" in value and could_be_on_the_hub(value) and not is_here(value)
+    return f"{PREFIX}{value}" if is_name else value
+
+
+def data_set_name(value: Any) -> Any:
+    """The same where the name is never a file's: no name without its owner."""
+    if isinstance(value, str) and is_hub_name(value) and "/" not in value and not is_here(value):
+        raise ValueError("data sets of the hub are named with their owner here; set data.path to hub:owner/name")
+    return data_place(value)
+
+
+def task_by(names: Mapping[str, str]) -> Callable[[Any], str]:
+    """The reader of a tool's own names for tasks, in any spelling: case, blanks and underscores do not matter.
+
+    Of all other names it says the nearest tasks.
+    """
+    known = {_plain(name): task for name, task in names.items()}
+
+    def task(value: Any) -> str:
+        tasks = f"tasks: {', '.join(task_names())}"
+        if not isinstance(value, str):
+            raise ValueError(f"no task; {tasks}")
+        name = _plain(value)
+        if name in known:
+            return known[name]
+        spelt = {**{_plain(task): task for task in task_names()}, **known}
+        near = _NEAREST.get(name) or [f"{spelt[found]} ({found})" for found in get_close_matches(name, spelt, n=2)]
+        nearest = f"nearest: {', '.join(near)}" if near else tasks
+        raise ValueError(f"no task here learns that; {nearest}")
+
+    return task
+
+
+def _plain(name: str) -> str:
+    return "-".join(one_line(name, 60).lower().replace("_", " ").replace("-", " ").split())

@@ -11,8 +11,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.pack import PaddingShares, padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
-from tui_trainer.data.preparing.cache import PreparedData
-from tui_trainer.data.preparing.counts import Counts
+from tui_trainer.data.preparing.cache import Counts, PreparedData
 from tui_trainer.data.preparing.row_notes import BAD_ROWS, CLASS_ROWS, cut_rows
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.previewing.preview import Lengths, Sample, names_in, samples

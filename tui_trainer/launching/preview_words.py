@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from rich.cells import cell_len
 
-from tui_trainer.data.previewing.preview import Sample, ShownDocument
-from tui_trainer.data.previewing.spelling import Piece
+from tui_trainer.data.previewing.preview import Piece, Sample, ShownDocument
 from tui_trainer.launching.preview import Preview
 from tui_trainer.safe_text import one_line, visible
 

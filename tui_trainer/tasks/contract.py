@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tui_trainer.data.columns.row import Row
-    from tui_trainer.data.preparing.counts import Counts
+    from tui_trainer.data.preparing.cache import Counts
     from tui_trainer.data.preparing.mixture import SourceRows
     from tui_trainer.data.preparing.token_rows import Tokens
     from tui_trainer.data.sources.named_splits import SplitUse

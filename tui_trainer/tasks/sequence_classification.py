@@ -26,12 +26,13 @@ from tui_trainer.tasks.contract import Baselines, InputRow, Objective, Scorer, S
 from tui_trainer.tasks.parts.class_scores import (
     ALL_METRICS,
     MOST_CLASSES,
+    balanced_weights,
     class_scores,
     class_values,
     multi_label_scores,
     number_scores,
+    ones_weights,
 )
-from tui_trainer.tasks.parts.class_weights import balanced_weights, ones_weights
 from tui_trainer.tasks.parts.inputs import logits_of
 from tui_trainer.tasks.parts.labelled_texts import SEGMENTS, LabelledTexts, refuse_settings
 from tui_trainer.tasks.parts.learns_from_data import TableReader

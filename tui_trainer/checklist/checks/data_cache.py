@@ -5,7 +5,7 @@ from tui_trainer.config.mixture import paths_in
 from tui_trainer.units import format_bytes
 
 _TOKEN_BYTES = 4
-# Checked rows wait beside the tokens, at about twice their text (`data/preparing/spool.py`).
+# Checked rows wait beside the tokens, at about twice their text (`data/preparing/survey.py`).
 _SPOOL_BYTES = 8
 _SPOOL_BYTES_OF_CHARACTERS = 2
 

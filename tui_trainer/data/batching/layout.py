@@ -45,7 +45,6 @@ class RowLayout:
             yield [[document] for document in documents[start : start + self.rows]]
 
     def batch(self, rows: Pass) -> Batch:
-        """The arrays that the model gets in one of these passes."""
         if self.packed_width:
             return collate_packed(rows, self.pad_id, width=self.fixed_width)
         return self.collate([row[0] for row in rows], width=self.fixed_width)

@@ -1,13 +1,132 @@
-"""Several documents in one row, so that a step computes little padding: the rows, the batch, and what to expect."""
+"""Several documents in one row, with as little padding as can be: the rows by best-fit decreasing, and what to expect.
 
-from collections.abc import Sequence, Sized
+The longest document goes first, each into the fullest row that still has room for it. Documents of one length are
+placed together, and rows are kept by their free space: the work is a few bit operations for each group of rows, not a
+search for each document. The rows are as full as those of placing the documents one by one.
+
+Source: Johnson et al., Worst-case performance bounds for simple one-dimensional packing algorithms, SIAM J. Comput. 3
+(1974): never more than 11/9 of the fewest possible rows, and 4.
+"""
+
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.batching.best_fit import Lengths, narrowest_width, pack_rows
+Lengths = Sequence[int] | NDArray[np.integer]
+
+
+def pack_rows(lengths: Lengths, capacity: int) -> list[list[int]]:
+    """The documents of each row, by their place in `lengths`: every one once, no row beyond `capacity`.
+
+    Lengths are 1..capacity. Within a row and from row to row (by their first) documents keep their order.
+    The same lengths give the same rows on every machine.
+    """
+    order, sizes = _longest_first(lengths, capacity)
+    places, count = _place(sizes, capacity)
+    row_of = np.empty(len(order), dtype=np.int64)
+    row_of[order] = places
+    firsts = np.full(count, len(order), dtype=np.int64)
+    np.minimum.at(firsts, row_of, np.arange(len(order)))
+    documents = np.lexsort((np.arange(len(order)), firsts[row_of])).tolist()
+    ends = np.cumsum(np.bincount(row_of, minlength=count)[np.argsort(firsts)]).tolist()
+    return [documents[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def narrowest_width(lengths: Lengths, capacity: int) -> int:
+    """The smallest row width that is found to need no more rows than `capacity`, by bisection."""
+    _, sizes = _longest_first(lengths, capacity)
+    if not sizes:
+        return capacity
+    _, rows = _place(sizes, capacity)
+    low, high = max(sizes[0], -(-sum(sizes) // rows)), capacity
+    while low < high:
+        middle = (low + high) // 2
+        if _place(sizes, middle)[1] <= rows:
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+def _longest_first(lengths: Lengths, capacity: int) -> tuple[NDArray[np.int64], list[int]]:
+    """(places in `lengths`, sizes), the longest first."""
+    sizes = np.asarray(lengths, dtype=np.int64)
+    if len(sizes) and not 1 <= int(sizes.min()) <= int(sizes.max()) <= capacity:
+        raise ValueError(f"lengths from {sizes.min()} to {sizes.max()} do not fit into rows of {capacity}")
+    order = np.argsort(-sizes, kind="stable")
+    return order, sizes[order].tolist()
+
+
+class _RowsBySpace:
+    """Rows by their free space. Which spaces occur is kept as the bits of one integer: the smallest that fits is then
+    found with two bit operations.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[int, list[int]] = {}
+        self._spaces = 0
+
+    def smallest(self, size: int) -> int:
+        """The smallest space of at least `size`, or 0."""
+        found = self._spaces >> size
+        return size + (found & -found).bit_length() - 1 if found else 0
+
+    def add(self, space: int, rows: list[int]) -> None:
+        if kept := self._rows.get(space):
+            kept.extend(rows)
+            return
+        self._rows[space] = rows
+        self._spaces |= 1 << space
+
+    def take(self, space: int, most: int) -> list[int]:
+        """Up to `most` rows with that space, taken out."""
+        rows = self._rows[space]
+        if len(rows) > most:
+            taken = rows[-most:]
+            del rows[-most:]  # in place: there may be many more
+            return taken
+        del self._rows[space]
+        self._spaces ^= 1 << space
+        return rows
+
+
+def _place(sizes: Sequence[int], capacity: int) -> tuple[list[int], int]:
+    """The row of each document, longest first, and the number of rows."""
+    free = _RowsBySpace()
+    places: list[int] = []
+    count = 0
+    for size, group in groupby(sizes):
+        left = len(list(group))
+        while left:
+            space = free.smallest(size) or capacity
+            fits = space // size
+            wanted = -(-left // fits)
+            if space == capacity:  # no row is empty: a new one is made only for a document
+                rows = list(range(count, count + wanted))
+                count += wanted
+            else:
+                rows = free.take(space, wanted)
+            for some, each in _shares(rows, left, fits):
+                places.extend(some if each == 1 else [row for row in some for _ in range(each)])
+                left -= each * len(some)
+                if rest := space - each * size:
+                    free.add(rest, some)
+    return places, count
+
+
+def _shares(rows: list[int], documents: int, fits: int) -> Iterator[tuple[list[int], int]]:
+    """(rows, documents each): all rows get `fits`, the last what is left."""
+    if len(rows) * fits <= documents:
+        yield rows, fits
+        return
+    if len(rows) > 1:
+        yield rows[:-1], fits
+    yield rows[-1:], documents - (len(rows) - 1) * fits
+
 
 DRAWS = 16
 DRAWN_DOCUMENTS = 20_000

@@ -98,7 +98,6 @@ class PairColumns:
         return source
 
     def notes(self) -> list[str]:
-        """What was chosen, in words."""
         return list(self._notes)
 
     def _named(self, head: Sequence[Row]) -> tuple[str, list[str]]:

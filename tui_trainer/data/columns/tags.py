@@ -55,7 +55,8 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     found: list[Entity] = []
     before, start = _NOTHING, 0
     for place, now in enumerate((*map(parts_of, tags), _NOTHING)):
-        if _ends(before, now):
+        changes = before.kind != now.kind
+        if before.prefix != OUTSIDE and (before.prefix in "ES" or now.prefix in "OBS" or changes):
             found.append(Entity(start, place, before.kind))
         if _begins(before, now):
             start = place
@@ -67,12 +68,6 @@ def _begins(before: Parts, now: Parts) -> bool:
     if now.prefix == OUTSIDE:
         return False
     return now.prefix in "BS" or before.prefix in "OES" or before.kind != now.kind
-
-
-def _ends(before: Parts, now: Parts) -> bool:
-    if before.prefix == OUTSIDE:
-        return False
-    return before.prefix in "ES" or now.prefix in "OBS" or before.kind != now.kind
 
 
 def marks_entities(names: Iterable[str]) -> bool:

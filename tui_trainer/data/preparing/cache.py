@@ -19,12 +19,55 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.preparing.counts import Counts
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counts:
+    """What was counted while preparing.
+
+    In a stream of tokens, labels are one fewer than tokens a side; where each document is a row of its own, one fewer
+    a document. `longest_row` is in labels. Of the documents of both sides, `cut_documents` gave `pieces` rows, and
+    `short_documents` had fewer than two tokens and are left out of all other numbers.
+
+    Of a table's `rows_read`, or the `documents_read` of text, `bad_rows` could not be used;
+    `repeated_rows` have the text of an earlier one, and `leaked_rows` of the training side that of a held-out one: they
+    are left out with data.dedup. Of a table, `untrained_rows` have no label left in the first max_length tokens and are
+    left out, `truncated_rows` lost their end, and `truncated_answers` that of the answer to them; the longest row of
+    labels has `longest_labels`. What an epoch uses twice is counted twice, but for what was read, bad, repeated or
+    leaked.
+    """
+
+    train_rows: int
+    train_tokens: int
+    train_documents: int
+    train_characters: int
+    eval_rows: int
+    eval_tokens: int
+    eval_documents: int
+    eval_characters: int
+    vocabulary: int
+    unknown_eval_tokens: int
+    train_labels: int
+    eval_labels: int
+    longest_row: int
+    rows_read: int = 0
+    documents_read: int = 0
+    bad_rows: int = 0
+    repeated_rows: int = 0
+    leaked_rows: int = 0
+    truncated_rows: int = 0
+    truncated_answers: int = 0
+    longest_labels: int = 0
+    untrained_rows: int = 0
+    cut_documents: int = 0
+    pieces: int = 0
+    short_documents: int = 0
+
 
 FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
 PREPARATION_VERSION = 3  # of the tokens; raise it when the same text and settings give other rows
@@ -223,16 +266,11 @@ def _publish(partial: Path, final: Path) -> PreparedData:
             from_cache = True
         if entry := read_entry(final, from_cache=from_cache):
             return entry
-        _discard(final)
+        # Renamed first, so that nobody finds it half deleted; where it is gone, the other process was quicker.
+        aside = TemporaryDirectory(prefix=PARTIAL, dir=final.parent, ignore_cleanup_errors=True)
+        with aside as place, suppress(FileNotFoundError):
+            final.rename(Path(place, "damaged"))
     raise DataError("the prepared data does not stay in its place", where=one_line(str(final)))
-
-
-def _discard(folder: Path) -> None:
-    """Renamed first, so that nobody finds it half deleted."""
-    # Where it is gone, the other process was quicker.
-    aside = TemporaryDirectory(prefix=PARTIAL, dir=folder.parent, ignore_cleanup_errors=True)
-    with aside as place, suppress(FileNotFoundError):
-        folder.rename(Path(place, "damaged"))
 
 
 def _remove_abandoned(cache_dir: Path) -> None:

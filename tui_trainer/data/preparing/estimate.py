@@ -7,8 +7,8 @@ from functools import partial
 
 from tui_trainer.data.columns.row_reader import Reader
 from tui_trainer.data.preparing.cache import LENGTHS_KEPT, Cut, quantiles
-from tui_trainer.data.preparing.character_tokenizer import SPECIAL_TOKENS
-from tui_trainer.data.preparing.mixture import SourceRows, each_weight, used_rows
+from tui_trainer.data.preparing.mixture import SourceRows, used_rows
+from tui_trainer.data.preparing.text_readers import SPECIAL_TOKENS
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.size_estimate import Size, beginning_of, size_of
 from tui_trainer.data.sources.source import Source
@@ -51,7 +51,7 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
     # A text of a table's other side is as long in tokens as those of the first source.
     eval_rates = [rate(beginning_of(size)) if cut.reads_text else rates[0] for size in others]
     side = partial(_side, cut, frame_tokens)
-    share, weights = 0.0 if others else cut.eval_fraction, each_weight(cut.weights, len(sizes))
+    share, weights = 0.0 if others else cut.eval_fraction, cut.weights or [1.0] * len(sizes)
     pairs = list(zip(sizes, rates, strict=True))
     train = [side(*pair, 1 - share).times(weight) for pair, weight in zip(pairs, weights, strict=True)]
     eval_pairs, eval_share = (zip(others, eval_rates, strict=True), 1.0) if others else (pairs, share)

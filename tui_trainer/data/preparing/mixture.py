@@ -33,11 +33,6 @@ class SourceRows:
         return f"{self.description}: {rows}{weight}"
 
 
-def each_weight(weights: Sequence[float], sources: int) -> Sequence[float]:
-    """The weight of each of so many sources; without any, each row is used once."""
-    return weights or [1.0] * sources
-
-
 def used_rows(rows: int, weight: float) -> int:
     """Of so many training rows of a source, those of an epoch."""
     whole = int(weight)
@@ -73,7 +68,7 @@ def source_rows(
     if not source.several and not weights:
         return ()
     found, start = [], 0
-    for part, count, weight in zip(source.parts, counts, each_weight(weights, len(counts)), strict=True):
+    for part, count, weight in zip(source.parts, counts, weights or [1.0] * len(counts), strict=True):
         used = int(copies[start : start + count].sum())
         if not used and weight < 1:
             message = f"none of its {count:,} rows is left to train on with a weight of {weight:g}"

@@ -22,14 +22,13 @@ import numpy as np
 
 from tui_trainer.data.columns.row_reader import Reader
 from tui_trainer.data.preparing import cache
-from tui_trainer.data.preparing.counts import Counts
+from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.data.preparing.encode_batches import EncodedBatch, encoded
 from tui_trainer.data.preparing.mixture import SOURCES, source_rows
 from tui_trainer.data.preparing.row_notes import RowNotes, notes_of_counts, row_details, write_cut_rows
 from tui_trainer.data.preparing.row_selection import TRAIN, Selection, choose, chosen_rows
-from tui_trainer.data.preparing.row_writers import DocumentWriter, RowWriter, StreamWriter
 from tui_trainer.data.preparing.survey import Survey, Surveyor
-from tui_trainer.data.preparing.token_rows import LABELS, Rows
+from tui_trainer.data.preparing.token_rows import LABELS, DocumentWriter, Rows, RowWriter, StreamWriter
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
@@ -60,8 +59,6 @@ def prepare(
 
 @dataclass(slots=True)
 class _Side:
-    """Encoded rows of one side, written and counted."""
-
     writer: RowWriter
     counted: Counter[str] = field(default_factory=Counter)
     longest_labels: int = 0
@@ -77,8 +74,6 @@ class _Side:
 
 
 class _Preparation:
-    """The passes over the data, and what they found out."""
-
     def __init__(
         self, sources: Sequence[Source], reader: Reader, cut: cache.Cut, progress: Progress | None, processes: int
     ) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tui_trainer.data.preparing.cache import Cut
-from tui_trainer.data.preparing.counts import Counts
+from tui_trainer.data.preparing.cache import Counts, Cut
 from tui_trainer.data.preparing.encode_batches import EncodedBatch
 from tui_trainer.data.preparing.row_selection import Selection
 from tui_trainer.data.preparing.survey import Survey

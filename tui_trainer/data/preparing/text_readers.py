@@ -1,25 +1,141 @@
-"""What makes tokens of documents: a tokenizer that is given, byte-level BPE that is trained here, or characters."""
+"""What makes tokens of documents: a tokenizer that is given, byte-level BPE that is trained here, or characters.
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any
+The tokenizer of characters is a `tokenizers.Tokenizer`: a BPE model without merges, half as slow as WordLevel behind a
+Split on every character. Here, where one character is known to be one token, a table of all code points gives the same
+ids at once.
+
+A text of many megabytes is encoded in pieces. They are cut where a single line break stands between two other
+characters: there the pre-tokenizers of GPT-2, Llama 3 and their kin cut as well, so the tokens are those of the whole.
+A text without such a place is cut between words; there, and with tokenizers that mark the beginning of a text, a token
+at a cut may differ.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
 from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
-from tui_trainer.data.preparing.byte_bpe import EOS_ID, train_tokenizer
-from tui_trainer.data.preparing.character_tokenizer import (
-    SPECIAL_TOKENS,
-    UNK_ID,
-    build_tokenizer,
-    character_ids,
-    characters_of,
-    encode_text,
-)
-from tui_trainer.data.preparing.encoding import Encode, encode_texts
+from tui_trainer.data.preparing.byte_bpe import EOS, EOS_ID, PAD, UNK, Specials, train_tokenizer
 from tui_trainer.data.preparing.token_rows import COLUMN
+
+SPECIAL_TOKENS = (PAD, UNK, EOS)  # 0, 1, 2: pad and end have the same numbers in both kinds of tokenizers
+UNK_ID = 1
+FOR_CHARACTERS = Specials(named=(("pad_token", PAD), ("unk_token", UNK), ("eos_token", EOS)))
+CODE_POINTS = 0x110000
+
+
+def characters_of(texts: Iterable[str]) -> list[str]:
+    """Every character that occurs, sorted by code point."""
+    seen = np.zeros(CODE_POINTS, dtype=np.bool_)
+    for text in texts:
+        seen[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")] = True
+    return [chr(code) for code in np.flatnonzero(seen)]
+
+
+def build_tokenizer(characters: Sequence[str]) -> "Tokenizer":
+    """One token per character, after <pad>, <unk> and <eos> (0, 1, 2). An unknown character is one <unk> each.
+
+    Text that spells "<eos>" is five characters here, never the special token.
+    """
+    from tokenizers import Tokenizer, decoders, models
+
+    vocabulary = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *characters))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNK, fuse_unk=False))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def character_ids(characters: Sequence[str]) -> NDArray[np.int32]:
+    """The token of each code point in a tokenizer of these characters: int32 [CODE_POINTS]."""
+    found = np.full(CODE_POINTS, UNK_ID, dtype=np.int32)
+    codes = np.array([ord(character) for character in characters], dtype=np.int64)
+    found[codes] = np.arange(len(codes)) + len(SPECIAL_TOKENS)
+    return found
+
+
+def encode_text(ids: NDArray[np.int32], text: str) -> NDArray[np.int32]:
+    """The tokens of one text as that tokenizer gives them, and <eos>: int32 [len(text) + 1]."""
+    return np.append(ids[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")], np.int32(EOS_ID))
+
+
+Encode = Callable[[Sequence[str]], list[list[int]]]  # texts -> token ids of each, special tokens included
+Tokens = NDArray[np.int32]
+
+BATCH_CHARACTERS = 1 << 20
+REACH = 1 << 16  # how far back a good place for a cut is looked for
+GOOD_PLACE = re.compile(r"\S\n(?=\S)")
+FALLBACK_PLACE = re.compile(r"\S(?=\s\S)")
+
+
+def encode_texts(encode: Encode, texts: Sequence[str], eos_id: int | None) -> list[Tokens]:
+    """The tokens of each text, int32 [N], ended with `eos_id` where that is not None and does not stand there."""
+    end = np.array([] if eos_id is None else [eos_id], dtype=np.int32)
+    found: list[Tokens] = []
+    for batch in _batches(texts):
+        is_long = len(batch[0]) > 2 * BATCH_CHARACTERS
+        rows = [_long(encode, batch[0])] if is_long else [np.array(ids, dtype=np.int32) for ids in encode(batch)]
+        found += [row if len(row) and row[-1] == eos_id else np.concatenate((row, end)) for row in rows]
+    return found
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    """BATCH_CHARACTERS each at the most; a longer text stands alone."""
+    batch: list[str] = []
+    waiting = 0
+    for text in texts:
+        if batch and waiting + len(text) > BATCH_CHARACTERS:
+            yield batch
+            batch, waiting = [], 0
+        batch.append(text)
+        waiting += len(text)
+    if batch:
+        yield batch
+
+
+def _long(encode: Encode, text: str) -> Tokens:
+    """One text, piece by piece; the special tokens between the pieces are taken out."""
+    around, inside = encode(["", "a"])
+    first = next((place for place, token in enumerate(around) if inside[place] != token), len(around))
+    before, after = around[:first], around[first:]
+    parts: list[Tokens] = []
+    for start, end in pieces_of(text):
+        ids = encode([text[start:end]])[0]
+        first = len(before) if start and ids[: len(before)] == before else 0
+        inner_end = end < len(text) and bool(after) and ids[-len(after) :] == after
+        parts.append(np.array(ids[first : len(ids) - len(after) if inner_end else len(ids)], dtype=np.int32))
+    return np.concatenate(parts)
+
+
+def pieces_of(text: str) -> Iterator[tuple[int, int]]:
+    """(start, end) of the pieces of a long text, about BATCH_CHARACTERS each."""
+    start = 0
+    while len(text) - start > 2 * BATCH_CHARACTERS:
+        end = _place(text, start + BATCH_CHARACTERS)
+        yield start, end
+        start = end
+    yield start, len(text)
+
+
+def _place(text: str, wanted: int) -> int:
+    """The last good place before `wanted`, else the last end of a word, else `wanted`."""
+    low = wanted - REACH
+    for pattern in (GOOD_PLACE, FALLBACK_PLACE):
+        places = [found.end() for found in pattern.finditer(text, low, wanted)]
+        if places:
+            return places[-1]
+    return wanted
 
 
 class TextReader(Reader):

@@ -29,7 +29,6 @@ class Sample:
 
 @cache
 def samples() -> dict[str, Sample]:
-    """All of them by name."""
     modules = sorted(module.name for module in pkgutil.iter_modules(__path__))
     found: list[Sample] = [import_module(f"{__name__}.{name}").SAMPLE for name in modules]
     return {sample.name: sample for sample in found}

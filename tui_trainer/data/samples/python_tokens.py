@@ -79,7 +79,6 @@ def _logical_lines(source: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def tags_of(words: list[str]) -> list[str]:
-    """IOB2 tags of one statement."""
     tags = [OUTSIDE] * len(words)
     for start, end, kind in [*_imports(words), *_definitions(words), *_targets(words), *_in_brackets(words)]:
         tags[start:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - start - 1)]
@@ -145,7 +144,6 @@ def _in_brackets(words: list[str]) -> Iterator[_Span]:
 
 
 def _owner(words: list[str], place: int) -> str:
-    """What an opening bracket belongs to."""
     if words[place] != "(" or place == 0 or not _is_name(words[place - 1]):
         return ""
     before = words[place - 2] if place > 1 else ""

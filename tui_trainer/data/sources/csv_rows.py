@@ -35,6 +35,9 @@ def read_csv(
 
     Without `delimiter` it is guessed, and a guess other than ',' is remarked.
     """
+    # The limit of the csv module is one for the whole process, and 128 KiB where nobody set it. It also ends a text
+    # whose quote is never closed before all of the file is in memory.
+    csv.field_size_limit(MAX_LINE_BYTES)
     lines = (text for _, text in text_lines_of(content, label))
     head = _head(lines)
     if not delimiter:
@@ -62,7 +65,6 @@ def guess_delimiter(head: Sequence[str]) -> str:
         whole = widths[:-1] if len(head) == LOOKED_LINES else widths  # the last may go on after the head
         return widths[0] > 1 and len(set(whole)) == 1, widths[0]
 
-    _limit_fields()
     try:
         return max(DELIMITERS, key=score)
     except csv.Error:
@@ -71,7 +73,6 @@ def guess_delimiter(head: Sequence[str]) -> str:
 
 def _records(lines: Iterable[str], label: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """(line on which it begins, fields) of each record that is not blank."""
-    _limit_fields()
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         line = reader.line_num + 1
@@ -94,12 +95,6 @@ def _head(lines: Iterator[str]) -> list[str]:
         if len(head) == LOOKED_LINES or characters >= LOOKED_CHARACTERS:
             break
     return head
-
-
-def _limit_fields() -> None:
-    """The limit of the csv module is one for the whole process, and 128 KiB where nobody set it. It also ends a text
-    whose quote is never closed before all of the file is in memory."""
-    csv.field_size_limit(MAX_LINE_BYTES)
 
 
 def _ragged(found: int, wanted: int, where: str, delimiter: str) -> DataError:

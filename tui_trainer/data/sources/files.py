@@ -16,10 +16,9 @@ from pathlib import Path, PurePosixPath
 
 from tui_trainer.data.sources import declared_splits, hub
 from tui_trainer.data.sources.choice import Choice
-from tui_trainer.data.sources.file_formats import SUPPORTED
 from tui_trainer.data.sources.named_splits import NamedSplits, Part, Split, split_in, split_of_file, tell_apart
 from tui_trainer.data.sources.nearest_path import nearest_path
-from tui_trainer.data.sources.source_file import SourceFile, can_be_used, candidate, named_file
+from tui_trainer.data.sources.source_file import SUPPORTED, SourceFile, can_be_used, candidate, named_file
 from tui_trainer.errors import DataError
 from tui_trainer.hub_layout import could_be_on_the_hub, repository_folder
 from tui_trainer.local_paths import at_home
@@ -92,7 +91,8 @@ def _found(path: str, choice: Choice) -> FoundFiles:
         wanted = hub.parse_hub_path(path, choice.revision)
         if found := _on_the_hub(wanted, choice):
             return found
-        raise hub.not_here(wanted)
+        at = "" if wanted.revision == hub.MAIN else f" at {one_line(wanted.revision, 80)}"
+        raise DataError(f"the data set {wanted.name}{at} is not on this machine", hint=hub.remedies(wanted))
     place = at_home(path)
     try:
         mode = place.stat().st_mode
@@ -133,7 +133,7 @@ def _of_a_folder(place: Path, path: str, choice: Choice) -> FoundFiles:
         return _configured(place, choice, shown)
     if choice.name and (place / choice.name).is_dir():
         return _of_a_folder(place / choice.name, f"{path}/{choice.name}", replace(choice, name=""))
-    named = _named_from(place, _usable(_files_below(place), path, place))
+    named = _usable(_files_below(place), path, place)
     saved = declared_splits.saved_splits(place)
     splits = declared_splits.splits_of_cache(place, named) or tell_apart(named, saved)
     if gone := saved - {part.folder for part in splits.parts}:
@@ -183,9 +183,7 @@ def _on_the_hub(wanted: hub.HubPath, choice: Choice) -> FoundFiles | None:
 
 
 def _streamed(wanted: hub.HubPath, choice: Choice, shown: _Shown) -> FoundFiles:
-    from tui_trainer.data.sources.streaming import remote_splits
-
-    named, splits = remote_splits(wanted, choice.name)
+    named, splits = hub.remote_splits(wanted, choice.name)
     if splits:
         return _chosen(named, splits, shown, replace(choice, name=""))
     named, choice = _of_a_configuration(named, choice)
@@ -212,13 +210,9 @@ def _of_a_glob(pattern: Path, path: str, choice: Choice) -> FoundFiles:
     files = (folder / name for folder, inside in below.items() for name in declared_splits.data_files(folder, inside))
     steps = takewhile(lambda step: not hub.GLOB_SIGNS & {*step}, pattern.parts)
     place = Path(*steps)
-    named = _named_from(place, _usable(files, path, None))
+    named = _usable(files, path, place, whole_paths=True)
     shown = _Shown(f"'{one_line(path, 120)}'", place, pattern=str(pattern))
     return _chosen(named, tell_apart(named), shown, choice, place.name, split_in(place.name))
-
-
-def _named_from(place: Path, files: Iterable[SourceFile]) -> dict[str, SourceFile]:
-    return {file.path.relative_to(place).as_posix(): file for file in files}
 
 
 def _chosen(
@@ -343,18 +337,19 @@ def _files_below(folder: Path) -> Iterator[Path]:
                 yield Path(place) / name
 
 
-def _usable(paths: Iterable[Path], asked: str, folder: Path | None) -> tuple[SourceFile, ...]:
-    """The files that can be read as text or rows; labels are relative to `folder` where there is one."""
-    files: list[SourceFile] = []
+def _usable(paths: Iterable[Path], asked: str, place: Path, *, whole_paths: bool = False) -> dict[str, SourceFile]:
+    """The files that can be read as text or rows, named from `place` on, and so are labels without `whole_paths`."""
+    files: dict[str, SourceFile] = {}
     left_out: Counter[str] = Counter()
     for path in paths:
-        file = candidate(path, path.relative_to(folder).as_posix() if folder else str(path))
+        name = path.relative_to(place).as_posix()
+        file = candidate(path, str(path) if whole_paths else name)
         if file is None or not can_be_used(file):
             left_out[path.suffix.lower() or "without an ending"] += 1
         else:
-            files.append(file)
+            files[name] = file
     if files:
-        return tuple(sorted(files, key=lambda file: str(file.path)))
+        return dict(sorted(files.items(), key=lambda item: str(item[1].path)))
     shown = ", ".join(f"{count} {one_line(ending, 20)}" for ending, count in left_out.most_common(6))
     found = f"found only {shown}" if shown else "nothing was found"
     raise DataError(f"no usable file in '{one_line(asked, 200)}': {found}", hint=SUPPORTED)

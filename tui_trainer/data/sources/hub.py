@@ -2,22 +2,34 @@
 
 `hub:owner/name[@revision][/what of it]`, or `owner/name` and `name` where no file or folder is called so. The last
 part is a folder, a file or a glob of the repository; the form is that of huggingface_hub's `hf://` paths. Nothing is
-fetched.
+fetched, but for data sets that are read from there (data.streaming): nothing but what is made of their rows is kept on
+this disk. Their commit is asked for once in a process, and its files are read by ranges. What a file holds is told by
+the hub's own hash, so that prepared data is found again.
 """
 
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from tui_trainer.data.sources.declared_splits import ABOUT, LATER_WORK, README
-from tui_trainer.data.sources.file_formats import form_of
-from tui_trainer.data.sources.named_splits import is_about_the_data
+from tui_trainer.data.sources.declared_splits import ABOUT, LATER_WORK, README, configured_splits, has_configurations
+from tui_trainer.data.sources.named_splits import NamedSplits, is_about_the_data
+from tui_trainer.data.sources.source_file import SourceFile, form_of
 from tui_trainer.errors import DataError
-from tui_trainer.hub_layout import NAME_PART, cache_folder, is_hub_name, is_revision, repository_folder
+from tui_trainer.hub_layout import (
+    NAME_PART,
+    cache_folder,
+    is_hub_name,
+    is_revision,
+    network_errors,
+    network_reason,
+    repository_folder,
+)
 from tui_trainer.safe_text import one_line
 
 PREFIX = "hub:"
@@ -131,11 +143,6 @@ def no_such_part(wanted: HubPath, names: Iterable[str]) -> DataError:
     return DataError(what, hint=f"it has {shown}" if shown else "it has no file that can be read")
 
 
-def not_here(wanted: HubPath) -> DataError:
-    at = "" if wanted.revision == MAIN else f" at {one_line(wanted.revision, 80)}"
-    return DataError(f"the data set {wanted.name}{at} is not on this machine", hint=remedies(wanted))
-
-
 def remedies(wanted: HubPath) -> str:
     short = wanted.name.rpartition("/")[2]
     command = f"tui-trainer download --data {shlex.quote(one_line(str(wanted), 160))}"
@@ -154,3 +161,56 @@ def _matches(steps: list[str], pattern: list[str]) -> bool:
     if pattern[0] == "**":
         return _matches(steps, pattern[1:] or ["*"]) or _matches(steps[1:], pattern)
     return fnmatchcase(steps[0], pattern[0]) and _matches(steps[1:], pattern[1:])
+
+
+@cache
+def remote_files(wanted: HubPath) -> tuple[dict[str, SourceFile], str]:
+    """All files of the commit by their names, and what its README.md says.
+
+    Raises DataError where the hub has no such data set, and where it cannot be reached.
+    """
+    from huggingface_hub import HfApi, HfFileSystem, errors
+
+    try:
+        info = HfApi(library_name="tui-trainer").dataset_info(
+            wanted.name, revision=wanted.revision, files_metadata=True
+        )
+        place = f"hf://datasets/{wanted.name}@{info.sha}"
+        files = {
+            file.rfilename: SourceFile(
+                path=Path(place, file.rfilename),
+                label=one_line(f"{wanted.name}/{file.rfilename}"),
+                size_bytes=file.size or 0,
+                remote=f"{place}/{file.rfilename}",
+                digest=(file.lfs.sha256 if file.lfs else file.blob_id) or f"{info.sha}",
+            )
+            for file in info.siblings or ()
+        }
+        readme = HfFileSystem().read_text(files[README].remote, encoding="utf-8") if README in files else ""
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
+        what = f"the hub has no data set {wanted.name} at {one_line(wanted.revision, 80)} that this account may see"
+        raise DataError(what, hint="look for a misspelling; a private or gated one needs `hf auth login`") from None
+    except network_errors() as error:
+        hint = "data.streaming reads it from the hub; download it where there is a network, and set it to false"
+        raise DataError(f"the data set {wanted.name} cannot be streamed: {network_reason(error)}", hint=hint) from None
+    return files, readme
+
+
+def remote_splits(wanted: HubPath, name: str) -> tuple[dict[str, SourceFile], NamedSplits | None]:
+    """The data that is wanted, by its names; and its splits where the README.md declares them for a configuration."""
+    files, readme = remote_files(HubPath(wanted.name, wanted.revision))
+    if not wanted.inside:
+        # Which file is of which split is a matter of names alone, and `datasets` looks for them in a folder.
+        with TemporaryDirectory() as place:
+            folder = Path(place)
+            (folder / README).write_text(readme, encoding="utf-8")
+            if has_configurations(folder):
+                for file in chosen_names([*files], ""):
+                    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / file).touch()
+                splits, declared = configured_splits(folder, name, one_line(str(wanted), 120))
+                return {file: replace(found, **declared) for file, found in files.items()}, splits
+    names = chosen_names([*files], wanted.inside)
+    if not names:
+        raise no_such_part(wanted, files)
+    return {file: files[file] for file in names}, None

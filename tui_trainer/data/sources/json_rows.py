@@ -5,7 +5,7 @@ A list is parsed one object at a time, so a file of any size needs no more memor
 
 import json
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO, NoReturn
 
 import orjson
@@ -199,16 +199,7 @@ def _items(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]:
 
 
 def _objects(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]:
-    """One object that holds a list of rows, or objects one after another, each of which is a row."""
-    number = 1
-    held_list = yield from _first_object(text, label, problems)
-    while not held_list and text.peek() == "{":
-        number += 1
-        yield _row(text.value(), f"{label}, item {number:,}", LIST_HINT)
-
-
-def _first_object(text: JsonText, label: str, problems: ProblemList) -> Generator[Row, None, bool]:
-    """The objects of the one list in an object; an object without a list is itself a row. True when there was one."""
+    """The objects of the one list in an object; or objects one after another, each of which is a row."""
     text.take("{")
     plain: dict[str, object] = {}
     found = ""
@@ -225,9 +216,14 @@ def _first_object(text: JsonText, label: str, problems: ProblemList) -> Generato
         if text.peek() != "}":
             text.take(",")
     text.take("}")
-    if not found and plain:
+    if found:
+        return
+    if plain:
         yield Row(f"{label}, item 1", plain)
-    return bool(found)
+    number = 1
+    while text.peek() == "{":
+        number += 1
+        yield _row(text.value(), f"{label}, item {number:,}", LIST_HINT)
 
 
 def _row(value: object, where: str, hint: str) -> Row:

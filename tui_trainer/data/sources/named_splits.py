@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
-from tui_trainer.data.sources.file_formats import FORMS, form_of
+from tui_trainer.data.sources.source_file import FORMS, form_of
 
 Split = Literal["train", "validation", "test"]
 

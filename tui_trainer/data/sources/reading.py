@@ -16,9 +16,8 @@ from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter
 from tui_trainer.data.sources.conll_rows import WORDS, read_conll
 from tui_trainer.data.sources.csv_rows import TAB, read_csv
-from tui_trainer.data.sources.file_formats import PACKED_INSIDE
 from tui_trainer.data.sources.json_rows import read_json, read_json_lines
-from tui_trainer.data.sources.source_file import SourceFile, open_bytes
+from tui_trainer.data.sources.source_file import PACKED_INSIDE, SourceFile, open_bytes
 from tui_trainer.data.sources.tables import namers, read_table, row_count, with_names
 from tui_trainer.errors import DataError
 from tui_trainer.units import GIB, format_bytes

@@ -13,10 +13,9 @@ from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.row_reader import Reader, read_rows
 from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.problems import ProblemList
-from tui_trainer.data.sources.file_formats import PACKED_INSIDE, Form
 from tui_trainer.data.sources.reading import Document, count_rows, documents_of, first_characters, rows_of
 from tui_trainer.data.sources.source import Source
-from tui_trainer.data.sources.source_file import SourceFile, open_bytes
+from tui_trainer.data.sources.source_file import PACKED_INSIDE, Form, SourceFile, open_bytes
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 

@@ -1,7 +1,7 @@
 """A source of text: a file, a folder, a glob, a built-in sample, or several of these, read one document at a time.
 
 `open_source` looks at names and sizes only. What is wrong inside the files is raised at the end of `documents`,
-all together.
+all together. Slices of splits are written as `datasets` writes them: `train[:10%]`, `train[100:]+validation`.
 """
 
 import sys
@@ -21,8 +21,7 @@ from tui_trainer.data.samples import PREFIX, Sample, find_sample
 from tui_trainer.data.sources.choice import Choice
 from tui_trainer.data.sources.files import SplitFiles, find_files
 from tui_trainer.data.sources.named_splits import SplitUse
-from tui_trainer.data.sources.reading import Document, documents_of, first_characters, read_file, rows_of
-from tui_trainer.data.sources.slices import cut
+from tui_trainer.data.sources.reading import Document, count_rows, documents_of, first_characters, read_file, rows_of
 from tui_trainer.data.sources.source_file import SourceFile, open_bytes, refuse_unsupported
 from tui_trainer.errors import DataError, Problem
 from tui_trainer.safe_text import one_line
@@ -160,7 +159,6 @@ class Source:
     def _read(
         self, read: Callable[[BinaryIO, SourceFile], Iterator[T]], problems: ProblemList, progress: Progress | None
     ) -> Iterator[T]:
-        """What `read` finds in all files."""
         meter = Meter(progress, "reading the data", self.bytes_on_disk, "bytes")
         done = 0
         for entry in self.entries:
@@ -284,3 +282,50 @@ def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
                 meter.report(done + raw.tell())
         _digests[known] = str(digest.hexdigest())
     return _digests[known]
+
+
+_counts: dict[tuple[str, int, int], int] = {}  # of files already counted by this process: (path, size, mtime_ns)
+
+
+def cut(chosen: SplitFiles, wanted: str, setting: str) -> SplitFiles:
+    """The slices that are `wanted` of the splits in `chosen.several`; `setting` names them.
+
+    Raises DataError for what is no slice, and where no row is in it.
+    """
+    from datasets import ReadInstruction
+
+    shown = one_line(wanted, 80)
+    counts = {one.label: [_count(file) for file in one.files] for one in chosen.several}
+    files = {one.label: one.files for one in chosen.several}
+    try:
+        slices = ReadInstruction.from_spec(wanted).to_absolute({label: sum(each) for label, each in counts.items()})
+    except (ValueError, AssertionError) as error:
+        hint = "slices are written train[:10%], train[100:200] or train[-500:]"
+        raise DataError(f"{setting}: '{shown}' is no part of a split: {one_line(str(error), 120)}", hint=hint) from None
+    found = [
+        entry
+        for piece in slices
+        for entry in _rows_of(files[piece.splitname], counts[piece.splitname], piece.from_ or 0, piece.to)
+    ]
+    if not found:
+        raise DataError(f"{setting}: no row is in '{shown}'", hint=f"there are {sum(map(sum, counts.values())):,} rows")
+    return replace(chosen, files=tuple(found))
+
+
+def _rows_of(files: tuple[SourceFile, ...], counts: list[int], start: int, end: int | None) -> Iterator[SourceFile]:
+    """The rows from `start` to before `end`, counted over all files of a split."""
+    for file, count in zip(files, counts, strict=True):
+        first, last = max(start, 0), count if end is None else min(end, count)
+        if (first, last) == (0, count):
+            yield file
+        elif first < last:
+            share = round(file.size_bytes * (last - first) / count)
+            yield replace(file, rows=(first, last), size_bytes=share, whole_bytes=file.size_bytes)
+        start, end = start - count, None if end is None else end - count
+
+
+def _count(file: SourceFile) -> int:
+    known = (file.remote or str(file.path.absolute()), *file.size_and_time())
+    if known not in _counts:
+        _counts[known] = count_rows(file)
+    return _counts[known]

@@ -1,4 +1,4 @@
-"""One file of a source, and how it is opened so that nothing hangs."""
+"""One file of a source: what its name promises, and how it is opened so that nothing hangs."""
 
 import gzip
 import os
@@ -8,13 +8,42 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import BufferedReader
-from pathlib import Path
-from typing import Any, BinaryIO
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, Literal
 
-from tui_trainer.data.sources.file_formats import SUPPORTED, Form, form_of
 from tui_trainer.errors import DataError
 from tui_trainer.hub_layout import network_errors, network_reason
 from tui_trainer.safe_text import one_line
+
+Form = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "conll", "unsupported", "unknown"]
+
+FORMS: dict[str, Form] = {
+    **dict.fromkeys((".txt", ".md", ".rst", ".py"), "text"),
+    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    **dict.fromkeys((".arrow", ".feather"), "arrow"),
+    **dict.fromkeys((".conll", ".bio", ".iob", ".iob2", ".bioes"), "conll"),
+    **dict.fromkeys((".xlsx", ".docx", ".pdf", ".zip", ".tar", ".tgz", ".zst", ".bz2", ".xz", ".7z"), "unsupported"),
+}
+PACKED_INSIDE = frozenset({"parquet", "arrow"})  # these are compressed within, and read from their end
+SUPPORTED = (
+    "supported are plain text (.txt .md .rst .py and other text files), .jsonl .ndjson .json .csv .tsv "
+    ".conll .bio .iob .iob2 .bioes, .gz of each, .parquet .arrow .feather"
+)
+
+
+def form_of(path: PurePath) -> Form:
+    """What the name promises; `.gz` is looked through."""
+    endings = [ending.lower() for ending in path.suffixes[-2:]]
+    compressed = bool(endings) and endings[-1] == ".gz"
+    if compressed:
+        endings.pop()
+    form = FORMS.get(endings[-1], "unknown") if endings else "unknown"
+    return "unsupported" if compressed and form in PACKED_INSIDE else form
+
 
 SNIFFED_BYTES = 4096
 
@@ -54,7 +83,6 @@ class SourceFile:
 
     @property
     def whole(self) -> "SourceFile":
-        """With all of its rows."""
         return replace(self, rows=None, size_bytes=self.whole_bytes) if self.rows else self
 
     def size_and_time(self) -> tuple[int, int]:

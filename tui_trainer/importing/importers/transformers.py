@@ -7,10 +7,22 @@ Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; 
 
 from typing import Any
 
-from tui_trainer.importing import spellings
-from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing import values
+from tui_trainer.importing.conversion import (
+    Always,
+    Automatic,
+    Conversion,
+    Group,
+    Importer,
+    Left,
+    NotNeeded,
+    Off,
+    Same,
+    Table,
+    To,
+    Why,
+)
 from tui_trainer.importing.groups import EARLY_STOPPING, PRECISION, TRACKERS, WARMUP, batch, cadence, method
-from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, Off, Same, Table, To, Why
 
 SEVERAL_PROCESSES = "[distributed] says here how several processes train together"
 NOT_SENT = NotNeeded("nothing is sent anywhere")
@@ -26,10 +38,10 @@ PREPARED = Off("data is prepared before the run")
 DEVICE = Automatic("the freest GPU, or the CPU where there is none; --gpu chooses")
 PACKING = To("data.packing", "documents in one row do not see each other here")
 THREADS = To("dataloader.num_workers", "threads here")
-OPTIMIZER = To("training.optim", values=spellings.OPTIMIZERS)
-SCHEDULER = To("training.lr_scheduler_type", values=spellings.SCHEDULERS)
-LAYERS = To("tuning.target_modules", convert=spellings.module_names)
-WHOLE_LAYERS = To("tuning.modules_to_save", convert=spellings.module_names)
+OPTIMIZER = To("training.optim", values=values.OPTIMIZERS)
+SCHEDULER = To("training.lr_scheduler_type", values=values.SCHEDULERS)
+LAYERS = To("tuning.target_modules", convert=values.module_names)
+WHOLE_LAYERS = To("tuning.modules_to_save", convert=values.module_names)
 LOSS_ON_ALL = To(
     "task.loss_on",
     values={True: "all", False: "assistant"},
@@ -82,7 +94,7 @@ def _fsdp_offload(done: Conversion) -> None:
 MODEL: Table = {
     "model_name_or_path attn_implementation trust_remote_code": "model.*",
     "model_revision": "model.revision",
-    "dtype torch_dtype": To("model.dtype", values=spellings.DTYPES),
+    "dtype torch_dtype": To("model.dtype", values=values.DTYPES),
     "low_cpu_mem_usage": Always("weights go from the file to where they train"),
     "use_cache": Same((False,), "the cache of generation is off in training", "a cache has no use in training"),
     "device_map": DEVICE,
@@ -101,18 +113,18 @@ FOUR_BITS: Table = {
     "load_in_8bit": Off("weights in 8 bits are not trained on; 16 bits or 4 are"),
     "load_in_4bit": Off("weights in 4 bits go with the method qlora only"),
     "bnb_4bit_quant_type bnb_4bit_use_double_quant": "quantization.*",
-    "bnb_4bit_compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=spellings.DTYPES),
+    "bnb_4bit_compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=values.DTYPES),
     "bnb_4bit_quant_storage": Off("weights in 4 bits are stored as bytes"),
 }
 HUB_DATA: Table = {
-    "dataset_name": To("data.path", convert=spellings.data_set_name),
+    "dataset_name": To("data.path", convert=values.data_set_name),
     "dataset_config": CONFIGURATION,
 }
 # The arguments of the example scripts that come with transformers.
 SCRIPT_DATA: Table = {
     "train_file": "data.path",
     "validation_file": "data.eval_path",
-    "validation_split_percentage": To("data.eval_fraction", "a share", convert=spellings.percent),
+    "validation_split_percentage": To("data.eval_fraction", "a share", convert=values.percent),
     **HUB_DATA,
     "dataset_config_name": CONFIGURATION,
     "block_size max_source_length": "data.max_length",
@@ -173,7 +185,7 @@ ARGUMENTS: Table = {
     # Evaluation.
     "eval_steps early_stopping_patience early_stopping_threshold": "evaluation.*",
     "per_device_eval_batch_size per_gpu_eval_batch_size": "evaluation.per_device_eval_batch_size",
-    "metric_for_best_model": To("evaluation.metric_for_best_model", convert=spellings.metric_name),
+    "metric_for_best_model": To("evaluation.metric_for_best_model", convert=values.metric_name),
     "greater_is_better": Automatic("it goes with the metric"),
     "load_best_model_at_end": Off("the best weights are kept where evaluation.early_stopping_patience is above 0"),
     "eval_delay": Off("evaluation begins with the first multiple of evaluation.eval_steps"),

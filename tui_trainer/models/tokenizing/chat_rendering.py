@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tui_trainer.data.columns.conversations import Conversation
-from tui_trainer.data.columns.messages import Message
+from tui_trainer.data.columns.conversations import Conversation, Message
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate
 from tui_trainer.safe_text import one_line

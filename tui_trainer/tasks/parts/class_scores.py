@@ -1,4 +1,5 @@
-"""How well classes and numbers are predicted, by scikit-learn's definitions.
+"""How well classes and numbers are predicted, by scikit-learn's definitions, and how much each class counts where
+`task.class_weights` is "balanced".
 
 F1 of a class is 2 TP / (2 TP + FP + FN), and 0 where nothing has it and nothing was taken for it. Macro: the mean over
 the classes that occur in labels or predictions, with several labels a row over all; weighted: over the labels; micro:
@@ -37,7 +38,6 @@ def class_scores(labels_N: Ints, predicted_N: Ints, names: Sequence[str]) -> Sco
 
 
 def class_values(labels_N: Ints, predicted_N: Ints) -> dict[str, float]:
-    """Accuracy, macro and weighted F1."""
     from sklearn.metrics import accuracy_score, f1_score
 
     f1 = {
@@ -107,3 +107,16 @@ def _shown_table(
     labels = tuple(names[at] for at in shown) + ((f"({len(rest)} others)",) if rest else ())
     table = [[int(counts_CC[np.ix_(row, column)].sum()) for column in groups] for row in groups]
     return labels, dict(zip(labels, table, strict=True))
+
+
+def balanced_weights(labels_N: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
+    """Of each class n / (C n_c) over the labels that count, C the classes that occur: 1 in the mean over the labels, as
+    in scikit-learn's "balanced". A class that has no label weighs 1. float64 [classes]."""
+    counts = np.bincount(labels_N, minlength=classes)
+    return np.where(counts > 0, len(labels_N) / (np.count_nonzero(counts) * np.maximum(counts, 1)), 1.0)
+
+
+def ones_weights(labels_NC: NDArray[np.int64]) -> NDArray[np.float64]:
+    """With several labels a row: of each class its zeros to a one, 1 where it has none. float64 [C]."""
+    ones = labels_NC.sum(axis=0)
+    return np.where(ones > 0, (len(labels_NC) - ones) / np.maximum(ones, 1), 1.0)

@@ -77,7 +77,6 @@ def unigram_loss(train: Rows, held_out: Rows, eval_rows: Sequence[int], *, vocab
 
 
 def _labels_of(rows: Rows, chosen: Sequence[int]) -> Integers:
-    """The labels of some rows, one after another."""
     found = (rows.example(index).labels for index in chosen)
     return np.concatenate([labels[labels != IGNORE] for labels in found if labels is not None])
 

@@ -44,7 +44,6 @@ class StartsFromModel:
     """Of the tokenizer that is trained on the data, where none comes with the model."""
 
     def labels(self, config: Config, data: PreparedData) -> Labels | None:
-        """What a classifier tells apart, as the data says."""
         return None
 
     def model_problems(self, config: Config) -> list[Problem]:

@@ -40,7 +40,6 @@ class TagCounts:
             count.update(names)
 
     def scores(self) -> Scores:
-        """Over all of them."""
         _, predicted, true = self._counts
         table = {name: _rates(*(count[name] for count in self._counts)) for name in sorted({*predicted, *true})}
         values = {"accuracy": self._right_words / max(self._words, 1)}
