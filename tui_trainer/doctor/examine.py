@@ -18,10 +18,10 @@ _MOST_PARTS = 3
 
 @cache
 def all_diagnoses() -> tuple[Diagnosis, ...]:
-    """Every diagnosis: one file of `diagnoses/` each, in their own order."""
+    """Every diagnosis of the files of `diagnoses/`, in their own order."""
     names = [module.name for module in pkgutil.iter_modules(diagnoses.__path__)]
-    found: list[Diagnosis] = [import_module(f"{diagnoses.__name__}.{name}").look for name in names]
-    return tuple(sorted(found, key=lambda one: (one.order, one.name)))
+    found = [one for name in names for one in vars(import_module(f"{diagnoses.__name__}.{name}")).values()]
+    return tuple(sorted((one for one in found if isinstance(one, Diagnosis)), key=lambda one: one.order))
 
 
 def examine(state: RunState) -> Verdict:

@@ -12,6 +12,7 @@ from itertools import islice, pairwise
 from statistics import fmean, median_high
 
 from tui_trainer.runs.events import GaugesRead, GpuReading
+from tui_trainer.runs.journal_ends import means
 from tui_trainer.runs.state import WARM_UP_STEPS, RunState
 
 _RECENT_READINGS = 24
@@ -79,8 +80,6 @@ class RunView:
         digits = int(10 ** max(len(str(steps)) - 2, 0))
         return -(-steps // digits) * digits
 
-    # --------------------------------------------------------------------------------- what the run and others use
-
     @cached_property
     def readings(self) -> list[GaugesRead]:
         """Of this start and while it trained; the newest two minutes, or all once it is over."""
@@ -131,20 +130,11 @@ class RunView:
     def gpu_busy_share(self) -> float | None:
         return self.gpu_mean(lambda gpu: gpu.utilization_share)
 
-    # ------------------------------------------------------------------------------------------------- what it learns
-
     @cached_property
-    def losses(self) -> list[tuple[int, float]]:
+    def losses(self) -> list[tuple[float, float]]:
         """(last step, mean loss) of up to 20 equally long stretches of the run, 5 steps or more each."""
-        state, count = self.state, len(self.state.steps)
-        blocks = min(_LOSS_BLOCKS, count // _LEAST_BLOCK)
-        found = []
-        for block in range(blocks):
-            start, end = block * count // blocks, (block + 1) * count // blocks
-            finite = [loss for loss in state.losses[start:end] if math.isfinite(loss)]
-            if finite:
-                found.append((state.steps[end - 1], fmean(finite)))
-        return found
+        most = min(_LOSS_BLOCKS, len(self.state.steps) // _LEAST_BLOCK)
+        return means(self.state.steps, self.state.losses, most)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -1,15 +1,16 @@
-"""Does the memory of the run grow without end?"""
+"""Does the memory of the run last?"""
 
 from statistics import fmean
 
-from tui_trainer.doctor.contract import Cause, diagnosis
+from tui_trainer.doctor.contract import Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
 from tui_trainer.runs.events import GaugesRead
-from tui_trainer.units import MIB, format_bytes
+from tui_trainer.units import MIB, format_bytes, format_bytes_of
 
 _LEAST_READINGS = 6
 # A process settles after its first evaluation, sample and checkpoint.
 _LEAST_GROWTH, _LEAST_GROWTH_BYTES = 0.1, 64 * MIB
+_FULL_SHARE, _LEAST_FREE_SHARE = 0.96, 0.03
 
 
 @diagnosis(
@@ -18,7 +19,7 @@ _LEAST_GROWTH, _LEAST_GROWTH_BYTES = 0.1, 64 * MIB
     guides=("B memory leak", "B key metrics"),
     why="Memory is stable after two or three steps; what grows on ends in an out-of-memory error, hours later.",
 )
-def look(view: RunView) -> Cause | None:
+def memory_growing(view: RunView) -> Cause | None:
     readings = [(one.step, used) for one in view.all_readings if (used := _used_bytes(one, view)) is not None]
     readings = readings[len(readings) // 5 :]
     if len(readings) < _LEAST_READINGS:
@@ -52,3 +53,31 @@ def _used_bytes(reading: GaugesRead, view: RunView) -> float | None:
         return reading.process_memory_bytes
     known = [gpu.process_memory_bytes or gpu.memory_used_bytes for gpu in reading.gpus]
     return sum(filter(None, known)) or None
+
+
+@diagnosis(
+    order=150,
+    title="Memory nearly full",
+    guides=("B out of memory", "C bottleneck 2", "C memory usage too high", "D out of memory", "E memory issues"),
+    least_share=0,
+    why="The guides' ladder: half the rows of a pass at twice the accumulation, 4 bits, shorter rows, checkpointing.",
+)
+def memory_full(view: RunView) -> Cause | None:
+    used, total = view.gpu_mean(lambda gpu: gpu.memory_used_bytes), view.gpu_mean(lambda gpu: gpu.memory_bytes)
+    free = view.mean(lambda reading: reading.memory_available_bytes)
+    own = view.mean(lambda reading: reading.process_memory_bytes)
+    is_card = bool(used and total and used >= _FULL_SHARE * total)
+    if used and total and is_card:
+        evidence = f"{format_bytes_of(used, total)} of the GPU in use ({percent(used / total)})"
+    elif free is not None and own is not None and free < _LEAST_FREE_SHARE * (free + own):
+        evidence = f"{format_bytes(free)} of host memory left beside the {format_bytes(own)} of the run"
+    else:
+        return None
+    return Cause(
+        cause="The memory is nearly full: a longer row, an evaluation or another process may end the run.",
+        evidence=evidence,
+        share=0.0,
+        is_fault=not is_card,
+        fix={"training.gradient_checkpointing": True},
+        advice="or fewer rows in a pass, shorter rows, LoRA with a smaller r, 4 bits",
+    )
