@@ -48,7 +48,6 @@ def diagnosis_lines(
 
 
 def _tried_rows(hardware: Hardware, trial: Trial | None) -> list[Row]:
-    """What the machine really does, and what is wrong with that."""
     if trial is None:
         return [("nothing yet", "tui-trainer diagnose --try does it in some seconds")]
     return [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]

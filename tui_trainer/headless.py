@@ -134,7 +134,6 @@ class _Signals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def pass_on(self, folder: RunFolder) -> None:
-        """Ask the run to stop, once."""
         if not self._stop_wanted or self._stop_asked:
             return
         try:

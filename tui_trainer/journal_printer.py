@@ -39,7 +39,6 @@ class Follower:
         self.printer: Printer = _JsonPrinter() if as_json else _LinePrinter(self.state)
 
     def show_new(self) -> None:
-        """Take in and print what is new."""
         for event in self._reader.read_new():
             self.state.apply(event)
             self.printer.show(event)
@@ -48,13 +47,11 @@ class Follower:
         self.printer.refresh()
 
     def end(self) -> None:
-        """The run is over: what is left, and how it ended."""
         self.show_new()
         self.printer.end(self._folder, self.state)
 
 
 def ending(folder: RunFolder, state: RunState) -> list[str]:
-    """What came of a run."""
     return lines.end_lines(state, folder.name, str(folder.root), adapter_base(folder.model))
 
 
@@ -77,8 +74,6 @@ class Output:
 
 
 class Printer:
-    """Shows events as they come."""
-
     def __init__(self) -> None:
         self.output = Output()
         self._noted: set[str] = set()
@@ -96,7 +91,6 @@ class Printer:
         """A word of this program itself, not of the run."""
 
     def note_once(self, text: str) -> None:
-        """The same word is not said again and again."""
         if text not in self._noted:
             self._noted.add(text)
             self.note(text)
@@ -166,7 +160,6 @@ class _LinePrinter(Printer):
         self.refresh()
 
     def _show_gauges(self, step: int) -> None:
-        """What the run used since the last such line."""
         if line := lines.gauges_line(step, self._gauges):
             self._print(line)
         if slowest := slowest_rank(self._state):

@@ -109,7 +109,6 @@ class GainBench:
         return estimated_plan(patched(self.loaded, patch), gpu=self.gpu)
 
     def _steps(self, context: Context) -> int:
-        """As many as all turns have the time for."""
         if not context.step_seconds:
             return _MOST_STEPS
         turn_seconds = self.seconds / (2 * self.pairs) - _START_SECONDS

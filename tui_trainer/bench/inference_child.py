@@ -27,7 +27,6 @@ _LATENCY_ROWS, _FIRST_TOKEN_ROWS, _PROMPT_TOKENS, _ROWS_AT_A_TIME = 20, 8, 32, 8
 
 
 def write(question: dict[str, Any]) -> dict[str, Any]:
-    """The export that is going to be measured."""
     find_format(question["format"]).write(_trained(question), Path(question["write"]), lambda *_: None)
     return {}
 

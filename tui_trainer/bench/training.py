@@ -173,7 +173,6 @@ class TrainingBench:
 
     @cached_property
     def _findings(self) -> Mapping[str, Finding]:
-        """What the checks say of the baseline."""
         names = {switch.check for switch in _SWITCHES}
         context = gather(load_config(self._requested(self._settings({})), gpu=self.gpu), gpu=self.gpu)
         return {one.name: one for one in run_checks(context, [c for c in all_checks() if c.name in names])}
@@ -297,5 +296,4 @@ _COLUMNS: Columns = {
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The measured rows for people, a title above each column."""
     return table_of(_COLUMNS, rows)

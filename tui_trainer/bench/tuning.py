@@ -72,7 +72,6 @@ class Tuned:
 
     @property
     def speed_up(self) -> float | None:
-        """Of the patch, in tokens a second."""
         return prod(gain.speed_up or 1.0 for gain in self.gains) if self.gains else None
 
     @property
@@ -81,7 +80,6 @@ class Tuned:
 
     @property
     def sentence(self) -> str:
-        """What came of it."""
         if self.is_too_large:
             return f"as it is memory runs out; what works here: {settings_words(self.patch)}"
         if self.patch:

@@ -77,7 +77,6 @@ class Finding:
 
     @property
     def headline(self) -> str:
-        """The cause with its numbers, in one line."""
         return one_line(f"{self.found.cause.rstrip('.')}: {self.found.evidence}", 400)
 
     @property
@@ -87,7 +86,6 @@ class Finding:
 
     @property
     def remedy_words(self) -> str:
-        """The patch as it would be typed, and what no patch can do."""
         return "; ".join(filter(None, (settings_words(self.found.fix or {}), self.found.advice)))
 
 

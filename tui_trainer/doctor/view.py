@@ -61,7 +61,6 @@ class RunView:
         return sum(seconds for _, seconds in found) / (found[-1][0] - self.first_step) if found else 0.0
 
     def share(self, seconds: float) -> float:
-        """Of a whole step."""
         return seconds / self.whole_seconds if self.whole_seconds > 0 else 0.0
 
     def of_whole(self, seconds: float) -> str:
@@ -105,7 +104,6 @@ class RunView:
         return _mean(map(value, self.readings))
 
     def gpu_mean(self, value: Callable[[GpuReading], float | None]) -> float | None:
-        """Over all cards of the readings that report it."""
         return _mean(value(gpu) for reading in self.readings for gpu in reading.gpus)
 
     @cached_property

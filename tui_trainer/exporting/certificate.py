@@ -47,7 +47,6 @@ class Certificate:
     seconds: float | None = None
 
     def lines(self) -> list[str]:
-        """In words."""
         if self.exported is None:
             return [f"{self.format}: not as it was trained: {'; '.join(self.faults)}"]
         before, after = self.trained, self.exported
@@ -64,7 +63,6 @@ class Certificate:
         ]
 
     def text(self) -> str:
-        """As JSON."""
         return json.dumps({"is_good": not self.faults, **asdict(self)}, indent=1)
 
 

@@ -28,8 +28,6 @@ class Tolerance:
 
 
 class Format(Protocol):
-    """One way to take a trained model elsewhere."""
-
     name: str
     title: str
     libraries: tuple[str, ...]

@@ -143,7 +143,6 @@ class PredictedFile:
             ) from None
 
     def rows_before(self) -> int:
-        """How many rows are there to go on behind."""
         try:
             with self.partial.open("rb") as file:
                 return self._part_rows * (sum(line.endswith(b"\n") for line in file) // self._part_rows)

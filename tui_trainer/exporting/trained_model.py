@@ -195,7 +195,6 @@ def tokenizer_in(folder: Path, *, trust_remote_code: bool = False) -> "PreTraine
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Files of a model that cannot be read, as a FolderError."""
     from safetensors import SafetensorError
 
     try:

@@ -91,7 +91,6 @@ class CurveCollector:
             self._gauges[name].append(math.nan if value is None else value)
 
     def charts(self, state: RunState) -> list[Chart]:
-        """Those that have something to show."""
         losses = (
             Curve(name="training", points=[(point.step, point.loss) for point in train_curve(state, MOST_POINTS)]),
             Curve(name="held out", points=[(point.step, point.loss) for point in eval_curve(state, MOST_POINTS)]),

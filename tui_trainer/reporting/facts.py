@@ -44,8 +44,6 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """A setting whose value differs from the default."""
-
     key: str
     value: Any
     default: Any

@@ -12,7 +12,6 @@ _TICKS = re.compile("`+")
 
 
 def to_markdown(facts: RunFacts) -> str:
-    """The whole report."""
     lines = [f"# {escaped(title(facts))}", "", *_block(Pairs(key_figures(facts)))]
     for section in sections(facts):
         lines += [f"## {section.title}", ""]

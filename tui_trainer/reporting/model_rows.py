@@ -42,7 +42,6 @@ class ModelFacts:
         return rows
 
     def setting_rows(self, plan: Plan) -> Rows:
-        """How it was trained."""
         training = plan.config.training
         best = plan.config.evaluation.early_stopping_patience > 0
         threads = f", {plan.threads.value} threads" if plan.device == "cpu" else ""

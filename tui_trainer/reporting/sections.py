@@ -48,8 +48,6 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Paragraphs."""
-
     lines: tuple[str, ...]
 
 
@@ -70,7 +68,6 @@ class Section:
 
 
 def sections(facts: RunFacts) -> list[Section]:
-    """All that have something to state."""
     made = [Section(title, tuple(make(facts))) for title, make in _SECTIONS.items()]
     return [section for section in made if section.blocks]
 
@@ -80,7 +77,6 @@ def title(facts: RunFacts) -> str:
 
 
 def key_figures(facts: RunFacts) -> Rows:
-    """What one wants to know first."""
     state, model = facts.state, facts.model
     rows = [
         ("held-out loss", "--" if model.eval_loss is None else f"{model.eval_loss:.4f}"),

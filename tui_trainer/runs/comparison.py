@@ -95,8 +95,6 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Two to six runs, and the settings in which they differ."""
-
     runs: tuple[ComparedRun, ...]
     differences: tuple[Difference, ...] = field(default=())
 

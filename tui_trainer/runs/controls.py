@@ -25,8 +25,6 @@ _LIMIT_BYTES: Final = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One requested; ids grow in the order in which they came."""
-
     id: int
     action: Action
     at: str
@@ -68,7 +66,6 @@ class Controls:
             self._waiting = [one for one in arrived if one.id > asked_before]
 
     def has_stop(self) -> bool:
-        """Whether a stop waits."""
         return any(request.action == "stop" for request in self.waiting())
 
     def wanted(self) -> list[Request]:

@@ -36,8 +36,6 @@ _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
 
 class _Inside:
-    """A file or a folder in that of a run."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 

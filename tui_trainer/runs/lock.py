@@ -40,7 +40,6 @@ class LockOwner:
 
     @property
     def here(self) -> bool:
-        """Whether it is a process of this host."""
         return self.host == socket.gethostname()
 
     @property

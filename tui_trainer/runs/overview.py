@@ -69,7 +69,6 @@ class RunOverview:
 
     @property
     def is_run(self) -> bool:
-        """Whether there is a run to open."""
         return self.status not in ("half deleted", "no run folder", "unreadable", "gone")
 
     @property

@@ -40,7 +40,6 @@ def remember(root: Path) -> Problem | None:
 
 
 def forget(root: Path) -> Problem | None:
-    """Takes the folder out of the index; the folder itself stays."""
     return _note({"forgotten": str(root.absolute()), "at": utc_now()})
 
 

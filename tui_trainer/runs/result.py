@@ -43,7 +43,6 @@ def best_evaluation(state: RunState) -> EvalDone | None:
 
 
 def lowest_evaluation(state: RunState) -> EvalDone | None:
-    """The first with the lowest held-out loss."""
     finite = (done for done in state.evals if math.isfinite(done.loss))
     return min(finite, key=lambda done: done.loss, default=None)
 
@@ -57,7 +56,6 @@ def best_before(state: RunState) -> EvalDone | None:
 
 
 def score_lines(state: RunState) -> list[str]:
-    """Each score of the model on a line, beside what it had to beat."""
     done = last_scores(state)
     if done is None:
         return []

@@ -43,8 +43,6 @@ class Metrics:
 
 
 class Tracker(Protocol):
-    """One place that runs are handed to."""
-
     name: str
     library: str
     """What it needs, by import name."""
@@ -73,7 +71,6 @@ def find_tracker(name: str) -> Tracker:
 
 
 def tracker_problems(names: Sequence[str]) -> list[Problem]:
-    """Names that are none, and trackers that are not installed."""
     found = []
     for name in names:
         if name not in tracker_names():

@@ -66,7 +66,6 @@ class Gguf(Format):
             raise RunError(f"llama.cpp's converter: {one_line(last, 300)}")
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
-        """Its tensors put back into the model of transformers."""
         return auto_class(trained.head).from_pretrained(folder, gguf_file=FILE, dtype=trained.compared_dtype).eval()
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:

@@ -100,7 +100,6 @@ class _MergedTensors:
 
     @property
     def largest_file_bytes(self) -> int:
-        """Of the base model."""
         return max((self._base / facts.file).stat().st_size for facts in self.facts.values())
 
     def size_bytes(self, name: str) -> int:
