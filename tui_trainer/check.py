@@ -97,14 +97,9 @@ def _shown(value: Any) -> str:
 
 
 def _as_json(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> str:
-    found = counts(findings)
-    result: dict[str, Any] = {
-        "worst": worst(findings),
-        "counts": found,
-        "findings": [_as_object(finding) for finding in findings],
-    }
-    if fix is not None:
-        result |= {"fixed": changes, "written": str(fix)}
+    objects = [_as_object(finding) for finding in findings]
+    written = {} if fix is None else {"fixed": changes, "written": str(fix)}
+    result = {"worst": worst(findings), "counts": counts(findings), "findings": objects, **written}
     return json.dumps(result, indent=1)
 
 

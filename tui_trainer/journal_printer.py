@@ -36,7 +36,7 @@ class Follower:
         for event in self._reader.read_new():
             self.state.apply(event)
         self._doctor = Doctor(self.state)
-        self.printer: Printer = _JsonPrinter() if as_json else _LinePrinter(self.state)
+        self.printer: Printer = Printer() if as_json else _LinePrinter(self.state)
 
     def show_new(self) -> None:
         for event in self._reader.read_new():
@@ -74,12 +74,14 @@ class Output:
 
 
 class Printer:
+    """Shows events as they come: the journal's lines, as they are, and nothing else."""
+
     def __init__(self) -> None:
         self.output = Output()
         self._noted: set[str] = set()
 
     def show(self, event: Event) -> None:
-        raise NotImplementedError
+        self.output.write(to_line(event) + "\n")
 
     def show_verdict(self, verdict: Verdict) -> None:
         """What the doctor says now: the first time, and when another cause leads."""
@@ -97,13 +99,6 @@ class Printer:
 
     def end(self, folder: RunFolder, state: RunState) -> None:
         """The run is over."""
-
-
-class _JsonPrinter(Printer):
-    """The journal's lines, as they are."""
-
-    def show(self, event: Event) -> None:
-        self.output.write(to_line(event) + "\n")
 
 
 class _LinePrinter(Printer):
@@ -130,8 +125,11 @@ class _LinePrinter(Printer):
         else:
             if isinstance(event, PhaseChanged):
                 self._live = ""
-            if isinstance(event, EpochDone) and not self._is_time_for_an_epoch():
-                return
+            if isinstance(event, EpochDone):
+                # Small data has several epochs a second: not each of them is news.
+                if monotonic() - self._last_epoch_line < _SECONDS_BETWEEN_EPOCH_LINES:
+                    return
+                self._last_epoch_line = monotonic()
             if line := lines.event_line(event, self._state):
                 self._print(line)
 
@@ -165,13 +163,6 @@ class _LinePrinter(Printer):
         if slowest := slowest_rank(self._state):
             self._print(f"step {step}: {slowest.words}")
         self._gauges = GaugeSummary()
-
-    def _is_time_for_an_epoch(self) -> bool:
-        """Small data has several epochs a second: not each of them is news."""
-        due = monotonic() - self._last_epoch_line >= _SECONDS_BETWEEN_EPOCH_LINES
-        if due:
-            self._last_epoch_line = monotonic()
-        return due
 
     def _show_passing(self, line: str) -> None:
         """What the next such line replaces: on a terminal in place, in a pipe once in a few seconds."""

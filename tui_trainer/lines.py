@@ -50,42 +50,39 @@ def event_line(event: Event, state: RunState) -> str | None:
     """One line for an event that people want to read; None for the rest."""
     match event:
         case RunStarted(resumed_from_step=int(step)):
-            return f"run {event.name} " + (
-                f"goes on from step {step}" if step else "starts again: it had no checkpoint"
-            )
+            how = f"goes on from step {step}" if step else "starts again: it had no checkpoint"
+            return f"run {event.name} {how}"
         case DataPrepared():
             return _data_line(event)
         case PlanMade():
             return _plan_made_line(event)
         case BaselinesMeasured():
             return _baselines_line(event)
+        case PhaseChanged(phase="paused"):
+            return f"paused; go on with: tui-trainer ask {state.name} resume"
         case PhaseChanged(phase=phase):
-            return (
-                f"paused; go on with: tui-trainer ask {state.name} resume" if phase == "paused" else _PHASES.get(phase)
-            )
+            return _PHASES.get(phase)
         case StepDone():
             return step_line(event, state)
         case EvalDone():
             note = " (best so far)" if event.best else "" if event.scheduled else " (asked for)"
-            training = (
-                "" if state.loss_smoothed is None else f", training loss of the last steps {state.loss_smoothed:.4f}"
-            )
-            scores = scores_line(event.scores, state.baselines.scores if state.baselines else {})
-            scores = f", {scores}" if scores else ""
-            targets = f", targets {words}" if (words := targets_summary(state)) else ""
-            return (
-                f"step {event.step}: held-out loss {event.loss:.4f}{note}{scores}{training}, "
-                f"{format_seconds(event.seconds)}{targets}"
-            )
+            loss, targets = state.loss_smoothed, targets_summary(state)
+            parts = [
+                f"step {event.step}: held-out loss {event.loss:.4f}{note}",
+                scores_line(event.scores, state.baselines.scores if state.baselines else {}),
+                "" if loss is None else f"training loss of the last steps {loss:.4f}",
+                format_seconds(event.seconds),
+                targets and f"targets {targets}",
+            ]
+            return ", ".join(filter(None, parts))
         case EpochDone():
             rates = f"{event.samples_per_second:.0f} rows/s, {format_count(event.tokens_per_second)} tokens/s"
             graded = grade(event.samples_per_second, state.plan.best_samples_per_second if state.plan else None)
             rates += f": {graded}" if graded else ""
             return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {format_seconds(event.seconds)}, {rates}"
         case CheckpointSaved():
-            return (
-                f"step {event.step}: saved {event.path} ({format_bytes(event.bytes)}, {format_seconds(event.seconds)})"
-            )
+            cost = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
+            return f"step {event.step}: saved {event.path} ({cost})"
         case TextSampled():
             verb = "writes" if state.task not in LABELLING else "reads"
             return f"step {event.step}: {verb} | {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
@@ -230,8 +227,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
 
 def better_before(state: RunState) -> str | None:
     """A word for the one whose run was clearly better at an earlier evaluation than at its end; else None."""
-    best = best_before(state)
-    if best is None:
+    if (best := best_before(state)) is None:
         return None
     return (
         f"it was better before: {best.loss:.4f} at step {best.step}. This model has the weights of the last step; "

@@ -147,6 +147,6 @@ def _gain(bench: Bench, steps: int) -> Gain:
         at=utc_now(),
         ratios=tuple(new["tokens_per_second"] / old["tokens_per_second"] for old, new in pairs),
         steps=steps,
-        memory_bytes=(max(before.values("peak_memory_bytes")), max(after.values("peak_memory_bytes"))),
+        memory_bytes=(int(max(before.values("peak_memory_bytes"))), int(max(after.values("peak_memory_bytes")))),
         losses=(before.answers[0]["loss"], after.answers[0]["loss"]),
     )

@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -182,10 +183,14 @@ def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
         "memory": lambda row: format_bytes(row["peak_memory_bytes"]),
         "on disk": lambda row: format_bytes(row["disk_bytes"]),
         "loss": lambda row: f"{row['loss']:.4f}",
-        **{plain(name): lambda row, name=name: f"{row['scores'][name]:.3f}" for name in scores},
+        **{plain(name): partial(_score, name) for name in scores},
         "same": lambda row: f"{row['same_predictions']:.0%}",
     }
     return table_of(columns, rows)
+
+
+def _score(name: str, row: Mapping[str, Any]) -> str:
+    return f"{row['scores'][name]:.3f}"
 
 
 def _ms(seconds: float | None) -> str:

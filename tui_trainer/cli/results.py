@@ -37,9 +37,8 @@ def report(
 ) -> None:
     """Write what came of a run, as report.md and as one page, report.html; with --json, print the same facts."""
     from tui_trainer.local_paths import from_the_root
-    from tui_trainer.reporting.facts import facts_of
-    from tui_trainer.reporting.json_object import to_json
-    from tui_trainer.reporting.write import write_report
+    from tui_trainer.reporting.facts import facts_of, to_json
+    from tui_trainer.reporting.page import write_report
 
     folder = run_named(run)
     if as_json:
@@ -91,13 +90,13 @@ def export(
             seconds = expected_seconds(trained, one)
             takes = f", about {format_seconds(seconds)} as earlier exports took here" if seconds else ""
             print(f"{one.name}: about {format_bytes(one.needed_bytes(trained))}{takes}", flush=True)
-        done = write(trained, one, target, certifier, write_progress if as_json else show_progress)
-        is_good &= not done.certificate.faults
+        place, certificate = write(trained, one, target, certifier, write_progress if as_json else show_progress)
+        is_good &= not certificate.faults
         if as_json:
-            found = json.loads(done.certificate.text())
-            print(json.dumps({"folder": str(done.folder), "words": done.certificate.lines(), **found}))
+            found = json.loads(certificate.text())
+            print(json.dumps({"folder": str(place), "words": certificate.lines(), **found}))
         else:
-            print("\n".join([f"{one.title}: {done.folder}", *done.certificate.lines()]))
+            print("\n".join([f"{one.title}: {place}", *certificate.lines()]))
     if not is_good:
         tell("what was exported is not what was trained; its folder is kept, and its name begins with failed-")
         raise typer.Exit(EXIT_FAILED)

@@ -99,15 +99,14 @@ class Certifier:
         )
 
     def _ask(self, folder: Path, name: str, texts: list[str] | None) -> dict[str, Any]:
-        question = {
+        question: dict[str, Any] = {
             "run": str(self._trained.run.root),
             "folder": str(folder),
             "format": name,
-            "rows": ROWS,
             "texts": texts,
         }
         with tempfile.TemporaryDirectory() as place:
-            question["logits"] = f"{place}/logits.npy"
+            question |= {"rows": ROWS, "logits": f"{place}/logits.npy"}
             answer = ask_child("tui_trainer.exporting.measured", json.dumps(question), _TIMEOUT_SECONDS)
             return {**json.loads(answer), "logits": np.load(f"{place}/logits.npy")}
 

@@ -41,8 +41,11 @@ class Format(Protocol):
         """What is written, about."""
         return trained.weight_bytes
 
+    allowed = Tolerance(logits=1e-3, loss=1e-3)
+
     def tolerance(self, trained: TrainedModel) -> Tolerance:
         """What its certificate allows."""
+        return self.allowed
 
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
         """Into an empty folder. Raises whatever its libraries raise."""

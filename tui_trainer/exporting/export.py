@@ -6,7 +6,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from time import monotonic
@@ -24,12 +24,6 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
 _SMALL_FILES_BYTES = 16 * MIB
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Exported:
-    folder: Path
-    certificate: Certificate
 
 
 def writing_folder(target: Path) -> Path:
@@ -67,9 +61,11 @@ def expected_seconds(trained: TrainedModel, export_format: Format) -> float | No
     return None if nearest is None else times[nearest] * max(1.0, own / nearest)
 
 
-def export(trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Tell) -> Exported:
-    """Raises FolderError, and RunError where it cannot be written; then nothing is left of it. What its certificate
-    finds faulty stays, under the name `failed-FORMAT`."""
+def export(
+    trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Tell
+) -> tuple[Path, Certificate]:
+    """Its folder. Raises FolderError, and RunError where it cannot be written; then nothing is left of it. What its
+    certificate finds faulty stays, under the name `failed-FORMAT`."""
     started, beside = monotonic(), writing_folder(target)
     shutil.rmtree(beside, ignore_errors=True)
     try:
@@ -96,7 +92,7 @@ def export(trained: TrainedModel, export_format: Format, target: Path, certifier
     write_atomically(beside / CERTIFICATE_FILE, found.text().encode())
     target = target.with_name(f"failed-{target.name}") if found.faults else target
     put_in_place(beside, target)
-    return Exported(folder=target, certificate=found)
+    return target, found
 
 
 @contextmanager

@@ -138,9 +138,8 @@ class PredictedFile:
             self._about.unlink(missing_ok=True)
             sync_folder(self.out.absolute().parent)
         except OSError as error:
-            raise RunError(
-                f"{self.out} cannot be written: {error.strerror}; the same command goes on with it"
-            ) from None
+            reason = f"{error.strerror}; the same command goes on with it"
+            raise RunError(f"{self.out} cannot be written: {reason}") from None
 
     def rows_before(self) -> int:
         try:

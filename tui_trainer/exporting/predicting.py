@@ -56,18 +56,15 @@ class Predictor:
         order = sorted(range(len(rows)), key=lambda at: -len(rows[at]))
         batch: list[int] = []
         for at in order:
-            if batch and (
-                len(batch) >= self._limit(len(rows[batch[0]])) or not self._may_share(rows[batch[0]], rows[at])
-            ):
-                yield batch
-                batch = []
+            if batch:
+                automatic = min(_ROWS, _TOKENS // (len(rows[batch[0]]) * self.sampling.num_beams))
+                most_rows = max(1, min(self.batch_size or automatic, self._most_rows))
+                if len(batch) >= most_rows or not self._may_share(rows[batch[0]], rows[at]):
+                    yield batch
+                    batch = []
             batch.append(at)
         if batch:
             yield batch
-
-    def _limit(self, width: int) -> int:
-        automatic = min(_ROWS, _TOKENS // (width * self.sampling.num_beams))
-        return max(1, min(self.batch_size or automatic, self._most_rows))
 
     def _may_share(self, one: InputRow, other: InputRow) -> bool:
         """Whether a shorter row may be filled up beside a longer one. A model that writes is asked once."""
@@ -89,8 +86,7 @@ class Predictor:
                 raise RunError(f"there is not enough memory for a row of {len(rows[0]):,} tokens") from None
             let_go(error)
         free_memory()
-        self._most_rows = len(rows) // 2
-        half = self._most_rows
+        half = self._most_rows = len(rows) // 2
         return [one for part in (rows[:half], rows[half:]) for one in self._pass(part)]
 
 
@@ -123,7 +119,9 @@ def predict_file(
     trained: TrainedModel, asked: Requested, device: Callable[[], torch.device], progress: Progress
 ) -> Done:
     """Raises InputError for data and a file that cannot be used, before the model is loaded."""
-    config, sampling = with_columns(trained.config, asked.columns), asked.sampling
+    config, sampling = trained.config, asked.sampling
+    named = dict(zip(("text_column", "text_pair_column"), asked.columns, strict=False))
+    config = config.model_copy(update={"data": config.data.model_copy(update=named)})
     source = open_source(asked.data, config.data.text_column, Choice(measured=True))
     part_rows = _BATCHES_OF_A_PART * (asked.batch_size or _ROWS)
     file = PredictedFile(asked.out, _identity(trained, asked, source), part_rows)
@@ -142,12 +140,6 @@ def predict_file(
 
     file.write(iter(rows), predict, asked.field)
     return Done(rows=count, rows_before=before, seconds=speed.seconds, notes=notes)
-
-
-def with_columns(config: Config, columns: Sequence[str]) -> Config:
-    """The settings with other names for the columns of the text and of a second one."""
-    named = dict(zip(("text_column", "text_pair_column"), columns, strict=False))
-    return config.model_copy(update={"data": config.data.model_copy(update=named)}) if named else config
 
 
 def _identity(trained: TrainedModel, asked: Requested, source: Source) -> dict[str, Any]:

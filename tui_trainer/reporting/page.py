@@ -5,8 +5,10 @@ from pathlib import Path
 
 from tui_trainer.reporting.curves import Chart
 from tui_trainer.reporting.drawing import COLOURS, as_html, chart_figure
-from tui_trainer.reporting.facts import RunFacts
+from tui_trainer.reporting.facts import RunFacts, facts_of
+from tui_trainer.reporting.markdown import to_markdown
 from tui_trainer.reporting.sections import Block, Code, Pairs, Table, Text, key_figures, sections, title
+from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.safe_text import visible
 
 # Even a browser that is asked to may not fetch or run anything.
@@ -17,6 +19,7 @@ _COLOURS = "".join(
     f" .legend i.c{at} {{ background: var(--c{at}); }}\n"
     for at in range(COLOURS)
 )
+NAMES = ("report.md", "report.html")
 _BAD = frozenset({"failed", "interrupted"})
 
 
@@ -59,3 +62,14 @@ def _block(block: Block) -> str:
             return "".join(f"<p>{as_html(line)}</p>" for line in lines)
         case Code(text=text):
             return f"<pre>{escape(visible(text))}</pre>"
+
+
+def write_report(folder: RunFolder, out: Path | None = None) -> list[Path]:
+    """The Markdown and the page, private as all of a run is, into `out`, a folder that is there, or the run's own.
+
+    Returns the files. Raises OSError.
+    """
+    facts, paths = facts_of(folder), [(out or folder.root) / name for name in NAMES]
+    for path, text in zip(paths, (to_markdown(facts), to_html(facts)), strict=True):
+        write_atomically(path, text.encode("utf-8", "replace"), durable=False)
+    return paths

@@ -155,10 +155,7 @@ def _listed(lines: Iterable[bytes]) -> list[str]:
 
 def _not_found(reference: str, names: list[str]) -> FolderError:
     if not names:
-        return FolderError(
-            f"no run {one_line(reference, 80)!r}: no runs are known here", hint="give the path of its folder"
-        )
-    near = difflib.get_close_matches(reference, names, n=3, cutoff=0.4) or names[-3:]
-    return FolderError(
-        f"no run {one_line(reference, 80)!r}", hint=f"runs with other names: {one_line(', '.join(near), 300)}"
-    )
+        message = f"no run {one_line(reference, 80)!r}: no runs are known here"
+        return FolderError(message, hint="give the path of its folder")
+    near = ", ".join(difflib.get_close_matches(reference, names, n=3, cutoff=0.4) or names[-3:])
+    return FolderError(f"no run {one_line(reference, 80)!r}", hint=f"runs with other names: {one_line(near, 300)}")

@@ -30,7 +30,6 @@ class TrackedRun:
     params: dict[str, Any]
     goes_on: bool
     from_step: int
-    started_at: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +43,7 @@ class Metrics:
 
 class Tracker(Protocol):
     name: str
-    library: str
-    """What it needs, by import name."""
+    """That of its library, too."""
     install: str
     """The command that installs it."""
 
@@ -76,6 +74,7 @@ def tracker_problems(names: Sequence[str]) -> list[Problem]:
         if name not in tracker_names():
             hint = name_hint(name, tracker_names())
             found.append(Problem(message=f"there is no tracker {one_line(name, 60)!r}", key=KEY, hint=hint))
-        elif find_spec((tracker := find_tracker(name)).library) is None:
-            found.append(Problem(message=f"{name} is not installed here", key=KEY, hint=f"`{tracker.install}`"))
+        elif find_spec(name) is None:
+            hint = f"`{find_tracker(name).install}`"
+            found.append(Problem(message=f"{name} is not installed here", key=KEY, hint=hint))
     return found

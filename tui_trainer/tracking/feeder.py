@@ -89,8 +89,7 @@ class Feeder:
         write_atomically(self._note, json.dumps(note).encode(), durable=False)
 
     def _begin(self) -> None:
-        state = self._state
-        words = f"{state.name}\n{state.started_at}"
+        words = f"{self._state.name}\n{self._state.started_at}"
         run = TrackedRun(
             name=self.folder.name,
             run_id=hashlib.sha256(words.encode()).hexdigest()[:12],
@@ -98,7 +97,6 @@ class Feeder:
             params=settings_of(self.folder),
             goes_on=self.handed > 0,
             from_step=self._from_step if self.handed else 0,
-            started_at=state.started_at,
         )
         with suppress(FileExistsError):
             make_private_folder(self.folder_of_tracker.parent)

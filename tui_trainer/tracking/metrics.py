@@ -7,21 +7,15 @@ from tui_trainer.runs.events import EvalDone, Event, GaugesRead, StepDone
 from tui_trainer.tracking.contract import Metrics
 from tui_trainer.units import GIB
 
+_OF_STEPS = ("loss", "grad_norm", "epoch", "step_seconds", "tokens_per_second", "samples_per_second")
+
 
 def metrics_of(event: Event) -> Metrics | None:
     """None for an event that measures nothing. What is not finite is left out: not every tracker takes it."""
     match event:
         case StepDone():
-            values: dict[str, float | None] = {
-                "train/loss": event.loss,
-                "train/learning_rate": event.lr,
-                "train/grad_norm": event.grad_norm,
-                "train/epoch": event.epoch,
-                "train/step_seconds": event.step_seconds,
-                "train/tokens_per_second": event.tokens_per_second,
-                "train/samples_per_second": event.samples_per_second,
-                "train/peak_memory_gib": event.peak_memory_bytes / GIB,
-            }
+            values: dict[str, float | None] = {f"train/{name}": getattr(event, name) for name in _OF_STEPS}
+            values |= {"train/learning_rate": event.lr, "train/peak_memory_gib": event.peak_memory_bytes / GIB}
         case EvalDone():
             values = {"eval/loss": event.loss, **{f"eval/{name}": value for name, value in event.scores.items()}}
         case GaugesRead():

@@ -23,8 +23,6 @@ _GENERATION = "generation_config.json"
 
 
 class Merged(Format):
-    """See `exporting/contract.py` for what each part promises."""
-
     name = "merged"
     title = "whole model, adapter merged"
     libraries: tuple[str, ...] = ("peft",)
