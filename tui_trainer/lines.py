@@ -8,22 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.planning.summary import marking_lines, model_words, place_words, tuning_words
-from tui_trainer.runs.events import (
-    BaselinesMeasured,
-    CheckpointSaved,
-    ControlApplied,
-    DataPrepared,
-    EpochDone,
-    EvalDone,
-    Event,
-    PhaseChanged,
-    PlanMade,
-    Progress,
-    RunProblem,
-    RunStarted,
-    StepDone,
-    TextSampled,
-)
+from tui_trainer.runs import events
 from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.result import LABELLING, best_before, loss_unit, score_lines
@@ -46,25 +31,25 @@ _PHASES = {
 }
 
 
-def event_line(event: Event, state: RunState) -> str | None:
+def event_line(event: events.Event, state: RunState) -> str | None:
     """One line for an event that people want to read; None for the rest."""
     match event:
-        case RunStarted(resumed_from_step=int(step)):
+        case events.RunStarted(resumed_from_step=int(step)):
             how = f"goes on from step {step}" if step else "starts again: it had no checkpoint"
             return f"run {event.name} {how}"
-        case DataPrepared():
+        case events.DataPrepared():
             return _data_line(event)
-        case PlanMade():
+        case events.PlanMade():
             return _plan_made_line(event)
-        case BaselinesMeasured():
+        case events.BaselinesMeasured():
             return _baselines_line(event)
-        case PhaseChanged(phase="paused"):
+        case events.PhaseChanged(phase="paused"):
             return f"paused; go on with: tui-trainer ask {state.name} resume"
-        case PhaseChanged(phase=phase):
+        case events.PhaseChanged(phase=phase):
             return _PHASES.get(phase)
-        case StepDone():
+        case events.StepDone():
             return step_line(event, state)
-        case EvalDone():
+        case events.EvalDone():
             note = " (best so far)" if event.best else "" if event.scheduled else " (asked for)"
             loss, targets = state.loss_smoothed, targets_summary(state)
             parts = [
@@ -75,32 +60,32 @@ def event_line(event: Event, state: RunState) -> str | None:
                 targets and f"targets {targets}",
             ]
             return ", ".join(filter(None, parts))
-        case EpochDone():
+        case events.EpochDone():
             rates = f"{event.samples_per_second:.0f} rows/s, {format_count(event.tokens_per_second)} tokens/s"
             graded = grade(event.samples_per_second, state.plan.best_samples_per_second if state.plan else None)
             rates += f": {graded}" if graded else ""
             return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {format_seconds(event.seconds)}, {rates}"
-        case CheckpointSaved():
+        case events.CheckpointSaved():
             cost = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
             return f"step {event.step}: saved {event.path} ({cost})"
-        case TextSampled():
+        case events.TextSampled():
             verb = "writes" if state.task not in LABELLING else "reads"
             return f"step {event.step}: {verb} | {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
-        case ControlApplied():
+        case events.ControlApplied():
             return f"step {event.step}: {event.action} (asked for)"
-        case RunProblem():
+        case events.RunProblem():
             return f"step {event.step}: " + "; ".join(one_line(text) for text in (event.message, event.hint) if text)
     return None
 
 
-def _baselines_line(event: BaselinesMeasured) -> str | None:
+def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
     parts = [f"held-out loss of n-gram models of this text: {losses} nats a {event.unit}"] if losses else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
 
 
-def _plan_made_line(event: PlanMade) -> str:
+def _plan_made_line(event: events.PlanMade) -> str:
     cut = f"{event.gradient_accumulation_steps} x {event.per_device_train_batch_size}"
     is_cut = event.gradient_accumulation_steps > 1 or event.processes > 1
     if event.processes > 1:
@@ -113,7 +98,7 @@ def _plan_made_line(event: PlanMade) -> str:
     ) + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
 
 
-def _data_line(event: DataPrepared) -> str:
+def _data_line(event: events.DataPrepared) -> str:
     how = "as prepared before" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
     held_out = f"{event.eval_rows} held out ({event.eval_documents} documents)" if event.eval_rows else "none held out"
     line = (
@@ -123,7 +108,7 @@ def _data_line(event: DataPrepared) -> str:
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
 
 
-def step_line(event: StepDone, state: RunState) -> str:
+def step_line(event: events.StepDone, state: RunState) -> str:
     """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`; the loss is a mean of 50 steps."""
     loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
     rate = format_count(state.tokens_per_second or event.tokens_per_second)
@@ -135,7 +120,7 @@ def step_line(event: StepDone, state: RunState) -> str:
     )
 
 
-def progress_line(event: Progress) -> str:
+def progress_line(event: events.Progress) -> str:
     """`tokenising 42 % of 1.2 M characters`."""
     what = one_line(event.what, 60)
     if event.total:

@@ -9,16 +9,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from tui_trainer.bench.rounds import (
-    Bench,
-    Columns,
-    Measured,
-    Variant,
-    chosen,
-    measure_in_turns,
-    table_of,
-    with_spread,
-)
+from tui_trainer.bench.rounds import Bench, Columns, Measured, Variant, chosen, measure_in_turns, table_of, with_spread
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel

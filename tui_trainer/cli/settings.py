@@ -7,16 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import (
-    AsJson,
-    Asked,
-    Assignments,
-    GpuName,
-    ProfileName,
-    about_a_config,
-    app,
-    option,
-)
+from tui_trainer.cli.application import AsJson, Asked, Assignments, GpuName, ProfileName, about_a_config, app, option
 from tui_trainer.errors import InputError
 from tui_trainer.standard_files import show_progress
 

@@ -41,7 +41,7 @@ class Format(Protocol):
         """What is written, about."""
         return trained.weight_bytes
 
-    allowed = Tolerance(logits=1e-3, loss=1e-3)
+    allowed: Tolerance = Tolerance(logits=1e-3, loss=1e-3)
 
     def tolerance(self, trained: TrainedModel) -> Tolerance:
         """What its certificate allows."""
