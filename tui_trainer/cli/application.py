@@ -141,23 +141,46 @@ class Asked:
         return load_config(self.request, gpu=gpu)
 
 
-def about_a_config(command: Callable[..., None]) -> Callable[..., None]:
-    """The command gets an `Asked` first: its options stand before those of the command."""
-    shared = inspect.signature(Asked).parameters
-    _, *own = inspect.signature(command).parameters.values()
+@dataclass(frozen=True)
+class Shown:
+    """What the options say that all commands share which show a run."""
+
+    no_ui: NoUi = False
+    as_json: AsJson = False
+    ascii_only: AsciiOnly = False
+    no_mouse: NoMouse = False
+
+    def refuse_json_on_screens(self) -> None:
+        """Raises InputError where JSON was asked for and screens would be shown."""
+        if self.as_json and not self.no_ui:
+            raise InputError("--json prints the journal of a run without a screen", hint="add --no-ui")
+
+    def on_screens(self, *request: Any, **more: Any) -> typer.Exit:
+        """Shows them until they are left; how the command ends."""
+        from tui_trainer.ui.main import run_screens
+
+        return typer.Exit(run_screens(*request, ascii_only=self.ascii_only, mouse=not self.no_mouse, **more))
+
+
+def shares_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A parameter that is `Asked` or `Shown` stands for its options: those of the one before all others, those of the
+    other behind them."""
+    own = inspect.signature(command).parameters.values()
+    groups = {one.name: one.annotation for one in own if one.annotation in (Asked, Shown)}
+    parts: dict[Any, list[inspect.Parameter]] = {Asked: [], None: [], Shown: []}
+    for one in own:
+        found = list(inspect.signature(one.annotation).parameters.values()) if one.name in groups else [one]
+        parts[groups.get(one.name)] += found
 
     @wraps(command)
     def with_shared(**options: Any) -> None:
-        command(Asked(**{name: options.pop(name) for name in shared}), **options)
+        for name, group in groups.items():
+            options[name] = group(**{one.name: options.pop(one.name) for one in parts[group]})
+        command(**options)
 
-    with_shared.__signature__ = inspect.Signature([*shared.values(), *own])  # type: ignore[attr-defined]
+    parameters = [one for part in parts.values() for one in part]
+    with_shared.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return with_shared
-
-
-def refuse_json_on_screens(*, as_json: bool) -> None:
-    """Raises InputError where JSON was asked for and screens would be shown."""
-    if as_json:
-        raise InputError("--json prints the journal of a run without a screen", hint="add --no-ui")
 
 
 def run_named(reference: str) -> "RunFolder":

@@ -13,11 +13,11 @@ from tui_trainer.cli.application import (
     Asked,
     GpuName,
     RunReference,
-    about_a_config,
     app,
     option,
     print_json,
     run_named,
+    shares_options,
 )
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.standard_files import tell
@@ -74,7 +74,7 @@ def bench_model(
 
 
 @bench.command("train")
-@about_a_config
+@shares_options
 def bench_train(
     asked: Asked,
     steps: Annotated[
@@ -113,7 +113,7 @@ def _print_table(rows: list[list[str]]) -> None:
 
 
 @app.command()
-@about_a_config
+@shares_options
 def tune(
     asked: Asked,
     gpu: GpuName = None,

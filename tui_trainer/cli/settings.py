@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, Asked, Assignments, GpuName, ProfileName, about_a_config, app, option
+from tui_trainer.cli.application import AsJson, Asked, Assignments, GpuName, ProfileName, app, option, shares_options
 from tui_trainer.errors import InputError
 from tui_trainer.standard_files import show_progress
 
 
 @app.command()
-@about_a_config
+@shares_options
 def plan(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
     """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
     from tui_trainer import lines

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsciiOnly, Asked, NoMouse, NoUi, RunReference, about_a_config, app, run_named
+from tui_trainer.cli.application import (
+    AsciiOnly,
+    Asked,
+    NoMouse,
+    NoUi,
+    RunReference,
+    Shown,
+    app,
+    run_named,
+    shares_options,
+)
 from tui_trainer.cli.runs import watch
 from tui_trainer.errors import ConfigError, FolderError, InputError
 from tui_trainer.safe_text import one_line
@@ -22,7 +32,7 @@ watches the run from anywhere, `stop RUN` stops it, or takes it out of the queue
 
 
 @app.command(help=_EXAMPLE)
-@about_a_config
+@shares_options
 def submit(
     asked: Asked,
     time: Annotated[str, typer.Option(metavar="TIME", help="Limit of one start: 90 (minutes), 8:00:00, 2-12.")] = "",
@@ -75,7 +85,7 @@ def submit(
     job = hand_over(folder)
     print(f"job {job} is {folder.name}, in {folder.root}, which its nodes must see as well", flush=True)
     if no_ui or sys.stdout.isatty():
-        watch(folder, no_ui=no_ui, ascii_only=ascii_only, no_mouse=no_mouse)
+        watch(folder, Shown(no_ui=no_ui, ascii_only=ascii_only, no_mouse=no_mouse))
 
 
 @app.command()

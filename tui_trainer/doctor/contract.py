@@ -42,7 +42,6 @@ class Diagnosis:
 
     look: Look
     name: str
-    order: int
     title: str
     guides: tuple[str, ...]
     why: str

@@ -18,10 +18,10 @@ _MOST_PARTS = 3
 
 @cache
 def all_diagnoses() -> tuple[Diagnosis, ...]:
-    """Every diagnosis of the files of `diagnoses/`, in their own order."""
+    """Every diagnosis of the files of `diagnoses/`."""
     names = [module.name for module in pkgutil.iter_modules(diagnoses.__path__)]
     found = [one for name in names for one in vars(import_module(f"{diagnoses.__name__}.{name}")).values()]
-    return tuple(sorted((one for one in found if isinstance(one, Diagnosis)), key=lambda one: one.order))
+    return tuple(one for one in found if isinstance(one, Diagnosis))
 
 
 def examine(state: RunState) -> Verdict:
@@ -34,7 +34,7 @@ def examine(state: RunState) -> Verdict:
         for one in all_diagnoses()
         if (has_steps or not one.needs_steps) and (found := _look(one, view))
     ]
-    findings.sort(key=lambda one: (not one.found.is_fault, -one.found.share, one.diagnosis.order))
+    findings.sort(key=lambda one: (not one.found.is_fault, -one.found.share))
     is_known = has_steps or bool(findings)
     return Verdict(
         is_known=is_known,

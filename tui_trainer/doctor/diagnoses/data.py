@@ -24,7 +24,6 @@ def _disk_bytes_per_second(view: RunView) -> float | None:
 
 
 @diagnosis(
-    order=190,
     title="Slow disk",
     guides=("C bottleneck 3", "D both low 1", "E common issues"),
     why="Prepared data is read through the memory that is free; what does not fit there comes from the disk each time.",
@@ -45,7 +44,6 @@ def slow_disk(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=200,
     title="Waiting for data",
     guides=("C bottleneck 3", "C bottleneck 1", "D low GPU 2", "D low CPU 1", "E common issues"),
     why="A processor that waits for its batch computes nothing meanwhile.",
@@ -64,7 +62,6 @@ def waiting_for_data(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=270,
     title="Padding",
     guides=("C data loading 2", "C data loading 3", "B training arguments"),
     why="Rows of one pass are as long as its longest; grouping like with like, or packing, avoids it.",

@@ -12,7 +12,6 @@ def _often(every: int | None) -> str:
 
 
 @diagnosis(
-    order=210,
     title="Cache emptied often",
     guides=("B memory leak", "B memory management"),
     why="What is given back is asked for again in the next step; a healthy run needs none of it.",
@@ -29,7 +28,6 @@ def cache_emptied(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=220,
     title="Much evaluation",
     guides=("B evaluation and checkpointing", "D both low 3"),
     why="While a run evaluates, it does not train.",
@@ -50,7 +48,6 @@ def evaluations(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=230,
     title="Many checkpoints",
     guides=("B evaluation and checkpointing", "D both low 3"),
     why="Training waits while a checkpoint is written and made safe on the disk.",
@@ -71,7 +68,6 @@ def checkpoints(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=240,
     title="Many text samples",
     guides=("D both low 3",),
     why="A text takes one pass of the model for each of its tokens.",
@@ -90,7 +86,6 @@ def text_samples(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=250,
     title="Logging too often",
     guides=("D both low 3", "E configuration summary"),
     why="Each group of steps that is written waits once for the device, and for the file.",
@@ -112,7 +107,6 @@ def journal_writes(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=260,
     title="Time between steps",
     guides=("D both low", "E still slow"),
     why="Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should be next to nothing.",

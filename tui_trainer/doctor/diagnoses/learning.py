@@ -19,7 +19,6 @@ def _learning_rate(rate: float) -> Patch:
 
 
 @diagnosis(
-    order=10,
     title="Learning rate too high",
     guides=("C training is unstable 1", "C training is unstable 2", "A training strategies 1"),
     why="Steps that are too long jump over what they should go down to.",
@@ -55,7 +54,6 @@ def learning_rate_high(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=20,
     title="Gradients exploding",
     guides=("A training strategies 3", "C training is unstable 3", "E gradient clipping"),
     why="Clipping shortens them; what makes them long is mostly the learning rate, or rows that do not belong there.",
@@ -78,7 +76,6 @@ def gradients_exploding(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=30,
     title="Loss not finite",
     guides=("C bottleneck 4", "C training is unstable"),
     why="The guides' ladder: bf16 instead of fp16, a lower learning rate, clipping, more warm-up, the data.",
@@ -108,7 +105,6 @@ def not_finite(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=40,
     title="Loss flat",
     guides=("C training is unstable 5", "A training strategies 1"),
     why="Too low a learning rate, frozen weights, or labels that have nothing to do with the inputs.",
@@ -132,7 +128,6 @@ def loss_flat(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=290,
     title="Overfitting",
     guides=("A training strategies 2", "A training strategies 4"),
     why="Steps after the best held-out loss cost time and make the model worse.",

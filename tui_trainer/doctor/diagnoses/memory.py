@@ -14,7 +14,6 @@ _FULL_SHARE, _LEAST_FREE_SHARE = 0.96, 0.03
 
 
 @diagnosis(
-    order=50,
     title="Memory growing",
     guides=("B memory leak", "B key metrics"),
     why="Memory is stable after two or three steps; what grows on ends in an out-of-memory error, hours later.",
@@ -56,7 +55,6 @@ def _used_bytes(reading: GaugesRead, view: RunView) -> float | None:
 
 
 @diagnosis(
-    order=150,
     title="Memory nearly full",
     guides=("B out of memory", "C bottleneck 2", "C memory usage too high", "D out of memory", "E memory issues"),
     least_share=0,

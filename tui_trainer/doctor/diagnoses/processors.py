@@ -27,7 +27,6 @@ _CROWDED = 0.1
 
 
 @diagnosis(
-    order=110,
     title="Other processes",
     guides=("B slow training 3", "C troubleshooting 4", "C troubleshooting 5"),
     least_share=0,
@@ -77,7 +76,6 @@ def _on_the_card(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=120,
     title="More threads than cores",
     guides=("A CPU optimisation", "C CPU optimisation 2"),
     why="Threads beyond the cores compute nothing more, and every matmul waits for the last of them.",
@@ -97,7 +95,6 @@ def threads_take_turns(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=125,
     title="One slow process",
     guides=("A several GPUs",),
     why="All processes end a step together: the others wait for the slowest in each.",
@@ -118,7 +115,6 @@ def slow_rank(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=130,
     title="One thread",
     guides=("A CPU optimisation", "C CPU optimisation 2", "E common issues"),
     why="Matmuls share their work among threads; with one of them all cores but one have nothing to do.",
@@ -138,7 +134,6 @@ def one_thread(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=140,
     title="fp32 where 16 bits are native",
     guides=("A quick win 2", "C quick win 2", "C troubleshooting 3", "D optimisation 3", "E optimisation 6"),
     why="Matmuls in 16 bits are faster and halve activations, where the processor has them natively.",
@@ -161,7 +156,6 @@ def slow_precision(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=160,
     title="Card throttled",
     guides=("B key metrics", "C troubleshooting 1"),
     why="A card that is too hot or at its power limit lowers its clock, and every kernel takes longer.",
@@ -185,7 +179,6 @@ def throttled(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=170,
     title="Compiled again and again",
     guides=("E monitor first epoch", "B advanced 1"),
     why="If all epochs are slow and not only the first, compiling has not paid.",
@@ -210,7 +203,6 @@ def compiles_again(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=180,
     title="Launch-bound",
     guides=("C bottleneck 1", "D low GPU 1", "D low GPU 4", "B slow training 1", "E still slow 1"),
     why="A kernel takes about 10 microseconds to start; larger batches and compiled layers have fewer of them a token.",
@@ -233,7 +225,6 @@ def launch_bound(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=280,
     title="Small batches",
     guides=("C bottleneck 1", "D low GPU 1", "D both low 2", "E batch size vs throughput"),
     why="The optimizer, the start of each kernel and the Python around it cost the same for one row as for many.",
@@ -263,7 +254,6 @@ def small_batch(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    order=300,
     title="Slower than before",
     guides=("E monitor first epoch", "E memory"),
     why="The first epoch may be the slow one, for it compiles; later ones that are slower have another reason.",
