@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,10 @@ from tui_trainer.planning.summary import marking_lines, model_words, place_words
 from tui_trainer.runs import events
 from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.remaining import eta_seconds
-from tui_trainer.runs.result import LABELLING, best_before, loss_unit, score_lines
+from tui_trainer.runs.result import LABELLING, best_before, grade, grade_of, loss_unit, score_lines
 from tui_trainer.runs.score_words import baselines_line, number, plain, scores_line
 from tui_trainer.runs.state import RunState
 from tui_trainer.runs.targets import targets_of, targets_summary
-from tui_trainer.runs.throughput import grade, grade_of
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
 
@@ -25,10 +24,7 @@ if TYPE_CHECKING:
     from tui_trainer.planning.planned import Planned
     from tui_trainer.runs.overview import RunOverview
 
-_PHASES = {
-    "loading": "loading torch and transformers, building the model",
-    "saving": "writing the final model",
-}
+_PHASES = {"loading": "loading torch and transformers, building the model", "saving": "writing the final model"}
 
 
 def event_line(event: events.Event, state: RunState) -> str | None:
@@ -237,7 +233,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
         *map(one_line, notes),
     ]
-    lines += [_plan_line(*row) for row in [*_data_rows(plan), *_model_rows(plan), *_step_rows(plan)]]
+    lines += _number_lines(plan)
     for needed, parts in ((None, plan.memory_parts), (plan.host_memory_bytes, plan.host_memory_parts)):
         lines += [_plan_line("host memory", needed, format_bytes(needed.value))] if needed else []
         lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in parts]
@@ -265,64 +261,45 @@ def deadline_lines(plan: Plan) -> list[str]:
     return lines
 
 
-_Row = tuple[str, "Planned[Any]", str]
-
-
-def _data_rows(plan: Plan) -> list[_Row]:
-    return [
-        ("rows to train on", plan.train_rows, _count(plan.train_rows)),
-        ("rows held out", plan.eval_rows, _count(plan.eval_rows)),
-        ("packing", plan.packing, "yes" if plan.packing.value else "no"),
-        ("vocabulary", plan.vocabulary, _count(plan.vocabulary)),
-    ]
-
-
-def _model_rows(plan: Plan) -> list[_Row]:
-    """What is trained, and in which numbers; what is off is left out."""
-    rows: list[_Row] = [("parameters", plan.parameters, format_count(plan.parameters.value))]
-    if plan.trained_parameters.value < plan.parameters.value:
-        rows.append(("trained parameters", plan.trained_parameters, format_count(plan.trained_parameters.value)))
-    rows += [
-        ("precision", plan.precision, plan.precision.value),
-        ("weights", plan.weights_dtype, plan.weights_dtype.value),
-        ("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}"),
-    ]
+def _number_lines(plan: Plan) -> Iterator[str]:
+    """What is off is left out."""
+    yield _plan_line("rows to train on", plan.train_rows)
+    yield _plan_line("rows held out", plan.eval_rows)
+    yield _plan_line("packing", plan.packing, "yes" if plan.packing.value else "no")
+    yield _plan_line("vocabulary", plan.vocabulary)
+    yield _plan_line("parameters", plan.parameters, format_count(plan.parameters.value))
+    if (trained := plan.trained_parameters).value < plan.parameters.value:
+        yield _plan_line("trained parameters", trained, format_count(trained.value))
+    yield _plan_line("precision", plan.precision, plan.precision.value)
+    yield _plan_line("weights", plan.weights_dtype, plan.weights_dtype.value)
+    yield _plan_line("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}")
     if (chunk := plan.loss_chunk_tokens).value or plan.device == "cuda":
-        rows.append(("tokens of a loss", chunk, _count(chunk) if chunk.value else "all"))
+        yield _plan_line("tokens of a loss", chunk, "" if chunk.value else "all")
     if plan.loader_workers.value:
-        rows.append(("loader threads", plan.loader_workers, _count(plan.loader_workers)))
-    return rows
+        yield _plan_line("loader threads", plan.loader_workers)
+    yield _plan_line("effective batch", plan.effective_batch_size)
+    if plan.is_group:
+        yield _plan_line("processes", plan.processes)
+        yield _plan_line("strategy", plan.strategy, plan.strategy.value)
+    if plan.config.distributed.cpu_offload:
+        yield _plan_line("CPU offload", plan.cpu_offload, "yes" if plan.cpu_offload.value else "no")
+    yield _plan_line("micro-batch", plan.per_device_train_batch_size)
+    yield _plan_line("accumulation", plan.gradient_accumulation_steps)
+    yield _plan_line("evaluation batch", plan.per_device_eval_batch_size)
+    yield _plan_line("steps in an epoch", plan.steps_per_epoch)
+    yield _plan_line("steps", plan.total_steps)
+    yield _plan_line("warm-up steps", plan.warmup_steps)
+    yield _plan_line("evaluates every", plan.eval_every_steps)
+    yield _plan_line("saves every", plan.save_every_steps)
+    yield _plan_line("writes text every", plan.sample_every_steps)
+    yield _plan_line("CPU threads", plan.threads)
+    yield _plan_line("checkpoint", plan.checkpoint_bytes, format_bytes(plan.checkpoint_bytes.value))
+    yield _plan_line("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value))
+    yield _plan_line("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value))
 
 
-def _step_rows(plan: Plan) -> list[_Row]:
-    group = ("processes", plan.processes, _count(plan.processes)), ("strategy", plan.strategy, plan.strategy.value)
-    offload = ("CPU offload", plan.cpu_offload, "yes" if plan.cpu_offload.value else "no")
-    return [
-        ("effective batch", plan.effective_batch_size, _count(plan.effective_batch_size)),
-        *(group if plan.is_group else ()),
-        *([offload] if plan.config.distributed.cpu_offload else []),
-        ("micro-batch", plan.per_device_train_batch_size, _count(plan.per_device_train_batch_size)),
-        ("accumulation", plan.gradient_accumulation_steps, _count(plan.gradient_accumulation_steps)),
-        ("evaluation batch", plan.per_device_eval_batch_size, _count(plan.per_device_eval_batch_size)),
-        ("steps in an epoch", plan.steps_per_epoch, _count(plan.steps_per_epoch)),
-        ("steps", plan.total_steps, _count(plan.total_steps)),
-        ("warm-up steps", plan.warmup_steps, _count(plan.warmup_steps)),
-        ("evaluates every", plan.eval_every_steps, _count(plan.eval_every_steps)),
-        ("saves every", plan.save_every_steps, _count(plan.save_every_steps)),
-        ("writes text every", plan.sample_every_steps, _count(plan.sample_every_steps)),
-        ("CPU threads", plan.threads, _count(plan.threads)),
-        ("checkpoint", plan.checkpoint_bytes, format_bytes(plan.checkpoint_bytes.value)),
-        ("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value)),
-        ("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value)),
-    ]
-
-
-def _count(planned: Planned[int]) -> str:
-    return f"{planned.value:,}"
-
-
-def _plan_line(label: str, planned: Planned[Any], shown: str) -> str:
-    return f"{label:<19} {shown:>12} {'=' if planned.exact else '~'} {planned.reason}"
+def _plan_line(label: str, planned: Planned[Any], shown: str = "") -> str:
+    return f"{label:<19} {shown or f'{planned.value:,}':>12} {'=' if planned.exact else '~'} {planned.reason}"
 
 
 def profile_line(profile: Profile, reason: str) -> str:

@@ -96,12 +96,10 @@ class CurveCollector:
             Curve(name="held out", points=[(point.step, point.loss) for point in eval_curve(state, MOST_POINTS)]),
         )
         names = list(dict.fromkeys(name for done in state.evals for name in done.scores))
-        scores = tuple(
-            Curve(
-                name=plain(name), points=[(done.step, done.scores[name]) for done in state.evals if name in done.scores]
-            )
+        scores = [
+            (plain(name), [(done.step, done.scores[name]) for done in state.evals if name in done.scores])
             for name in names
-        )
+        ]
         levels = tuple((state.baselines.losses if state.baselines else {}).items())
         parts = tuple(
             Curve(
@@ -111,7 +109,7 @@ class CurveCollector:
         )
         made = [
             Chart(title="Loss", x_unit="step", curves=losses, levels=levels, from_zero=False),
-            *(Chart(title=f"Score: {one.name}", x_unit="step", curves=(one,), from_zero=False) for one in scores),
+            *(replace(_alone(f"Score: {name}", name, points), from_zero=False) for name, points in scores),
             _alone("Learning rate", "learning rate", means(state.steps, state.lrs, MOST_POINTS)),
             _alone("Gradient norm", "gradient norm", means(state.steps, state.grad_norms, MOST_POINTS)),
             Chart(title="Time of a step, ms", x_unit="step", curves=parts, stacked=True),
