@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _DEFAULT_COMMAND = "train"
 
 
-def option(name: str, metavar: str, help: str) -> Any:
+def option(name: str, metavar: str | None, help: str, **more: Any) -> Any:
     """One whose default says nothing, such as an empty text."""
-    return typer.Option(name, metavar=metavar, help=help, show_default=False)
+    return typer.Option(name, metavar=metavar, help=help, show_default=False, **more)
 
 
 def _gpu_choice(word: str) -> "GpuChoice":
@@ -50,16 +50,7 @@ Assignments = Annotated[list[str] | None, option("--set", "KEY=VALUE", "One sett
 DataPath = Annotated[str, option("--data", "PATH", "Short for --set data.path=PATH.")]
 ModelName = Annotated[str, option("--model", "NAME", "Short for --set model.model_name_or_path=NAME: a folder.")]
 TaskName = Annotated[str, option("--task", "NAME", "Short for --set task.type=NAME.")]
-GpuName = Annotated[
-    Any,
-    typer.Option(
-        "--gpu",
-        metavar="N",
-        parser=_gpu_choice,
-        help="The card to use, or none; without it the freest.",
-        show_default=False,
-    ),
-]
+GpuName = Annotated[Any, option("--gpu", "N", "The card to use, or none; without it the freest.", parser=_gpu_choice)]
 NoUi = Annotated[bool, typer.Option("--no-ui", help="Without screens: print lines.")]
 AsciiOnly = Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")]
 NoMouse = Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")]

@@ -20,16 +20,12 @@ _SECONDS_BETWEEN_LINES = 30.0
 @app.command()
 def predict(
     run: RunReference,
-    data: Annotated[
-        str, typer.Option("--data", metavar="FILE", help="What is predicted: any data that can be trained on.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="JSON lines: each row with its prediction.")],
+    data: Annotated[str, option("--data", "FILE", "What is predicted: any data that can be trained on.")],
+    out: Annotated[Path, option("--out", "FILE", "JSON lines: each row with its prediction.")],
     batch_size: Annotated[str, typer.Option("--batch-size", metavar="N", help="Rows at a time, or auto.")] = "auto",
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=100_000, help="Of what a model writes: 200, or task.max_target_length.", show_default=False
-        ),
+        option("--max-new-tokens", None, "Of what a model writes: 200, or task.max_target_length.", min=1, max=100_000),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")] = 0,
     beams: Annotated[int, typer.Option(min=1, max=64, help="Texts that go on at once; the likeliest is taken.")] = 1,
@@ -41,9 +37,7 @@ def predict(
     on_bad_rows: Annotated[
         Literal["stop", "skip"], typer.Option("--on-bad-rows", help="What to do with rows that cannot be used.")
     ] = "stop",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file, or what was begun otherwise.")
-    ] = False,
+    overwrite: Annotated[bool, option("--overwrite", None, "Replace the file, or what was begun otherwise.")] = False,
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:

@@ -7,13 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, GpuName, RunReference, Shown, app, print_json, run_named, shares_options
+from tui_trainer.cli.application import (
+    AsJson,
+    GpuName,
+    RunReference,
+    Shown,
+    app,
+    option,
+    print_json,
+    run_named,
+    shares_options,
+)
 from tui_trainer.errors import EXIT_DONE, FolderError, InputError
 from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import tell
 
 if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
+
+_COUNT = {"min": 1, "max": 4096}
 
 
 @app.command()
@@ -23,12 +35,9 @@ def resume(
     run: RunReference = "last",
     gpu: GpuName = None,
     processes: Annotated[
-        int | None,
-        typer.Option(min=1, max=4096, metavar="N", help="Go on in so many processes on each node; else as before."),
+        int | None, option("--processes", "N", "Go on in so many processes on each node; else as before.", **_COUNT)
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, max=4096, metavar="N", help="Go on with so many nodes; else as before.")
-    ] = None,
+    nodes: Annotated[int | None, option("--nodes", "N", "Go on with so many nodes; else as before.", **_COUNT)] = None,
 ) -> None:
     """Go on with a run from its newest whole checkpoint; without --gpu on the card that it began on, if it is here."""
     from tui_trainer.launching.start import open_again
