@@ -10,16 +10,15 @@ from time import monotonic
 
 from tui_trainer import lines
 from tui_trainer.doctor.contract import Verdict
-from tui_trainer.doctor.examine import examine
-from tui_trainer.doctor.watch import Doctor
-from tui_trainer.exporting.weights import adapter_base
+from tui_trainer.doctor.examine import Doctor, examine
+from tui_trainer.exporting.trained_model import adapter_base
 from tui_trainer.runs.event_lines import to_line
 from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.slowest_rank import slowest_rank
 from tui_trainer.runs.state import RunState
+from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.standard_files import silence_output
 
 _SECONDS_BETWEEN_STEP_LINES = 5.0

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.planning.summary import marking_lines, model_words, place_words, tuning_words
 from tui_trainer.runs import events
-from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.result import LABELLING, best_before, grade, grade_of, loss_unit, score_lines
 from tui_trainer.runs.score_words import baselines_line, number, plain, scores_line
 from tui_trainer.runs.state import RunState
+from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.runs.targets import targets_of, targets_summary
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds

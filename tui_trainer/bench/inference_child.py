@@ -77,8 +77,7 @@ def _trained(question: dict[str, Any]) -> TrainedModel:
 def _predictor(trained: TrainedModel, question: dict[str, Any]) -> Predictor:
     import torch
 
-    from tui_trainer.exporting.device import inference_device
-    from tui_trainer.exporting.predicting import Predictor, load_predictor
+    from tui_trainer.exporting.predicting import Predictor, inference_device, load_predictor
 
     new_tokens, beams = question["new_tokens"], question.get("beams", 1)
     sampling = Sampling(max_new_tokens=new_tokens, temperature=0, seed=0, num_beams=beams)

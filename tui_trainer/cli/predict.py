@@ -48,8 +48,7 @@ def predict(
         raise InputError("--column names the text and at the most a second one")
     size = _batch_size(batch_size)
     folder = run_named(run)
-    from tui_trainer.exporting.device import inference_device
-    from tui_trainer.exporting.predicting import Requested, predict_file
+    from tui_trainer.exporting.predicting import Requested, inference_device, predict_file
     from tui_trainer.exporting.trained_model import TrainedModel
     from tui_trainer.local_paths import from_the_root
     from tui_trainer.models.writing import Sampling

@@ -75,8 +75,7 @@ def export(
     if out and len(to) > 1:
         raise InputError("--out names the folder of one format", hint="export them one by one")
     formats = [find_format(name) for name in dict.fromkeys(to)]
-    from tui_trainer.exporting.certificate import Certifier
-    from tui_trainer.exporting.export import expected_seconds, target_of
+    from tui_trainer.exporting.export import Certifier, expected_seconds, target_of
     from tui_trainer.exporting.export import export as write
     from tui_trainer.exporting.trained_model import TrainedModel
     from tui_trainer.units import format_bytes, format_seconds

@@ -31,7 +31,7 @@ def generate(
 ) -> None:
     """Try a trained model: it continues a text, or answers one as its task does."""
     folder = run_named(run)
-    from tui_trainer.exporting.weights import source_words, weights_of
+    from tui_trainer.exporting.trained_model import source_words, weights_of
 
     # Before torch is loaded, which takes seconds.
     source = source_words(weights_of(folder))
@@ -61,7 +61,7 @@ def chat(
     if against not in ("", "base"):
         raise InputError("--against takes base", hint="`tui-trainer evaluate` compares other models")
     folder = run_named(run)
-    from tui_trainer.exporting.weights import source_words, weights_of
+    from tui_trainer.exporting.trained_model import source_words, weights_of
 
     # Before torch is loaded, which takes seconds.
     source = source_words(weights_of(folder))
@@ -76,8 +76,8 @@ def chat(
         raise InputError(reason or f"{folder.name} was trained from scratch: it has no base model")
     from tui_trainer.conversation import hold
     from tui_trainer.exporting.conversation import Conversation
-    from tui_trainer.exporting.device import inference_device
     from tui_trainer.exporting.generate import Sampling, Writer
+    from tui_trainer.exporting.predicting import inference_device
 
     device = inference_device(gpu)
     writers = {"base": Writer(folder, device=device, base=base)} if base else {}
@@ -112,8 +112,8 @@ def evaluate(
     """Measure trained models on held-out rows, or on a file: loss and scores beside those of the base model."""
     from dataclasses import asdict
 
-    from tui_trainer.exporting.device import inference_device
     from tui_trainer.exporting.evaluating import Evaluator, run_of
+    from tui_trainer.exporting.predicting import inference_device
     from tui_trainer.exporting.trained_model import TrainedModel
 
     trained = TrainedModel.of(run_of(models[0]))

@@ -96,7 +96,7 @@ class CurveCollector:
             Curve(name="held out", points=[(point.step, point.loss) for point in eval_curve(state, MOST_POINTS)]),
         )
         names = list(dict.fromkeys(name for done in state.evals for name in done.scores))
-        scores = [
+        scores: list[tuple[str, Points]] = [
             (plain(name), [(done.step, done.scores[name]) for done in state.evals if name in done.scores])
             for name in names
         ]

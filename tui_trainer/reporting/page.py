@@ -1,15 +1,56 @@
-"""A report as one HTML page that needs nothing else: no script, no request, and all foreign text escaped."""
+"""A report as Markdown, and as one HTML page that needs nothing else: no script, no request. Foreign text cannot become
+a heading, a link, a cell or HTML.
+"""
 
+import re
 from html import escape
 from pathlib import Path
 
 from tui_trainer.reporting.curves import Chart
 from tui_trainer.reporting.drawing import COLOURS, as_html, chart_figure
 from tui_trainer.reporting.facts import RunFacts, facts_of
-from tui_trainer.reporting.markdown import to_markdown
-from tui_trainer.reporting.sections import Block, Code, Pairs, Table, Text, key_figures, sections, title
+from tui_trainer.reporting.sections import Block, Code, Pairs, Table, Text, chart_summary, key_figures, sections, title
 from tui_trainer.runs.folder import RunFolder, write_atomically
-from tui_trainer.safe_text import visible
+from tui_trainer.safe_text import one_line, visible
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
+_TICKS = re.compile("`+")
+
+
+def to_markdown(facts: RunFacts) -> str:
+    lines = [f"# {escaped(title(facts))}", "", *_markdown(Pairs(key_figures(facts)))]
+    for section in sections(facts):
+        lines += [f"## {section.title}", ""]
+        for block in section.blocks:
+            lines += _markdown(block)
+    return "\n".join(lines)
+
+
+def escaped(text: str) -> str:
+    """On one line, with every sign of Markdown as itself. Words between backticks of ours stay code elsewhere."""
+    return _SPECIAL.sub(r"\\\1", one_line(text))
+
+
+def _markdown(block: Block) -> list[str]:
+    match block:
+        case Chart():
+            return _markdown_table(chart_summary(block))
+        case Pairs(rows=rows):
+            return _markdown_table(Table(("", ""), tuple(rows))) if rows else []
+        case Table():
+            return _markdown_table(block)
+        case Text(lines=lines):
+            return [part for line in lines for part in (escaped(line), "")]
+        case Code(text=text):
+            # Longer than any row of backticks inside.
+            fence = "`" * max(3, *(len(found) + 1 for found in _TICKS.findall(text)), 3)
+            return [fence, visible(text), fence, ""]
+
+
+def _markdown_table(table: Table) -> list[str]:
+    lines = ["| " + " | ".join(map(escaped, row)) + " |" for row in (table.head, *table.rows)]
+    return [lines[0], "| " + " | ".join(["---"] * len(table.head)) + " |", *lines[1:], ""]
+
 
 # Even a browser that is asked to may not fetch or run anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -28,7 +69,7 @@ def to_html(facts: RunFacts) -> str:
     figures = "".join(f"<div>{as_html(label)}<b>{as_html(value)}</b></div>" for label, value in key_figures(facts))
     role = "bad" if facts.status in _BAD else "good" if facts.status == "finished" else "dim"
     body = "".join(
-        f"<section><h2>{as_html(section.title)}</h2>{_blocks(section.blocks)}</section>\n"
+        f"<section><h2>{as_html(section.title)}</h2>{_html_of(section.blocks)}</section>\n"
         for section in sections(facts)
     )
     return (
@@ -41,13 +82,13 @@ def to_html(facts: RunFacts) -> str:
     )
 
 
-def _blocks(blocks: tuple[Block, ...]) -> str:
+def _html_of(blocks: tuple[Block, ...]) -> str:
     if blocks and all(isinstance(block, Chart) for block in blocks):
-        return f'<div class="charts">{"".join(map(_block, blocks))}</div>'
-    return "".join(map(_block, blocks))
+        return f'<div class="charts">{"".join(map(_html, blocks))}</div>'
+    return "".join(map(_html, blocks))
 
 
-def _block(block: Block) -> str:
+def _html(block: Block) -> str:
     match block:
         case Chart():
             return chart_figure(block)

@@ -11,11 +11,11 @@ from tui_trainer.doctor.contract import Verdict
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.lines import gauges_words
 from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
-from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.score_words import number, score_words
 from tui_trainer.runs.slowest_rank import slowest_rank
 from tui_trainer.runs.state import RunState
+from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, width_of
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
