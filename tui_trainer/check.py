@@ -54,27 +54,21 @@ def print_checks(
 
 
 def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None, guide: str = "") -> list[str]:
-    """One line for each check, what can be done below it, and the counts."""
+    """One line for each check, what can be done below it, and the counts: `27 pass, 1 warn, 0 fail, 9 n/a`."""
     width = max((len(finding.title) for finding in findings), default=0)
     lines = []
     for finding in findings:
         first, *rest = _finding_lines(finding, width)
         items = ", ".join(map(str, items_of(finding.check, guide))) if guide else ""
         lines += [f"{items:<{_ITEMS_WIDTH}}{first}" if guide else first, *rest]
-    lines += ["", count_line(findings)]
+    found = [f"{count} {status}" for status, count in counts(findings).items() if count or status != "error"]
+    lines += ["", ", ".join(found)]
     if fix is not None:
         lines += [f"set    {key} = {_shown(value)}" for key, value in changes.items()]
         lines.append(f"wrote {one_line(str(fix))}: try tui-trainer plan {one_line(str(fix))}")
     elif any(finding.fix for finding in findings):
         lines.append("fixes are written to a new file by: tui-trainer check --fix OUT.toml")
     return lines
-
-
-def count_line(findings: Sequence[Finding]) -> str:
-    """`27 pass, 1 warn, 0 fail, 9 n/a`, and errors where there are any."""
-    found = counts(findings)
-    named = [f"{found[status]} {status}" for status in ("pass", "warn", "fail", "n/a")]
-    return ", ".join(named + ([f"{found['error']} error"] if found["error"] else []))
 
 
 def _finding_lines(finding: Finding, width: int) -> list[str]:

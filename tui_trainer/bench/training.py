@@ -162,14 +162,10 @@ class TrainingBench:
         reason = "" if rows < self.batch else "a step has one row"
         return self._variant(sign + "accumulation", {**others, _MICRO: rows}, reason)
 
-    @property
+    @cached_property
     def batch(self) -> int:
         """Rows of a step of the baseline, all in one pass: as many of the config's as fit."""
-        return self._first.per_device_train_batch_size.value
-
-    @cached_property
-    def _first(self) -> Plan:
-        return estimated_plan(load_config(self._requested(_PLAIN), gpu=self.gpu), gpu=self.gpu)
+        return self._plan(_PLAIN).per_device_train_batch_size.value
 
     @cached_property
     def _findings(self) -> Mapping[str, Finding]:
@@ -180,15 +176,15 @@ class TrainingBench:
     def _settings(self, patch: Patch) -> dict[str, Any]:
         return {**_PLAIN, _EFFECTIVE: self.batch, _MICRO: self.batch, **patch}
 
-    def _plan(self, patch: Patch) -> Plan:
+    def _plan(self, settings: Patch) -> Plan:
         """Raises InputError where these settings cannot be trained with."""
-        return estimated_plan(load_config(self._requested(self._settings(patch)), gpu=self.gpu), gpu=self.gpu)
+        return estimated_plan(load_config(self._requested(settings), gpu=self.gpu), gpu=self.gpu)
 
     def _variant(self, name: str, patch: Patch, reason: str = "") -> Variant:
         """With the reason why it cannot be, or would be the baseline again."""
         if patch and not reason:
             try:
-                reason = no_change(self._baseline, self._plan(patch), patch)
+                reason = no_change(self._baseline, self._plan(self._settings(patch)), patch)
             except InputError as error:
                 reason = str(error)
         upon = self._settings({})
@@ -196,7 +192,7 @@ class TrainingBench:
 
     @cached_property
     def _baseline(self) -> Plan:
-        return self._plan({})
+        return self._plan(self._settings({}))
 
     def _requested(self, patch: Patch) -> Request:
         return short_run(self.request, self._most_steps, patch)

@@ -67,10 +67,6 @@ class Finding:
         return self.diagnosis.name
 
     @property
-    def title(self) -> str:
-        return self.diagnosis.title
-
-    @property
     def matters(self) -> bool:
         return self.found.is_fault or self.found.share >= BAR_SHARE
 

@@ -5,13 +5,13 @@ steps and two minutes of readings count; afterwards all of its last start.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from functools import cached_property
 from itertools import islice, pairwise
 from statistics import fmean, median_high
 
-from tui_trainer.runs.events import GaugesRead, GpuReading
+from tui_trainer.runs.events import GaugesRead
 from tui_trainer.runs.journal_ends import means
 from tui_trainer.runs.state import WARM_UP_STEPS, RunState
 
@@ -99,34 +99,19 @@ class RunView:
         gaps = [(after - before).total_seconds() for before, after in pairwise(times)]
         return middle if gaps and (middle := median_high(gaps)) > 0 else None
 
-    def mean(self, value: Callable[[GaugesRead], float | None]) -> float | None:
+    def mean(self, name: str) -> float | None:
         """Over the readings that report it."""
-        return _mean(map(value, self.readings))
+        return _mean(getattr(reading, name) for reading in self.readings)
 
-    def gpu_mean(self, value: Callable[[GpuReading], float | None]) -> float | None:
-        return _mean(value(gpu) for reading in self.readings for gpu in reading.gpus)
+    def gpu_mean(self, name: str) -> float | None:
+        """Over all cards of them."""
+        return _mean(getattr(gpu, name) for reading in self.readings for gpu in reading.gpus)
 
-    @cached_property
-    def usable_cores(self) -> float | None:
-        return self.mean(lambda reading: reading.usable_cores)
-
-    @cached_property
-    def own_cpu_share(self) -> float | None:
-        return self.mean(lambda reading: reading.process_cpu_share)
-
-    @cached_property
+    @property
     def others_cpu_share(self) -> float | None:
         """Of the usable cores, by other processes."""
-        machine, own = self.mean(lambda reading: reading.machine_cpu_share), self.own_cpu_share
+        machine, own = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
         return None if machine is None or own is None else max(machine - own, 0.0)
-
-    @cached_property
-    def core_wait_share(self) -> float | None:
-        return self.mean(lambda reading: reading.core_wait_share)
-
-    @cached_property
-    def gpu_busy_share(self) -> float | None:
-        return self.gpu_mean(lambda gpu: gpu.utilization_share)
 
     @cached_property
     def losses(self) -> list[tuple[float, float]]:

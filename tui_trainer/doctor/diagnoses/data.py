@@ -14,10 +14,10 @@ _LEAST_SHARE, _TOKEN_BYTES = 0.5, 4
 def _disk_bytes_per_second(view: RunView) -> float | None:
     """What the run waits for when it waits for data: much comes from storage, or what a batch has, and storage stalls
     this machine. None where it lies in memory already, or that is not counted."""
-    read, seconds = view.mean(lambda reading: reading.disk_read_bytes), view.seconds_between_readings
+    read, seconds = view.mean("disk_read_bytes"), view.seconds_between_readings
     if read is None or not seconds:
         return None
-    rate, stall = read / seconds, view.mean(lambda reading: reading.io_stall_share) or 0.0
+    rate, stall = read / seconds, view.mean("io_stall_share") or 0.0
     batch_bytes = _TOKEN_BYTES * view.sums.input_tokens / max(view.sums.steps, 1)
     from_storage = rate > 0 and rate * view.whole_seconds >= _LEAST_SHARE * batch_bytes
     return rate if rate >= _LEAST_BYTES_PER_SECOND or (from_storage and stall >= _STALLED_SHARE) else None

@@ -91,7 +91,7 @@ def text_samples(view: RunView) -> Cause | None:
     why="Each group of steps that is written waits once for the device, and for the file.",
 )
 def journal_writes(view: RunView) -> Cause | None:
-    group, busy = view.plan.logging_steps if view.plan else None, view.gpu_busy_share
+    group, busy = view.plan.logging_steps if view.plan else None, view.gpu_mean("utilization_share")
     share = view.share(view.journal_seconds)
     evidence = f"the journal {percent(share)} of the time: {view.of_whole(view.journal_seconds)}"
     if group == 1 and busy is not None and busy < IDLE_GPU and view.share(view.data_seconds) < BAR_SHARE:

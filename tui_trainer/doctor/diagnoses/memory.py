@@ -34,7 +34,7 @@ def memory_growing(view: RunView) -> Cause | None:
     each = max(last - first, 0.0) / steps
     total = view.state.total_steps
     at_the_end = last + each * max(total - last_step, 0)
-    free = view.mean(lambda reading: reading.memory_available_bytes)
+    free = view.mean("memory_available_bytes")
     missing = free is not None and at_the_end - last > free
     share = 1 - (last_step + free / each) / total if missing and free is not None and each and total else 0.0
     will = f", which would be {format_bytes(at_the_end)} at step {total:,}" if last_step < total else ""
@@ -61,9 +61,9 @@ def _used_bytes(reading: GaugesRead, view: RunView) -> float | None:
     why="The guides' ladder: half the rows of a pass at twice the accumulation, 4 bits, shorter rows, checkpointing.",
 )
 def memory_full(view: RunView) -> Cause | None:
-    used, total = view.gpu_mean(lambda gpu: gpu.memory_used_bytes), view.gpu_mean(lambda gpu: gpu.memory_bytes)
-    free = view.mean(lambda reading: reading.memory_available_bytes)
-    own = view.mean(lambda reading: reading.process_memory_bytes)
+    used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
+    free = view.mean("memory_available_bytes")
+    own = view.mean("process_memory_bytes")
     is_card = bool(used and total and used >= _FULL_SHARE * total)
     if used and total and is_card:
         evidence = f"{format_bytes_of(used, total)} of the GPU in use ({percent(used / total)})"

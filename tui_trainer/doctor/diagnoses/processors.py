@@ -37,8 +37,8 @@ def other_processes(view: RunView) -> Cause | None:
 
 
 def _on_the_cores(view: RunView) -> Cause | None:
-    others, own, wait = view.others_cpu_share, view.own_cpu_share, view.core_wait_share
-    cores = view.usable_cores
+    others, own, wait = view.others_cpu_share, view.mean("process_cpu_share"), view.mean("core_wait_share")
+    cores = view.mean("usable_cores")
     if others is None or own is None or cores is None or others < _LEAST_OTHERS:
         return None
     # What they have taken from this run: where the kernel counts it, no more than its threads waited.
@@ -61,16 +61,16 @@ def _on_the_cores(view: RunView) -> Cause | None:
 
 
 def _on_the_card(view: RunView) -> Cause | None:
-    used = view.gpu_mean(lambda gpu: gpu.memory_used_bytes)
-    own = view.gpu_mean(lambda gpu: gpu.process_memory_bytes)
-    total = view.gpu_mean(lambda gpu: gpu.memory_bytes)
+    used = view.gpu_mean("memory_used_bytes")
+    own = view.gpu_mean("process_memory_bytes")
+    total = view.gpu_mean("memory_bytes")
     if used is None or not own or not total or used - own < _GUEST_BYTES_SHARE * total:
         return None
     return Cause(
         cause="Another process is on the card of this run.",
         evidence=f"{format_bytes(used - own)} of its memory are others', {format_bytes(own)} the run's",
         # That it is there is known; what it computes is not reported.
-        share=(used - own) / used / 2 if (view.gpu_busy_share or 0.0) > 0.9 else 0.0,
+        share=(used - own) / used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
         advice="see who it is: nvidia-smi; choose another card with --gpu",
     )
 
@@ -81,7 +81,12 @@ def _on_the_card(view: RunView) -> Cause | None:
     why="Threads beyond the cores compute nothing more, and every matmul waits for the last of them.",
 )
 def threads_take_turns(view: RunView) -> Cause | None:
-    wait, others, cores, threads = view.core_wait_share, view.others_cpu_share, view.usable_cores, view.state.threads
+    wait, others, cores, threads = (
+        view.mean("core_wait_share"),
+        view.others_cpu_share,
+        view.mean("usable_cores"),
+        view.state.threads,
+    )
     if view.on_gpu or None in (wait, cores) or wait is None or cores is None or wait < BAR_SHARE:
         return None
     if threads is None or threads <= cores or (others or 0.0) >= _LEAST_OTHERS:
@@ -120,7 +125,7 @@ def slow_rank(view: RunView) -> Cause | None:
     why="Matmuls share their work among threads; with one of them all cores but one have nothing to do.",
 )
 def one_thread(view: RunView) -> Cause | None:
-    threads, cores = view.state.threads, view.usable_cores
+    threads, cores = view.state.threads, view.mean("usable_cores")
     if view.on_gpu or threads != 1 or cores is None or cores < 2:
         return None
     idle = max(1 - 1 / cores - (view.others_cpu_share or 0.0), 0.0)
@@ -163,7 +168,7 @@ def slow_precision(view: RunView) -> Cause | None:
 def throttled(view: RunView) -> Cause | None:
     slowed = [gpu for reading in view.readings for gpu in reading.gpus if gpu.slowed_by]
     asked = sum(gpu.slowed_by is not None for reading in view.readings for gpu in reading.gpus)
-    clock = view.gpu_mean(lambda gpu: gpu.clock_share)
+    clock = view.gpu_mean("clock_share")
     if not slowed or clock is None or not asked:
         return None
     share = (1 - clock) * len(slowed) / asked
@@ -208,7 +213,7 @@ def compiles_again(view: RunView) -> Cause | None:
     why="A kernel takes about 10 microseconds to start; larger batches and compiled layers have fewer of them a token.",
 )
 def launch_bound(view: RunView) -> Cause | None:
-    busy, plan = view.gpu_busy_share, view.plan
+    busy, plan = view.gpu_mean("utilization_share"), view.plan
     if busy is None or busy >= IDLE_GPU:
         return None
     explained = 1 - view.share(view.compute_seconds + view.optimizer_seconds)
@@ -231,7 +236,7 @@ def launch_bound(view: RunView) -> Cause | None:
 )
 def small_batch(view: RunView) -> Cause | None:
     plan, sums = view.plan, view.sums
-    if plan is None or not sums.positions or (view.gpu_busy_share or 0.0) >= _BUSY_GPU:
+    if plan is None or not sums.positions or (view.gpu_mean("utilization_share") or 0.0) >= _BUSY_GPU:
         return None
     passes = max(plan.gradient_accumulation_steps, 1)
     positions = sums.positions / sums.steps / passes
@@ -262,7 +267,7 @@ def slower_later(view: RunView) -> Cause | None:
     seconds = view.state.step_seconds
     done = view.state.steps_since_start - WARM_UP_STEPS
     begin = len(seconds) - done
-    if done < _LEAST_STEPS or begin < 0 or (not view.on_gpu and (view.core_wait_share or 0.0) > _CROWDED):
+    if done < _LEAST_STEPS or begin < 0 or (not view.on_gpu and (view.mean("core_wait_share") or 0.0) > _CROWDED):
         return None
     early, late = median(seconds[begin : begin + _EARLY_STEPS]), median(seconds[-_EARLY_STEPS:])
     if late < _SLOWER * early:

@@ -114,7 +114,10 @@ def _share_weights(folder: Path) -> None:
             path = data.with_suffix("")
             graph = onnx.load(path, load_external_data=False)
             for tensor in filter(uses_external_data, graph.graph.initializer):
-                content, offset = _stored(data, ExternalDataInfo(tensor))
+                place = ExternalDataInfo(tensor)
+                with data.open("rb") as file:
+                    offset = file.seek(place.offset or 0)
+                    content = file.read(place.length)
                 digest = hashlib.sha256(content).digest()
                 if data == files[0]:
                     places.setdefault(digest, offset)
@@ -129,12 +132,6 @@ def _share_weights(folder: Path) -> None:
             onnx.save(graph, path)
             if data != files[0]:
                 data.unlink()
-
-
-def _stored(data: Path, place: Any) -> tuple[bytes, int]:
-    with data.open("rb") as file:
-        offset = file.seek(place.offset or 0)
-        return file.read(place.length), offset
 
 
 def _as_module(graphs: Any, folder: Path) -> Any:

@@ -181,7 +181,7 @@ class TrainScene:
             role: Role = "bad" if leading.found.is_fault else "warn"
             evidence = self.shown(leading.found.evidence)
             cost = "" if leading.cost_words in evidence else f"{leading.cost_words}, "
-            found = [("doctor  ", "dim"), (f"{leading.title}: ", role), (f"{cost}{evidence}", "text")]
+            found = [("doctor  ", "dim"), (f"{leading.diagnosis.title}: ", role), (f"{cost}{evidence}", "text")]
         more: Line = [("  ", "text"), (self.key_of("train.doctor"), "key"), (" more", "dim")]
         return [beside(fit(found, max(width - width_of(more), 8), self.glyphs.ellipsis), more, width)]
 
