@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.checklist.contract import Finding
+from tui_trainer.checklist.contract import Finding, Status
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.guides import GUIDES, items_of, of_guide
 from tui_trainer.checklist.run import apply_fixes, counts, run_checks, worst
@@ -21,6 +21,7 @@ from tui_trainer.planning.deadline_ways import way_line
 from tui_trainer.safe_text import one_line
 
 _SHOWN_FIX_WIDTH, _ITEMS_WIDTH = 60, 9
+_COUNTED: tuple[Status, ...] = ("pass", "warn", "fail", "n/a", "error")
 
 
 def print_checks(
@@ -61,8 +62,8 @@ def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path 
         first, *rest = _finding_lines(finding, width)
         items = ", ".join(map(str, items_of(finding.check, guide))) if guide else ""
         lines += [f"{items:<{_ITEMS_WIDTH}}{first}" if guide else first, *rest]
-    found = [f"{count} {status}" for status, count in counts(findings).items() if count or status != "error"]
-    lines += ["", ", ".join(found)]
+    found = counts(findings)
+    lines += ["", ", ".join(f"{found[status]} {status}" for status in _COUNTED if found[status] or status != "error")]
     if fix is not None:
         lines += [f"set    {key} = {_shown(value)}" for key, value in changes.items()]
         lines.append(f"wrote {one_line(str(fix))}: try tui-trainer plan {one_line(str(fix))}")
