@@ -37,7 +37,7 @@ Look = Callable[[RunView], Cause | None]
 class Diagnosis:
     """One rule. `guides` name the places in the source documents and notes that it stands in, `why` the reason.
 
-    Its name is that of its function. `needs_steps`: it is not asked before there are enough steps to judge by.
+    `needs_steps`: it is not asked before there are enough steps to judge by.
     """
 
     look: Look
@@ -50,9 +50,10 @@ class Diagnosis:
     """A cause that costs less, and is no fault, is no finding."""
 
 
-def diagnosis(**facts: Any) -> Callable[[Look], Diagnosis]:
-    """Makes a diagnosis of the function that looks; `facts` are its other fields."""
-    return lambda look: Diagnosis(look=look, name=look.__name__, **facts)
+def diagnosis(title: str, *guides: str, **more: Any) -> Callable[[Look], Diagnosis]:
+    """Makes a diagnosis of the function that looks, whose docstring says why; `more` are its other fields."""
+    facts = {"title": title, "guides": guides, **more}
+    return lambda look: Diagnosis(look=look, name=look.__name__, why=look.__doc__ or "", **facts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,12 +23,9 @@ def _disk_bytes_per_second(view: RunView) -> float | None:
     return rate if rate >= _LEAST_BYTES_PER_SECOND or (from_storage and stall >= _STALLED_SHARE) else None
 
 
-@diagnosis(
-    title="Slow disk",
-    guides=("C bottleneck 3", "D both low 1", "E common issues"),
-    why="Prepared data is read through the memory that is free; what does not fit there comes from the disk each time.",
-)
+@diagnosis("Slow disk", "C bottleneck 3", "D both low 1", "E common issues")
 def slow_disk(view: RunView) -> Cause | None:
+    """Prepared data is read through the memory that is free; what does not fit there comes from the disk each time."""
     share, rate = view.share(view.data_seconds), _disk_bytes_per_second(view)
     if rate is None:
         return None
@@ -43,12 +40,9 @@ def slow_disk(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Waiting for data",
-    guides=("C bottleneck 3", "C bottleneck 1", "D low GPU 2", "D low CPU 1", "E common issues"),
-    why="A processor that waits for its batch computes nothing meanwhile.",
-)
+@diagnosis("Waiting for data", "C bottleneck 3", "C bottleneck 1", "D low GPU 2", "D low CPU 1", "E common issues")
 def waiting_for_data(view: RunView) -> Cause | None:
+    """A processor that waits for its batch computes nothing meanwhile."""
     share, workers = view.share(view.data_seconds), view.plan.loader_workers if view.plan else None
     if _disk_bytes_per_second(view) is not None:
         return None
@@ -61,12 +55,9 @@ def waiting_for_data(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Padding",
-    guides=("C data loading 2", "C data loading 3", "B training arguments"),
-    why="Rows of one pass are as long as its longest; grouping like with like, or packing, avoids it.",
-)
+@diagnosis("Padding", "C data loading 2", "C data loading 3", "B training arguments")
 def padding(view: RunView) -> Cause | None:
+    """Rows of one pass are as long as its longest; grouping like with like, or packing, avoids it."""
     sums, plan = view.sums, view.plan
     if not (sums.positions and sums.input_tokens):
         return None

@@ -11,12 +11,9 @@ def _often(every: int | None) -> str:
     return f", every {every} steps" if every else ""
 
 
-@diagnosis(
-    title="Cache emptied often",
-    guides=("B memory leak", "B memory management"),
-    why="What is given back is asked for again in the next step; a healthy run needs none of it.",
-)
+@diagnosis("Cache emptied often", "B memory leak", "B memory management")
 def cache_emptied(view: RunView) -> Cause | None:
+    """What is given back is asked for again in the next step; a healthy run needs none of it."""
     share, seconds = view.share(view.empty_cache_seconds), view.of_whole(view.empty_cache_seconds)
     often = _often(view.plan.empty_cache_steps if view.plan else None)
     return Cause(
@@ -27,12 +24,9 @@ def cache_emptied(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Much evaluation",
-    guides=("B evaluation and checkpointing", "D both low 3"),
-    why="While a run evaluates, it does not train.",
-)
+@diagnosis("Much evaluation", "B evaluation and checkpointing", "D both low 3")
 def evaluations(view: RunView) -> Cause | None:
+    """While a run evaluates, it does not train."""
     seconds = [one.seconds for one in view.state.evals if one.scheduled]
     if not seconds:
         return None
@@ -47,12 +41,9 @@ def evaluations(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Many checkpoints",
-    guides=("B evaluation and checkpointing", "D both low 3"),
-    why="Training waits while a checkpoint is written and made safe on the disk.",
-)
+@diagnosis("Many checkpoints", "B evaluation and checkpointing", "D both low 3")
 def checkpoints(view: RunView) -> Cause | None:
+    """Training waits while a checkpoint is written and made safe on the disk."""
     saves, every = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
     if not saves or (len(saves) < 3 and every and view.state.total_steps <= 2 * every):
         # One on the way is what a crash leaves: no fix takes it away.
@@ -67,12 +58,9 @@ def checkpoints(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Many text samples",
-    guides=("D both low 3",),
-    why="A text takes one pass of the model for each of its tokens.",
-)
+@diagnosis("Many text samples", "D both low 3")
 def text_samples(view: RunView) -> Cause | None:
+    """A text takes one pass of the model for each of its tokens."""
     if not view.state.samples:
         return None
     share, each = view.share(view.sample_seconds), fmean(one.seconds for one in view.state.samples)
@@ -85,12 +73,9 @@ def text_samples(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Logging too often",
-    guides=("D both low 3", "E configuration summary"),
-    why="Each group of steps that is written waits once for the device, and for the file.",
-)
+@diagnosis("Logging too often", "D both low 3", "E configuration summary")
 def journal_writes(view: RunView) -> Cause | None:
+    """Each group of steps that is written waits once for the device, and for the file."""
     group, busy = view.plan.logging_steps if view.plan else None, view.gpu_mean("utilization_share")
     share = view.share(view.journal_seconds)
     evidence = f"the journal {percent(share)} of the time: {view.of_whole(view.journal_seconds)}"
@@ -106,12 +91,9 @@ def journal_writes(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Time between steps",
-    guides=("D both low", "E still slow"),
-    why="Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should be next to nothing.",
-)
+@diagnosis("Time between steps", "D both low", "E still slow")
 def between_steps(view: RunView) -> Cause | None:
+    """Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should be next to nothing."""
     share = view.share(view.other_seconds)
     return Cause(
         cause="Something between the steps takes time, and it is none of the parts that are timed.",

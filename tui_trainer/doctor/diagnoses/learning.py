@@ -19,12 +19,14 @@ def _learning_rate(rate: float) -> Patch:
 
 
 @diagnosis(
-    title="Learning rate too high",
-    guides=("C training is unstable 1", "C training is unstable 2", "A training strategies 1"),
-    why="Steps that are too long jump over what they should go down to.",
+    "Learning rate too high",
+    "C training is unstable 1",
+    "C training is unstable 2",
+    "A training strategies 1",
     needs_steps=False,
 )
 def learning_rate_high(view: RunView) -> Cause | None:
+    """Steps that are too long jump over what they should go down to."""
     blocks, plan = view.losses, view.plan
     if len(blocks) < 4:
         return None
@@ -53,12 +55,9 @@ def learning_rate_high(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Gradients exploding",
-    guides=("A training strategies 3", "C training is unstable 3", "E gradient clipping"),
-    why="Clipping shortens them; what makes them long is mostly the learning rate, or rows that do not belong there.",
-)
+@diagnosis("Gradients exploding", "A training strategies 3", "C training is unstable 3", "E gradient clipping")
 def gradients_exploding(view: RunView) -> Cause | None:
+    """Clipping shortens them; what makes them long is mostly the learning rate, or rows that do not belong there."""
     norms = [norm for norm in view.state.grad_norms[-_SEEN:] if math.isfinite(norm)]
     if len(norms) < _LEAST_NORMS:
         return None
@@ -75,13 +74,9 @@ def gradients_exploding(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Loss not finite",
-    guides=("C bottleneck 4", "C training is unstable"),
-    why="The guides' ladder: bf16 instead of fp16, a lower learning rate, clipping, more warm-up, the data.",
-    needs_steps=False,
-)
+@diagnosis("Loss not finite", "C bottleneck 4", "C training is unstable", needs_steps=False)
 def not_finite(view: RunView) -> Cause | None:
+    """The guides' ladder: bf16 instead of fp16, a lower learning rate, clipping, more warm-up, the data."""
     state, plan = view.state, view.plan
     last = state.last_step
     if last is None:
@@ -104,12 +99,9 @@ def not_finite(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Loss flat",
-    guides=("C training is unstable 5", "A training strategies 1"),
-    why="Too low a learning rate, frozen weights, or labels that have nothing to do with the inputs.",
-)
+@diagnosis("Loss flat", "C training is unstable 5", "A training strategies 1")
 def loss_flat(view: RunView) -> Cause | None:
+    """Too low a learning rate, frozen weights, or labels that have nothing to do with the inputs."""
     blocks, plan = view.losses, view.plan
     if len(view.state.steps) < _LEAST_STEPS or len(blocks) < 6:
         return None
@@ -127,12 +119,9 @@ def loss_flat(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Overfitting",
-    guides=("A training strategies 2", "A training strategies 4"),
-    why="Steps after the best held-out loss cost time and make the model worse.",
-)
+@diagnosis("Overfitting", "A training strategies 2", "A training strategies 4")
 def overfitting(view: RunView) -> Cause | None:
+    """Steps after the best held-out loss cost time and make the model worse."""
     evals = [done for done in view.state.evals if math.isfinite(done.loss)]
     blocks = view.losses
     if not evals or len(blocks) < 2:

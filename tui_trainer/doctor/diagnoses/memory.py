@@ -13,12 +13,9 @@ _LEAST_GROWTH, _LEAST_GROWTH_BYTES = 0.1, 64 * MIB
 _FULL_SHARE, _LEAST_FREE_SHARE = 0.96, 0.03
 
 
-@diagnosis(
-    title="Memory growing",
-    guides=("B memory leak", "B key metrics"),
-    why="Memory is stable after two or three steps; what grows on ends in an out-of-memory error, hours later.",
-)
+@diagnosis("Memory growing", "B memory leak", "B key metrics")
 def memory_growing(view: RunView) -> Cause | None:
+    """Memory is stable after two or three steps; what grows on ends in an out-of-memory error, hours later."""
     readings = [(one.step, used) for one in view.all_readings if (used := _used_bytes(one, view)) is not None]
     readings = readings[len(readings) // 5 :]
     if len(readings) < _LEAST_READINGS:
@@ -55,12 +52,16 @@ def _used_bytes(reading: GaugesRead, view: RunView) -> float | None:
 
 
 @diagnosis(
-    title="Memory nearly full",
-    guides=("B out of memory", "C bottleneck 2", "C memory usage too high", "D out of memory", "E memory issues"),
+    "Memory nearly full",
+    "B out of memory",
+    "C bottleneck 2",
+    "C memory usage too high",
+    "D out of memory",
+    "E memory issues",
     least_share=0,
-    why="The guides' ladder: half the rows of a pass at twice the accumulation, 4 bits, shorter rows, checkpointing.",
 )
 def memory_full(view: RunView) -> Cause | None:
+    """The guides' ladder: half the rows of a pass at twice the accumulation, 4 bits, shorter rows, checkpointing."""
     used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
     free = view.mean("memory_available_bytes")
     own = view.mean("process_memory_bytes")

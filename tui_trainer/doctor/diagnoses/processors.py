@@ -26,13 +26,9 @@ _SLOWER = 1.3
 _CROWDED = 0.1
 
 
-@diagnosis(
-    title="Other processes",
-    guides=("B slow training 3", "C troubleshooting 4", "C troubleshooting 5"),
-    least_share=0,
-    why="Threads of one matmul wait for the slowest of them: one core taken away holds all others up.",
-)
+@diagnosis("Other processes", "B slow training 3", "C troubleshooting 4", "C troubleshooting 5", least_share=0)
 def other_processes(view: RunView) -> Cause | None:
+    """Threads of one matmul wait for the slowest of them: one core taken away holds all others up."""
     return _on_the_card(view) if view.on_gpu else _on_the_cores(view)
 
 
@@ -75,12 +71,9 @@ def _on_the_card(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="More threads than cores",
-    guides=("A CPU optimisation", "C CPU optimisation 2"),
-    why="Threads beyond the cores compute nothing more, and every matmul waits for the last of them.",
-)
+@diagnosis("More threads than cores", "A CPU optimisation", "C CPU optimisation 2")
 def threads_take_turns(view: RunView) -> Cause | None:
+    """Threads beyond the cores compute nothing more, and every matmul waits for the last of them."""
     wait, others, cores, threads = (
         view.mean("core_wait_share"),
         view.others_cpu_share,
@@ -99,12 +92,9 @@ def threads_take_turns(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="One slow process",
-    guides=("A several GPUs",),
-    why="All processes end a step together: the others wait for the slowest in each.",
-)
+@diagnosis("One slow process", "A several GPUs")
 def slow_rank(view: RunView) -> Cause | None:
+    """All processes end a step together: the others wait for the slowest in each."""
     found = slowest_rank(view.state)
     if found is None:
         return None
@@ -119,12 +109,9 @@ def slow_rank(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="One thread",
-    guides=("A CPU optimisation", "C CPU optimisation 2", "E common issues"),
-    why="Matmuls share their work among threads; with one of them all cores but one have nothing to do.",
-)
+@diagnosis("One thread", "A CPU optimisation", "C CPU optimisation 2", "E common issues")
 def one_thread(view: RunView) -> Cause | None:
+    """Matmuls share their work among threads; with one of them all cores but one have nothing to do."""
     threads, cores = view.state.threads, view.mean("usable_cores")
     if view.on_gpu or threads != 1 or cores is None or cores < 2:
         return None
@@ -139,11 +126,15 @@ def one_thread(view: RunView) -> Cause | None:
 
 
 @diagnosis(
-    title="fp32 where 16 bits are native",
-    guides=("A quick win 2", "C quick win 2", "C troubleshooting 3", "D optimisation 3", "E optimisation 6"),
-    why="Matmuls in 16 bits are faster and halve activations, where the processor has them natively.",
+    "fp32 where 16 bits are native",
+    "A quick win 2",
+    "C quick win 2",
+    "C troubleshooting 3",
+    "D optimisation 3",
+    "E optimisation 6",
 )
 def slow_precision(view: RunView) -> Cause | None:
+    """Matmuls in 16 bits are faster and halve activations, where the processor has them natively."""
     plan = view.plan
     if plan is None or plan.precision != "fp32" or plan.best_precision in ("", "fp32"):
         return None
@@ -160,12 +151,9 @@ def slow_precision(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Card throttled",
-    guides=("B key metrics", "C troubleshooting 1"),
-    why="A card that is too hot or at its power limit lowers its clock, and every kernel takes longer.",
-)
+@diagnosis("Card throttled", "B key metrics", "C troubleshooting 1")
 def throttled(view: RunView) -> Cause | None:
+    """A card that is too hot or at its power limit lowers its clock, and every kernel takes longer."""
     slowed = [gpu for reading in view.readings for gpu in reading.gpus if gpu.slowed_by]
     asked = sum(gpu.slowed_by is not None for reading in view.readings for gpu in reading.gpus)
     clock = view.gpu_mean("clock_share")
@@ -183,12 +171,9 @@ def throttled(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Compiled again and again",
-    guides=("E monitor first epoch", "B advanced 1"),
-    why="If all epochs are slow and not only the first, compiling has not paid.",
-)
+@diagnosis("Compiled again and again", "E monitor first epoch", "B advanced 1")
 def compiles_again(view: RunView) -> Cause | None:
+    """If all epochs are slow and not only the first, compiling has not paid."""
     plan, seconds = view.plan, view.state.step_seconds[-_SEEN:]
     if plan is None or not plan.torch_compile or len(seconds) < 20:
         return None
@@ -207,12 +192,9 @@ def compiles_again(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Launch-bound",
-    guides=("C bottleneck 1", "D low GPU 1", "D low GPU 4", "B slow training 1", "E still slow 1"),
-    why="A kernel takes about 10 microseconds to start; larger batches and compiled layers have fewer of them a token.",
-)
+@diagnosis("Launch-bound", "C bottleneck 1", "D low GPU 1", "D low GPU 4", "B slow training 1", "E still slow 1")
 def launch_bound(view: RunView) -> Cause | None:
+    """A kernel takes about 10 microseconds to start; larger batches and compiled layers have fewer of them a token."""
     busy, plan = view.gpu_mean("utilization_share"), view.plan
     if busy is None or busy >= IDLE_GPU:
         return None
@@ -229,12 +211,9 @@ def launch_bound(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Small batches",
-    guides=("C bottleneck 1", "D low GPU 1", "D both low 2", "E batch size vs throughput"),
-    why="The optimizer, the start of each kernel and the Python around it cost the same for one row as for many.",
-)
+@diagnosis("Small batches", "C bottleneck 1", "D low GPU 1", "D both low 2", "E batch size vs throughput")
 def small_batch(view: RunView) -> Cause | None:
+    """The optimizer, the start of each kernel and the Python around it cost the same for one row as for many."""
     plan, sums = view.plan, view.sums
     if plan is None or not sums.positions or (view.gpu_mean("utilization_share") or 0.0) >= _BUSY_GPU:
         return None
@@ -258,12 +237,9 @@ def small_batch(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    title="Slower than before",
-    guides=("E monitor first epoch", "E memory"),
-    why="The first epoch may be the slow one, for it compiles; later ones that are slower have another reason.",
-)
+@diagnosis("Slower than before", "E monitor first epoch", "E memory")
 def slower_later(view: RunView) -> Cause | None:
+    """The first epoch may be the slow one, for it compiles; later ones that are slower have another reason."""
     seconds = view.state.step_seconds
     done = view.state.steps_since_start - WARM_UP_STEPS
     begin = len(seconds) - done
