@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _DEFAULT_COMMAND = "train"
 
 
-def option(name: str, metavar: str | None, help: str, **more: Any) -> Any:
-    """One whose default says nothing, such as an empty text."""
-    return typer.Option(name, metavar=metavar, help=help, show_default=False, **more)
+def option(name: str, metavar: str | None, help: str, *, show_default: bool = False, **more: Any) -> Any:
+    """Mostly one whose default says nothing, such as an empty text."""
+    return typer.Option(name, metavar=metavar, help=help, show_default=show_default, **more)
 
 
 def _gpu_choice(word: str) -> "GpuChoice":

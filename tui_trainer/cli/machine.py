@@ -17,7 +17,7 @@ def diagnose(
     gpu: GpuName = None,
     as_json: AsJson = False,
     try_out: Annotated[
-        bool, typer.Option("--try", help="Try it first, in some seconds: precisions, attention, rates, disks.")
+        bool, option("--try", None, "Try it first, in some seconds: precisions, attention, rates, disks.")
     ] = False,
 ) -> None:
     """Show the hardware, the drivers and the libraries, what was tried of them, and what is wrong."""

@@ -32,7 +32,7 @@ def predict(
     seed: Annotated[int, typer.Option(min=0, max=2**62, help="The same seed writes the same texts.")] = 0,
     column: Annotated[list[str] | None, option("--column", "NAME", "The column of the text; of a pair, twice.")] = None,
     field: Annotated[
-        str, typer.Option("--field", metavar="NAME", help="Under which the prediction stands.")
+        str, option("--field", "NAME", "Under which the prediction stands.", show_default=True)
     ] = "prediction",
     on_bad_rows: Annotated[
         Literal["stop", "skip"], typer.Option("--on-bad-rows", help="What to do with rows that cannot be used.")

@@ -52,9 +52,7 @@ def explain(
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="A setting, a table, or nothing for all.", show_default=False)
     ] = "",
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="CONFIG", help="Show the values of this config.")
-    ] = None,
+    config: Annotated[Path | None, option("--config", "CONFIG", "Show the values of this config.")] = None,
     profile: ProfileName = "",
     assignments: Assignments = None,
     schema: Annotated[bool, typer.Option("--json-schema", help="Print the JSON Schema of config files.")] = False,

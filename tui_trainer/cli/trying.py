@@ -22,8 +22,7 @@ Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed wri
 def generate(
     run: RunReference = "last",
     prompt: Annotated[
-        str | None,
-        typer.Argument(metavar="PROMPT", help="Without it, lines are read one by one.", show_default=False),
+        str | None, typer.Argument(metavar="PROMPT", help="Without it, lines are read one by one.", show_default=False)
     ] = None,
     max_new_tokens: NewTokens = 200,
     temperature: Temperature = 0.8,
@@ -102,7 +101,7 @@ def evaluate(
     ],
     data: Annotated[str, option("--data", "FILE", "Instead of the held-out rows of the run.")] = "",
     against: Annotated[
-        str, typer.Option("--against", metavar="MODEL", help="base, a run, a folder, or none.")
+        str, option("--against", "MODEL", "base, a run, a folder, or none.", show_default=True)
     ] = "base",
     rows: Annotated[int, typer.Option(min=0, help="At most so many rows, evenly spaced; 0: as in the run.")] = 0,
     changed: Annotated[int, typer.Option(min=0, max=1000, help="How many of the rows that changed most.")] = 5,

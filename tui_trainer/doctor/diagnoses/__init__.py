@@ -1,1 +1,1 @@
-"""Each function that is a diagnosis is found by being here; its docstring says why, its name is that of the function."""
+"""Each function that is a diagnosis is found by being here: its name is the function's, its docstring says why."""
