@@ -16,6 +16,9 @@ LEAST_STEPS = 20
 LEAST_SECONDS = 15.0
 """Of a run that lives: three readings of its gauges."""
 _MOST_PARTS = 3
+_PERIOD_SECONDS = 2.0
+# A cause that leads for a moment only, as during one evaluation, is no news.
+_CONFIRMED_SECONDS = 10.0
 
 
 @cache
@@ -76,11 +79,6 @@ def _too_early(view: RunView) -> str:
     if view.is_over:
         return f"too short to judge: {done} steps after the first two, and {LEAST_STEPS} are needed"
     return f"too early to say: {LEAST_STEPS} steps and {format_seconds(LEAST_SECONDS)} of training are needed"
-
-
-_PERIOD_SECONDS = 2.0
-# A cause that leads for a moment only, as during one evaluation, is no news.
-_CONFIRMED_SECONDS = 10.0
 
 
 class Doctor:

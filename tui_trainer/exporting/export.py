@@ -34,6 +34,7 @@ from tui_trainer.units import MIB, format_bytes
 
 ROWS = 200
 _TIMEOUT_SECONDS = 3600.0
+_SMALL_FILES_BYTES = 16 * MIB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,9 +151,6 @@ def _faults(before: dict[str, Any], after: dict[str, Any], difference: float, al
     elif after["token_ids"] != before["token_ids"]:
         faults.append("its tokenizer reads texts otherwise")
     return faults
-
-
-_SMALL_FILES_BYTES = 16 * MIB
 
 
 def writing_folder(target: Path) -> Path:

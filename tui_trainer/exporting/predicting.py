@@ -42,6 +42,11 @@ from tui_trainer.tasks.parts.task import Task
 from tui_trainer.units import format_seconds
 
 TEXT = "text"
+FIELD = "prediction"
+# Rows that are written at once, and from which batches of similar lengths are made: so many batches.
+_BATCHES_OF_A_PART = 8
+# Of a batch whose size nobody names: rows, and tokens with the padding.
+_ROWS, _TOKENS = 64, 16_384
 
 
 @dataclass(slots=True)
@@ -192,22 +197,6 @@ def _line(values: Mapping[str, Any]) -> bytes:
         return (json.dumps(finite(values), ensure_ascii=False, default=str) + "\n").encode()
     except UnicodeEncodeError:
         return (json.dumps(finite(values), default=str) + "\n").encode()
-
-
-def inference_device(choice: GpuChoice) -> torch.device:
-    """Raises InputError for a card that there is not."""
-    hardware = probe()
-    gpu, _ = choose_gpu(hardware.gpus, choice)
-    if gpu is None or training_device(hardware, gpu)[0] != "cuda":
-        return torch.device("cpu")
-    return torch.device("cuda", card_index(gpu.cuda_uuid))
-
-
-FIELD = "prediction"
-# Rows that are written at once, and from which batches of similar lengths are made: so many batches.
-_BATCHES_OF_A_PART = 8
-# Of a batch whose size nobody names: rows, and tokens with the padding.
-_ROWS, _TOKENS = 64, 16_384
 
 
 @dataclass(slots=True)
@@ -362,3 +351,12 @@ def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampli
     dtype = trained.compared_dtype if device.type == "cpu" else "auto"
     model = trained.load(dtype=dtype, merge=True).to(device)
     return Predictor(trained.task, trained.config, model, load_tokenizer(trained), sampling, batch_size)
+
+
+def inference_device(choice: GpuChoice) -> torch.device:
+    """Raises InputError for a card that there is not."""
+    hardware = probe()
+    gpu, _ = choose_gpu(hardware.gpus, choice)
+    if gpu is None or training_device(hardware, gpu)[0] != "cuda":
+        return torch.device("cpu")
+    return torch.device("cuda", card_index(gpu.cuda_uuid))
