@@ -175,7 +175,7 @@ def test_one_press_that_arrives_twice_is_one_and_sigterm_is_none(monkeypatch):
     left: list[int] = []
     monkeypatch.setattr(standard_files, "monotonic", lambda: next(clock))
     monkeypatch.setattr(os, "_exit", left.append)
-    signals = headless._Signals(journal_printer._JsonPrinter())
+    signals = headless._Signals(journal_printer.Printer())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT, signal.SIGTERM):
         signals._note(number, None)
     assert left == []
@@ -278,5 +278,5 @@ def test_every_hundred_steps_and_at_the_end_one_line_says_what_was_used(capsys):
 
 
 def test_programs_get_readings_as_the_journal_has_them(capsys):
-    journal_printer._JsonPrinter().show(used(0.5))
+    journal_printer.Printer().show(used(0.5))
     assert from_line(capsys.readouterr().out.strip()).gpus == used(0.5).gpus

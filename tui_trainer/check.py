@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.checklist.contract import Finding
+from tui_trainer.checklist.contract import Finding, Status
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.guides import GUIDES, items_of, of_guide
 from tui_trainer.checklist.run import apply_fixes, counts, run_checks, worst
@@ -21,6 +21,7 @@ from tui_trainer.planning.deadline_ways import way_line
 from tui_trainer.safe_text import one_line
 
 _SHOWN_FIX_WIDTH, _ITEMS_WIDTH = 60, 9
+_COUNTED: tuple[Status, ...] = ("pass", "warn", "fail", "n/a", "error")
 
 
 def print_checks(
@@ -54,27 +55,21 @@ def print_checks(
 
 
 def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None, guide: str = "") -> list[str]:
-    """One line for each check, what can be done below it, and the counts."""
+    """One line for each check, what can be done below it, and the counts: `27 pass, 1 warn, 0 fail, 9 n/a`."""
     width = max((len(finding.title) for finding in findings), default=0)
     lines = []
     for finding in findings:
         first, *rest = _finding_lines(finding, width)
         items = ", ".join(map(str, items_of(finding.check, guide))) if guide else ""
         lines += [f"{items:<{_ITEMS_WIDTH}}{first}" if guide else first, *rest]
-    lines += ["", count_line(findings)]
+    found = counts(findings)
+    lines += ["", ", ".join(f"{found[status]} {status}" for status in _COUNTED if found[status] or status != "error")]
     if fix is not None:
         lines += [f"set    {key} = {_shown(value)}" for key, value in changes.items()]
         lines.append(f"wrote {one_line(str(fix))}: try tui-trainer plan {one_line(str(fix))}")
     elif any(finding.fix for finding in findings):
         lines.append("fixes are written to a new file by: tui-trainer check --fix OUT.toml")
     return lines
-
-
-def count_line(findings: Sequence[Finding]) -> str:
-    """`27 pass, 1 warn, 0 fail, 9 n/a`, and errors where there are any."""
-    found = counts(findings)
-    named = [f"{found[status]} {status}" for status in ("pass", "warn", "fail", "n/a")]
-    return ", ".join(named + ([f"{found['error']} error"] if found["error"] else []))
 
 
 def _finding_lines(finding: Finding, width: int) -> list[str]:
@@ -97,14 +92,9 @@ def _shown(value: Any) -> str:
 
 
 def _as_json(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> str:
-    found = counts(findings)
-    result: dict[str, Any] = {
-        "worst": worst(findings),
-        "counts": found,
-        "findings": [_as_object(finding) for finding in findings],
-    }
-    if fix is not None:
-        result |= {"fixed": changes, "written": str(fix)}
+    objects = [_as_object(finding) for finding in findings]
+    written = {} if fix is None else {"fixed": changes, "written": str(fix)}
+    result = {"worst": worst(findings), "counts": counts(findings), "findings": objects, **written}
     return json.dumps(result, indent=1)
 
 

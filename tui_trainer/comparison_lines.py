@@ -67,6 +67,5 @@ def _at_step(value: float | None, step: int | None) -> str:
 
 
 def _value(value: Any) -> str:
-    return one_line(
-        "--" if value is None else value if isinstance(value, str) and value else json.dumps(value), _VALUE_WIDTH
-    )
+    words = value if isinstance(value, str) and value else json.dumps(value)
+    return "--" if value is None else one_line(words, _VALUE_WIDTH)

@@ -43,15 +43,11 @@ def diagnosis_lines(
     hardware: Hardware, diagnosis: Diagnosis, profile: Row, width: int, trial: Trial | None = None
 ) -> list[str]:
     """Lines for people, none wider than `width` unless one word is."""
-    sections = [*_sections(hardware, diagnosis, profile), ("tried", _tried_rows(hardware, trial))]
+    tried = [("nothing yet", "tui-trainer diagnose --try does it in some seconds")]
+    if trial is not None:
+        tried = [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
+    sections = [*_sections(hardware, diagnosis, profile), ("tried", tried)]
     return [line for title, rows in sections for line in _section(title, rows, width)]
-
-
-def _tried_rows(hardware: Hardware, trial: Trial | None) -> list[Row]:
-    """What the machine really does, and what is wrong with that."""
-    if trial is None:
-        return [("nothing yet", "tui-trainer diagnose --try does it in some seconds")]
-    return [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
 
 
 def _sections(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> Iterator[tuple[str, list[Row]]]:
@@ -104,12 +100,15 @@ def _section(title: str, rows: Iterable[Row], width: int) -> Iterator[str]:
         ) or [start.rstrip()]
 
 
+_STATED = (
+    "host", "platform", "python_version", "nvidia_pci_devices", "memory_bytes", "memory_available_bytes",
+    "machine_memory_bytes", "torch_cuda",
+)  # fmt: skip
+
+
 def as_document(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> dict[str, Any]:
     """For programs: the keys are always the same, null is "not reported", bytes are bytes, shares are 0 to 1."""
-    return {
-        "host": hardware.host,
-        "platform": hardware.platform,
-        "python_version": hardware.python_version,
+    return {name: getattr(hardware, name) for name in _STATED} | {
         "device": diagnosis.device,
         "device_reason": diagnosis.device_reason,
         "hardware_profile": profile[0] or None,
@@ -119,7 +118,6 @@ def as_document(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> dict[
         "gpu_reason": diagnosis.gpu_reason or None,
         "gpus": [_gpu_document(gpu) for gpu in hardware.gpus],
         "driver": asdict(hardware.driver) if hardware.driver else None,
-        "nvidia_pci_devices": hardware.nvidia_pci_devices,
         "cpu": {
             "name": hardware.cpu_name,
             "usable_cores": hardware.usable_cores,
@@ -127,10 +125,6 @@ def as_document(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> dict[
             "logical_cores": hardware.logical_cores,
             "flags": sorted(hardware.cpu_flags),
         },
-        "memory_bytes": hardware.memory_bytes,
-        "memory_available_bytes": hardware.memory_available_bytes,
-        "machine_memory_bytes": hardware.machine_memory_bytes,
-        "torch_cuda": hardware.torch_cuda,
         "libraries": dict(hardware.libraries),
         "places": [asdict(place) for place in hardware.places],
     }

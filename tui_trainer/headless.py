@@ -103,10 +103,9 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
         return EXIT_DONE
     follower.end()
     if follower.state.finished is None:
+        unknown = "no process owns it, and it has not said how it ended"
         failed = follower.state.failed
-        ended = (
-            one_line(failed.message) if failed else job.words or "no process owns it, and it has not said how it ended"
-        )
+        ended = one_line(failed.message) if failed else job.words or unknown
         tell(f"{folder.name}: {ended}; `tui-trainer resume {folder.name}` goes on")
         return EXIT_FAILED
     return EXIT_STOPPED if follower.state.status == "stopped" else EXIT_DONE
@@ -134,7 +133,6 @@ class _Signals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def pass_on(self, folder: RunFolder) -> None:
-        """Ask the run to stop, once."""
         if not self._stop_wanted or self._stop_asked:
             return
         try:

@@ -10,16 +10,15 @@ from time import monotonic
 
 from tui_trainer import lines
 from tui_trainer.doctor.contract import Verdict
-from tui_trainer.doctor.examine import examine
-from tui_trainer.doctor.watch import Doctor
-from tui_trainer.exporting.weights import adapter_base
+from tui_trainer.doctor.examine import Doctor, examine
+from tui_trainer.exporting.trained_model import adapter_base
 from tui_trainer.runs.event_lines import to_line
 from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.slowest_rank import slowest_rank
 from tui_trainer.runs.state import RunState
+from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.standard_files import silence_output
 
 _SECONDS_BETWEEN_STEP_LINES = 5.0
@@ -36,10 +35,9 @@ class Follower:
         for event in self._reader.read_new():
             self.state.apply(event)
         self._doctor = Doctor(self.state)
-        self.printer: Printer = _JsonPrinter() if as_json else _LinePrinter(self.state)
+        self.printer: Printer = Printer() if as_json else _LinePrinter(self.state)
 
     def show_new(self) -> None:
-        """Take in and print what is new."""
         for event in self._reader.read_new():
             self.state.apply(event)
             self.printer.show(event)
@@ -48,13 +46,11 @@ class Follower:
         self.printer.refresh()
 
     def end(self) -> None:
-        """The run is over: what is left, and how it ended."""
         self.show_new()
         self.printer.end(self._folder, self.state)
 
 
 def ending(folder: RunFolder, state: RunState) -> list[str]:
-    """What came of a run."""
     return lines.end_lines(state, folder.name, str(folder.root), adapter_base(folder.model))
 
 
@@ -77,14 +73,14 @@ class Output:
 
 
 class Printer:
-    """Shows events as they come."""
+    """Shows events as they come: the journal's lines, as they are, and nothing else."""
 
     def __init__(self) -> None:
         self.output = Output()
         self._noted: set[str] = set()
 
     def show(self, event: Event) -> None:
-        raise NotImplementedError
+        self.output.write(to_line(event) + "\n")
 
     def show_verdict(self, verdict: Verdict) -> None:
         """What the doctor says now: the first time, and when another cause leads."""
@@ -96,20 +92,12 @@ class Printer:
         """A word of this program itself, not of the run."""
 
     def note_once(self, text: str) -> None:
-        """The same word is not said again and again."""
         if text not in self._noted:
             self._noted.add(text)
             self.note(text)
 
     def end(self, folder: RunFolder, state: RunState) -> None:
         """The run is over."""
-
-
-class _JsonPrinter(Printer):
-    """The journal's lines, as they are."""
-
-    def show(self, event: Event) -> None:
-        self.output.write(to_line(event) + "\n")
 
 
 class _LinePrinter(Printer):
@@ -136,8 +124,11 @@ class _LinePrinter(Printer):
         else:
             if isinstance(event, PhaseChanged):
                 self._live = ""
-            if isinstance(event, EpochDone) and not self._is_time_for_an_epoch():
-                return
+            if isinstance(event, EpochDone):
+                # Small data has several epochs a second: not each of them is news.
+                if monotonic() - self._last_epoch_line < _SECONDS_BETWEEN_EPOCH_LINES:
+                    return
+                self._last_epoch_line = monotonic()
             if line := lines.event_line(event, self._state):
                 self._print(line)
 
@@ -166,19 +157,11 @@ class _LinePrinter(Printer):
         self.refresh()
 
     def _show_gauges(self, step: int) -> None:
-        """What the run used since the last such line."""
         if line := lines.gauges_line(step, self._gauges):
             self._print(line)
         if slowest := slowest_rank(self._state):
             self._print(f"step {step}: {slowest.words}")
         self._gauges = GaugeSummary()
-
-    def _is_time_for_an_epoch(self) -> bool:
-        """Small data has several epochs a second: not each of them is news."""
-        due = monotonic() - self._last_epoch_line >= _SECONDS_BETWEEN_EPOCH_LINES
-        if due:
-            self._last_epoch_line = monotonic()
-        return due
 
     def _show_passing(self, line: str) -> None:
         """What the next such line replaces: on a terminal in place, in a pipe once in a few seconds."""

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.planning.summary import marking_lines, model_words, place_words, tuning_words
-from tui_trainer.runs.events import (
-    BaselinesMeasured,
-    CheckpointSaved,
-    ControlApplied,
-    DataPrepared,
-    EpochDone,
-    EvalDone,
-    Event,
-    PhaseChanged,
-    PlanMade,
-    Progress,
-    RunProblem,
-    RunStarted,
-    StepDone,
-    TextSampled,
-)
-from tui_trainer.runs.gauges import GaugeSummary
+from tui_trainer.runs import events
 from tui_trainer.runs.remaining import eta_seconds
-from tui_trainer.runs.result import LABELLING, best_before, loss_unit, score_lines
+from tui_trainer.runs.result import LABELLING, best_before, grade, grade_of, loss_unit, score_lines
 from tui_trainer.runs.score_words import baselines_line, number, plain, scores_line
 from tui_trainer.runs.state import RunState
+from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.runs.targets import targets_of, targets_summary
-from tui_trainer.runs.throughput import grade, grade_of
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
 
@@ -40,70 +24,64 @@ if TYPE_CHECKING:
     from tui_trainer.planning.planned import Planned
     from tui_trainer.runs.overview import RunOverview
 
-_PHASES = {
-    "loading": "loading torch and transformers, building the model",
-    "saving": "writing the final model",
-}
+_PHASES = {"loading": "loading torch and transformers, building the model", "saving": "writing the final model"}
 
 
-def event_line(event: Event, state: RunState) -> str | None:
+def event_line(event: events.Event, state: RunState) -> str | None:
     """One line for an event that people want to read; None for the rest."""
     match event:
-        case RunStarted(resumed_from_step=int(step)):
-            return f"run {event.name} " + (
-                f"goes on from step {step}" if step else "starts again: it had no checkpoint"
-            )
-        case DataPrepared():
+        case events.RunStarted(resumed_from_step=int(step)):
+            how = f"goes on from step {step}" if step else "starts again: it had no checkpoint"
+            return f"run {event.name} {how}"
+        case events.DataPrepared():
             return _data_line(event)
-        case PlanMade():
+        case events.PlanMade():
             return _plan_made_line(event)
-        case BaselinesMeasured():
+        case events.BaselinesMeasured():
             return _baselines_line(event)
-        case PhaseChanged(phase=phase):
-            return (
-                f"paused; go on with: tui-trainer ask {state.name} resume" if phase == "paused" else _PHASES.get(phase)
-            )
-        case StepDone():
+        case events.PhaseChanged(phase="paused"):
+            return f"paused; go on with: tui-trainer ask {state.name} resume"
+        case events.PhaseChanged(phase=phase):
+            return _PHASES.get(phase)
+        case events.StepDone():
             return step_line(event, state)
-        case EvalDone():
+        case events.EvalDone():
             note = " (best so far)" if event.best else "" if event.scheduled else " (asked for)"
-            training = (
-                "" if state.loss_smoothed is None else f", training loss of the last steps {state.loss_smoothed:.4f}"
-            )
-            scores = scores_line(event.scores, state.baselines.scores if state.baselines else {})
-            scores = f", {scores}" if scores else ""
-            targets = f", targets {words}" if (words := targets_summary(state)) else ""
-            return (
-                f"step {event.step}: held-out loss {event.loss:.4f}{note}{scores}{training}, "
-                f"{format_seconds(event.seconds)}{targets}"
-            )
-        case EpochDone():
+            loss, targets = state.loss_smoothed, targets_summary(state)
+            parts = [
+                f"step {event.step}: held-out loss {event.loss:.4f}{note}",
+                scores_line(event.scores, state.baselines.scores if state.baselines else {}),
+                "" if loss is None else f"training loss of the last steps {loss:.4f}",
+                format_seconds(event.seconds),
+                targets and f"targets {targets}",
+            ]
+            return ", ".join(filter(None, parts))
+        case events.EpochDone():
             rates = f"{event.samples_per_second:.0f} rows/s, {format_count(event.tokens_per_second)} tokens/s"
             graded = grade(event.samples_per_second, state.plan.best_samples_per_second if state.plan else None)
             rates += f": {graded}" if graded else ""
             return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {format_seconds(event.seconds)}, {rates}"
-        case CheckpointSaved():
-            return (
-                f"step {event.step}: saved {event.path} ({format_bytes(event.bytes)}, {format_seconds(event.seconds)})"
-            )
-        case TextSampled():
+        case events.CheckpointSaved():
+            cost = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
+            return f"step {event.step}: saved {event.path} ({cost})"
+        case events.TextSampled():
             verb = "writes" if state.task not in LABELLING else "reads"
             return f"step {event.step}: {verb} | {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
-        case ControlApplied():
+        case events.ControlApplied():
             return f"step {event.step}: {event.action} (asked for)"
-        case RunProblem():
+        case events.RunProblem():
             return f"step {event.step}: " + "; ".join(one_line(text) for text in (event.message, event.hint) if text)
     return None
 
 
-def _baselines_line(event: BaselinesMeasured) -> str | None:
+def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
     parts = [f"held-out loss of n-gram models of this text: {losses} nats a {event.unit}"] if losses else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
 
 
-def _plan_made_line(event: PlanMade) -> str:
+def _plan_made_line(event: events.PlanMade) -> str:
     cut = f"{event.gradient_accumulation_steps} x {event.per_device_train_batch_size}"
     is_cut = event.gradient_accumulation_steps > 1 or event.processes > 1
     if event.processes > 1:
@@ -116,7 +94,7 @@ def _plan_made_line(event: PlanMade) -> str:
     ) + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
 
 
-def _data_line(event: DataPrepared) -> str:
+def _data_line(event: events.DataPrepared) -> str:
     how = "as prepared before" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
     apart = f"{event.eval_rows:,} held out ({event.eval_documents:,} documents)" if event.eval_rows else "none held out"
     line = (
@@ -126,7 +104,7 @@ def _data_line(event: DataPrepared) -> str:
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
 
 
-def step_line(event: StepDone, state: RunState) -> str:
+def step_line(event: events.StepDone, state: RunState) -> str:
     """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`; the loss is a mean of 50 steps."""
     loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
     rate = format_count(state.tokens_per_second or event.tokens_per_second)
@@ -138,7 +116,7 @@ def step_line(event: StepDone, state: RunState) -> str:
     )
 
 
-def progress_line(event: Progress) -> str:
+def progress_line(event: events.Progress) -> str:
     """`tokenising 42 % of 1.2 M characters`."""
     what = one_line(event.what, 60)
     if event.total:
@@ -230,8 +208,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
 
 def better_before(state: RunState) -> str | None:
     """A word for the one whose run was clearly better at an earlier evaluation than at its end; else None."""
-    best = best_before(state)
-    if best is None:
+    if (best := best_before(state)) is None:
         return None
     return (
         f"it was better before: {best.loss:.4f} at step {best.step}. This model has the weights of the last step; "
@@ -256,7 +233,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
         *map(one_line, notes),
     ]
-    lines += [_plan_line(*row) for row in [*_data_rows(plan), *_model_rows(plan), *_step_rows(plan)]]
+    lines += _number_lines(plan)
     for needed, parts in ((None, plan.memory_parts), (plan.host_memory_bytes, plan.host_memory_parts)):
         lines += [_plan_line("host memory", needed, format_bytes(needed.value))] if needed else []
         lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in parts]
@@ -284,64 +261,45 @@ def deadline_lines(plan: Plan) -> list[str]:
     return lines
 
 
-_Row = tuple[str, "Planned[Any]", str]
-
-
-def _data_rows(plan: Plan) -> list[_Row]:
-    return [
-        ("rows to train on", plan.train_rows, _count(plan.train_rows)),
-        ("rows held out", plan.eval_rows, _count(plan.eval_rows)),
-        ("packing", plan.packing, "yes" if plan.packing.value else "no"),
-        ("vocabulary", plan.vocabulary, _count(plan.vocabulary)),
-    ]
-
-
-def _model_rows(plan: Plan) -> list[_Row]:
-    """What is trained, and in which numbers; what is off is left out."""
-    rows: list[_Row] = [("parameters", plan.parameters, format_count(plan.parameters.value))]
-    if plan.trained_parameters.value < plan.parameters.value:
-        rows.append(("trained parameters", plan.trained_parameters, format_count(plan.trained_parameters.value)))
-    rows += [
-        ("precision", plan.precision, plan.precision.value),
-        ("weights", plan.weights_dtype, plan.weights_dtype.value),
-        ("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}"),
-    ]
+def _number_lines(plan: Plan) -> Iterator[str]:
+    """What is off is left out."""
+    yield _plan_line("rows to train on", plan.train_rows)
+    yield _plan_line("rows held out", plan.eval_rows)
+    yield _plan_line("packing", plan.packing, "yes" if plan.packing.value else "no")
+    yield _plan_line("vocabulary", plan.vocabulary)
+    yield _plan_line("parameters", plan.parameters, format_count(plan.parameters.value))
+    if (trained := plan.trained_parameters).value < plan.parameters.value:
+        yield _plan_line("trained parameters", trained, format_count(trained.value))
+    yield _plan_line("precision", plan.precision, plan.precision.value)
+    yield _plan_line("weights", plan.weights_dtype, plan.weights_dtype.value)
+    yield _plan_line("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}")
     if (chunk := plan.loss_chunk_tokens).value or plan.device == "cuda":
-        rows.append(("tokens of a loss", chunk, _count(chunk) if chunk.value else "all"))
+        yield _plan_line("tokens of a loss", chunk, "" if chunk.value else "all")
     if plan.loader_workers.value:
-        rows.append(("loader threads", plan.loader_workers, _count(plan.loader_workers)))
-    return rows
+        yield _plan_line("loader threads", plan.loader_workers)
+    yield _plan_line("effective batch", plan.effective_batch_size)
+    if plan.is_group:
+        yield _plan_line("processes", plan.processes)
+        yield _plan_line("strategy", plan.strategy, plan.strategy.value)
+    if plan.config.distributed.cpu_offload:
+        yield _plan_line("CPU offload", plan.cpu_offload, "yes" if plan.cpu_offload.value else "no")
+    yield _plan_line("micro-batch", plan.per_device_train_batch_size)
+    yield _plan_line("accumulation", plan.gradient_accumulation_steps)
+    yield _plan_line("evaluation batch", plan.per_device_eval_batch_size)
+    yield _plan_line("steps in an epoch", plan.steps_per_epoch)
+    yield _plan_line("steps", plan.total_steps)
+    yield _plan_line("warm-up steps", plan.warmup_steps)
+    yield _plan_line("evaluates every", plan.eval_every_steps)
+    yield _plan_line("saves every", plan.save_every_steps)
+    yield _plan_line("writes text every", plan.sample_every_steps)
+    yield _plan_line("CPU threads", plan.threads)
+    yield _plan_line("checkpoint", plan.checkpoint_bytes, format_bytes(plan.checkpoint_bytes.value))
+    yield _plan_line("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value))
+    yield _plan_line("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value))
 
 
-def _step_rows(plan: Plan) -> list[_Row]:
-    group = ("processes", plan.processes, _count(plan.processes)), ("strategy", plan.strategy, plan.strategy.value)
-    offload = ("CPU offload", plan.cpu_offload, "yes" if plan.cpu_offload.value else "no")
-    return [
-        ("effective batch", plan.effective_batch_size, _count(plan.effective_batch_size)),
-        *(group if plan.is_group else ()),
-        *([offload] if plan.config.distributed.cpu_offload else []),
-        ("micro-batch", plan.per_device_train_batch_size, _count(plan.per_device_train_batch_size)),
-        ("accumulation", plan.gradient_accumulation_steps, _count(plan.gradient_accumulation_steps)),
-        ("evaluation batch", plan.per_device_eval_batch_size, _count(plan.per_device_eval_batch_size)),
-        ("steps in an epoch", plan.steps_per_epoch, _count(plan.steps_per_epoch)),
-        ("steps", plan.total_steps, _count(plan.total_steps)),
-        ("warm-up steps", plan.warmup_steps, _count(plan.warmup_steps)),
-        ("evaluates every", plan.eval_every_steps, _count(plan.eval_every_steps)),
-        ("saves every", plan.save_every_steps, _count(plan.save_every_steps)),
-        ("writes text every", plan.sample_every_steps, _count(plan.sample_every_steps)),
-        ("CPU threads", plan.threads, _count(plan.threads)),
-        ("checkpoint", plan.checkpoint_bytes, format_bytes(plan.checkpoint_bytes.value)),
-        ("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value)),
-        ("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value)),
-    ]
-
-
-def _count(planned: Planned[int]) -> str:
-    return f"{planned.value:,}"
-
-
-def _plan_line(label: str, planned: Planned[Any], shown: str) -> str:
-    return f"{label:<19} {shown:>12} {'=' if planned.exact else '~'} {planned.reason}"
+def _plan_line(label: str, planned: Planned[Any], shown: str = "") -> str:
+    return f"{label:<19} {shown or f'{planned.value:,}':>12} {'=' if planned.exact else '~'} {planned.reason}"
 
 
 def profile_line(profile: Profile, reason: str) -> str:

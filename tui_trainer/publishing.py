@@ -5,7 +5,7 @@ Paths of this machine are taken out of the texts, and nothing of the run but the
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,11 @@ def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> 
     files, notes = _files(folder, source)
     base = str(settings_of(folder).get("model.model_name_or_path") or "")
     api = _api()
-    with _told(name):
-        exists = _visibility(api, name)
+    exists: bool | None = None
+    from huggingface_hub import errors
+
+    with _told(name), suppress(errors.RepositoryNotFoundError):
+        exists = bool(api.repo_info(name).private)
     if exists is False and private:
         raise InputError(f"{name} is there already, and public", hint="--public sends it there all the same")
     return PublishOffer(
@@ -128,15 +131,6 @@ def _api() -> Any:
     if not get_token():
         raise InputError("publishing needs an account on the hub", hint="log in with `hf auth login`, or set HF_TOKEN")
     return HfApi(library_name="tui-trainer")
-
-
-def _visibility(api: Any, name: str) -> bool | None:
-    from huggingface_hub import errors
-
-    try:
-        return bool(api.repo_info(name).private)
-    except errors.RepositoryNotFoundError:
-        return None
 
 
 def _license_of(api: Any, base: str) -> str:

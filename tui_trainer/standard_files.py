@@ -41,7 +41,6 @@ class Interrupts:
         self._say_last = say_last
 
     def note(self) -> None:
-        """One more was pressed."""
         now = monotonic()
         if self._first is None:
             self._first = now

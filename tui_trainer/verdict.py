@@ -7,7 +7,7 @@ from typing import Any
 
 from tui_trainer.checklist.run import patched
 from tui_trainer.config.changes import settings_words
-from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.config.load import Request
 from tui_trainer.config.save import to_toml
 from tui_trainer.config.toml_files import refuse_existing, write_new
 from tui_trainer.doctor.contract import Finding, Verdict, percent
@@ -36,19 +36,17 @@ def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) 
         state.apply(event)
     verdict = examine(state)
     if fix is not None:
-        write_new(fix, to_toml(with_remedies(folder, verdict)))
+        if not verdict.fix:
+            raise InputError(
+                f"there is no setting that the doctor would change after {folder.name}", hint=verdict.words
+            )
+        config = load_config(Request(config_file=folder.config))
+        write_new(fix, to_toml(patched(config, {**verdict.fix, "output.name": ""})))
     if as_json:
         told = _as_object(folder, state, verdict, fix) | {"journal_damage": journal.damage}
         print(json.dumps(finite(told), indent=1, allow_nan=False))
     else:
         print("\n".join([*verdict_lines(folder.name, state, verdict, fix), *filter(None, [journal.damage])]))
-
-
-def with_remedies(folder: RunFolder, verdict: Verdict) -> LoadedConfig:
-    """The settings of the run, and what the doctor would set otherwise. Raises InputError where that is nothing."""
-    if not verdict.fix:
-        raise InputError(f"there is no setting that the doctor would change after {folder.name}", hint=verdict.words)
-    return patched(load_config(Request(config_file=folder.config)), {**verdict.fix, "output.name": ""})
 
 
 def verdict_lines(name: str, state: RunState, verdict: Verdict, fix: Path | None = None) -> list[str]:
@@ -82,13 +80,8 @@ def _as_object(folder: RunFolder, state: RunState, verdict: Verdict, fix: Path |
         "verdict": verdict.name or None,
         "words": verdict.words,
         "findings": [
-            {
-                "diagnosis": one.name,
-                "title": one.title,
-                **asdict(one.found),
-                "why": one.diagnosis.why,
-                "guides": list(one.diagnosis.guides),
-            }
+            {"diagnosis": one.name, **{name: getattr(one.diagnosis, name) for name in ("title", "why", "guides")}}
+            | asdict(one.found)
             for one in verdict.findings
         ],
         "fix": verdict.fix or None,

@@ -24,8 +24,7 @@ prepare_environment()
 from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.source import open_source
-from tui_trainer.exporting.device import inference_device
-from tui_trainer.exporting.predicting import Requested, predict_file
+from tui_trainer.exporting.predicting import Requested, inference_device, predict_file
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.registry import find_run

@@ -10,12 +10,12 @@ from tests.doctor.made_up import run_events
 from tests.runs.journals import run_of
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.doctor.watch import Doctor
+from tui_trainer.doctor import examine
+from tui_trainer.doctor.examine import Doctor
 from tui_trainer.journal_printer import Follower
 from tui_trainer.launching.start import load_config
 from tui_trainer.reporting.facts import facts_of
-from tui_trainer.reporting.markdown import to_markdown
-from tui_trainer.reporting.page import to_html
+from tui_trainer.reporting.page import to_html, to_markdown
 from tui_trainer.runs.state import RunState
 
 WAITING = {"step": {"data_seconds": 0.3}}
@@ -63,11 +63,8 @@ def test_a_cause_that_leads_for_a_moment_is_no_news():
 
 
 def test_the_doctor_looks_at_most_once_in_two_seconds(monkeypatch):
-    from tui_trainer.doctor import watch
-
-    looks = []
-    monkeypatch.setattr(watch, "examine", lambda state: looks.append(state.step) or real(state))
-    real = __import__("tui_trainer.doctor.examine", fromlist=["examine"]).examine
+    looks, real = [], examine.examine
+    monkeypatch.setattr(examine, "examine", lambda state: looks.append(state.step) or real(state))
     clock = [0.0]
     news_of(run_events(is_over=False), clock)
     assert 0 < len(looks) <= clock[0] / 2 + 1

@@ -4,7 +4,7 @@ import math
 
 from tui_trainer.lines import gauges_line
 from tui_trainer.runs.events import GaugesRead, GpuReading
-from tui_trainer.runs.gauges import GaugeSummary
+from tui_trainer.runs.sums import GaugeSummary
 
 GIB = 1 << 30
 

@@ -14,7 +14,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.reporting.facts import facts_of
-from tui_trainer.reporting.markdown import to_markdown
+from tui_trainer.reporting.page import to_markdown
 from tui_trainer.runs.event_lines import from_line
 from tui_trainer.runs.events import EvalDone, PlanMade, RunFinished
 from tui_trainer.runs.journal import read_all

@@ -9,8 +9,8 @@ from tests.runs.test_comparison import PLANNED
 from tui_trainer import lines
 from tui_trainer.runs.events import EpochDone, PlanMade
 from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.result import grade, grade_of
 from tui_trainer.runs.state import fold
-from tui_trainer.runs.throughput import grade, grade_of
 
 
 @pytest.mark.parametrize(

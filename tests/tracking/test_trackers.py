@@ -24,8 +24,7 @@ from tui_trainer.runs.lock import RunLock
 from tui_trainer.tracking import feeder as feeding
 from tui_trainer.tracking import reader
 from tui_trainer.tracking.contract import find_tracker, tracker_names
-from tui_trainer.tracking.feeder import Feeder
-from tui_trainer.tracking.metrics import metrics_of
+from tui_trainer.tracking.feeder import Feeder, metrics_of
 
 # A library that raises at each call, and one that hangs, in the place of real ones.
 RAISES = "def init(*_, **__):\n    raise ConnectionError('no network')\n"

@@ -22,7 +22,7 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import open_again
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.reporting.write import write_report
+from tui_trainer.reporting.page import write_report
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, MicroBatchReduced, RunFailed, RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder

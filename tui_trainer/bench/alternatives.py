@@ -59,7 +59,6 @@ def settings_words(patch: Patch) -> str:
 
 
 def _lengths(plan: Plan) -> Iterator[Alternative]:
-    """What spares padding."""
     if not plan.packing.value:
         full = plan.train_tokens.value >= _FULL * plan.train_rows.value * plan.longest_row
         reason = "changes nothing here: all rows are about as long" if full else ""

@@ -36,7 +36,6 @@ class ConfigProcess(CommandProcess):
 
     @property
     def verdict(self) -> tuple[str, bool]:
-        """How it ended, and whether well."""
         raise NotImplementedError
 
     def _take(self, told: dict[str, Any]) -> None:
@@ -118,5 +117,4 @@ class GainProcess(ConfigProcess):
 
     @property
     def check(self) -> str:
-        """The name of the one that is being measured."""
         return self.part.partition(":")[0]

@@ -8,8 +8,8 @@ and changes no setting; what it finds is kept (`planning/measured_gains.py`) and
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tui_trainer.bench.rounds import Bench, Measured, Variant, measure_in_turns
-from tui_trainer.bench.training import ask_for_steps, no_change, short_run, steps_question
+from tui_trainer.bench.rounds import Bench, measure_in_turns
+from tui_trainer.bench.training import ask_for_steps, no_change, steps_variant
 from tui_trainer.bench.training_child import WARM_UP_STEPS
 from tui_trainer.checklist.contract import ALL, Context, Finding, patch_words
 from tui_trainer.checklist.gather import gather
@@ -48,8 +48,7 @@ class GainBench:
         no check has, where a run trains, and for a config that cannot be planned."""
         if unknown := [name for name in self.names if name not in _names()]:
             raise InputError(f"there is no check {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], _names()))
-        if name := training_run():
-            raise InputError(f"{name} trains on this machine: both would be slower", hint="measure when it has ended")
+        refuse_beside_a_run("measure")
         try:
             context = gather(self.loaded, gpu=self.gpu)
             if context.plan is None:
@@ -75,9 +74,12 @@ class GainBench:
         if reason:
             self._keep(finding, Gain(at=utc_now(), reason=reason))
             return True
-        steps = self._steps(context)
+        steps, request = self._steps(context), as_request(self.loaded, {})
         bench = measure_in_turns(
-            [self._variant(_AS_IT_IS, {}, steps), self._variant(patch_words(patch), patch, steps)],
+            [
+                steps_variant(_AS_IT_IS, request, self.gpu, steps, {}),
+                steps_variant(patch_words(patch), request, self.gpu, steps, patch),
+            ],
             ask_for_steps,
             rounds=self.pairs,
             seconds=self.seconds,
@@ -106,12 +108,7 @@ class GainBench:
     def _plan(self, patch: Patch) -> Plan:
         return estimated_plan(patched(self.loaded, patch), gpu=self.gpu)
 
-    def _variant(self, name: str, patch: Patch, steps: int) -> Variant:
-        request = short_run(as_request(self.loaded, {}), steps, patch)
-        return Variant(name=name, question=steps_question(request, self.gpu, steps, patch))
-
     def _steps(self, context: Context) -> int:
-        """As many as all turns have the time for."""
         if not context.step_seconds:
             return _MOST_STEPS
         turn_seconds = self.seconds / (2 * self.pairs) - _START_SECONDS
@@ -125,6 +122,12 @@ def training_run() -> str:
         if holder is not None and holder.here:
             return one_line(folder.name, 60)
     return ""
+
+
+def refuse_beside_a_run(verb: str) -> None:
+    """Raises InputError where a run trains on this machine."""
+    if name := training_run():
+        raise InputError(f"{name} trains on this machine: both would be slower", hint=f"{verb} when it has ended")
 
 
 def _names() -> list[str]:
@@ -144,10 +147,6 @@ def _gain(bench: Bench, steps: int) -> Gain:
         at=utc_now(),
         ratios=tuple(new["tokens_per_second"] / old["tokens_per_second"] for old, new in pairs),
         steps=steps,
-        memory_bytes=(_largest(before), _largest(after)),
+        memory_bytes=(int(max(before.values("peak_memory_bytes"))), int(max(after.values("peak_memory_bytes")))),
         losses=(before.answers[0]["loss"], after.answers[0]["loss"]),
     )
-
-
-def _largest(one: Measured) -> int:
-    return int(max(one.values("peak_memory_bytes")))

@@ -4,11 +4,12 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from tui_trainer.bench.rounds import Bench, Measured, Variant, chosen, measure_in_turns, with_spread
+from tui_trainer.bench.rounds import Bench, Columns, Measured, Variant, chosen, measure_in_turns, table_of, with_spread
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel
@@ -135,16 +136,15 @@ class InferenceBench:
             "first_token_seconds": median(_all(one, "first_token_seconds") or [0.0]) or None,
             "latency_seconds_50": median(latencies),
             "latency_seconds_95": quantiles([*latencies, latencies[-1]], n=20)[-1],
-            "disk_bytes": self._disk_bytes(one.variant.question.get("format", "")),
+            "disk_bytes": self._export_bytes.get(one.variant.question.get("format", "")) or self._weight_bytes,
             "loss": first.get("loss"),
             "scores": first.get("scores", {}),
             "same_predictions": sum(made) / len(made),
         }
 
-    def _disk_bytes(self, name: str) -> int:
+    @property
+    def _weight_bytes(self) -> int:
         """Of the weights as they are stored: in other numbers or compiled they are those of the run."""
-        if name:
-            return self._export_bytes[name]
         folders = {self.trained.folder, *filter(None, [self.trained.base])}
         return sum(path.stat().st_size for folder in folders for path in folder.glob("*.safetensors"))
 
@@ -162,39 +162,26 @@ def _all(one: Measured, name: str) -> list[float]:
 
 def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
     """The rows for people, a title above each column; those without figures are left out."""
-    measured = [row for row in rows if row["turns"]]
-    scores = list(measured[0]["scores"])[:2] if measured else []
-    first = ["first token"] if writes else []
-    titles = [
-        "",
-        "samples/s",
-        "tokens/s",
-        *first,
-        "50 %",
-        "95 %",
-        "memory",
-        "on disk",
-        "loss",
-        *map(plain, scores),
-        "same",
-    ]
-    return [titles, *(_cells(row, scores, writes=writes) for row in measured)]
+    scores = list(next((row["scores"] for row in rows if row["turns"]), {}))[:2]
+    first: Columns = {"first token": lambda row: _ms(row["first_token_seconds"])} if writes else {}
+    columns: Columns = {
+        "": lambda row: row["name"],
+        "samples/s": lambda row: with_spread(row["samples_per_second"], row["samples_per_second_spread"]),
+        "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
+        **first,
+        "50 %": lambda row: _ms(row["latency_seconds_50"]),
+        "95 %": lambda row: _ms(row["latency_seconds_95"]),
+        "memory": lambda row: format_bytes(row["peak_memory_bytes"]),
+        "on disk": lambda row: format_bytes(row["disk_bytes"]),
+        "loss": lambda row: f"{row['loss']:.4f}",
+        **{plain(name): partial(_score, name) for name in scores},
+        "same": lambda row: f"{row['same_predictions']:.0%}",
+    }
+    return table_of(columns, rows)
 
 
-def _cells(row: dict[str, Any], scores: list[str], *, writes: bool) -> list[str]:
-    return [
-        row["name"],
-        with_spread(row["samples_per_second"], row["samples_per_second_spread"]),
-        f"{row['tokens_per_second']:,.0f}",
-        *([_ms(row["first_token_seconds"])] if writes else []),
-        _ms(row["latency_seconds_50"]),
-        _ms(row["latency_seconds_95"]),
-        format_bytes(row["peak_memory_bytes"]),
-        format_bytes(row["disk_bytes"]),
-        f"{row['loss']:.4f}",
-        *(f"{row['scores'][name]:.3f}" for name in scores),
-        f"{row['same_predictions']:.0%}",
-    ]
+def _score(name: str, row: Mapping[str, Any]) -> str:
+    return f"{row['scores'][name]:.3f}"
 
 
 def _ms(seconds: float | None) -> str:

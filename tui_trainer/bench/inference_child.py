@@ -27,7 +27,6 @@ _LATENCY_ROWS, _FIRST_TOKEN_ROWS, _PROMPT_TOKENS, _ROWS_AT_A_TIME = 20, 8, 32, 8
 
 
 def write(question: dict[str, Any]) -> dict[str, Any]:
-    """The export that is going to be measured."""
     find_format(question["format"]).write(_trained(question), Path(question["write"]), lambda *_: None)
     return {}
 
@@ -78,8 +77,7 @@ def _trained(question: dict[str, Any]) -> TrainedModel:
 def _predictor(trained: TrainedModel, question: dict[str, Any]) -> Predictor:
     import torch
 
-    from tui_trainer.exporting.device import inference_device
-    from tui_trainer.exporting.predicting import Predictor, load_predictor
+    from tui_trainer.exporting.predicting import Predictor, inference_device, load_predictor
 
     new_tokens, beams = question["new_tokens"], question.get("beams", 1)
     sampling = Sampling(max_new_tokens=new_tokens, temperature=0, seed=0, num_beams=beams)

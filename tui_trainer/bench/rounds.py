@@ -99,6 +99,15 @@ def measure_in_turns(
     return Bench(measured=found, cut_short=cut_short)
 
 
+Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
+"""What a column shows of a row, by its title."""
+
+
+def table_of(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The titles, and the cells of the rows that have figures."""
+    return [[*columns], *([show(row) for show in columns.values()] for row in rows if row["turns"])]
+
+
 def with_spread(value: float, spread: float | None) -> str:
     """`12.3 ±4%`, a median and half of its spread."""
     return f"{value:,.1f}" + ("" if spread is None else f" ±{spread:.0%}")

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from tui_trainer.bench.rounds import Bench, Variant, chosen, measure_in_turns, with_spread
+from tui_trainer.bench.rounds import Bench, Columns, Variant, chosen, measure_in_turns, table_of, with_spread
 from tui_trainer.bench.training_child import WARM_UP_STEPS
 from tui_trainer.checklist.contract import Finding
 from tui_trainer.checklist.gather import gather
@@ -139,13 +139,11 @@ class TrainingBench:
             words = "it is that of the baseline" if rows == self.batch else ""
             yield self._variant(f"batch {rows}", {_EFFECTIVE: rows, _MICRO: rows}, words)
         for count in range(2, len(names) + 1):
-            patch = {key: value for key, value in together.items() if key in self._keys(names[:count])}
+            keys = {key for switch in _SWITCHES if switch.name in names[:count] for key in self._patch(switch)}
+            patch = {key: value for key, value in together.items() if key in keys}
             yield self._variant("+ " + names[count - 1], patch)
         if names:
             yield self._accumulated("+ ", together)
-
-    def _keys(self, names: Sequence[str]) -> set[str]:
-        return {key for switch in _SWITCHES if switch.name in names for key in self._patch(switch)}
 
     def _switched(self, switch: _Switch) -> Variant:
         finding = self._findings.get(switch.check)
@@ -164,18 +162,13 @@ class TrainingBench:
         reason = "" if rows < self.batch else "a step has one row"
         return self._variant(sign + "accumulation", {**others, _MICRO: rows}, reason)
 
-    @property
+    @cached_property
     def batch(self) -> int:
         """Rows of a step of the baseline, all in one pass: as many of the config's as fit."""
-        return self._first.per_device_train_batch_size.value
-
-    @cached_property
-    def _first(self) -> Plan:
-        return estimated_plan(load_config(self._requested(_PLAIN), gpu=self.gpu), gpu=self.gpu)
+        return self._plan(_PLAIN).per_device_train_batch_size.value
 
     @cached_property
     def _findings(self) -> Mapping[str, Finding]:
-        """What the checks say of the baseline."""
         names = {switch.check for switch in _SWITCHES}
         context = gather(load_config(self._requested(self._settings({})), gpu=self.gpu), gpu=self.gpu)
         return {one.name: one for one in run_checks(context, [c for c in all_checks() if c.name in names])}
@@ -183,23 +176,23 @@ class TrainingBench:
     def _settings(self, patch: Patch) -> dict[str, Any]:
         return {**_PLAIN, _EFFECTIVE: self.batch, _MICRO: self.batch, **patch}
 
-    def _plan(self, patch: Patch) -> Plan:
+    def _plan(self, settings: Patch) -> Plan:
         """Raises InputError where these settings cannot be trained with."""
-        return estimated_plan(load_config(self._requested(self._settings(patch)), gpu=self.gpu), gpu=self.gpu)
+        return estimated_plan(load_config(self._requested(settings), gpu=self.gpu), gpu=self.gpu)
 
     def _variant(self, name: str, patch: Patch, reason: str = "") -> Variant:
         """With the reason why it cannot be, or would be the baseline again."""
         if patch and not reason:
             try:
-                reason = no_change(self._baseline, self._plan(patch), patch)
+                reason = no_change(self._baseline, self._plan(self._settings(patch)), patch)
             except InputError as error:
                 reason = str(error)
-        question = steps_question(self._requested(self._settings(patch)), self.gpu, self._most_steps, patch)
-        return Variant(name=name, question=question, reason=reason)
+        upon = self._settings({})
+        return steps_variant(name, self.request, self.gpu, self._most_steps, patch, upon=upon, reason=reason)
 
     @cached_property
     def _baseline(self) -> Plan:
-        return self._plan({})
+        return self._plan(self._settings({}))
 
     def _requested(self, patch: Patch) -> Request:
         return short_run(self.request, self._most_steps, patch)
@@ -225,9 +218,19 @@ def short_run(request: Request, steps: int, patch: Patch) -> Request:
     return with_settings(request, settings)
 
 
-def steps_question(request: Request, gpu: GpuChoice, steps: int, patch: Patch) -> dict[str, Any]:
-    """What the child is asked: to take `steps` of this request, in which `patch` is already."""
-    return question_of(request, gpu) | {"steps": steps, "patch": dict(patch)}
+def steps_variant(
+    name: str,
+    request: Request,
+    gpu: GpuChoice,
+    steps: int,
+    patch: Patch,
+    *,
+    upon: Patch | None = None,
+    reason: str = "",
+) -> Variant:
+    """`steps` of this request are asked of the child, with the settings `upon` and `patch`."""
+    question = question_of(short_run(request, steps, {**(upon or {}), **patch}), gpu)
+    return Variant(name=name, question=question | {"steps": steps, "patch": dict(patch)}, reason=reason)
 
 
 def ask_for_steps(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
@@ -277,19 +280,16 @@ def figures(bench: Bench) -> list[dict[str, Any]]:
     return rows
 
 
+_COLUMNS: Columns = {
+    "": lambda row: row["name"],
+    "ms a step": lambda row: with_spread(1e3 * row["step_seconds"], row["step_seconds_spread"]),
+    "speed-up": lambda row: "--" if row["speed_up"] is None else f"{row['speed_up']:.2f}",
+    "samples/s": lambda row: f"{row['samples_per_second']:,.1f}",
+    "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
+    "memory": lambda row: format_bytes(int(row["peak_memory_bytes"])),
+    "loss": lambda row: f"{row['loss']:.4f}",
+}
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The measured rows for people, a title above each column."""
-    titles = ["", "ms a step", "speed-up", "samples/s", "tokens/s", "memory", "loss"]
-    return [titles, *(_cells(row) for row in rows if row["turns"])]
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return [
-        row["name"],
-        with_spread(1e3 * row["step_seconds"], row["step_seconds_spread"]),
-        "--" if row["speed_up"] is None else f"{row['speed_up']:.2f}",
-        f"{row['samples_per_second']:,.1f}",
-        f"{row['tokens_per_second']:,.0f}",
-        format_bytes(int(row["peak_memory_bytes"])),
-        f"{row['loss']:.4f}",
-    ]
+    return table_of(_COLUMNS, rows)

@@ -30,16 +30,12 @@ _SLOW_FACTOR = 3.0
 
 def measure(question: dict[str, Any]) -> dict[str, Any]:
     """`question` has config_file, profile, shortcuts, assignments, gpu, steps, folder."""
-    return _figures(read_all(_train(question).journal))
-
-
-def _train(question: dict[str, Any]) -> RunFolder:
-    """Its steps and one evaluation; nothing is saved."""
+    # Its steps and one evaluation; nothing is saved.
     with session_of(question, Path(question["folder"]), "turn") as (session, _):
         for step in range(1, question["steps"] + WARM_UP_STEPS + 1):
             session.take_step(step)
         session.evaluate(scheduled=False)
-    return session.job.folder
+    return _figures(read_all(session.job.folder.journal))
 
 
 @contextmanager

@@ -14,12 +14,12 @@ from time import monotonic
 from typing import Any
 
 from tui_trainer.bench.alternatives import COMPILE, THREADS, WORKERS, Alternative, alternatives, settings_words
-from tui_trainer.bench.gains import training_run
-from tui_trainer.bench.rounds import Bench, Measured, Variant
-from tui_trainer.bench.training import ask_for_steps, figures, short_run, steps_question, table
+from tui_trainer.bench.gains import refuse_beside_a_run
+from tui_trainer.bench.rounds import Bench, Measured
+from tui_trainer.bench.training import ask_for_steps, figures, steps_variant, table
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import Request
-from tui_trainer.errors import ConfigError, InputError, RunError
+from tui_trainer.errors import ConfigError, RunError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.micro_batches import INTERRUPTED, MicroBatches, cut_patch, try_micro_batches
@@ -72,7 +72,6 @@ class Tuned:
 
     @property
     def speed_up(self) -> float | None:
-        """Of the patch, in tokens a second."""
         return prod(gain.speed_up or 1.0 for gain in self.gains) if self.gains else None
 
     @property
@@ -81,7 +80,6 @@ class Tuned:
 
     @property
     def sentence(self) -> str:
-        """What came of it."""
         if self.is_too_large:
             return f"as it is memory runs out; what works here: {settings_words(self.patch)}"
         if self.patch:
@@ -127,8 +125,7 @@ class Tuning:
         plan = estimated_plan(loaded, gpu=self.gpu)
         if problems := start_problems(loaded):
             raise ConfigError(problems)
-        if name := training_run():
-            raise InputError(f"{name} trains on this machine: both would be slower", hint="tune when it has ended")
+        refuse_beside_a_run("tune")
         self._begun, self._ends = monotonic(), monotonic() + self.seconds
         self.told(f"the largest micro-batch of {plan.effective_batch_size.value} rows a step")
         tries = try_micro_batches(self.request, plan, self.gpu, seconds=_TRIES_SHARE * self.seconds, heard=self.told)
@@ -234,7 +231,10 @@ class Tuning:
 
     def _why_not(self, found: Tuned, before: Measured, after: Measured, one: Alternative, gain: Gain) -> str:
         """Empty: it is taken."""
-        if gain.speed_up is None or not gain.is_difference or gain.speed_up - 1 <= _spread(before):
+        turns = before.values("tokens_per_second")
+        # Of its turns among themselves: twice their median deviation, so that one slow turn does not count.
+        spread = 2 * median(abs(rate - median(turns)) for rate in turns) / median(turns) if turns else 0.0
+        if gain.speed_up is None or not gain.is_difference or gain.speed_up - 1 <= spread:
             return "no faster than its spread"
         loss, was = after.median("loss") or 0.0, before.median("loss") or 0.0
         if loss - was > _LOSS_ROUNDING * abs(was) and loss - was > _SEEDS * self._seed_difference(found, was):
@@ -286,9 +286,7 @@ class Tuning:
     # ------------------------------------------------------------- turns
 
     def _variant(self, name: str, patch: Patch, reason: str = "") -> Measured:
-        request = short_run(self.request, self._steps, patch)
-        question = steps_question(request, self.gpu, self._steps, patch)
-        return Measured(variant=Variant(name=name, question=question), reason=reason)
+        return Measured(variant=steps_variant(name, self.request, self.gpu, self._steps, patch), reason=reason)
 
     def _turn(self, one: Measured) -> None:
         """Adds an answer, or the reason why there is none. Raises _Over where there is no time."""
@@ -321,13 +319,6 @@ class Tuning:
             return _STEPS
         step_seconds = one.seconds / 2 / min(one.passes, 2) * one.passes
         return min(max(int(_TURN_SECONDS / step_seconds), _LEAST_STEPS), _MOST_STEPS)
-
-
-def _spread(one: Measured) -> float:
-    """Of its turns among themselves, as a share: twice their median deviation, so that one slow turn does not count."""
-    values = one.values("tokens_per_second")
-    middle = median(values)
-    return 2 * median(abs(value - middle) for value in values) / middle
 
 
 def micro_batch_line(tries: MicroBatches) -> str:

@@ -1,6 +1,8 @@
 """The command line. Each command reads its arguments, asks one room, prints. Heavy imports stay inside the commands."""
 
+import pkgutil
 import sys
+from importlib import import_module
 
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
 from tui_trainer.hardware.environment import prepare_environment
@@ -35,6 +37,21 @@ def _run(arguments: list[str]) -> int:
         from tui_trainer.ui.main import run_screens
 
         return run_screens()
-    from tui_trainer.cli.commands import run_command
+    import typer
 
-    return run_command(arguments)
+    from tui_trainer.cli.application import app
+
+    # Importing a module of commands adds them to the application.
+    for module in pkgutil.iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+    try:
+        code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
+    except typer.TyperException as error:
+        command = getattr(getattr(error, "ctx", None), "command_path", "tui-trainer")
+        options = "commands and options" if command == "tui-trainer" else "its options"
+        tell(f"{error.format_message().rstrip('.')}; `{command} --help` lists {options}")
+        return EXIT_BAD_INPUT
+    except typer.Abort:
+        tell("interrupted")
+        return EXIT_FAILED
+    return code if isinstance(code, int) else EXIT_DONE

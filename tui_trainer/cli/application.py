@@ -29,9 +29,9 @@ _SECTIONS = {
 }
 
 
-def option(name: str, metavar: str, help: str) -> Any:
-    """One whose default says nothing, such as an empty text."""
-    return typer.Option(name, metavar=metavar, help=help, show_default=False)
+def option(name: str, metavar: str | None, help: str, *, show_default: bool = False, **more: Any) -> Any:
+    """Mostly one whose default says nothing, such as an empty text."""
+    return typer.Option(name, metavar=metavar, help=help, show_default=show_default, **more)
 
 
 def _gpu_choice(word: str) -> "GpuChoice":
@@ -55,16 +55,7 @@ Assignments = Annotated[list[str] | None, option("--set", "KEY=VALUE", "One sett
 DataPath = Annotated[str, option("--data", "PATH", "Short for --set data.path=PATH.")]
 ModelName = Annotated[str, option("--model", "NAME", "Short for --set model.model_name_or_path=NAME: a folder.")]
 TaskName = Annotated[str, option("--task", "NAME", "Short for --set task.type=NAME.")]
-GpuName = Annotated[
-    Any,
-    typer.Option(
-        "--gpu",
-        metavar="N",
-        parser=_gpu_choice,
-        help="The card to use, or none; without it the freest.",
-        show_default=False,
-    ),
-]
+GpuName = Annotated[Any, option("--gpu", "N", "The card to use, or none; without it the freest.", parser=_gpu_choice)]
 NoUi = Annotated[bool, typer.Option("--no-ui", help="Without screens: print lines.")]
 AsciiOnly = Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")]
 NoMouse = Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")]
@@ -152,23 +143,46 @@ class Asked:
         return load_config(self.request, gpu=gpu)
 
 
-def about_a_config(command: Callable[..., None]) -> Callable[..., None]:
-    """The command gets an `Asked` first: its options stand before those of the command."""
-    shared = inspect.signature(Asked).parameters
-    _, *own = inspect.signature(command).parameters.values()
+@dataclass(frozen=True)
+class Shown:
+    """What the options say that all commands share which show a run."""
+
+    no_ui: NoUi = False
+    as_json: AsJson = False
+    ascii_only: AsciiOnly = False
+    no_mouse: NoMouse = False
+
+    def refuse_json_on_screens(self) -> None:
+        """Raises InputError where JSON was asked for and screens would be shown."""
+        if self.as_json and not self.no_ui:
+            raise InputError("--json prints the journal of a run without a screen", hint="add --no-ui")
+
+    def on_screens(self, *request: Any, **more: Any) -> typer.Exit:
+        """Shows them until they are left; how the command ends."""
+        from tui_trainer.ui.main import run_screens
+
+        return typer.Exit(run_screens(*request, ascii_only=self.ascii_only, mouse=not self.no_mouse, **more))
+
+
+def shares_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A parameter that is `Asked` or `Shown` stands for its options: those of the one before all others, those of the
+    other behind them."""
+    own = inspect.signature(command).parameters.values()
+    groups = {one.name: one.annotation for one in own if one.annotation in (Asked, Shown)}
+    parts: dict[Any, list[inspect.Parameter]] = {Asked: [], None: [], Shown: []}
+    for one in own:
+        found = list(inspect.signature(one.annotation).parameters.values()) if one.name in groups else [one]
+        parts[groups.get(one.name)] += found
 
     @wraps(command)
     def with_shared(**options: Any) -> None:
-        command(Asked(**{name: options.pop(name) for name in shared}), **options)
+        for name, group in groups.items():
+            options[name] = group(**{one.name: options.pop(one.name) for one in parts[group]})
+        command(**options)
 
-    with_shared.__signature__ = inspect.Signature([*shared.values(), *own])  # type: ignore[attr-defined]
+    parameters = [one for part in parts.values() for one in part]
+    with_shared.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return with_shared
-
-
-def refuse_json_on_screens(*, as_json: bool) -> None:
-    """Raises InputError where JSON was asked for and screens would be shown."""
-    if as_json:
-        raise InputError("--json prints the journal of a run without a screen", hint="add --no-ui")
 
 
 def run_named(reference: str) -> "RunFolder":

@@ -1,6 +1,8 @@
-"""The commands that measure on this machine: a trained model at work, and training itself."""
+"""The commands that measure on this machine: a model at work, training itself, and which settings are fastest."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,11 +13,11 @@ from tui_trainer.cli.application import (
     Asked,
     GpuName,
     RunReference,
-    about_a_config,
     app,
     option,
     print_json,
     run_named,
+    shares_options,
 )
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.standard_files import tell
@@ -68,11 +70,11 @@ def bench_model(
         _print_table(table(figures, writes=trained.writes))
         print(f"50 % and 95 %: seconds of one row alone; same: predictions equal to those of `{ONE_BY_ONE}`")
         print(f"all but `{ONE_BY_ONE}` run as `{BATCHED}`, an adapter merged, where nothing else is said")
-    end(figures, found.cut_short, [] if as_json else notes(figures))
+    _end(figures, found.cut_short, [] if as_json else notes(figures))
 
 
 @bench.command("train")
-@about_a_config
+@shares_options
 def bench_train(
     asked: Asked,
     steps: Annotated[
@@ -97,7 +99,7 @@ def bench_train(
         print(f"baseline: {trial.batch} padded rows in one pass, fp32, plain attention, batches made between the steps")
         _print_table(table(rows))
         print("speed-up: tokens a second; loss: held out, after equal steps; + : with all that stand above it with a +")
-    end(rows, found.cut_short, [] if as_json else [f"{row['name']}: {row['reason']}" for row in rows if row["reason"]])
+    _end(rows, found.cut_short, [] if as_json else [f"{row['name']}: {row['reason']}" for row in rows if row["reason"]])
 
 
 def _medians(rounds: int) -> str:
@@ -110,7 +112,41 @@ def _print_table(rows: list[list[str]]) -> None:
     print("\n".join(table_lines(rows, _WIDTH, right=rows[0][1:])))
 
 
-def end(figures: list[dict[str, Any]], cut_short: str, notes: Sequence[str] = ()) -> None:
+@app.command()
+@shares_options
+def tune(
+    asked: Asked,
+    gpu: GpuName = None,
+    minutes: Annotated[float, typer.Option(min=0.2, max=1440, help="The most that it takes.")] = 5,
+    write: Annotated[Path | None, option("--write", "OUT.toml", "Write the config with what was found.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the largest micro-batch and the fastest settings here, at the same effective batch and loss."""
+    from tui_trainer.bench.tuning import Tuning, measured_table, micro_batch_line, notes_of
+    from tui_trainer.config.toml_files import refuse_existing
+    from tui_trainer.runs.json_fields import finite
+
+    if write is not None:
+        refuse_existing(write, "--write")
+    found = Tuning(request=asked.request, gpu=gpu, seconds=60 * minutes, told=tell).find()
+    result = finite(found.as_json())
+    if as_json:
+        print(json.dumps(result))
+    else:
+        lines = [micro_batch_line(found.tries), *measured_table(result, _WIDTH), *notes_of(result), found.sentence]
+        print("\n".join(lines))
+    if write is not None:
+        from tui_trainer.config.save import to_toml
+        from tui_trainer.config.toml_files import write_new
+        from tui_trainer.launching.questions import with_settings
+        from tui_trainer.launching.start import load_config
+
+        write_new(write, to_toml(load_config(with_settings(asked.request, found.patch), gpu=gpu)))
+        tell(f"wrote {write}: try tui-trainer plan {write}")
+    _end(result["variants"], found.cut_short)
+
+
+def _end(figures: list[dict[str, Any]], cut_short: str, notes: Sequence[str] = ()) -> None:
     """With the exit code of what was measured."""
     for note in notes:
         print(note)

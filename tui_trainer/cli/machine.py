@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tui_trainer.cli.application import AsJson, Asked, GpuName, about_a_config, app, option
+from tui_trainer.cli.application import AsJson, Asked, GpuName, app, option, shares_options
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, InputError, name_hint
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.standard_files import show_progress, tell
@@ -17,7 +17,7 @@ def diagnose(
     gpu: GpuName = None,
     as_json: AsJson = False,
     try_out: Annotated[
-        bool, typer.Option("--try", help="Try it first, in some seconds: precisions, attention, rates, disks.")
+        bool, option("--try", None, "Try it first, in some seconds: precisions, attention, rates, disks.")
     ] = False,
 ) -> None:
     """Show the hardware, the drivers and the libraries, what was tried of them, and what is wrong."""
@@ -32,7 +32,7 @@ def diagnose(
 
 
 @app.command()
-@about_a_config
+@shares_options
 def check(
     asked: Asked,
     gpu: GpuName = None,
@@ -62,7 +62,7 @@ def check(
 
 
 @app.command()
-@about_a_config
+@shares_options
 def rehearse(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
     """Try what a run comes to late: its largest batches, a checkpoint, the final model. Exit code 1 when one fails."""
     from tui_trainer.bench import rehearsal

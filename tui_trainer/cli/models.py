@@ -26,9 +26,19 @@ def download(
     if bool(name) == bool(data):
         hint = "`tui-trainer download org/model`, or `tui-trainer download --data owner/name`"
         raise InputError("one model or one data set is fetched at a time", hint=hint)
-    if not (_fetch_data(data, revision, yes) if data else _fetch_model(name, revision, yes)):
-        tell("nothing was downloaded")
-        raise typer.Exit(EXIT_STOPPED)
+    from tui_trainer.downloading.model import download_model
+
+    def ask(offer: "DownloadOffer") -> bool:
+        print("\n".join(offer_lines(offer)), flush=True)
+        return agrees("download", yes)
+
+    if data and _fetch_data(data, revision, ask):
+        return
+    if name and (folder := download_model(name, revision, ask=ask, progress=transfer_progress())) is not None:
+        print(f"{name} is in {folder}")
+        return
+    tell("nothing was downloaded")
+    raise typer.Exit(EXIT_STOPPED)
 
 
 @app.command()
@@ -63,16 +73,7 @@ def agrees(verb: str, yes: bool) -> bool:
     return typer.confirm(f"{verb} it?", default=False)
 
 
-def _fetch_model(name: str, revision: str, yes: bool) -> bool:
-    from tui_trainer.downloading.model import download_model
-
-    folder = download_model(name, revision, ask=_asker(yes), progress=transfer_progress())
-    if folder is not None:
-        print(f"{name} is in {folder}")
-    return folder is not None
-
-
-def _fetch_data(path: str, revision: str, yes: bool) -> bool:
+def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]") -> bool:
     """Ends with the lines to use, and what else can be chosen of the data set."""
     from tui_trainer.config.editing import toml_text
     from tui_trainer.data.sources.choice import Choice
@@ -83,7 +84,7 @@ def _fetch_data(path: str, revision: str, yes: bool) -> bool:
     from tui_trainer.safe_text import one_line
 
     wanted = parse_hub_path(path, revision)
-    folder = download_data(wanted, ask=_asker(yes), progress=transfer_progress())
+    folder = download_data(wanted, ask=ask, progress=transfer_progress())
     if folder is None:
         return False
     print(f"{wanted.name} is in {folder}")
@@ -98,14 +99,6 @@ def _fetch_data(path: str, revision: str, yes: bool) -> bool:
             print("data.split and data.eval_split choose others")
     print(f"data.path = {toml_text(str(wanted))}")
     return True
-
-
-def _asker(yes: bool) -> "Callable[[DownloadOffer], bool]":
-    def ask(offer: "DownloadOffer") -> bool:
-        print("\n".join(offer_lines(offer)), flush=True)
-        return agrees("download", yes)
-
-    return ask
 
 
 def offer_lines(offer: "DownloadOffer") -> list[str]:

@@ -20,30 +20,24 @@ _SECONDS_BETWEEN_LINES = 30.0
 @app.command()
 def predict(
     run: RunReference,
-    data: Annotated[
-        str, typer.Option("--data", metavar="FILE", help="What is predicted: any data that can be trained on.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="JSON lines: each row with its prediction.")],
+    data: Annotated[str, option("--data", "FILE", "What is predicted: any data that can be trained on.")],
+    out: Annotated[Path, option("--out", "FILE", "JSON lines: each row with its prediction.")],
     batch_size: Annotated[str, typer.Option("--batch-size", metavar="N", help="Rows at a time, or auto.")] = "auto",
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=100_000, help="Of what a model writes: 200, or task.max_target_length.", show_default=False
-        ),
+        option("--max-new-tokens", None, "Of what a model writes: 200, or task.max_target_length.", min=1, max=100_000),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")] = 0,
     beams: Annotated[int, typer.Option(min=1, max=64, help="Texts that go on at once; the likeliest is taken.")] = 1,
     seed: Annotated[int, typer.Option(min=0, max=2**62, help="The same seed writes the same texts.")] = 0,
     column: Annotated[list[str] | None, option("--column", "NAME", "The column of the text; of a pair, twice.")] = None,
     field: Annotated[
-        str, typer.Option("--field", metavar="NAME", help="Under which the prediction stands.")
+        str, option("--field", "NAME", "Under which the prediction stands.", show_default=True)
     ] = "prediction",
     on_bad_rows: Annotated[
         Literal["stop", "skip"], typer.Option("--on-bad-rows", help="What to do with rows that cannot be used.")
     ] = "stop",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file, or what was begun otherwise.")
-    ] = False,
+    overwrite: Annotated[bool, option("--overwrite", None, "Replace the file, or what was begun otherwise.")] = False,
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
@@ -54,8 +48,7 @@ def predict(
         raise InputError("--column names the text and at the most a second one")
     size = _batch_size(batch_size)
     folder = run_named(run)
-    from tui_trainer.exporting.device import inference_device
-    from tui_trainer.exporting.predicting import Requested, predict_file
+    from tui_trainer.exporting.predicting import Requested, inference_device, predict_file
     from tui_trainer.exporting.trained_model import TrainedModel
     from tui_trainer.local_paths import from_the_root
     from tui_trainer.models.writing import Sampling

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, Asked, GpuName, about_a_config, app
+from tui_trainer.cli.application import AsJson, Asked, GpuName, app, shares_options
 from tui_trainer.standard_files import show_progress
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _WIDEST, _LEAST_WIDTH = 120, 40
 
 
 @app.command()
-@about_a_config
+@shares_options
 def preview(
     asked: Asked,
     gpu: GpuName = None,

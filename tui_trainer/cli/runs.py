@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tui_trainer.cli.application import (
-    AsciiOnly,
     AsJson,
     GpuName,
-    NoMouse,
-    NoUi,
     RunReference,
+    Shown,
     app,
+    option,
     print_json,
-    refuse_json_on_screens,
     run_named,
+    shares_options,
 )
 from tui_trainer.errors import EXIT_DONE, FolderError, InputError
 from tui_trainer.safe_text import one_line
@@ -26,22 +25,19 @@ from tui_trainer.standard_files import tell
 if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
 
+_COUNT = {"min": 1, "max": 4096}
+
 
 @app.command()
+@shares_options
 def resume(
+    shown: Shown,
     run: RunReference = "last",
     gpu: GpuName = None,
     processes: Annotated[
-        int | None,
-        typer.Option(min=1, max=4096, metavar="N", help="Go on in so many processes on each node; else as before."),
+        int | None, option("--processes", "N", "Go on in so many processes on each node; else as before.", **_COUNT)
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, max=4096, metavar="N", help="Go on with so many nodes; else as before.")
-    ] = None,
-    no_ui: NoUi = False,
-    as_json: AsJson = False,
-    ascii_only: AsciiOnly = False,
-    no_mouse: NoMouse = False,
+    nodes: Annotated[int | None, option("--nodes", "N", "Go on with so many nodes; else as before.", **_COUNT)] = None,
 ) -> None:
     """Go on with a run from its newest whole checkpoint; without --gpu on the card that it began on, if it is here."""
     from tui_trainer.launching.start import open_again
@@ -54,44 +50,34 @@ def resume(
     if overview(folder).status == "finished":
         tell(f"{folder.name} is finished; its model is in {folder.model}")
         raise typer.Exit(EXIT_DONE)
-    if not no_ui:
-        refuse_json_on_screens(as_json=as_json)
-    elif allocation and allocation.node_rank:
+    shown.refuse_json_on_screens()
+    if shown.no_ui and allocation and allocation.node_rank:
         from tui_trainer.headless import join_run
 
         raise typer.Exit(join_run(folder, allocation.node_rank))
     again = open_again(folder, gpu=gpu, processes=processes, nodes=nodes)
-    if no_ui:
+    if shown.no_ui:
         from tui_trainer.headless import follow
 
-        raise typer.Exit(follow(again, as_json=as_json))
-    from tui_trainer.ui.main import run_screens
-
-    raise typer.Exit(run_screens(gpu=gpu, ascii_only=ascii_only, mouse=not no_mouse, resumed=again))
+        raise typer.Exit(follow(again, as_json=shown.as_json))
+    raise shown.on_screens(gpu=gpu, resumed=again)
 
 
 @app.command()
-def attach(
-    run: RunReference = "last",
-    no_ui: NoUi = False,
-    as_json: AsJson = False,
-    ascii_only: AsciiOnly = False,
-    no_mouse: NoMouse = False,
-) -> None:
+@shares_options
+def attach(shown: Shown, run: RunReference = "last") -> None:
     """Watch a run that another process carries out, or look at one that has ended."""
-    watch(run_named(run), no_ui=no_ui, as_json=as_json, ascii_only=ascii_only, no_mouse=no_mouse)
+    watch(run_named(run), shown)
 
 
-def watch(folder: "RunFolder", *, no_ui: bool, ascii_only: bool, no_mouse: bool, as_json: bool = False) -> None:
+def watch(folder: "RunFolder", shown: Shown) -> None:
     """Ends the command, with the run's exit code where it is watched without screens."""
-    if no_ui:
+    if shown.no_ui:
         from tui_trainer import headless
 
-        raise typer.Exit(headless.watch(folder, as_json=as_json))
-    refuse_json_on_screens(as_json=as_json)
-    from tui_trainer.ui.main import run_screens
-
-    raise typer.Exit(run_screens(ascii_only=ascii_only, mouse=not no_mouse, attach_to=folder))
+        raise typer.Exit(headless.watch(folder, as_json=shown.as_json))
+    shown.refuse_json_on_screens()
+    raise shown.on_screens(attach_to=folder)
 
 
 @app.command()

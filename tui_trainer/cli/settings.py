@@ -1,25 +1,19 @@
-"""Commands for what could be asked: profiles, settings, the plan."""
+"""Commands for what could be asked: profiles, settings, the plan, and the configs of other tools."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import (
-    AsJson,
-    Asked,
-    Assignments,
-    GpuName,
-    ProfileName,
-    about_a_config,
-    app,
-)
+from tui_trainer.cli.application import AsJson, Asked, Assignments, GpuName, ProfileName, app, option, shares_options
+from tui_trainer.errors import InputError
 from tui_trainer.standard_files import show_progress
 
 
 @app.command()
-@about_a_config
+@shares_options
 def plan(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
     """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
     from tui_trainer import lines
@@ -58,9 +52,7 @@ def explain(
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="A setting, a table, or nothing for all.", show_default=False)
     ] = "",
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="CONFIG", help="Show the values of this config.")
-    ] = None,
+    config: Annotated[Path | None, option("--config", "CONFIG", "Show the values of this config.")] = None,
     profile: ProfileName = "",
     assignments: Assignments = None,
     schema: Annotated[bool, typer.Option("--json-schema", help="Print the JSON Schema of config files.")] = False,
@@ -74,3 +66,35 @@ def explain(
         return
     loaded = Asked(config, profile, assignments).load()
     print("\n".join(line for setting in find_settings(key) for line in describe(setting, loaded)))
+
+
+@app.command("import")
+def import_config(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Another tool's config, in YAML or JSON.")],
+    to: Annotated[Path | None, option("--to", "OUT.toml", "Write the config there.")] = None,
+    kind: Annotated[str, option("--as", "KIND", "What it is, where its keys do not say it.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Write over OUT.toml where it exists.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Turn another tool's config into ours, and show each rewrite and what was left out.
+
+    The TOML goes to standard output and the report to standard error; with --to, the file and the report on
+    standard output.
+    """
+    from tui_trainer.importing.imported import import_file, write_toml
+
+    if force and to is None:
+        raise InputError("--force writes over a file", hint="name the file with --to OUT.toml")
+    if to is not None and to.suffix != ".toml":
+        raise InputError("does not end in .toml", where=str(to), hint=f"write --to {to.name}.toml")
+    imported = import_file(file, kind)
+    imported.refuse_other_runs()
+    if to is not None:
+        write_toml(to, imported.toml, force=force)
+    if as_json:
+        print(json.dumps(imported.as_values(), indent=1))
+    elif to is not None:
+        print("\n".join([*imported.report, f"wrote {to}; next: {imported.next_command(str(to))}"]))
+    else:
+        print("\n".join([*imported.report, "--to OUT.toml writes it to a file"]), file=sys.stderr)
+        print(imported.toml, end="")

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsciiOnly, Asked, NoMouse, NoUi, RunReference, about_a_config, app, run_named
+from tui_trainer.cli.application import (
+    AsciiOnly,
+    Asked,
+    NoMouse,
+    NoUi,
+    RunReference,
+    Shown,
+    app,
+    option,
+    run_named,
+    shares_options,
+)
 from tui_trainer.cli.runs import watch
 from tui_trainer.errors import ConfigError, FolderError, InputError
 from tui_trainer.safe_text import one_line
@@ -22,18 +33,18 @@ watches the run from anywhere, `stop RUN` stops it, or takes it out of the queue
 
 
 @app.command(help=_EXAMPLE)
-@about_a_config
+@shares_options
 def submit(
     asked: Asked,
     time: Annotated[str, typer.Option(metavar="TIME", help="Limit of one start: 90 (minutes), 8:00:00, 2-12.")] = "",
     partition: Annotated[str, typer.Option(metavar="NAME", help="Where; else the cluster's default.")] = "",
     nodes: Annotated[
-        int | None, typer.Option(min=1, max=4096, metavar="N", help="Short for --set distributed.nodes=N.")
+        int | None, option("--nodes", "N", "Short for --set distributed.nodes=N.", min=1, max=4096)
     ] = None,
     gpus: Annotated[int, typer.Option(min=0, max=64, metavar="N", help="Cards on each node.")] = 0,
     cpus: Annotated[int, typer.Option(min=0, max=4096, metavar="N", help="Cores on each node.")] = 0,
     sbatch: Annotated[
-        list[str] | None, typer.Option(metavar="OPTION", help="Another option of sbatch; may be repeated.")
+        list[str] | None, option("--sbatch", "OPTION", "Another option of sbatch; may be repeated.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the script; write and submit nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -75,15 +86,13 @@ def submit(
     job = hand_over(folder)
     print(f"job {job} is {folder.name}, in {folder.root}, which its nodes must see as well", flush=True)
     if no_ui or sys.stdout.isatty():
-        watch(folder, no_ui=no_ui, ascii_only=ascii_only, no_mouse=no_mouse)
+        watch(folder, Shown(no_ui=no_ui, ascii_only=ascii_only, no_mouse=no_mouse))
 
 
 @app.command()
 def join(
     run: RunReference,
-    node_rank: Annotated[
-        int, typer.Option("--node-rank", min=1, max=4095, metavar="K", help="The number of this node, from 1.")
-    ],
+    node_rank: Annotated[int, option("--node-rank", "K", "The number of this node, from 1.", min=1, max=4095)],
 ) -> None:
     """Take part, as another node, in a run that is begun on the first one. RUN is its folder on a shared disk."""
     from tui_trainer import headless

@@ -4,17 +4,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tui_trainer.cli.application import (
-    AsciiOnly,
-    AsJson,
-    Asked,
-    GpuName,
-    NoMouse,
-    NoUi,
-    about_a_config,
-    app,
-    refuse_json_on_screens,
-)
+from tui_trainer.cli.application import Asked, GpuName, Shown, app, shares_options
 from tui_trainer.standard_files import show_progress
 
 if TYPE_CHECKING:
@@ -23,25 +13,16 @@ if TYPE_CHECKING:
 
 
 @app.command()
-@about_a_config
-def train(
-    asked: Asked,
-    gpu: GpuName = None,
-    no_ui: NoUi = False,
-    as_json: AsJson = False,
-    ascii_only: AsciiOnly = False,
-    no_mouse: NoMouse = False,
-) -> None:
+@shares_options
+def train(asked: Asked, shown: Shown, gpu: GpuName = None) -> None:
     """Open the screens, or with --no-ui train at once. This is what happens when no command is named."""
-    if no_ui:
-        raise typer.Exit(_train(asked.load(gpu), gpu, as_json))
-    refuse_json_on_screens(as_json=as_json)
+    if shown.no_ui:
+        raise typer.Exit(_train(asked.load(gpu), gpu, shown.as_json))
+    shown.refuse_json_on_screens()
     if any(vars(asked).values()):
         # What is wrong with it is said before the terminal is taken.
         asked.load(gpu)
-    from tui_trainer.ui.main import run_screens
-
-    raise typer.Exit(run_screens(lambda: asked.request, gpu=gpu, ascii_only=ascii_only, mouse=not no_mouse))
+    raise shown.on_screens(lambda: asked.request, gpu=gpu)
 
 
 def _train(loaded: "LoadedConfig", gpu: "GpuChoice", as_json: bool) -> int:

@@ -1,12 +1,17 @@
-"""Commands that try a trained model: a text, or a conversation."""
+"""Commands that try a trained model: a text, a conversation, or the rows of a file beside other models."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import GpuName, RunReference, app, option, run_named
+from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, option, print_json, run_named
 from tui_trainer.errors import InputError
+from tui_trainer.safe_text import one_line
+from tui_trainer.standard_files import show_progress, tell
+
+if TYPE_CHECKING:
+    from tui_trainer.exporting.evaluating import Evaluation, Measured
 
 Temperature = Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")]
 NewTokens = Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to write.")]
@@ -17,8 +22,7 @@ Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed wri
 def generate(
     run: RunReference = "last",
     prompt: Annotated[
-        str | None,
-        typer.Argument(metavar="PROMPT", help="Without it, lines are read one by one.", show_default=False),
+        str | None, typer.Argument(metavar="PROMPT", help="Without it, lines are read one by one.", show_default=False)
     ] = None,
     max_new_tokens: NewTokens = 200,
     temperature: Temperature = 0.8,
@@ -26,7 +30,7 @@ def generate(
 ) -> None:
     """Try a trained model: it continues a text, or answers one as its task does."""
     folder = run_named(run)
-    from tui_trainer.exporting.weights import source_words, weights_of
+    from tui_trainer.exporting.trained_model import source_words, weights_of
 
     # Before torch is loaded, which takes seconds.
     source = source_words(weights_of(folder))
@@ -56,7 +60,7 @@ def chat(
     if against not in ("", "base"):
         raise InputError("--against takes base", hint="`tui-trainer evaluate` compares other models")
     folder = run_named(run)
-    from tui_trainer.exporting.weights import source_words, weights_of
+    from tui_trainer.exporting.trained_model import source_words, weights_of
 
     # Before torch is loaded, which takes seconds.
     source = source_words(weights_of(folder))
@@ -71,8 +75,8 @@ def chat(
         raise InputError(reason or f"{folder.name} was trained from scratch: it has no base model")
     from tui_trainer.conversation import hold
     from tui_trainer.exporting.conversation import Conversation
-    from tui_trainer.exporting.device import inference_device
     from tui_trainer.exporting.generate import Sampling, Writer
+    from tui_trainer.exporting.predicting import inference_device
 
     device = inference_device(gpu)
     writers = {"base": Writer(folder, device=device, base=base)} if base else {}
@@ -88,3 +92,67 @@ def chat(
             tell=lambda words: print(words, file=sys.stderr, flush=True),
         )
     )
+
+
+@app.command()
+def evaluate(
+    models: Annotated[
+        list[str], typer.Argument(metavar="RUN|FOLDER...", help="Runs, or folders with models of the same kind.")
+    ],
+    data: Annotated[str, option("--data", "FILE", "Instead of the held-out rows of the run.")] = "",
+    against: Annotated[
+        str, option("--against", "MODEL", "base, a run, a folder, or none.", show_default=True)
+    ] = "base",
+    rows: Annotated[int, typer.Option(min=0, help="At most so many rows, evenly spaced; 0: as in the run.")] = 0,
+    changed: Annotated[int, typer.Option(min=0, max=1000, help="How many of the rows that changed most.")] = 5,
+    gpu: GpuName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure trained models on held-out rows, or on a file: loss and scores beside those of the base model."""
+    from dataclasses import asdict
+
+    from tui_trainer.exporting.evaluating import Evaluator, run_of
+    from tui_trainer.exporting.predicting import inference_device
+    from tui_trainer.exporting.trained_model import TrainedModel
+
+    trained = TrainedModel.of(run_of(models[0]))
+    evaluator = Evaluator(trained, inference_device(gpu), show_progress)
+    found = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
+    for note in found.notes:
+        tell(note)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        print("\n".join(_lines(found)))
+
+
+def _lines(found: "Evaluation") -> list[str]:
+    from tui_trainer.lines import table_lines
+    from tui_trainer.runs.score_words import plain
+
+    names = list(found.models[0].scores)
+    table = [["", "loss", *map(plain, names)]]
+
+    def add(label: str, values: list[float], sign: str = "") -> None:
+        table.append([label, *(f"{value:{sign}.4f}" for value in values)])
+
+    def values(one: "Measured") -> list[float]:
+        return [one.loss, *(one.scores[name] for name in names)]
+
+    if found.reference:
+        add(one_line(found.reference.name, 40), values(found.reference))
+    for one in found.models:
+        add(one_line(one.name, 40), values(one))
+        if found.reference:
+            pairs = zip(values(one), values(found.reference), strict=True)
+            add("  difference", [after - before for after, before in pairs], "+")
+    lines = [f"{found.rows:,} rows: {one_line(found.data)}", *table_lines(table, 160, right=table[0][1:])]
+    if found.changed and found.reference:
+        names_of = f"{one_line(found.reference.name, 40)} to {one_line(found.models[0].name, 40)}"
+        lines += ["", f"changed most from {names_of}:"]
+        for row in found.changed:
+            losses = f"loss {row.loss_before:.3f} -> {row.loss_after:.3f}"
+            lines.append(f"  row {row.number}: {losses}  {one_line(row.text.strip(), 100)}")
+            lines.append(f"    before {one_line(row.before.strip(), 150)}")
+            lines.append(f"    after  {one_line(row.after.strip(), 150)}")
+    return lines

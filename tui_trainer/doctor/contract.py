@@ -1,11 +1,11 @@
-"""What a diagnosis is and what it finds. Files in `diagnoses/` are pure: a view of the journal in, a cause or None out.
+"""What a diagnosis is and what it finds. Those in `diagnoses/` are pure: a view of the journal in, a cause or None out.
 
 A share is of the time of the run, 0 to 1: what the cause costs, measured where the journal measures it. Findings are
 ranked by it. A fault is no cost but an end: what spoils the run, or will end it, comes before all that is merely slow.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tui_trainer.config.changes import Patch, settings_words
@@ -13,6 +13,8 @@ from tui_trainer.doctor.view import RunView
 from tui_trainer.safe_text import one_line
 
 BAR_SHARE = 0.1
+# A GPU that is busy for less of the time waits for something.
+IDLE_GPU = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,26 +37,23 @@ Look = Callable[[RunView], Cause | None]
 class Diagnosis:
     """One rule. `guides` name the places in the source documents and notes that it stands in, `why` the reason.
 
-    Its name is that of its file. `needs_steps`: it is not asked before there are enough steps to judge by.
+    `needs_steps`: it is not asked before there are enough steps to judge by.
     """
 
-    look: Look = field(kw_only=False)
-    order: int
+    look: Look
+    name: str
     title: str
     guides: tuple[str, ...]
     why: str
     needs_steps: bool = True
     least_share: float = BAR_SHARE
     """A cause that costs less, and is no fault, is no finding."""
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.name or self.look.__module__.rpartition(".")[2])
 
 
-def diagnosis(**facts: Any) -> Callable[[Look], Diagnosis]:
-    """Makes a diagnosis of the function that looks; `facts` are its other fields."""
-    return lambda look: Diagnosis(look, **facts)
+def diagnosis(title: str, *guides: str, **more: Any) -> Callable[[Look], Diagnosis]:
+    """Makes a diagnosis of the function that looks, whose docstring says why; `more` are its other fields."""
+    facts = {"title": title, "guides": guides, **more}
+    return lambda look: Diagnosis(look=look, name=look.__name__, why=look.__doc__ or "", **facts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,16 +68,11 @@ class Finding:
         return self.diagnosis.name
 
     @property
-    def title(self) -> str:
-        return self.diagnosis.title
-
-    @property
     def matters(self) -> bool:
         return self.found.is_fault or self.found.share >= BAR_SHARE
 
     @property
     def headline(self) -> str:
-        """The cause with its numbers, in one line."""
         return one_line(f"{self.found.cause.rstrip('.')}: {self.found.evidence}", 400)
 
     @property
@@ -88,7 +82,6 @@ class Finding:
 
     @property
     def remedy_words(self) -> str:
-        """The patch as it would be typed, and what no patch can do."""
         return "; ".join(filter(None, (settings_words(self.found.fix or {}), self.found.advice)))
 
 
@@ -132,8 +125,3 @@ class Verdict:
 def percent(share: float) -> str:
     """`61 %`."""
     return f"{100 * share:.0f} %"
-
-
-def two_digits(rate: float) -> float:
-    """`0.00033`: a learning rate as one would write it."""
-    return float(f"{rate:.2g}")

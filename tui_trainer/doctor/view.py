@@ -5,13 +5,14 @@ steps and two minutes of readings count; afterwards all of its last start.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from functools import cached_property
 from itertools import islice, pairwise
 from statistics import fmean, median_high
 
-from tui_trainer.runs.events import GaugesRead, GpuReading
+from tui_trainer.runs.events import GaugesRead
+from tui_trainer.runs.journal_ends import means
 from tui_trainer.runs.state import WARM_UP_STEPS, RunState
 
 _RECENT_READINGS = 24
@@ -60,7 +61,6 @@ class RunView:
         return sum(seconds for _, seconds in found) / (found[-1][0] - self.first_step) if found else 0.0
 
     def share(self, seconds: float) -> float:
-        """Of a whole step."""
         return seconds / self.whole_seconds if self.whole_seconds > 0 else 0.0
 
     def of_whole(self, seconds: float) -> str:
@@ -78,8 +78,6 @@ class RunView:
         steps = max(1, math.ceil(19 * each_seconds / step_seconds)) if step_seconds > 0 else 1
         digits = int(10 ** max(len(str(steps)) - 2, 0))
         return min(-(-steps // digits) * digits, self.state.total_steps or steps)
-
-    # --------------------------------------------------------------------------------- what the run and others use
 
     @cached_property
     def readings(self) -> list[GaugesRead]:
@@ -101,50 +99,25 @@ class RunView:
         gaps = [(after - before).total_seconds() for before, after in pairwise(times)]
         return middle if gaps and (middle := median_high(gaps)) > 0 else None
 
-    def mean(self, value: Callable[[GaugesRead], float | None]) -> float | None:
+    def mean(self, name: str) -> float | None:
         """Over the readings that report it."""
-        return _mean(map(value, self.readings))
+        return _mean(getattr(reading, name) for reading in self.readings)
 
-    def gpu_mean(self, value: Callable[[GpuReading], float | None]) -> float | None:
-        """Over all cards of the readings that report it."""
-        return _mean(value(gpu) for reading in self.readings for gpu in reading.gpus)
+    def gpu_mean(self, name: str) -> float | None:
+        """Over all cards of them."""
+        return _mean(getattr(gpu, name) for reading in self.readings for gpu in reading.gpus)
 
-    @cached_property
-    def usable_cores(self) -> float | None:
-        return self.mean(lambda reading: reading.usable_cores)
-
-    @cached_property
-    def own_cpu_share(self) -> float | None:
-        return self.mean(lambda reading: reading.process_cpu_share)
-
-    @cached_property
+    @property
     def others_cpu_share(self) -> float | None:
         """Of the usable cores, by other processes."""
-        machine, own = self.mean(lambda reading: reading.machine_cpu_share), self.own_cpu_share
+        machine, own = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
         return None if machine is None or own is None else max(machine - own, 0.0)
 
     @cached_property
-    def core_wait_share(self) -> float | None:
-        return self.mean(lambda reading: reading.core_wait_share)
-
-    @cached_property
-    def gpu_busy_share(self) -> float | None:
-        return self.gpu_mean(lambda gpu: gpu.utilization_share)
-
-    # ------------------------------------------------------------------------------------------------- what it learns
-
-    @cached_property
-    def losses(self) -> list[tuple[int, float]]:
+    def losses(self) -> list[tuple[float, float]]:
         """(last step, mean loss) of up to 20 equally long stretches of the run, 5 steps or more each."""
-        state, count = self.state, len(self.state.steps)
-        blocks = min(_LOSS_BLOCKS, count // _LEAST_BLOCK)
-        found = []
-        for block in range(blocks):
-            start, end = block * count // blocks, (block + 1) * count // blocks
-            finite = [loss for loss in state.losses[start:end] if math.isfinite(loss)]
-            if finite:
-                found.append((state.steps[end - 1], fmean(finite)))
-        return found
+        most = min(_LOSS_BLOCKS, len(self.state.steps) // _LEAST_BLOCK)
+        return means(self.state.steps, self.state.losses, most)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

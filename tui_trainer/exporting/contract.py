@@ -28,8 +28,6 @@ class Tolerance:
 
 
 class Format(Protocol):
-    """One way to take a trained model elsewhere."""
-
     name: str
     title: str
     libraries: tuple[str, ...]
@@ -43,8 +41,11 @@ class Format(Protocol):
         """What is written, about."""
         return trained.weight_bytes
 
+    allowed: Tolerance = Tolerance(logits=1e-3, loss=1e-3)
+
     def tolerance(self, trained: TrainedModel) -> Tolerance:
         """What its certificate allows."""
+        return self.allowed
 
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
         """Into an empty folder. Raises whatever its libraries raise."""

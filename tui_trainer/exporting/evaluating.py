@@ -20,13 +20,7 @@ from tui_trainer.data.progress import Progress
 from tui_trainer.errors import FolderError, InputError
 from tui_trainer.exporting.contract import saved_tokenizer
 from tui_trainer.exporting.held_out import batches, layout_of, prepared_data, scored
-from tui_trainer.exporting.trained_model import (
-    TrainedModel,
-    base_of,
-    labels_of,
-    load_model,
-    load_tokenizer,
-)
+from tui_trainer.exporting.trained_model import TrainedModel, base_of, labels_of, load_model, load_tokenizer
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.local_paths import at_home, is_here
 from tui_trainer.losses.micro_batch import MicroBatch
@@ -137,9 +131,8 @@ class Evaluator:
         if other.get_vocab() != own.get_vocab():
             if one.name == BASE:
                 return
-            raise InputError(
-                f"{one.name} has other tokens than {self.trained.run.name}, so their losses differ in kind"
-            )
+            name = self.trained.run.name
+            raise InputError(f"{one.name} has other tokens than {name}, so their losses differ in kind")
         if head in CLASSIFYING and labels_of(one.folder) != labels_of(self.trained.folder):
             raise InputError(f"{one.name} tells other labels apart than {self.trained.run.name}")
 

@@ -111,8 +111,6 @@ def _text_of(messages: Sequence[Message]) -> str:
 
 
 class _Pieces(TextStreamer):
-    """Passes on what is new."""
-
     def __init__(self, tokenizer: PreTrainedTokenizerBase, show: Callable[[str], None]) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self._show = show

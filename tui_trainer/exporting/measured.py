@@ -31,10 +31,9 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
     own = find_format(question["format"]) if question["format"] else None
     tokenizer = own.tokenizer(trained, folder) if own else saved_tokenizer(folder)
     model = own.load(trained, folder) if own else trained.load(dtype=trained.compared_dtype)
-    found = _on_held_out_rows(trained, data, model, question["rows"], Path(question["logits"]))
-    texts = question["texts"]
+    rows, texts = Rows(data.eval_path or data.train_path), question["texts"]
+    found = _on_rows(trained, data, model, rows, question)
     if texts is None:
-        rows = Rows(data.eval_path or data.train_path)
         few = (rows.row(at)[:_TEXT_TOKENS] for at in evenly_spaced(len(rows), _TEXTS))
         texts = [tokenizer.decode(row.tolist(), skip_special_tokens=True) for row in few]
     return {
@@ -45,11 +44,10 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _on_held_out_rows(
-    trained: TrainedModel, data: PreparedData, model: Any, most_rows: int, logits_file: Path
+def _on_rows(
+    trained: TrainedModel, data: PreparedData, model: Any, rows: Rows, question: dict[str, Any]
 ) -> dict[str, Any]:
-    rows = Rows(data.eval_path or data.train_path)
-    chosen = evenly_spaced(len(rows), most_rows)
+    chosen = evenly_spaced(len(rows), question["rows"])
     passes: list[float] = []
     kept: list[Any] = []
 
@@ -61,13 +59,8 @@ def _on_held_out_rows(
             kept.append((logits.flatten(0, 1)[batch.places] if len(batch.places) else logits).numpy())
 
     loss, scores = scored(trained, data, model, batches(rows, chosen, layout_of(trained, model, ROWS_AT_A_TIME)), keep)
-    np.save(logits_file, np.concatenate(kept))
-    return {
-        "rows": len(chosen),
-        "loss": loss,
-        "scores": scores,
-        "seconds_per_row": sum(passes) / len(chosen),
-    }
+    np.save(question["logits"], np.concatenate(kept))
+    return {"rows": len(chosen), "loss": loss, "scores": scores, "seconds_per_row": sum(passes) / len(chosen)}
 
 
 if __name__ == "__main__":

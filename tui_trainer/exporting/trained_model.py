@@ -1,5 +1,6 @@
 """A finished run's model, to be exported or tried: where its files are, what it learnt, and how it is loaded."""
 
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, FolderError
-from tui_trainer.exporting.weights import adapter_base, source_words, weights_of
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
 from tui_trainer.models.tokenizing.languages import set_languages
@@ -19,7 +19,40 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.task import Task
+from tui_trainer.training.checkpoint_folder import newest_whole
 from tui_trainer.units import GIB
+
+
+def weights_of(run: RunFolder) -> Path:
+    """The folder to load a model from: the final one, else the newest checkpoint. Raises FolderError without any."""
+    if run.model.is_dir():
+        if not any(run.model.glob("*.safetensors")):
+            raise FolderError(f"there are no weights in its folder `{run.model.name}`", where=run.name)
+        return run.model
+    checkpoint = newest_whole(run.checkpoints, lambda damage: None)
+    if checkpoint is None:
+        hint = f"`tui-trainer resume {run.name}` trains it"
+        raise FolderError("this run has no model yet, and no checkpoint", where=run.name, hint=hint)
+    return checkpoint.path
+
+
+def adapter_base(source: Path) -> str:
+    """The model that the adapter in this folder is for, as peft wrote it down; empty where there is no adapter."""
+    try:
+        told = json.loads((source / "adapter_config.json").read_bytes()).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return one_line(told, 300) if isinstance(told, str) else ""
+
+
+def source_words(source: Path) -> str:
+    """`model`, or `model, an adapter on /models/llama`. Raises FolderError for an adapter whose model is gone."""
+    base = adapter_base(source)
+    if base and Path(base).is_absolute() and not Path(base).is_dir():
+        hint = f"put the model back there, or write its place into {source / 'adapter_config.json'}"
+        raise FolderError(f"the adapter is for {base}, which is not there any more", where=source.name, hint=hint)
+    return f"{source.name}, an adapter on {base}" if base else source.name
+
 
 if TYPE_CHECKING:
     import torch
@@ -195,7 +228,6 @@ def tokenizer_in(folder: Path, *, trust_remote_code: bool = False) -> "PreTraine
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Files of a model that cannot be read, as a FolderError."""
     from safetensors import SafetensorError
 
     try:

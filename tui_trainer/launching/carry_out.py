@@ -33,7 +33,7 @@ from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
-from tui_trainer.reporting.write import write_report
+from tui_trainer.reporting.page import write_report
 from tui_trainer.runs import registry
 from tui_trainer.runs.events import (
     MicroBatchReduced,

@@ -27,13 +27,7 @@ import psutil
 
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, GroupOutOfMemory, Problem, RunError
-from tui_trainer.launching.rendezvous import (
-    POLL_SECONDS,
-    Assignment,
-    ended_elsewhere,
-    join_command,
-    wait_for_nodes,
-)
+from tui_trainer.launching.rendezvous import POLL_SECONDS, Assignment, ended_elsewhere, join_command, wait_for_nodes
 from tui_trainer.models import unsloth
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.controls import Controls

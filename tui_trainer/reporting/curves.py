@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from tui_trainer.runs.comparison import eval_curve, train_curve
 from tui_trainer.runs.events import Event, GaugesRead, RunStarted, StepDone
-from tui_trainer.runs.journal_ends import spread_ends
+from tui_trainer.runs.journal_ends import means
 from tui_trainer.runs.score_words import plain
 from tui_trainer.runs.state import RunState
 from tui_trainer.units import GIB
@@ -92,28 +91,27 @@ class CurveCollector:
             self._gauges[name].append(math.nan if value is None else value)
 
     def charts(self, state: RunState) -> list[Chart]:
-        """Those that have something to show."""
         losses = (
             Curve(name="training", points=[(point.step, point.loss) for point in train_curve(state, MOST_POINTS)]),
             Curve(name="held out", points=[(point.step, point.loss) for point in eval_curve(state, MOST_POINTS)]),
         )
         names = list(dict.fromkeys(name for done in state.evals for name in done.scores))
-        scores = tuple(
-            Curve(
-                name=plain(name), points=[(done.step, done.scores[name]) for done in state.evals if name in done.scores]
-            )
+        scores: list[tuple[str, Points]] = [
+            (plain(name), [(done.step, done.scores[name]) for done in state.evals if name in done.scores])
             for name in names
-        )
+        ]
         levels = tuple((state.baselines.losses if state.baselines else {}).items())
         parts = tuple(
-            Curve(name=name, points=_means(state.steps, column, 1e3))
+            Curve(
+                name=name, points=[(step, 1e3 * seconds) for step, seconds in means(state.steps, column, MOST_POINTS)]
+            )
             for name, column in zip(STEP_PARTS, self.parts, strict=True)
         )
         made = [
             Chart(title="Loss", x_unit="step", curves=losses, levels=levels, from_zero=False),
-            *(Chart(title=f"Score: {one.name}", x_unit="step", curves=(one,), from_zero=False) for one in scores),
-            _alone("Learning rate", "learning rate", _means(state.steps, state.lrs)),
-            _alone("Gradient norm", "gradient norm", _means(state.steps, state.grad_norms)),
+            *(replace(_alone(f"Score: {name}", name, points), from_zero=False) for name, points in scores),
+            _alone("Learning rate", "learning rate", means(state.steps, state.lrs, MOST_POINTS)),
+            _alone("Gradient norm", "gradient norm", means(state.steps, state.grad_norms, MOST_POINTS)),
             Chart(title="Time of a step, ms", x_unit="step", curves=parts, stacked=True),
         ]
         resumed_at = tuple(sorted(self._resumed_at))
@@ -123,7 +121,9 @@ class CurveCollector:
     def _gauge_charts(self) -> list[Chart]:
         unit = next((unit for unit, length in _UNITS.items() if self._seconds >= _LEAST_UNITS * length), "second")
         xs = [value / _UNITS[unit] for value in self._gauge_seconds]
-        curves = {name: Curve(name=name, points=_means(xs, column)) for name, column in self._gauges.items()}
+        curves = {
+            name: Curve(name=name, points=means(xs, column, MOST_POINTS)) for name, column in self._gauges.items()
+        }
         return [
             Chart(title=title, x_unit=unit, curves=tuple(curves[name] for name in names if name in curves))
             for title, names in _GAUGE_CHARTS.items()
@@ -161,17 +161,6 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 def _alone(title: str, name: str, points: Points) -> Chart:
     return Chart(title=title, x_unit="step", curves=(Curve(name=name, points=points),))
-
-
-def _means(xs: Sequence[float], values: Sequence[float], factor: float = 1.0) -> Points:
-    """Up to `MOST_POINTS` means of values that follow each other, each at the place of the last of them."""
-    points, start = [], 0
-    for end in spread_ends(min(len(xs), len(values)), MOST_POINTS):
-        finite = [value for value in values[start:end] if math.isfinite(value)]
-        if finite:
-            points.append((float(xs[end - 1]), factor * sum(finite) / len(finite)))
-        start = end
-    return points
 
 
 def _moment(at: str) -> datetime | None:

@@ -38,7 +38,6 @@ class _Frame:
 
 
 def chart_figure(chart: Chart) -> str:
-    """Its title, a legend with the last values, and the picture."""
     curves = [curve for curve in chart.curves if curve.points]
     lines = _stacked(curves) if chart.stacked else [curve.points for curve in curves]
     xs = [x for points in lines for x, _ in points]

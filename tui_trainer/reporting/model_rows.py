@@ -42,8 +42,7 @@ class ModelFacts:
         return rows
 
     def setting_rows(self, plan: Plan) -> Rows:
-        """How it was trained."""
-        training = plan.config.training
+        training, warm_up = plan.config.training, plan.warmup_steps.value
         best = plan.config.evaluation.early_stopping_patience > 0
         threads = f", {plan.threads.value} threads" if plan.device == "cpu" else ""
         early = " (stopped early)" if self.stopped_early else ""
@@ -54,10 +53,7 @@ class ModelFacts:
                 "effective batch",
                 f"{plan.effective_batch_size.value} rows of up to {plan.config.data.max_length} tokens",
             ),
-            (
-                "learning rate",
-                f"{plan.learning_rate.value:g}, {training.lr_scheduler_type}, warm-up {plan.warmup_steps.value} steps",
-            ),
+            ("learning rate", f"{plan.learning_rate.value:g}, {training.lr_scheduler_type}, warm-up {warm_up} steps"),
             ("tuning", _tuning_words(plan)),
             ("precision", f"{plan.precision.value}, weights in {plan.weights_dtype.value}"),
             ("optimizer", f"{training.optim}, decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"),
@@ -73,7 +69,6 @@ def _tuning_words(plan: Plan) -> str:
     kind = "DoRA" if tuning.use_dora else "LoRA"
     scale = ", rank-stabilised" if tuning.use_rslora else ""
     saved = f", and {tuning.modules_to_save} as a whole" if tuning.modules_to_save else ""
-    packed = ""
-    if tuning.in_four_bits:
-        packed = f"; the frozen weights were in 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
+    kept = f"; the frozen weights were in 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
+    packed = kept if tuning.in_four_bits else ""
     return f"{kind} of rank {tuning.r}, alpha {tuning.lora_alpha:g}{scale}, on {tuning.target_modules}{saved}{packed}"

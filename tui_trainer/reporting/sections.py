@@ -17,10 +17,9 @@ from tui_trainer.reporting.facts import RunFacts, Start
 from tui_trainer.reporting.model_rows import Rows
 from tui_trainer.runs.journal_ends import spread_ends
 from tui_trainer.runs.overview import metric_value
-from tui_trainer.runs.result import LABELLING, best_before
+from tui_trainer.runs.result import LABELLING, best_before, grade_of
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.runs.targets import targets_of
-from tui_trainer.runs.throughput import grade_of
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
 _MOST_EVALUATIONS = 20
@@ -48,8 +47,6 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Paragraphs."""
-
     lines: tuple[str, ...]
 
 
@@ -70,7 +67,6 @@ class Section:
 
 
 def sections(facts: RunFacts) -> list[Section]:
-    """All that have something to state."""
     made = [Section(title, tuple(make(facts))) for title, make in _SECTIONS.items()]
     return [section for section in made if section.blocks]
 
@@ -80,7 +76,6 @@ def title(facts: RunFacts) -> str:
 
 
 def key_figures(facts: RunFacts) -> Rows:
-    """What one wants to know first."""
     state, model = facts.state, facts.model
     rows = [
         ("held-out loss", "--" if model.eval_loss is None else f"{model.eval_loss:.4f}"),
@@ -100,9 +95,8 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
         log = f" The traceback is in {failed.log_path}." if failed.log_path else ""
         lines.append(f"It failed: {failed.message}.{log}")
     elif finished is None:
-        lines.append(
-            "It is under way." if facts.status != "interrupted" else "Its process is gone, and it did not note why."
-        )
+        gone = "Its process is gone, and it did not note why."
+        lines.append(gone if facts.status == "interrupted" else "It is under way.")
     elif finished.reason == "stopped":
         lines.append(f"It was stopped on request after {finished.step:,} of {state.total_steps:,} steps.")
     else:
@@ -160,15 +154,11 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
     names = tuple(dict.fromkeys(name for done in evals for name in done.scores))
     chosen = [evals[end - 1] for end in spread_ends(len(evals), _MOST_EVALUATIONS)]
     best = max((done.step for done in evals if done.best), default=None)
-    rows = tuple(
-        (
-            f"{done.step:,}" + (" (best)" if done.step == best else ""),
-            f"{done.loss:.4f}",
-            *(number(done.scores[name]) if name in done.scores else "--" for name in names),
-        )
-        for done in chosen
-    )
-    yield Table(("step", "held-out loss", *map(plain, names)), rows)
+    rows = []
+    for done in chosen:
+        scores = (number(done.scores[name]) if name in done.scores else "--" for name in names)
+        rows.append((f"{done.step:,}" + (" (best)" if done.step == best else ""), f"{done.loss:.4f}", *scores))
+    yield Table(("step", "held-out loss", *map(plain, names)), tuple(rows))
     if len(evals) > len(chosen):
         yield Text((f"{len(chosen)} of {len(evals)} evaluations, evenly spread.",))
     if (value := metric_value(evals[-1], facts.metric)) is not None and facts.metric != "loss":
@@ -178,10 +168,8 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
 def _history(facts: RunFacts) -> Iterator[Block]:
     if len(facts.starts) > 1 or (facts.starts and facts.status == "interrupted"):
         silent = "no word: killed" if facts.status == "interrupted" else "not yet"
-        rows = (
-            *(_start_row(start, "no word: killed") for start in facts.starts[:-1]),
-            _start_row(facts.starts[-1], silent),
-        )
+        *before, last = facts.starts
+        rows = (*(_start_row(start, "no word: killed") for start in before), _start_row(last, silent))
         yield Table(("begun (UTC)", "from step", "to step", "for", "ended"), rows)
     problems = list(facts.state.problems)[-_MOST_PROBLEMS:]
     if problems:
@@ -196,13 +184,8 @@ def _history(facts: RunFacts) -> Iterator[Block]:
 def _start_row(start: Start, silent: str) -> tuple[str, ...]:
     """`silent`: what it means that the start noted no end."""
     came_from = "new" if start.from_step is None else f"{start.from_step:,}"
-    return (
-        start.at[:19].replace("T", " "),
-        came_from,
-        f"{start.last_step:,}",
-        format_seconds(start.seconds),
-        start.ending or silent,
-    )
+    begun, taken = start.at[:19].replace("T", " "), format_seconds(start.seconds)
+    return begun, came_from, f"{start.last_step:,}", taken, start.ending or silent
 
 
 def _data(facts: RunFacts) -> Iterator[Block]:
@@ -259,9 +242,8 @@ def _doctor(facts: RunFacts) -> Iterator[Block]:
     if verdict.leading is None:
         yield Text((f"{verdict.healthy[:1].upper()}{verdict.healthy[1:]}.",))
     if verdict.findings:
-        rows = tuple(
-            (one.cost_words, one.found.cause, one.found.evidence, one.remedy_words or "--") for one in verdict.findings
-        )
+        found = [(one, one.found) for one in verdict.findings]
+        rows = tuple((one.cost_words, it.cause, it.evidence, one.remedy_words or "--") for one, it in found)
         yield Table(("costs", "cause", "evidence", "in the next run"), rows)
 
 
@@ -285,10 +267,8 @@ def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
 
 def _from_to(certificate: dict[str, Any], name: str, words: Callable[[float], str]) -> str:
     """`2.8981 -> 2.8984`: of the trained model, and of the exported one."""
-    values = [
-        found.get(name) if isinstance(found := certificate.get(which), dict) else None
-        for which in ("trained", "exported")
-    ]
+    both = (certificate.get(which) for which in ("trained", "exported"))
+    values = [found.get(name) if isinstance(found, dict) else None for found in both]
     return " \u2192 ".join(words(value) if isinstance(value, int | float) else "--" for value in values)
 
 

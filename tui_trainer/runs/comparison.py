@@ -9,7 +9,7 @@ import tomllib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
@@ -95,29 +95,22 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Two to six runs, and the settings in which they differ."""
-
     runs: tuple[ComparedRun, ...]
-    differences: tuple[Difference, ...] = field(default=())
+    differences: tuple[Difference, ...] = ()
 
 
-def compare(folders: Sequence[RunFolder], *, curve_points: int = CURVE_POINTS) -> Comparison:
-    """Reads the runs; no curve has more than `curve_points` points.
-
-    Raises InputError for another number of runs than two to six, and for one that is named twice.
-    """
+def compare(folders: Sequence[RunFolder]) -> Comparison:
+    """Raises InputError for another number of runs than two to six, and for one that is named twice."""
     if not LEAST_RUNS <= len(folders) <= MOST_RUNS:
         raise InputError(f"{LEAST_RUNS} to {MOST_RUNS} runs can be compared, not {len(folders)}")
     repeated = next((one.name for place, one in enumerate(folders) if one in folders[:place]), "")
     if repeated:
         raise InputError(f"{repeated} is named twice", hint="name runs that differ")
-    return Comparison(
-        runs=tuple(_compared(folder, curve_points) for folder in folders),
-        differences=tuple(_differences([settings_of(folder) for folder in folders])),
-    )
+    differences = tuple(_differences([settings_of(folder) for folder in folders]))
+    return Comparison(runs=tuple(map(_compared, folders)), differences=differences)
 
 
-def _compared(folder: RunFolder, points: int) -> ComparedRun:
+def _compared(folder: RunFolder) -> ComparedRun:
     about = overview(folder)
     state, input_tokens, step_seconds = RunState(), 0, 0.0
     for event in JournalReader(folder.journal).stream():
@@ -149,8 +142,8 @@ def _compared(folder: RunFolder, points: int) -> ComparedRun:
         parameters=plan.parameters if plan else None,
         trained_parameters=plan.trained_parameters if plan else None,
         targets=targets_summary(state),
-        train_curve=train_curve(state, points),
-        eval_curve=eval_curve(state, points),
+        train_curve=train_curve(state, CURVE_POINTS),
+        eval_curve=eval_curve(state, CURVE_POINTS),
     )
 
 
@@ -171,10 +164,8 @@ def train_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
     for end in spread_ends(count, points):
         start = max(end - max(smoothing_window(end), count // points), 0)
         if weight := counted[end] - counted[start]:
-            mean = (losses[end] - losses[start]) / weight
-            curve.append(
-                CurvePoint(step=state.steps[end - 1], tokens=int(tokens[end]), seconds=seconds[end], loss=mean)
-            )
+            mean, step = (losses[end] - losses[start]) / weight, state.steps[end - 1]
+            curve.append(CurvePoint(step=step, tokens=int(tokens[end]), seconds=seconds[end], loss=mean))
     return tuple(curve)
 
 

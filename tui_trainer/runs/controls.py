@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from tui_trainer.errors import FolderError
 from tui_trainer.runs.events import utc_now
@@ -25,8 +25,6 @@ _LIMIT_BYTES: Final = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One requested; ids grow in the order in which they came."""
-
     id: int
     action: Action
     at: str
@@ -68,7 +66,6 @@ class Controls:
             self._waiting = [one for one in arrived if one.id > asked_before]
 
     def has_stop(self) -> bool:
-        """Whether a stop waits."""
         return any(request.action == "stop" for request in self.waiting())
 
     def wanted(self) -> list[Request]:
@@ -101,14 +98,10 @@ def _read(path: Path) -> list[Request]:
     except (FileNotFoundError, ValueError, RecursionError):
         return []
     listed = data.get("requests") if isinstance(data, dict) else None
-    found = [_parsed(one) for one in listed] if isinstance(listed, list) else []
-    return sorted((one for one in found if one is not None), key=lambda one: one.id)
-
-
-def _parsed(data: Any) -> Request | None:
-    if not isinstance(data, dict):
-        return None
-    number, action, at = data.get("id"), data.get("action"), data.get("at", "")
-    if type(number) is not int or action not in ACTIONS or not isinstance(at, str):
-        return None
-    return Request(id=number, action=action, at=at)
+    found = []
+    for one in listed if isinstance(listed, list) else []:
+        match one:
+            case {"id": int(number), "action": action} if type(number) is int and action in ACTIONS:
+                if isinstance(at := one.get("at", ""), str):
+                    found.append(Request(id=number, action=action, at=at))
+    return sorted(found, key=lambda one: one.id)

@@ -10,11 +10,12 @@ from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any, Final, get_type_hints
 
-from tui_trainer.runs.events import KINDS, Event, GpuReading, Unknown, WayInTime
-from tui_trainer.runs.json_fields import READERS, WHOLE_LIMIT, finite, parsed, records, shortened, text, whole
+from tui_trainer.runs.events import KINDS, Event, Unknown
+from tui_trainer.runs.json_fields import WHOLE_LIMIT, finite, parsed, reader, shortened, whole
 
 LINE_LIMIT_BYTES: Final = 1_000_000
 _SHAPES_LIMIT: Final = 64
+_read_text: Final = reader(str)
 
 
 def to_line(event: Event) -> str:
@@ -40,9 +41,11 @@ def from_line(line: str | bytes) -> Event:
 
 def _event(data: dict[str, Any]) -> Event:
     kind = data.pop("event", None)
-    table = _TABLES.get(kind) if isinstance(kind, str) else None
-    if table is None:
-        return _unknown(kind, data)
+    if not isinstance(kind, str):
+        raise ValueError("no kind of event")
+    if (table := _TABLES.get(kind)) is None:
+        at, step = _read_text(data.pop("at", "")), whole(data.pop("step", 0))
+        return Unknown(kind=kind, at=at, step=step, data=data)
     shape = (*data, *map(type, data.values()))
     setters = table.setters.get(shape)
     if setters is None or any(abs(data[name]) >= WHOLE_LIMIT for name in table.whole_numbers):
@@ -52,13 +55,6 @@ def _event(data: dict[str, Any]) -> Event:
     for set_value, value in zip(setters, data.values()):  # noqa: B905 - strict costs 10 % here, and the shape is equal
         set_value(event, value)
     return event
-
-
-def _unknown(kind: object, data: dict[str, Any]) -> Unknown:
-    if not isinstance(kind, str):
-        raise ValueError("no kind of event")
-    at, step = text(data.pop("at", "")), whole(data.pop("step", 0))
-    return Unknown(kind=kind, at=at, step=step, data=data)
 
 
 def _as_dict(event: Event) -> dict[str, Any]:
@@ -81,16 +77,13 @@ def _as_finite_dict(record: Any) -> Any:
     return finite(asdict(record))
 
 
-_READERS: Final = READERS | {list[GpuReading]: records(GpuReading), list[WayInTime]: records(WayInTime)}
-
-
 class _Table:
     """How one kind is read and written: looked up once per process, not once per line."""
 
     def __init__(self, kind: str, cls: type[Event]) -> None:
         self.kind, self.cls = kind, cls
         hints = get_type_hints(cls)
-        self.readers = {item.name: _READERS[hints[item.name]] for item in fields(cls)}
+        self.readers = {item.name: reader(hints[item.name]) for item in fields(cls)}
         self.values: Callable[[Event], tuple[Any, ...]] = attrgetter(*self.readers)
         self.whole_numbers = [name for name, read in self.readers.items() if read is whole]
         self.setters: dict[tuple[Any, ...], list[Callable[[Event, Any], None]]] = {}

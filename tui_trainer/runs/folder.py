@@ -36,8 +36,6 @@ _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
 
 class _Inside:
-    """A file or a folder in that of a run."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -197,7 +195,11 @@ def check_target(runs_dir: Path, name: str) -> list[Problem]:
             hint = f"`tui-trainer resume {name}` goes on with it, or choose another name"
             return [Problem(message="this run exists already", where=_shown(runs_dir / name), hint=hint)]
         made += _make_parents(runs_dir)
-        _probe(runs_dir)
+        probe = runs_dir / f".{secrets.token_hex(8)}.probe"
+        try:
+            write_atomically(probe, b"tui-trainer looks whether it can write here\n")
+        finally:
+            probe.unlink(missing_ok=True)
     except (OSError, ValueError, RuntimeError) as error:
         return [_refusal(runs_dir, error)]
     finally:
@@ -249,14 +251,6 @@ def read_fields(path: Path) -> dict[str, Any]:
         if isinstance(found := json.loads(read_plain_file(path, MIB)), dict):
             return found
     return {}
-
-
-def _probe(folder: Path) -> None:
-    probe = folder / f".{secrets.token_hex(8)}.probe"
-    try:
-        write_atomically(probe, b"tui-trainer looks whether it can write here\n")
-    finally:
-        probe.unlink(missing_ok=True)
 
 
 def _make_parents(folder: Path) -> list[Path]:

@@ -98,7 +98,6 @@ class JournalWriter:
                 self._write_pending()
 
     def sync(self) -> None:
-        """Puts what was written on the disk itself (fsync)."""
         if self._fd < 0:
             return
         try:

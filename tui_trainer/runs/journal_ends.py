@@ -6,7 +6,7 @@ those that are read few become events.
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -137,6 +137,17 @@ def spread_ends(count: int, most: int) -> list[int]:
     """Where up to `most` equal parts of `count` things end, the last at `count`."""
     parts = min(count, most)
     return [count * (place + 1) // parts for place in range(parts)]
+
+
+def means(xs: Sequence[float], values: Sequence[float], most: int) -> list[tuple[float, float]]:
+    """Up to `most` means of values that follow each other, each at the place of the last of them; of finite ones."""
+    points, start = [], 0
+    for end in spread_ends(min(len(xs), len(values)), most):
+        finite = [value for value in values[start:end] if math.isfinite(value)]
+        if finite:
+            points.append((xs[end - 1], sum(finite) / len(finite)))
+        start = end
+    return points
 
 
 def _at_places(fd: int, size_bytes: int) -> Iterator[list[bytes]]:

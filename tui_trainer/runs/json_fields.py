@@ -7,7 +7,10 @@ expected, true is not a number, and a whole number of more than 18 digits is ref
 import json
 import math
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, get_type_hints
+from contextlib import suppress
+from dataclasses import is_dataclass
+from functools import partial
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -36,18 +39,6 @@ def shortened(value: Any) -> Any:
     return [shortened(item) for item in value[:_SHORT_LIST]] if isinstance(value, list | tuple) else value
 
 
-def text(value: Any) -> str:
-    if type(value) is not str:
-        raise ValueError("text expected")
-    return value
-
-
-def flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError("true or false expected")
-    return value
-
-
 def whole(value: Any) -> int:
     if type(value) is not int or abs(value) >= WHOLE_LIMIT:
         raise ValueError("whole number expected")
@@ -57,53 +48,44 @@ def whole(value: Any) -> int:
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def number(value: Any) -> float:
-    if type(value) is float or (type(value) is int and abs(value) < WHOLE_LIMIT):
-        return value
+def _number(value: Any) -> float:
     if type(value) is str and value in _NOT_FINITE:
         return _NOT_FINITE[value]
-    raise ValueError("number expected")
+    return value if type(value) is float else whole(value)
 
 
-def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read(value)
-
-
-def _mapping(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: {key: read(item) for key, item in _of_type(value, dict).items()}
-
-
-def _texts(value: Any) -> list[str]:
-    return [text(item) for item in _of_type(value, list)]
-
-
-def _settings(value: Any) -> dict[str, str | int | float | bool]:
-    if not all(type(item) in (str, int, float, bool) for item in _of_type(value, dict).values()):
-        raise ValueError("values of settings expected")
-    return dict(value)
-
-
-def _numbers(value: Any) -> list[float]:
-    return [number(item) for item in _of_type(value, list)]
-
-
-def _rows(value: Any) -> dict[str, list[float]]:
-    return {key: _numbers(row) for key, row in _of_type(value, dict).items()}
-
-
-def _of_type(value: Any, expected: type) -> Any:
+def _of_type(expected: type, value: Any) -> Any:
     if type(value) is not expected:
         raise ValueError(f"{expected.__name__} expected")
     return value
 
 
-READERS: Final[dict[Any, Callable[[Any], Any]]] = {
-    str: text, bool: flag, int: whole, float: number,
-    str | None: _optional(text), int | None: _optional(whole), float | None: _optional(number),
-    bool | None: _optional(flag),
-    dict[str, str]: _mapping(text), dict[str, float]: _mapping(number), list[str]: _texts,
-    list[float]: _numbers, dict[str, list[float]]: _rows, dict[str, str | int | float | bool]: _settings,
-}  # fmt: skip
+def reader(hint: Any) -> Callable[[Any], Any]:
+    """What reads values of this type. Fields that a dataclass does not have are left out."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return partial(_record, hint, {name: reader(one) for name, one in get_type_hints(hint).items()})
+    kind, inner = get_origin(hint), [reader(one) for one in get_args(hint)]
+    if kind is list:
+        return lambda value: [inner[0](item) for item in _of_type(list, value)]
+    if kind is dict:
+        return lambda value: {inner[0](key): inner[1](item) for key, item in _of_type(dict, value).items()}
+    if inner:
+        return partial(_any_of, inner)
+    return {int: whole, float: _number}.get(hint) or partial(_of_type, hint)
+
+
+def _record(cls: type[T], readers: dict[str, Callable[[Any], Any]], value: Any) -> T:
+    try:
+        return cls(**{name: readers[name](item) for name, item in _of_type(dict, value).items() if name in readers})
+    except TypeError as error:
+        raise ValueError(f"{cls.__name__}: {error}") from error
+
+
+def _any_of(readers: list[Callable[[Any], Any]], value: Any) -> Any:
+    for read in readers:
+        with suppress(ValueError):
+            return read(value)
+    raise ValueError("a value of another type expected")
 
 
 def dotted_keys(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -112,20 +94,6 @@ def dotted_keys(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in table.items():
         flat |= dotted_keys(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
-
-
-def records(cls: type[T]) -> Callable[[Any], list[T]]:
-    """A reader of lists of a flat dataclass. Fields that it does not have are left out."""
-    readers = {name: READERS[hint] for name, hint in get_type_hints(cls).items()}
-
-    def record(value: Any) -> T:
-        items = _of_type(value, dict).items()
-        try:
-            return cls(**{name: readers[name](item) for name, item in items if name in readers})
-        except TypeError as error:
-            raise ValueError(f"{cls.__name__}: {error}") from error
-
-    return lambda value: [record(item) for item in _of_type(value, list)]
 
 
 def parsed(line: bytes) -> Any:

@@ -19,6 +19,7 @@ import psutil
 
 from tui_trainer.errors import FolderError
 from tui_trainer.runs.events import utc_now
+from tui_trainer.runs.json_fields import parsed, reader
 from tui_trainer.runs.slurm import Allocation, WatchedJob, has_ended
 from tui_trainer.safe_text import one_line
 
@@ -40,7 +41,6 @@ class LockOwner:
 
     @property
     def here(self) -> bool:
-        """Whether it is a process of this host."""
         return self.host == socket.gethostname()
 
     @property
@@ -71,7 +71,15 @@ class RunLock:
         fd = self._locked_fd()
         try:
             self._refuse_if_owned(_read_owner(fd))
-            content = json.dumps(asdict(_this_process())).encode("ascii")
+            process, allocation = psutil.Process(), Allocation.here()
+            this = LockOwner(
+                host=socket.gethostname(),
+                pid=process.pid,
+                process_started=process.create_time(),
+                at=utc_now(),
+                job=allocation.identity if allocation else "",
+            )
+            content = json.dumps(asdict(this)).encode("ascii")
             os.ftruncate(fd, 0)
             os.pwrite(fd, content, 0)
             os.fsync(fd)
@@ -176,10 +184,8 @@ def _flock_now(fd: int) -> bool:
     """False when another has it. A file system without locks counts as free: the owner's name still protects."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
     return True
 
 
@@ -190,26 +196,13 @@ def _is_still(path: Path, fd: int) -> bool:
         return False
 
 
-def _this_process() -> LockOwner:
-    process = psutil.Process()
-    here = Allocation.here()
-    return LockOwner(
-        host=socket.gethostname(),
-        pid=process.pid,
-        process_started=process.create_time(),
-        at=utc_now(),
-        job=here.identity if here else "",
-    )
-
-
 def _read_owner(fd: int) -> LockOwner | None:
     """The owner that the file names; None when it is empty or holds something else."""
     try:
-        data = json.loads(os.pread(fd, _CONTENT_LIMIT_BYTES, 0))
-        host, pid, at, job = str(data["host"]), int(data["pid"]), str(data["at"]), str(data.get("job", ""))
-        started = float(data["process_started"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        holder: LockOwner = _OWNER(parsed(os.pread(fd, _CONTENT_LIMIT_BYTES, 0)))
+    except (OSError, ValueError, RecursionError):
         return None
-    if not 0 < pid < 2**31:
-        return None
-    return LockOwner(host=host, pid=pid, process_started=started, at=at, job=job)
+    return holder if 0 < holder.pid < 2**31 else None
+
+
+_OWNER: Final = reader(LockOwner)

@@ -69,7 +69,6 @@ class RunOverview:
 
     @property
     def is_run(self) -> bool:
-        """Whether there is a run to open."""
         return self.status not in ("half deleted", "no run folder", "unreadable", "gone")
 
     @property
@@ -117,16 +116,17 @@ class Overviews:
         for cache in (self._read, self._sizes):
             for path in set(cache) - listed:
                 cache.pop(path, None)
-        return [self._with_size(one) for one in found]
+        return [
+            replace(one, size_bytes=size.bytes, freed_bytes=size.freed_bytes)
+            if (size := self._sizes.get(one.path))
+            else one
+            for one in found
+        ]
 
     def measure(self, path: Path) -> FolderSize:
         """Walks through the folder; `read` shows the size from then on. May be called in another thread."""
         size = self._sizes[path] = folder_size(path)
         return size
-
-    def _with_size(self, one: RunOverview) -> RunOverview:
-        size = self._sizes.get(one.path)
-        return replace(one, size_bytes=size.bytes, freed_bytes=size.freed_bytes) if size else one
 
     def _of_root(self, root: Path) -> Iterator[RunOverview]:
         remains = remains_of(root)
@@ -184,7 +184,9 @@ def _overview(folder: RunFolder, alive: bool) -> RunOverview:
 
 
 def _of_journal(about: RunOverview, fd: int, plan: dict[str, Any]) -> RunOverview:
-    ends, metric = read_ends(fd), _planned_metric(plan)
+    ends, metric = read_ends(fd), "loss"
+    with suppress(LookupError, TypeError):
+        metric = str(plan["config"]["evaluation"]["metric_for_best_model"])
     # Of a large journal not all is read: the plan has counted them.
     reductions = sum(isinstance(problem, MicroBatchReduced) for problem in ends.state.problems)
     counted = plan.get("out_of_memory_events")
@@ -227,14 +229,6 @@ def _without_journal(root: Path, alive: bool) -> RunStatus:
     if "config.toml" in names:
         return "preparing" if alive else "submitted" if "job.json" in names else "interrupted"
     return "half deleted" if MARKER in names or names & OUR_NAMES else "no run folder"
-
-
-def _planned_metric(plan: dict[str, Any]) -> str:
-    """`evaluation.metric_for_best_model`; the loss where the plan names none."""
-    try:
-        return str(plan["config"]["evaluation"]["metric_for_best_model"])
-    except (LookupError, TypeError):
-        return "loss"
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:

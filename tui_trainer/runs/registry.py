@@ -40,7 +40,6 @@ def remember(root: Path) -> Problem | None:
 
 
 def forget(root: Path) -> Problem | None:
-    """Takes the folder out of the index; the folder itself stays."""
     return _note({"forgotten": str(root.absolute()), "at": utc_now()})
 
 
@@ -156,9 +155,7 @@ def _listed(lines: Iterable[bytes]) -> list[str]:
 
 def _not_found(reference: str, names: list[str]) -> FolderError:
     if not names:
-        hint = "give the path of its folder; `tui-trainer --no-ui` starts one"
-        return FolderError(f"no run {one_line(reference, 80)!r}: no runs are known here", hint=hint)
-    near = difflib.get_close_matches(reference, names, n=3, cutoff=0.4) or names[-3:]
-    return FolderError(
-        f"no run {one_line(reference, 80)!r}", hint=f"runs with other names: {one_line(', '.join(near), 300)}"
-    )
+        message = f"no run {one_line(reference, 80)!r}: no runs are known here"
+        return FolderError(message, hint="give the path of its folder; `tui-trainer --no-ui` starts one")
+    near = ", ".join(difflib.get_close_matches(reference, names, n=3, cutoff=0.4) or names[-3:])
+    return FolderError(f"no run {one_line(reference, 80)!r}", hint=f"runs with other names: {one_line(near, 300)}")

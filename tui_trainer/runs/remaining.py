@@ -1,5 +1,6 @@
 """How long a run still takes: the steps left, and what happens between them."""
 
+from statistics import fmean
 from typing import Final
 
 from tui_trainer.runs.cadence import times
@@ -25,44 +26,40 @@ def eta_seconds(state: RunState) -> float | None:
         return None
     steps_left = max(state.total_steps - state.step, 0)
     mean_seconds = sum(done.step_seconds for done in state.recent) / len(state.recent)
-    between = _evaluating_seconds_left(state) + _saving_seconds_left(state) + _sampling_seconds_left(state)
-    return steps_left * mean_seconds + between
+    return steps_left * mean_seconds + _between_seconds_left(state)
 
 
-def _evaluating_seconds_left(state: RunState) -> float:
+def _between_seconds_left(state: RunState) -> float:
+    """Of evaluations, checkpoints and text samples."""
+    plan, rate = state.plan, state.samples_per_second
     # What was done at step 0 does not come again.
-    costs = [(done.step, done.seconds) for done in state.evals if done.scheduled and done.step > 0]
-    plan = state.plan
-    if plan is None or plan.eval_every_steps is None or plan.eval_rows is None:
+    evals = [(done.step, done.seconds) for done in state.evals if done.scheduled and done.step > 0]
+    saves = [(done.step, done.seconds) for done in state.checkpoints if done.step > 0]
+    if plan is None:
+        return _share_left(state, evals) + _share_left(state, saves)
+    eval_guess = (plan.eval_rows or 0) * EVALUATION_SHARE / rate if rate else 0.0
+    save_guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / SAVE_BYTES_PER_SECOND
+    seconds = _seconds_left(state, evals, None if plan.eval_rows is None else plan.eval_every_steps, eval_guess)
+    seconds += _seconds_left(state, saves, plan.save_every_steps, save_guess)
+    if plan.sample_every_steps:
+        costs = [done.seconds for done in state.samples if done.seconds > 0]
+        texts = state.total_steps // plan.sample_every_steps - state.step // plan.sample_every_steps
+        seconds += texts * (fmean(costs) if costs else SAMPLE_SECONDS)
+    return seconds
+
+
+_Costs = list[tuple[int, float]]
+"""After which step, and how many seconds."""
+
+
+def _seconds_left(state: RunState, costs: _Costs, every_steps: int | None, guess: float) -> float:
+    if every_steps is None:
         return _share_left(state, costs)
-    samples_per_second = state.samples_per_second
-    guess = plan.eval_rows * EVALUATION_SHARE / samples_per_second if samples_per_second else 0.0
-    return times(state.total_steps, plan.eval_every_steps, after=state.step) * _mean_seconds(costs, guess)
+    mean_seconds = fmean(seconds for _, seconds in costs) if costs else guess
+    return times(state.total_steps, every_steps, after=state.step) * mean_seconds
 
 
-def _saving_seconds_left(state: RunState) -> float:
-    costs = [(done.step, done.seconds) for done in state.checkpoints if done.step > 0]
-    plan = state.plan
-    if plan is None or plan.save_every_steps is None:
-        return _share_left(state, costs)
-    guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / SAVE_BYTES_PER_SECOND
-    return times(state.total_steps, plan.save_every_steps, after=state.step) * _mean_seconds(costs, guess)
-
-
-def _sampling_seconds_left(state: RunState) -> float:
-    plan = state.plan
-    if plan is None or not plan.sample_every_steps:
-        return 0.0
-    costs = [(done.step, done.seconds) for done in state.samples if done.seconds > 0]
-    texts = state.total_steps // plan.sample_every_steps - state.step // plan.sample_every_steps
-    return texts * _mean_seconds(costs, SAMPLE_SECONDS)
-
-
-def _share_left(state: RunState, costs: list[tuple[int, float]]) -> float:
+def _share_left(state: RunState, costs: _Costs) -> float:
     """For journals that do not say how often something happens: a step's share of it, for all steps left."""
     per_step = sum(seconds for _, seconds in costs) / costs[-1][0] if costs else 0.0
     return max(state.total_steps - state.step, 0) * per_step
-
-
-def _mean_seconds(costs: list[tuple[int, float]], guess: float) -> float:
-    return sum(seconds for _, seconds in costs) / len(costs) if costs else guess

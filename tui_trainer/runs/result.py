@@ -1,4 +1,5 @@
-"""What came of a run: which of its evaluations is that of its model, and whether another was better."""
+"""What came of a run: which of its evaluations is that of its model, whether another was better, and how good its rate
+is beside the best that this machine has reached with steps of the same shape."""
 
 import math
 
@@ -6,10 +7,14 @@ from tui_trainer.runs.events import EvalDone
 from tui_trainer.runs.score_words import number, score_words
 from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
+from tui_trainer.units import format_count
 
 # Tasks whose samples are labels, not texts.
 LABELLING = ("sequence_classification", "token_classification")
 _CLEARLY_WORSE = 1.02
+# From guide E, which calls 2,000 rows a second excellent on one card: 1,500 are good, 1,000 acceptable, below 500
+# there is a problem. Here the best is this machine's own.
+_GRADES = ((0.95, "excellent"), (0.75, "good"), (0.5, "acceptable"), (0.25, "slow"), (0.0, "a problem"))
 
 
 def loss_unit(state: RunState) -> str:
@@ -43,7 +48,6 @@ def best_evaluation(state: RunState) -> EvalDone | None:
 
 
 def lowest_evaluation(state: RunState) -> EvalDone | None:
-    """The first with the lowest held-out loss."""
     finite = (done for done in state.evals if math.isfinite(done.loss))
     return min(finite, key=lambda done: done.loss, default=None)
 
@@ -57,7 +61,6 @@ def best_before(state: RunState) -> EvalDone | None:
 
 
 def score_lines(state: RunState) -> list[str]:
-    """Each score of the model on a line, beside what it had to beat."""
     done = last_scores(state)
     if done is None:
         return []
@@ -68,3 +71,19 @@ def score_lines(state: RunState) -> list[str]:
         beside = f"  ({what}{beaten})" if what else ""
         lines.append(f"{one_line(score.name):<14} {number(score.value)}{one_line(beside)}")
     return lines
+
+
+def grade(samples_per_second: float, best: float | None) -> str:
+    """`good, 82 % of the best here (1.42 k)`; empty where none is known."""
+    if not best or samples_per_second <= 0:
+        return ""
+    share = samples_per_second / best
+    word = next(word for least, word in _GRADES if share >= least)
+    return f"{word}, {share * 100:.0f} % of the best here ({format_count(best)} rows/s)"
+
+
+def grade_of(state: RunState) -> str:
+    """Of a whole run so far; empty where none is known."""
+    seconds, rows = sum(state.step_seconds), state.plan.effective_batch_size if state.plan else 0
+    rate = state.samples_per_second or (len(state.steps) * rows / seconds if seconds else 0.0)
+    return grade(rate, state.plan.best_samples_per_second if state.plan else None)

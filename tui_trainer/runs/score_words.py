@@ -21,7 +21,6 @@ class ScoreWords:
 
     @property
     def beaten(self) -> bool | None:
-        """Whether the score is better than its baseline."""
         if self.baseline is None:
             return None
         return self.value < self.baseline[1] if self.less_is_better else self.value > self.baseline[1]

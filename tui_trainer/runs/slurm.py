@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -177,19 +177,14 @@ class Allocation:
         found = os.environ.get("SLURM_JOB_ID", "")
         if not found.isdigit():
             return None
-        start = _number("SLURM_RESTART_COUNT")
+        job = cls(job=found, start=_number("SLURM_RESTART_COUNT"))
         if "SLURM_STEP_NUM_NODES" not in os.environ:
-            return cls(job=found, start=start)
+            return job
         if _number("SLURM_LOCALID"):
             hint = "srun --ntasks-per-node=1: it starts a process for each card itself"
             raise InputError("Slurm has started several tasks on this node", hint=hint)
-        return cls(
-            job=found,
-            start=start,
-            nodes=max(1, _number("SLURM_STEP_NUM_NODES")),
-            node_rank=_number("SLURM_NODEID"),
-            node_list=os.environ.get("SLURM_STEP_NODELIST", ""),
-        )
+        nodes, names = max(1, _number("SLURM_STEP_NUM_NODES")), os.environ.get("SLURM_STEP_NODELIST", "")
+        return replace(job, nodes=nodes, node_rank=_number("SLURM_NODEID"), node_list=names)
 
     @property
     def identity(self) -> str:

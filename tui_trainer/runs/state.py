@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from tui_trainer.runs import events
-from tui_trainer.runs.gauges import GaugeSummary
-from tui_trainer.runs.step_times import StepTimes
+from tui_trainer.runs.sums import GaugeSummary, StepTimes
 
 Status = Literal["preparing", "training", "paused", "finished", "stopped", "failed"]
 

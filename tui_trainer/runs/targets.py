@@ -49,7 +49,6 @@ class Target:
 
 
 def targets_of(state: RunState) -> list[Target]:
-    """Those that were set, in the order of the settings."""
     requested = state.plan.targets if state.plan else {}
     deadline = _deadline(state)
     metric = plain(state.plan.metric) if state.plan else ""

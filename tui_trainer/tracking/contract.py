@@ -30,7 +30,6 @@ class TrackedRun:
     params: dict[str, Any]
     goes_on: bool
     from_step: int
-    started_at: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,11 +42,8 @@ class Metrics:
 
 
 class Tracker(Protocol):
-    """One place that runs are handed to."""
-
     name: str
-    library: str
-    """What it needs, by import name."""
+    """That of its library, too."""
     install: str
     """The command that installs it."""
 
@@ -73,12 +69,12 @@ def find_tracker(name: str) -> Tracker:
 
 
 def tracker_problems(names: Sequence[str]) -> list[Problem]:
-    """Names that are none, and trackers that are not installed."""
     found = []
     for name in names:
         if name not in tracker_names():
             hint = name_hint(name, tracker_names())
             found.append(Problem(message=f"there is no tracker {one_line(name, 60)!r}", key=KEY, hint=hint))
-        elif find_spec((tracker := find_tracker(name)).library) is None:
-            found.append(Problem(message=f"{name} is not installed here", key=KEY, hint=f"`{tracker.install}`"))
+        elif find_spec(name) is None:
+            hint = f"`{find_tracker(name).install}`"
+            found.append(Problem(message=f"{name} is not installed here", key=KEY, hint=hint))
     return found

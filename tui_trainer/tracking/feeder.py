@@ -5,19 +5,21 @@ After a failure the same is tried again, less and less often, and given up in th
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from time import monotonic
 
 from tui_trainer.runs.comparison import settings_of
-from tui_trainer.runs.events import RunStarted
+from tui_trainer.runs.events import EvalDone, Event, GaugesRead, RunStarted, StepDone
 from tui_trainer.runs.folder import RunFolder, make_private_folder, read_fields, write_atomically
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
 from tui_trainer.tracking.contract import Metrics, TrackedRun, Tracker
-from tui_trainer.tracking.metrics import metrics_of
+from tui_trainer.units import GIB
 
 _MOST_FAILURES = 6
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2.0, 60.0
@@ -89,8 +91,7 @@ class Feeder:
         write_atomically(self._note, json.dumps(note).encode(), durable=False)
 
     def _begin(self) -> None:
-        state = self._state
-        words = f"{state.name}\n{state.started_at}"
+        words = f"{self._state.name}\n{self._state.started_at}"
         run = TrackedRun(
             name=self.folder.name,
             run_id=hashlib.sha256(words.encode()).hexdigest()[:12],
@@ -98,7 +99,6 @@ class Feeder:
             params=settings_of(self.folder),
             goes_on=self.handed > 0,
             from_step=self._from_step if self.handed else 0,
-            started_at=state.started_at,
         )
         with suppress(FileExistsError):
             make_private_folder(self.folder_of_tracker.parent)
@@ -136,3 +136,46 @@ class Feeder:
             note = read_fields(self._note)
             return max(int(note["handed"]), 0), str(note["status"])
         return 0, ""
+
+
+_OF_STEPS = ("loss", "grad_norm", "epoch", "step_seconds", "tokens_per_second", "samples_per_second")
+
+
+def metrics_of(event: Event) -> Metrics | None:
+    """Under the names that trackers show in groups; None for an event that measures nothing.
+
+    What is not finite is left out: not every tracker takes it.
+    """
+    match event:
+        case StepDone():
+            values: dict[str, float | None] = {f"train/{name}": getattr(event, name) for name in _OF_STEPS}
+            values |= {"train/learning_rate": event.lr, "train/peak_memory_gib": event.peak_memory_bytes / GIB}
+        case EvalDone():
+            values = {"eval/loss": event.loss, **{f"eval/{name}": value for name, value in event.scores.items()}}
+        case GaugesRead():
+            values = {
+                "gauges/process_memory_gib": _gib(event.process_memory_bytes),
+                "gauges/process_cpu_share": event.process_cpu_share,
+            }
+            for gpu in event.gpus:
+                values |= {
+                    f"gauges/gpu{gpu.index}_utilization_share": gpu.utilization_share,
+                    f"gauges/gpu{gpu.index}_memory_gib": _gib(gpu.memory_used_bytes),
+                    f"gauges/gpu{gpu.index}_power_watts": gpu.power_watts,
+                    f"gauges/gpu{gpu.index}_temperature_celsius": gpu.temperature_celsius,
+                }
+        case _:
+            return None
+    known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+    return Metrics(step=event.step, seconds=_seconds(event.at), values=known) if known else None
+
+
+def _gib(count: float | None) -> float | None:
+    return None if count is None else count / GIB
+
+
+def _seconds(at: str) -> float:
+    try:
+        return datetime.fromisoformat(at).timestamp()
+    except ValueError:
+        return 0.0

@@ -86,7 +86,7 @@ class DoctorDialog(Dialog):
     def _finding(self, one: Finding, width: int) -> list[Line]:
         found, only = one.found, self.glyphs.only
         role: Role = "bad" if found.is_fault else "warn" if one.matters else "text"
-        head: Line = [(one.title, role), (f"  {one.cost_words}", "bold")]
+        head: Line = [(one.diagnosis.title, role), (f"  {one.cost_words}", "bold")]
         told = [("", only(found.cause)), ("", only(found.evidence)), ("set", settings_words(found.fix or {}))]
         told += [("do", only(found.advice)), ("why", one.diagnosis.why), ("see", ", ".join(one.diagnosis.guides))]
         rows = [head]

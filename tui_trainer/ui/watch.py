@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 
 from tui_trainer import lines
-from tui_trainer.doctor.watch import Doctor
+from tui_trainer.doctor.examine import Doctor
 from tui_trainer.errors import EXIT_FAILED, FolderError, Problem, RunError
 from tui_trainer.launching.carry_out import Outcome
 from tui_trainer.launching.start import OpenRun

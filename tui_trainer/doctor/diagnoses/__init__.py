@@ -1,1 +1,1 @@
-"""ONE FILE = ONE DIAGNOSIS. Each has a DIAGNOSIS, and is found by being here."""
+"""Each function that is a diagnosis is found by being here: its name is the function's, its docstring says why."""

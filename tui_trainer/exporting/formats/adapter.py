@@ -10,20 +10,16 @@ from tui_trainer.exporting.trained_model import TrainedModel
 
 
 class Adapter(Format):
-    """See `exporting/contract.py` for what each part promises."""
-
     name = "adapter"
     title = "adapter, for peft"
     libraries: tuple[str, ...] = ("peft",)
+    allowed = Tolerance(logits=1e-6, loss=1e-6)
 
     def refusal(self, trained: TrainedModel) -> str:
         return "" if trained.base else "this run trained all weights: there is no adapter"
 
     def needed_bytes(self, trained: TrainedModel) -> int:
         return sum(path.stat().st_size for path in trained.folder.iterdir())
-
-    def tolerance(self, trained: TrainedModel) -> Tolerance:
-        return Tolerance(logits=1e-6, loss=1e-6)
 
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
         for path in sorted(trained.folder.iterdir()):

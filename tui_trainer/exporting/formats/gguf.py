@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.errors import RunError
-from tui_trainer.exporting.contract import Format, Tell, Tolerance
+from tui_trainer.exporting.contract import Format, Tell
 from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.models.files.headers import read_headers
@@ -27,8 +27,6 @@ _GET = "`git clone --depth 1 https://github.com/ggml-org/llama.cpp ~/llama.cpp`"
 
 
 class Gguf(Format):
-    """See `exporting/contract.py` for what each part promises."""
-
     name = "gguf"
     title = "GGUF, for llama.cpp"
     libraries: tuple[str, ...] = ("gguf", "sentencepiece")
@@ -42,9 +40,6 @@ class Gguf(Format):
 
     def needed_bytes(self, trained: TrainedModel) -> int:
         return (2 if trained.base else 1) * trained.weight_bytes
-
-    def tolerance(self, trained: TrainedModel) -> Tolerance:
-        return Tolerance(logits=1e-3, loss=1e-3)
 
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
         with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -66,7 +61,6 @@ class Gguf(Format):
             raise RunError(f"llama.cpp's converter: {one_line(last, 300)}")
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
-        """Its tensors put back into the model of transformers."""
         return auto_class(trained.head).from_pretrained(folder, gguf_file=FILE, dtype=trained.compared_dtype).eval()
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
@@ -103,10 +97,8 @@ def _say_begin_and_end(folder: Path) -> None:
 
 
 def _converter() -> Path | None:
-    named = os.environ.get("LLAMA_CPP_DIR")
-    folders = [Path(named).expanduser()] if named else [Path.home() / "llama.cpp"]
-    on_path = shutil.which(_SCRIPT)
-    places = [*(folder / _SCRIPT for folder in folders), *([Path(on_path)] if on_path else [])]
+    folder = Path(os.environ.get("LLAMA_CPP_DIR") or "~/llama.cpp").expanduser()
+    places = [folder / _SCRIPT, Path(shutil.which(_SCRIPT) or folder / _SCRIPT)]
     return next((place for place in places if place.is_file()), None)
 
 

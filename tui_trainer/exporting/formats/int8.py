@@ -12,18 +12,14 @@ from tui_trainer.models.heads import auto_class
 
 
 class Int8(Format):
-    """See `exporting/contract.py` for what each part promises."""
-
     name = "int8"
     title = "int8, for CPUs, by torchao"
     libraries: tuple[str, ...] = ("torchao",)
+    allowed = Tolerance(logits=0.25, loss=0.05)
 
     def needed_bytes(self, trained: TrainedModel) -> int:
         # The whole model stands beside until it is quantised.
         return 2 * trained.weight_bytes
-
-    def tolerance(self, trained: TrainedModel) -> Tolerance:
-        return Tolerance(logits=0.25, loss=0.05)
 
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
         import torch

@@ -23,8 +23,6 @@ _GENERATION = "generation_config.json"
 
 
 class Merged(Format):
-    """See `exporting/contract.py` for what each part promises."""
-
     name = "merged"
     title = "whole model, adapter merged"
     libraries: tuple[str, ...] = ("peft",)
@@ -100,7 +98,6 @@ class _MergedTensors:
 
     @property
     def largest_file_bytes(self) -> int:
-        """Of the base model."""
         return max((self._base / facts.file).stat().st_size for facts in self.facts.values())
 
     def size_bytes(self, name: str) -> int:

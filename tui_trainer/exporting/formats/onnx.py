@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.exporting.contract import Format, Tell, Tolerance
+from tui_trainer.exporting.contract import Format, Tell
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 
 # Rows and tokens of which no two are equal, as torch takes equal sizes for one, and a size of 1 for a constant.
@@ -23,8 +23,6 @@ _ALIGNMENT_BYTES = 64
 
 
 class Onnx(Format):
-    """See `exporting/contract.py` for what each part promises."""
-
     name = "onnx"
     title = "ONNX, for ONNX Runtime"
     libraries: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")
@@ -37,9 +35,6 @@ class Onnx(Format):
     def needed_bytes(self, trained: TrainedModel) -> int:
         # A decoder that answers is written twice, as it begins and as it goes on, before both share one file.
         return (3 if trained.head == "seq2seq_lm" else 2) * trained.weight_bytes
-
-    def tolerance(self, trained: TrainedModel) -> Tolerance:
-        return Tolerance(logits=1e-3, loss=1e-3)
 
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
         from tui_trainer.exporting import run_onnx
@@ -119,7 +114,10 @@ def _share_weights(folder: Path) -> None:
             path = data.with_suffix("")
             graph = onnx.load(path, load_external_data=False)
             for tensor in filter(uses_external_data, graph.graph.initializer):
-                content, offset = _stored(data, ExternalDataInfo(tensor))
+                place = ExternalDataInfo(tensor)
+                with data.open("rb") as file:
+                    offset = file.seek(place.offset or 0)
+                    content = file.read(place.length)
                 digest = hashlib.sha256(content).digest()
                 if data == files[0]:
                     places.setdefault(digest, offset)
@@ -134,12 +132,6 @@ def _share_weights(folder: Path) -> None:
             onnx.save(graph, path)
             if data != files[0]:
                 data.unlink()
-
-
-def _stored(data: Path, place: Any) -> tuple[bytes, int]:
-    with data.open("rb") as file:
-        offset = file.seek(place.offset or 0)
-        return file.read(place.length), offset
 
 
 def _as_module(graphs: Any, folder: Path) -> Any:

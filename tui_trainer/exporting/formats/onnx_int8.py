@@ -4,17 +4,12 @@ from typing import Any
 
 from tui_trainer.exporting.contract import Tolerance
 from tui_trainer.exporting.formats.onnx import Onnx
-from tui_trainer.exporting.trained_model import TrainedModel
 
 
 class OnnxInt8(Onnx):
-    """See `exporting/contract.py` for what each part promises."""
-
     name = "onnx-int8"
     title = "ONNX in int8, for CPUs"
-
-    def tolerance(self, trained: TrainedModel) -> Tolerance:
-        return Tolerance(logits=0.25, loss=0.05)
+    allowed = Tolerance(logits=0.25, loss=0.05)
 
     def _quantizer(self) -> Any:
         from transformers.exporters.quantizers import quantizer_onnxruntime as quantizers

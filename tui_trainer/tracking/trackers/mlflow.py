@@ -15,12 +15,9 @@ _STATUS = {"finished": "FINISHED", "stopped": "KILLED"}
 
 class TRACKER:
     name = "mlflow"
-    library = "mlflow"
     install = "uv pip install mlflow"
-
-    def __init__(self) -> None:
-        self._client: Any = None
-        self._run_id = ""
+    _client: Any = None
+    _run_id = ""
 
     def begin(self, run: TrackedRun) -> str:
         from mlflow.entities import Param

@@ -8,11 +8,8 @@ from tui_trainer.tracking.contract import Metrics, TrackedRun
 
 class TRACKER:
     name = "tensorboard"
-    library = "tensorboard"
     install = "uv sync --extra track"
-
-    def __init__(self) -> None:
-        self._writer: Any = None
+    _writer: Any = None
 
     def begin(self, run: TrackedRun) -> str:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog

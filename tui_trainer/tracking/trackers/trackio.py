@@ -11,11 +11,8 @@ _PROJECT = "tui-trainer"
 
 class TRACKER:
     name = "trackio"
-    library = "trackio"
     install = "uv pip install trackio"
-
-    def __init__(self) -> None:
-        self._trackio: Any = None
+    _trackio: Any = None
 
     def begin(self, run: TrackedRun) -> str:
         import trackio

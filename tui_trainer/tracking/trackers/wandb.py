@@ -16,11 +16,8 @@ _STEP = "step"
 
 class TRACKER:
     name = "wandb"
-    library = "wandb"
     install = "uv pip install wandb"
-
-    def __init__(self) -> None:
-        self._run: Any = None
+    _run: Any = None
 
     def begin(self, run: TrackedRun) -> str:
         import wandb

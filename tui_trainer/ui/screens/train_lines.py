@@ -11,11 +11,11 @@ from tui_trainer.doctor.contract import Verdict
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.lines import gauges_words
 from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
-from tui_trainer.runs.gauges import GaugeSummary
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.score_words import number, score_words
 from tui_trainer.runs.slowest_rank import slowest_rank
 from tui_trainer.runs.state import RunState
+from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, width_of
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
@@ -181,7 +181,7 @@ class TrainScene:
             role: Role = "bad" if leading.found.is_fault else "warn"
             evidence = self.shown(leading.found.evidence)
             cost = "" if leading.cost_words in evidence else f"{leading.cost_words}, "
-            found = [("doctor  ", "dim"), (f"{leading.title}: ", role), (f"{cost}{evidence}", "text")]
+            found = [("doctor  ", "dim"), (f"{leading.diagnosis.title}: ", role), (f"{cost}{evidence}", "text")]
         more: Line = [("  ", "text"), (self.key_of("train.doctor"), "key"), (" more", "dim")]
         return [beside(fit(found, max(width - width_of(more), 8), self.glyphs.ellipsis), more, width)]
 

@@ -1,0 +1,180 @@
+"""Commands for what came of a run: what ailed it, a report, its model elsewhere, and its metrics in trackers."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tui_trainer.cli.application import AsJson, RunReference, app, option, run_named
+from tui_trainer.cli.models import agrees, transfer_progress
+from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError
+from tui_trainer.standard_files import show_progress, tell, write_progress
+
+if TYPE_CHECKING:
+    from tui_trainer.publishing import PublishOffer
+
+_MOST_FILES = 30
+
+
+@app.command()
+def doctor(
+    run: RunReference = "last",
+    as_json: AsJson = False,
+    fix: Annotated[Path | None, option("--fix", "OUT.toml", "Write its config with the remedies.")] = None,
+) -> None:
+    """Say what a run loses its time to, or what is wrong with it: with numbers, and what to do in the next one."""
+    from tui_trainer.verdict import print_verdict
+
+    print_verdict(run_named(run), as_json=as_json, fix=fix)
+
+
+@app.command()
+def report(
+    run: RunReference = "last",
+    out: Annotated[Path | None, option("--out", "FOLDER", "Instead of the run's folder.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what came of a run, as report.md and as one page, report.html; with --json, print the same facts."""
+    from tui_trainer.local_paths import from_the_root
+    from tui_trainer.reporting.facts import facts_of, to_json
+    from tui_trainer.reporting.page import write_report
+
+    folder = run_named(run)
+    if as_json:
+        if out is not None:
+            raise InputError("--json prints the report, and --out writes it", hint="leave one of them out")
+        print(to_json(facts_of(folder)))
+        return
+    try:
+        if out is not None:
+            out = from_the_root(str(out))
+            out.mkdir(parents=True, exist_ok=True)
+        written = write_report(folder, out)
+    except OSError as error:
+        message = f"the report cannot be written: {error.strerror or error}"
+        raise FolderError(message, where=str(out or folder.root)) from None
+    print("\n".join(map(str, written)))
+
+
+@app.command()
+def export(
+    run: RunReference = "last",
+    to: Annotated[
+        list[str] | None, option("--to", "FORMAT", "merged, adapter, int8, onnx, onnx-int8 or gguf; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, option("--out", "FOLDER", "Instead of RUN/export/FORMAT.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's model in another form, load it again, and compare it with what was trained."""
+    from tui_trainer.exporting.contract import find_format, format_names
+
+    folder = run_named(run)
+    if not to:
+        raise InputError("no format is named", hint=f"--to {', --to '.join(format_names())}")
+    if out and len(to) > 1:
+        raise InputError("--out names the folder of one format", hint="export them one by one")
+    formats = [find_format(name) for name in dict.fromkeys(to)]
+    from tui_trainer.exporting.export import Certifier, expected_seconds, target_of
+    from tui_trainer.exporting.export import export as write
+    from tui_trainer.exporting.trained_model import TrainedModel
+    from tui_trainer.units import format_bytes, format_seconds
+
+    trained = TrainedModel.of(folder)
+    certifier = Certifier(trained)
+    targets = [target_of(trained, one, out) for one in formats]
+    is_good = True
+    for one, target in zip(formats, targets, strict=True):
+        if not as_json:
+            seconds = expected_seconds(trained, one)
+            takes = f", about {format_seconds(seconds)} as earlier exports took here" if seconds else ""
+            print(f"{one.name}: about {format_bytes(one.needed_bytes(trained))}{takes}", flush=True)
+        place, certificate = write(trained, one, target, certifier, write_progress if as_json else show_progress)
+        is_good &= not certificate.faults
+        if as_json:
+            found = json.loads(certificate.text())
+            print(json.dumps({"folder": str(place), "words": certificate.lines(), **found}))
+        else:
+            print("\n".join([f"{one.title}: {place}", *certificate.lines()]))
+    if not is_good:
+        tell("what was exported is not what was trained; its folder is kept, and its name begins with failed-")
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def publish(
+    run: RunReference = "last",
+    to: Annotated[str, option("--to", "OWNER/NAME", "The repository on the hub.")] = "",
+    export: Annotated[str, option("--export", "FORMAT", "An export instead of the model.")] = "",
+    private: Annotated[bool, typer.Option("--private/--public", help="Who may see a new repository.")] = True,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Send a run's model to the Hugging Face Hub: shows what would go there, and asks first."""
+    from tui_trainer.publishing import make_offer, source_of
+    from tui_trainer.publishing import publish as send
+
+    folder = run_named(run)
+    if not to:
+        raise InputError("to where?", hint=f"`tui-trainer publish {folder.name} --to OWNER/NAME`")
+    offer = make_offer(folder, source_of(folder, export), to, private=private)
+    print("\n".join(_offer_lines(offer)), flush=True)
+    if not agrees("publish", yes):
+        tell("nothing was published")
+        raise typer.Exit(EXIT_STOPPED)
+    print(f"{folder.name} is at {send(offer, transfer_progress())}")
+
+
+def _offer_lines(offer: "PublishOffer") -> list[str]:
+    """What would go where, who could see it, and what was taken out."""
+    from tui_trainer.downloading.hub import counted
+    from tui_trainer.safe_text import one_line
+    from tui_trainer.units import format_bytes
+
+    there = "" if offer.exists is None else ", which is there already"
+    rows = [
+        ("to", f"{offer.name}{there}"),
+        ("seen by", "you and those you allow (private)" if offer.private else "everybody (public)"),
+        ("size", f"{format_bytes(offer.size_bytes)} in {counted(offer.files)}"),
+        *(("file", f"{format_bytes(file.size_bytes):>10}  {file.name}") for file in offer.files[:_MOST_FILES]),
+        ("on", offer.base_model),
+        ("licence", (offer.license or "not known: look at its page") if offer.base_model else ""),
+        *(("note", note) for note in offer.notes),
+    ]
+    if len(offer.files) > _MOST_FILES:
+        rows.append(("file", f"and {len(offer.files) - _MOST_FILES} more"))
+    return [f"{label:<8} {one_line(text)}" for label, text in rows if text]
+
+
+@app.command()
+def track(
+    run: RunReference = "last",
+    to: Annotated[
+        list[str] | None, option("--to", "TRACKER", "tensorboard, wandb, mlflow or trackio; may be repeated.")
+    ] = None,
+) -> None:
+    """Hand a run that is over to trackers: what they do not have yet. A run under way does so by logging.report_to."""
+    from tui_trainer.runs.lock import owner
+    from tui_trainer.runs.overview import overview
+    from tui_trainer.tracking.contract import find_tracker, tracker_names, tracker_problems
+    from tui_trainer.tracking.feeder import Feeder
+
+    folder, names = run_named(run), list(dict.fromkeys(to or []))
+    if not names:
+        raise InputError("to which tracker?", hint=f"--to {', --to '.join(tracker_names())}")
+    if problems := tracker_problems(names):
+        raise InputError(problems)
+    if owner(folder.lock) is not None:
+        raise InputError(f"{folder.name} is under way", hint="its trackers are those of logging.report_to")
+    status, failed = overview(folder).status, False
+    for name in names:
+        feeder = Feeder(
+            folder, find_tracker(name), lambda *words: tell("; ".join(filter(None, words))), most_failures=1
+        )
+        before = feeder.handed
+        feeder.end(status)
+        failed |= feeder.given_up
+        if not feeder.given_up:
+            new = feeder.handed - before
+            print(f"{name}: {new} events handed over" if new > 0 else f"{name} has all of it")
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
