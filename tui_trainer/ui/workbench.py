@@ -5,10 +5,11 @@ Slow things happen in `Background`; their results arrive here, in the event loop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -16,7 +17,6 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.application import Application, Leaving
 from tui_trainer.ui.processes import Exports, Gains, Rehearsals, Tunings
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
+    from tui_trainer.ui.actions import Action
+    from tui_trainer.ui.dialogs import Answer, Dialog, Row
+    from tui_trainer.ui.keymap import Keymap
     from tui_trainer.ui.processes import Background
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import CurrentRun, WatchedRun
@@ -41,6 +44,36 @@ TRAIN_PAGE = 3
 _GAUGE_PAGES = (0, TRAIN_PAGE)
 _SECONDS_UNSEEN = 5.0
 TRYING = "try"
+
+
+class Leaving(Enum):
+    QUIT = "asked to"
+    TRAINING_ON = "asked to, and the run goes on"
+    LOST = "connection lost"
+    TERMINATED = "terminated"
+
+
+class Application(Protocol):
+    """What the workbench and the screens ask of the application that shows them."""
+
+    keymap: Keymap
+
+    @property
+    def takes_text(self) -> bool: ...
+    @property
+    def offered_actions(self) -> list[Action]: ...
+    def carry_out(self, action_id: str) -> None: ...
+    def draw(self) -> None: ...
+    def show_page(self, number: int) -> None: ...
+    def soon(self) -> None: ...
+    def open(self, dialog: Dialog) -> None: ...
+    def open_next(self, dialog: Dialog) -> None: ...
+    def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None: ...
+    def leave(self, how: Leaving = Leaving.QUIT) -> None: ...
+    def key_of(self, action_id: str) -> str: ...
+    def found_draft(self, draft: Draft) -> None: ...
+    def checked(self, findings: list[Finding]) -> None: ...
+    def run_changed(self) -> None: ...
 
 
 class Workbench:
@@ -81,14 +114,12 @@ class Workbench:
         self._questions: list[Callable[[], None]] = []
         self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
         self.app: Application
-        """What shows this."""
         self.background: Background
         """Its thread for slow work, once it runs."""
 
     def begin(self) -> None:
         self._sampler.start()
         self.background.do("document", self._open_document, self._opened)
-        self.app.find_living_runs()
 
     def ask_when_free(self, question: Callable[[], None]) -> None:
         """A question of the program waits until no other dialog is open, and nobody types."""
