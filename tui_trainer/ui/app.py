@@ -178,9 +178,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def _by_clock(self) -> object:
         """What the picture shows that changes by itself: while it stays as it is, no new picture is computed."""
-        shown = self.dialog or self.page
-        own = shown.by_clock() if isinstance(shown, Dialog) else shown.by_clock(self.size.width)
-        return self.size, self.bench.by_clock(), own
+        return self.size, self.bench.by_clock(), (self.dialog or self.page).by_clock()
 
     @property
     def offered_actions(self) -> list[Action]:

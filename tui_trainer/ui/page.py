@@ -196,7 +196,7 @@ class Page(Screen[None], inherit_bindings=False):
     def tick(self) -> None:
         """Called once a second while the screen is shown."""
 
-    def by_clock(self, width: int) -> object:
+    def by_clock(self) -> object:
         """What the picture shows that changes without a key, an answer or news of the run, as it is drawn: to compare.
 
         Cheap beside the picture, which is not computed while this stays the same.

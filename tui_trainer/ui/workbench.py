@@ -17,11 +17,12 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.processes import Exports, Gains, Rehearsals, Tunings
+from tui_trainer.ui.processes import Exports, Gains, Measurement
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
 
 if TYPE_CHECKING:
+    from tui_trainer.bench.config_process import ConfigProcess
     from tui_trainer.checklist.contract import Finding
     from tui_trainer.config.changes import Edits
     from tui_trainer.config.document import Document
@@ -105,8 +106,9 @@ class Workbench:
         self.own_run: CurrentRun | None = None
         """The newest that this process carries out, or carried out before another one was opened."""
         self.exports = Exports(self)
-        self.rehearsals, self.tunings = Rehearsals(self), Tunings(self)
-        self.measuring = Gains(self)
+        self.rehearsals: Measurement[ConfigProcess] = Measurement(self, "a rehearsal", "RehearsalProcess")
+        self.tunings: Measurement[ConfigProcess] = Measurement(self, "tune", "TuneProcess")
+        self.measuring = Gains(self, "the measuring", "GainProcess")
         self.leaving: Leaving | None = None
         self.leave_when_over = self._stop_unasked = False
         self._make_request = make_request
@@ -378,10 +380,6 @@ class Workbench:
         self.findings = findings
         self.app.checked(findings)
         self.app.draw()
-
-    @property
-    def what_is_on(self) -> list[str]:
-        return [one.verdict.switch for one in self.findings if one.verdict.switch]
 
     def checks_mark(self) -> tuple[str, Role]:
         """`2!` when two should be looked at, `1x 2!` when one of three fails, `ok`; empty before the first look."""

@@ -128,7 +128,7 @@ class ConfigPage(ListPage):
     def key(self) -> str:
         return self.table.key if self.table.rows else ""
 
-    def by_clock(self, width: int) -> object:
+    def by_clock(self) -> object:
         return self.panes.by_clock() if self.bench.document else ()
 
     @property
