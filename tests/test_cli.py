@@ -9,7 +9,7 @@ import typer
 
 from tui_trainer import lines
 from tui_trainer.cli import main
-from tui_trainer.cli.commands import app
+from tui_trainer.cli.application import app
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.launching.start import load_config

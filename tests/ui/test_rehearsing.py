@@ -9,7 +9,7 @@ import pytest
 
 from tests.ui.bare_app import seen
 from tui_trainer.bench.config_process import RehearsalProcess
-from tui_trainer.ui.processes import Rehearsals
+from tui_trainer.ui.processes import Measurement
 from tui_trainer.ui.screens.config_dialogs import RehearsalDialog
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.units import MIB
@@ -47,7 +47,7 @@ class FakeProcess(RehearsalProcess):
 def bench():
     applied = []
     bench = SimpleNamespace(run_is_alive=False, glyphs=UNICODE, applied=applied, document=None)
-    bench.rehearsals = Rehearsals(bench)
+    bench.rehearsals = Measurement(bench, "a rehearsal", "RehearsalProcess")
     bench.apply = lambda patch, label: applied.append(patch) or ()
     return bench
 

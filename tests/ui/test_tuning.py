@@ -8,7 +8,7 @@ import pytest
 
 from tests.ui.bare_app import seen
 from tests.ui.tuned import PATCH, RESULT, FakeTune
-from tui_trainer.ui.processes import Rehearsals, Tunings
+from tui_trainer.ui.processes import Measurement
 from tui_trainer.ui.screens.config_dialogs import TuneDialog, offer
 from tui_trainer.ui.spans import UNICODE
 
@@ -17,7 +17,8 @@ from tui_trainer.ui.spans import UNICODE
 def bench():
     applied, told = [], []
     bench = SimpleNamespace(run_is_alive=False, glyphs=UNICODE, applied=applied, told=told, document=None, opened=[])
-    bench.rehearsals, bench.tunings = Rehearsals(bench), Tunings(bench)
+    bench.rehearsals = Measurement(bench, "a rehearsal", "RehearsalProcess")
+    bench.tunings = Measurement(bench, "tune", "TuneProcess")
     bench.measuring = SimpleNamespace(alive=False)
     bench.apply = lambda patch, label: applied.append((patch, label)) or ()
     bench.tell = lambda words, role: told.append((words, role))

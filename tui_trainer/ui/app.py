@@ -23,7 +23,6 @@ from textual.widget import AwaitMount
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import PLACES, Action, Place, key_sign
-from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.keymap import ActionCommands, Keymap, KeysInOrder, textual_key
@@ -31,7 +30,7 @@ from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.processes import Background
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, Preferences
-from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import Leaving, Workbench
 
 if TYPE_CHECKING:
     from tui_trainer.checklist.contract import Finding
@@ -116,11 +115,18 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if not self._has_begun:
             self._has_begun = True
             self.bench.begin()
+            self._find_living_runs()
             self.when_shown()
             self.draw()
 
-    def find_living_runs(self) -> None:
+    def _find_living_runs(self) -> None:
         """Runs that train already, as after a lost connection: watch one, rather than start another beside it."""
+
+        def living_runs() -> "list[RunFolder]":
+            from tui_trainer.runs.lock import owner
+            from tui_trainer.runs.registry import known_runs
+
+            return [folder for folder in known_runs()[-_RUNS_LOOKED_AT:] if owner(folder.lock) is not None]
 
         def found(living: "list[RunFolder]") -> None:
             if living:
@@ -128,7 +134,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
                 self.bench.ask_when_free(partial(offer_to_watch, self.bench, living))
 
-        self.bench.background.do("runs", _living_runs, found)
+        self.bench.background.do("runs", living_runs, found)
 
     def found_draft(self, draft: "Draft") -> None:
         from tui_trainer.ui.screens.config_files import offer_draft
@@ -174,9 +180,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def _by_clock(self) -> object:
         """What the picture shows that changes by itself: while it stays as it is, no new picture is computed."""
-        shown = self.dialog or self.page
-        own = shown.by_clock() if isinstance(shown, Dialog) else shown.by_clock(self.size.width)
-        return self.size, self.bench.by_clock(), own
+        return self.size, self.bench.by_clock(), (self.dialog or self.page).by_clock()
 
     @property
     def offered_actions(self) -> list[Action]:
@@ -375,10 +379,3 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         super()._handle_exception(error)
         # Textual would print pages of it; `main` writes it to a file and says one sentence.
         self._exit_renderables.clear()
-
-
-def _living_runs() -> "list[RunFolder]":
-    from tui_trainer.runs.lock import owner
-    from tui_trainer.runs.registry import known_runs
-
-    return [folder for folder in known_runs()[-_RUNS_LOOKED_AT:] if owner(folder.lock) is not None]

@@ -157,9 +157,12 @@ class Exports(OwnProcess["ExportProcess"]):
 
 
 class Measurement(OwnProcess[C]):
-    """Of the config on the table. `what` it is, in a sentence. It ends with the screens, and where a run begins."""
+    """Of the config on the table: a process of the class `kind`. It ends with the screens, and where a run begins."""
 
-    what = kind = ""
+    def __init__(self, bench: Bench, what: str, kind: str) -> None:
+        """`what` it is, in a sentence."""
+        super().__init__(bench)
+        self.what, self._kind = what, kind
 
     def start(self, *names: str) -> str:
         """With the config as it is now; `names` of checks. Why not; empty: it goes on."""
@@ -173,7 +176,7 @@ class Measurement(OwnProcess[C]):
             return "the config is still being read"
         from tui_trainer.bench import config_process
 
-        make: Callable[..., C] = getattr(config_process, self.kind)
+        make: Callable[..., C] = getattr(config_process, self._kind)
         return self._begin(lambda: make(loaded, *filter(None, [names]), bench.chosen_gpu))
 
     def poll(self) -> None:
@@ -204,18 +207,9 @@ class Measurement(OwnProcess[C]):
             self.let_go()
 
 
-class Rehearsals(Measurement["ConfigProcess"]):
-    what, kind = "a rehearsal", "RehearsalProcess"
-
-
-class Tunings(Measurement["ConfigProcess"]):
-    what, kind = "tune", "TuneProcess"
-
-
 class Gains(Measurement["GainProcess"]):
     """What the checks of some names gain here: each stands in the checklist as soon as it is measured."""
 
-    what, kind = "the measuring", "GainProcess"
     _shown_check = ""
 
     @property

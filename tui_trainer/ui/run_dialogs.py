@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tui_trainer.exporting.generate import Sampling, Writer
     from tui_trainer.launching.export import Choice, ExportProcess
     from tui_trainer.runs.folder import RunFolder
-    from tui_trainer.ui.workbench import Workbench
 
 _LABEL = 5
 _NEW_TOKENS, _TEMPERATURE = 240, 0.8

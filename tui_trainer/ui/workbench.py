@@ -5,10 +5,11 @@ Slow things happen in `Background`; their results arrive here, in the event loop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -16,12 +17,12 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.application import Application, Leaving
-from tui_trainer.ui.processes import Exports, Gains, Rehearsals, Tunings
+from tui_trainer.ui.processes import Exports, Gains, Measurement
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
 
 if TYPE_CHECKING:
+    from tui_trainer.bench.config_process import ConfigProcess
     from tui_trainer.checklist.contract import Finding
     from tui_trainer.config.changes import Edits
     from tui_trainer.config.document import Document
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
+    from tui_trainer.ui.actions import Action
+    from tui_trainer.ui.dialogs import Answer, Dialog, Row
+    from tui_trainer.ui.keymap import Keymap
     from tui_trainer.ui.processes import Background
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import CurrentRun, WatchedRun
@@ -44,6 +48,36 @@ _SECONDS_UNSEEN = 5.0
 # somebody may look at it without a key.
 UNATTENDED_SECONDS, UNATTENDED_WATCH_SECONDS = 60.0, 300.0
 TRYING = "try"
+
+
+class Leaving(Enum):
+    QUIT = "asked to"
+    TRAINING_ON = "asked to, and the run goes on"
+    LOST = "connection lost"
+    TERMINATED = "terminated"
+
+
+class Application(Protocol):
+    """What the workbench and the screens ask of the application that shows them."""
+
+    keymap: Keymap
+
+    @property
+    def takes_text(self) -> bool: ...
+    @property
+    def offered_actions(self) -> list[Action]: ...
+    def carry_out(self, action_id: str) -> None: ...
+    def draw(self) -> None: ...
+    def show_page(self, number: int) -> None: ...
+    def soon(self) -> None: ...
+    def open(self, dialog: Dialog) -> None: ...
+    def open_next(self, dialog: Dialog) -> None: ...
+    def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None: ...
+    def leave(self, how: Leaving = Leaving.QUIT) -> None: ...
+    def key_of(self, action_id: str) -> str: ...
+    def found_draft(self, draft: Draft) -> None: ...
+    def checked(self, findings: list[Finding]) -> None: ...
+    def run_changed(self) -> None: ...
 
 
 class Workbench:
@@ -75,8 +109,9 @@ class Workbench:
         self.own_run: CurrentRun | None = None
         """The newest that this process carries out, or carried out before another one was opened."""
         self.exports = Exports(self)
-        self.rehearsals, self.tunings = Rehearsals(self), Tunings(self)
-        self.measuring = Gains(self)
+        self.rehearsals: Measurement[ConfigProcess] = Measurement(self, "a rehearsal", "RehearsalProcess")
+        self.tunings: Measurement[ConfigProcess] = Measurement(self, "tune", "TuneProcess")
+        self.measuring = Gains(self, "the measuring", "GainProcess")
         self.leaving: Leaving | None = None
         self.leave_when_over = self._stop_unasked = False
         self._make_request = make_request
@@ -85,14 +120,12 @@ class Workbench:
         self._questions: list[Callable[[], None]] = []
         self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
         self.app: Application
-        """What shows this."""
         self.background: Background
         """Its thread for slow work, once it runs."""
 
     def begin(self) -> None:
         self._sampler.start()
         self.background.do("document", self._open_document, self._opened)
-        self.app.find_living_runs()
 
     def ask_when_free(self, question: Callable[[], None]) -> None:
         """A question of the program waits until no other dialog is open, and nobody types."""
@@ -132,7 +165,7 @@ class Workbench:
             self.app.found_draft(draft)
 
     @property
-    def _commands(self) -> tuple[Exports, Rehearsals, Tunings, Gains]:
+    def _commands(self) -> tuple[Exports, *tuple[Measurement[Any], ...]]:
         return self.exports, self.rehearsals, self.tunings, self.measuring
 
     def attend(self) -> None:
@@ -371,10 +404,6 @@ class Workbench:
         self.findings = findings
         self.app.checked(findings)
         self.app.draw()
-
-    @property
-    def what_is_on(self) -> list[str]:
-        return [one.verdict.switch for one in self.findings if one.verdict.switch]
 
     def checks_mark(self) -> tuple[str, Role]:
         """`2!` when two should be looked at, `1x 2!` when one of three fails, `ok`; empty before the first look."""

@@ -238,7 +238,7 @@ class ChecklistPage(ListPage):
                 return f"{other.what} goes on: one at a time"
         return BESIDE_A_RUN if self.bench.run_is_alive else ""
 
-    def by_clock(self, width: int) -> object:
+    def by_clock(self) -> object:
         return self.bench.measuring.words
 
     @property

@@ -7,7 +7,7 @@ parts have a sign and a colour each, so that the bar is read without colours as 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
@@ -40,39 +40,37 @@ _DETAIL_CELLS = 9
 _PLAN_ROWS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Parts that are drawn as one: name, sign in Unicode and in ASCII, colour."""
+class Kind(NamedTuple):
+    """Parts of a plan that are drawn as one: name, sign in Unicode and in ASCII, colour, and the names of the parts."""
 
     name: str
     sign: str
     ascii_sign: str
     role: Role
+    parts: tuple[str, ...] = ()
 
     def drawn(self, glyphs: Glyphs) -> str:
         return self.ascii_sign if glyphs.ascii else self.sign
 
 
-WEIGHTS = Kind("weights", "█", "#", "accent")
-GRADIENTS = Kind("gradients", "▚", "%", "chart_raw")
-OPTIMIZER = Kind("optimizer", "▓", "+", "warn")
-ACTIVATIONS = Kind("activations", "▒", "=", "good")
-HEAD = Kind("head and loss", "▞", "o", "chart_smooth")
 REST = Kind("the rest", "░", ":", "dim")
 OTHERS = Kind("in use", "/", "/", "rule")
-KINDS = (WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, HEAD, REST)
-_KIND_OF = {
-    "weights": WEIGHTS, "16-bit copies": WEIGHTS, "gradients": GRADIENTS, "optimizer": OPTIMIZER, "update": OPTIMIZER,
-    "activations": ACTIVATIONS, "one layer": ACTIVATIONS, "temporaries": ACTIVATIONS, "backward pass": ACTIVATIONS,
-    "head and loss": HEAD,
-}  # fmt: skip
+KINDS = (
+    Kind("weights", "█", "#", "accent", ("weights", "16-bit copies")),
+    Kind("gradients", "▚", "%", "chart_raw", ("gradients",)),
+    Kind("optimizer", "▓", "+", "warn", ("optimizer", "update")),
+    Kind("activations", "▒", "=", "good", ("activations", "one layer", "temporaries", "backward pass")),
+    Kind("head and loss", "▞", "o", "chart_smooth", ("head and loss",)),
+    REST,
+)
+_KIND_OF = {part: kind for kind in KINDS for part in kind.parts}
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes by kind in the order of the bar, and the memory that they are taken from."""
+    """Bytes by kind in the order of the bar, first what others hold; and the memory that they are taken from."""
 
-    kinds: tuple[tuple[Kind, int], ...]
+    segments: tuple[tuple[Kind, int], ...]
     budget: MemoryBudget
 
     @classmethod
@@ -80,12 +78,9 @@ class MemoryUse:
         sums = dict.fromkeys(KINDS, 0)
         for name, count in parts:
             sums[_KIND_OF.get(name, REST)] += count
-        return cls(tuple((kind, count) for kind, count in sums.items() if count), budget)
-
-    @property
-    def others(self) -> tuple[Kind, int]:
-        total, free = self.budget.total_bytes, self.budget.free_bytes
-        return OTHERS, 0 if total is None or free is None else max(total - free, 0)
+        total, free = budget.total_bytes, budget.free_bytes
+        others = OTHERS, 0 if total is None or free is None else max(total - free, 0)
+        return cls((others, *((kind, count) for kind, count in sums.items() if count)), budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +169,13 @@ def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line
 
 def _bar(use: MemoryUse, total_bytes: int, cells: int, glyphs: Glyphs) -> list[Span]:
     """What others hold, the parts, what stays free; cells beyond the end of the memory stand behind a line."""
-    segments = [use.others, *use.kinds]
-    taken = sum(count for _, count in segments)
+    counts = [count for _, count in use.segments]
+    taken = sum(counts)
     scale = cells / max(total_bytes, taken)
-    ends = _ends([count for _, count in segments], scale, cells)
+    ends = _ends(counts, scale, cells)
     limit = round(total_bytes * scale)
-    drawn: list[tuple[str, Role]] = []
-    for (kind, _), start, end in zip(segments, [0, *ends], ends, strict=False):
+    drawn: list[Span] = []
+    for (kind, _), start, end in zip(use.segments, [0, *ends], ends, strict=False):
         drawn += [(kind.drawn(glyphs), kind.role if cell < limit else "bad") for cell in range(start, end)]
     drawn += [(glyphs.bar_empty, "dim")] * (cells - len(drawn))
     if taken > total_bytes:
@@ -200,7 +195,7 @@ def _ends(counts: list[int], scale: float, cells: int) -> list[int]:
 
 def _legend(use: MemoryUse, total_bytes: int, width: int, glyphs: Glyphs) -> Line:
     """What stays free, and the largest kinds as far as there is room for them; what others hold, where it is much."""
-    entries = sorted([*use.kinds, use.others], key=lambda pair: -pair[1])
+    entries = sorted(use.segments, key=lambda pair: -pair[1])
     left = total_bytes - sum(count for _, count in entries)
     end: Line = [(f"{glyphs.bar_empty} ", "dim"), (f"{format_bytes(left)} free", "text")]
     if left < 0:

@@ -28,7 +28,6 @@ from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.processes import BESIDE_A_RUN
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, hanging, labelled, pad, paragraph, title_rule, width_of
-from tui_trainer.ui.theme import role_styles
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeBar, card_gauges, gauges_of, target_words
 from tui_trainer.ui.widgets.pane import Area, Pane, Scroller
 from tui_trainer.ui.workbench import Workbench
@@ -234,7 +233,6 @@ class Part(Pane):
         super().__init__(self._part_lines, id=id)
         self._part, self.is_live = part, is_live
         self._made: tuple[Machine | None, list[Line]] = (None, [])
-        self._shown: object = None
 
     def _part_lines(self, width: int, _: int = 0) -> list[Line]:
         machine = cast("HardwarePage", self.screen).machine(width, self.is_live)
@@ -243,11 +241,8 @@ class Part(Pane):
         return self._made[1]
 
     def redraw(self) -> None:
-        wanted = self._part_lines(self.size.width or _ANY_WIDTH), self.size, role_styles(self.app)
-        if wanted != self._shown:
-            self._shown = wanted
-            self.set_class(not wanted[0], "-empty")
-            super().redraw()
+        self.set_class(not self._part_lines(self.size.width or _ANY_WIDTH), "-empty")
+        super().redraw()
 
 
 class HardwarePage(ListPage):

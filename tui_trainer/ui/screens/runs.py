@@ -81,7 +81,7 @@ class RunsPage(ListPage):
         where = f"{seen.start + 1}-{seen.stop} of {count}" if len(seen) < count else ""
         return [beside([(view.summary(self.model), "dim")], [(where, "dim")], width)]
 
-    def by_clock(self, width: int) -> object:
+    def by_clock(self) -> object:
         now, shown = _now(), self.model.shown
         return [age_words(shown[place], now) for place in self._list.seen_places]
 

@@ -29,15 +29,7 @@ Draw = Callable[[TrainScene, int, int], list[Line]]
 Heading = Callable[[TrainScene], tuple[str, str]]
 _LOG_ROWS = 200
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
-_OF_A_RUN = (
-    *_OF_THE_RUN, "try_model", "export", "report", "doctor", "table", "clear", "smoothing", "log_scale", "metric",
-    "zoom_in", "zoom_out", "zoom_all", "tail", "cross_left", "cross_right",
-)  # fmt: skip
-_BELOW_THE_CHART = (
-    "preparation", "speed", "rates", "parts", "ranks", "tuning", "doctor", "gauges", "result", "readings-here", "log",
-    "table",
-)  # fmt: skip
-_BESIDE_THE_CHART = ("machine", "readings", "times", "plan", "targets", "switched-on", "epochs", "samples")
+_WITHOUT_A_RUN = ("log", "freeze", "up", "down")
 _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
@@ -89,10 +81,13 @@ def _only(title: str) -> Heading:
 
 
 # What each part draws in a width and a height, and, where it stands under a rule, the texts at its left and right end.
-PARTS: Final[dict[str, tuple[Draw, Heading | None]]] = {
+Parts = dict[str, tuple[Draw, Heading | None]]
+_ABOVE_THE_CHART: Final[Parts] = {
     "invitation": (story.invitation, None),
     "run": (TrainScene.run_line, None),
     "progress": (TrainScene.progress_line, None),
+}
+_BELOW_THE_CHART: Final[Parts] = {
     "preparation": (story.preparation, None),
     "speed": (lambda *_: [], lambda scene: ("speed" if scene.run.steps else "machine", _memory(scene))),
     "rates": (TrainScene.rates_line, None),
@@ -105,7 +100,8 @@ PARTS: Final[dict[str, tuple[Draw, Heading | None]]] = {
     "readings-here": (TrainScene.readings_rows, _readings_heading),
     "log": (TrainScene.log_rows, _only("log")),
     "table": (story.score_rows, story.scores_heading),
-    "events": (TrainScene.event_rows, TrainScene.events_heading),
+}
+_BESIDE_THE_CHART: Final[Parts] = {
     "machine": (_gauges, lambda scene: ("machine", target_words(scene.glyphs))),
     "readings": (TrainScene.readings_rows, _readings_heading),
     "times": (TrainScene.parts_rows, _only("time of a step")),
@@ -120,6 +116,10 @@ PARTS: Final[dict[str, tuple[Draw, Heading | None]]] = {
     "epochs": (TrainScene.epoch_rows, _only("epochs")),
     "samples": (TrainScene.sample_rows, _only("what it writes")),
 }
+PARTS: Final[Parts] = {
+    **_ABOVE_THE_CHART, **_BELOW_THE_CHART, "events": (TrainScene.event_rows, TrainScene.events_heading),
+    **_BESIDE_THE_CHART,
+}  # fmt: skip
 
 
 class TrainPage(Page):
@@ -156,7 +156,7 @@ class TrainPage(Page):
         self._events_back = 0
 
     def body(self) -> ComposeResult:
-        yield from map(self._part, ("invitation", "run", "progress"))
+        yield from map(self._part, _ABOVE_THE_CHART)
         with Area(id="columns"):
             with Area(id="left"):
                 yield LossChart(lambda: self._scene.run, id="chart")
@@ -188,7 +188,8 @@ class TrainPage(Page):
         name = run.folder.name if run else ""
         return TrainScene(
             state=run.state if run else None, glyphs=bench.glyphs, gauges=bench.gauges or Gauges(), sparks=bench.sparks,
-            events=tuple(run.events) if run else (), log_lines=self._log(), what_is_on=bench.what_is_on,
+            events=tuple(run.events) if run else (), log_lines=self._log(),
+            what_is_on=[one.verdict.switch for one in bench.findings if one.verdict.switch],
             verdict=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
             frozen=self._frozen, events_back=self._events_back, key_of=key_of,
@@ -246,13 +247,11 @@ class TrainPage(Page):
 
     def _log(self) -> list[str]:
         guard = self.bench.guard
-        if not self._log_open or guard is None:
-            return []
-        return tail_of(guard.log_path, _LOG_ROWS)
+        return tail_of(guard.log_path, _LOG_ROWS) if self._log_open and guard else []
 
     def refusal(self, action: Action) -> str:
         run, name = self.bench.run, action.name
-        if name not in _OF_A_RUN or (name == "table" and self._table_open):
+        if name in _WITHOUT_A_RUN or (name == "table" and self._table_open):
             return ""
         if run is None:
             return f"nothing is training; {self.bench.app.key_of('app.start')} starts"
