@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tui_trainer.data.preparing.byte_bpe import EOS_ID
 from tui_trainer.data.preparing.row_selection import Split, split_documents, tail_start, torn
 from tui_trainer.data.preparing.text_readers import (
-    EOS_ID,
     UNK_ID,
     build_tokenizer,
     character_ids,

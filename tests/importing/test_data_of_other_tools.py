@@ -2,7 +2,7 @@
 
 import pytest
 
-from tui_trainer.importing.conversion import Why
+from tui_trainer.importing.rules import Why
 from tui_trainer.models.tokenizing.chat_template import template_names
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.importing.conversion import Why
 from tui_trainer.importing.imported import import_file
+from tui_trainer.importing.rules import Why
 
 CONFIGS = Path(__file__).parent / "configs"
 

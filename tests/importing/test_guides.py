@@ -10,8 +10,8 @@ import pytest
 
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import all_settings
-from tui_trainer.importing.conversion import Why
 from tui_trainer.importing.imported import import_file
+from tui_trainer.importing.rules import Why
 
 CONFIGS = Path(__file__).parent / "configs"
 BLOCKS = {"a": 10, "b": 4, "c": 21, "e": 5}

@@ -9,9 +9,9 @@ import pytest
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import Request, all_settings, load, value_of
 from tui_trainer.errors import ConfigError
-from tui_trainer.importing.conversion import To, Why
 from tui_trainer.importing.imported import all_importers, find_importer, import_file, spread
 from tui_trainer.importing.reading import read_foreign
+from tui_trainer.importing.rules import To, Why
 
 CONFIGS = Path(__file__).parent / "configs"
 # Settings that are on their way; a rule for any other name is a slip of the pen.

@@ -10,8 +10,8 @@ from tui_trainer.config.load import all_settings
 from tui_trainer.config.profiles import find_profile
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import ConfigError
-from tui_trainer.importing.conversion import Why
 from tui_trainer.importing.imported import import_file
+from tui_trainer.importing.rules import Why
 from tui_trainer.tasks import task_names
 
 CONFIGS = Path(__file__).parent / "configs"

@@ -8,7 +8,8 @@ from typing import Any
 
 from tui_trainer.config.changes import same
 from tui_trainer.config.fields import names_in
-from tui_trainer.importing.conversion import Conversion, Group, Why
+from tui_trainer.importing.conversion import Conversion, Group
+from tui_trainer.importing.rules import Why
 from tui_trainer.importing.values import number, off, whole
 from tui_trainer.safe_text import one_line
 from tui_trainer.tracking.contract import tracker_names

@@ -23,8 +23,9 @@ from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import parse_toml
 from tui_trainer.errors import ConfigError, Problem, name_hint
 from tui_trainer.importing import importers
-from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite, Why
+from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
 from tui_trainer.importing.reading import read_foreign
+from tui_trainer.importing.rules import Why
 from tui_trainer.safe_text import one_line
 
 _SHOWN_KEYS = 3

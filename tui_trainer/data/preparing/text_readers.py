@@ -10,23 +10,21 @@ A text without such a place is cut between words; there, and with tokenizers tha
 at a cut may differ.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-import re
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from pathlib import Path
-from typing import Any
-
 from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
 from tui_trainer.data.preparing.byte_bpe import EOS, EOS_ID, PAD, UNK, Specials, train_tokenizer
-from tui_trainer.data.preparing.token_rows import COLUMN
+from tui_trainer.data.preparing.token_rows import COLUMN, Tokens
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 SPECIAL_TOKENS = (PAD, UNK, EOS)  # 0, 1, 2: pad and end have the same numbers in both kinds of tokenizers
 UNK_ID = 1
@@ -71,7 +69,6 @@ def encode_text(ids: NDArray[np.int32], text: str) -> NDArray[np.int32]:
 
 
 Encode = Callable[[Sequence[str]], list[list[int]]]  # texts -> token ids of each, special tokens included
-Tokens = NDArray[np.int32]
 
 BATCH_CHARACTERS = 1 << 20
 REACH = 1 << 16  # how far back a good place for a cut is looked for

@@ -6,22 +6,10 @@ Source: src/axolotl/utils/schemas/ of axolotl-ai-cloud/axolotl at 067b021c8.
 from typing import Any
 
 from tui_trainer.data.sources.hub import MAIN, PREFIX, HubPath
-from tui_trainer.importing.conversion import (
-    Always,
-    Automatic,
-    Conversion,
-    Group,
-    Importer,
-    NotNeeded,
-    NotSupported,
-    Off,
-    Refused,
-    Same,
-    To,
-    Why,
-)
+from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import PRECISION, TRACKERS, WARMUP, batch, cadence, method
 from tui_trainer.importing.importers import transformers as hf
+from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Refused, Same, To, Why
 from tui_trainer.importing.values import data_place, off
 from tui_trainer.local_paths import is_here
 from tui_trainer.safe_text import one_line

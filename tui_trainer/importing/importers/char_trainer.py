@@ -1,8 +1,9 @@
 """The nested YAML of a character-level trainer (guide E), whose settings are the recipe `char-lm`."""
 
-from tui_trainer.importing.conversion import Conversion, Group, Importer, NotNeeded, Table, To, under
+from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import batch, every_epochs
 from tui_trainer.importing.importers.transformers import DEVICE, LIVING_THREADS, THREADS
+from tui_trainer.importing.rules import NotNeeded, Table, To, under
 
 _DATA: Table = {
     "max_chars": "data.max_chars",

@@ -3,9 +3,10 @@
 Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19. A value "auto" there stands for one of the script beside it.
 """
 
-from tui_trainer.importing.conversion import Automatic, Conversion, Group, Importer, NotNeeded, Off, Same, To, Why
+from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import switches
 from tui_trainer.importing.importers.transformers import OTHER_TOOL
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Same, To, Why
 from tui_trainer.importing.values import OPTIMIZERS, number
 
 _OF_THE_SCRIPT = Automatic("the script beside it says it")

@@ -3,22 +3,10 @@
 Source: src/llamafactory/hparams/ of hiyouga/LLaMA-Factory at ff6d4d12e, and the names of its `v1` examples.
 """
 
-from tui_trainer.importing.conversion import (
-    Always,
-    Automatic,
-    Conversion,
-    Group,
-    Importer,
-    Left,
-    NotNeeded,
-    NotSupported,
-    Off,
-    Same,
-    To,
-    Why,
-)
+from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import batch, method
 from tui_trainer.importing.importers import transformers as hf
+from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, NotSupported, Off, Same, To, Why
 from tui_trainer.importing.values import whole
 
 _ONLY_SUPERVISED = NotSupported("models learn from texts and answers, not from preferences or rewards")

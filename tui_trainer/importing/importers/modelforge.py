@@ -3,9 +3,10 @@
 Source: ModelForge/schemas/training_schemas.py and strategies/ of ForgeOpus/ModelForge at 0d8ff5664.
 """
 
-from tui_trainer.importing.conversion import Always, Automatic, Importer, NotSupported, To
+from tui_trainer.importing.conversion import Importer
 from tui_trainer.importing.groups import PRECISION, TRACKERS, WARMUP, batch, method
 from tui_trainer.importing.importers import transformers as hf
+from tui_trainer.importing.rules import Always, Automatic, NotSupported, To
 from tui_trainer.importing.values import data_place, task_by
 
 # Its third task, extractive question answering, marks the answer in a text: no task here does.

@@ -3,9 +3,10 @@
 Source: `LoraConfig` of peft 0.21.
 """
 
-from tui_trainer.importing.conversion import Automatic, Importer, NotNeeded, Off, Same, To
+from tui_trainer.importing.conversion import Importer
 from tui_trainer.importing.groups import method
 from tui_trainer.importing.importers.transformers import LAYERS, OTHER_TOOL, SEVERAL_PROCESSES, WHOLE_LAYERS
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Same, To
 from tui_trainer.importing.values import task_by
 
 _TASKS = {

@@ -1,8 +1,9 @@
 """The flat file of somebody's own training script, with the names that such scripts use (guides A, B and D)."""
 
-from tui_trainer.importing.conversion import Automatic, Importer, Off
+from tui_trainer.importing.conversion import Importer
 from tui_trainer.importing.groups import batch, method
 from tui_trainer.importing.importers import transformers as hf
+from tui_trainer.importing.rules import Automatic, Off
 
 _ACCUMULATION = ("gradient_accumulation_steps", "grad_accum_steps", "gradient_accumulation", "grad_accum")
 

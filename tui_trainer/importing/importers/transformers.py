@@ -8,21 +8,9 @@ Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; 
 from typing import Any
 
 from tui_trainer.importing import values
-from tui_trainer.importing.conversion import (
-    Always,
-    Automatic,
-    Conversion,
-    Group,
-    Importer,
-    Left,
-    NotNeeded,
-    Off,
-    Same,
-    Table,
-    To,
-    Why,
-)
+from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import EARLY_STOPPING, PRECISION, TRACKERS, WARMUP, batch, cadence, method
+from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, Off, Same, Table, To, Why
 
 SEVERAL_PROCESSES = "[distributed] says here how several processes train together"
 NOT_SENT = NotNeeded("nothing is sent anywhere")

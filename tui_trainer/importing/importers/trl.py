@@ -3,9 +3,10 @@
 Source: trl/trainer/sft_config.py and trl/trainer/model_config.py of TRL 1.x; older names where they were renamed.
 """
 
-from tui_trainer.importing.conversion import Automatic, Importer, Off, Refused, Same, To, under
+from tui_trainer.importing.conversion import Importer
 from tui_trainer.importing.groups import LOSS_ON_PARTS, batch, method
 from tui_trainer.importing.importers import transformers as hf
+from tui_trainer.importing.rules import Automatic, Off, Refused, Same, To, under
 
 # Its defaults: data without a split of that name would be refused.
 _TRAIN = Automatic("of data with splits, train is trained on")
