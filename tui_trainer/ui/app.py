@@ -115,11 +115,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if not self._has_begun:
             self._has_begun = True
             self.bench.begin()
-            self._find_living_runs()
             self.when_shown()
             self.draw()
 
-    def _find_living_runs(self) -> None:
+    def find_living_runs(self) -> None:
         """Runs that train already, as after a lost connection: watch one, rather than start another beside it."""
 
         def living_runs() -> "list[RunFolder]":
