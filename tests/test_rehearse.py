@@ -13,8 +13,8 @@ from tests.trained_runs import SETTINGS, training_row, write_rows
 from tui_trainer.bench import rehearsal, rehearsal_child
 from tui_trainer.cli import main
 from tui_trainer.models.child import ChildFailed
+from tui_trainer.training import components
 from tui_trainer.training import rehearsal as parts
-from tui_trainer.training import worst_batch
 from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL, WORST
 from tui_trainer.units import MIB
 
@@ -67,10 +67,10 @@ def without_memory_for(monkeypatch, rows: int, *, training: bool = True) -> None
                 raise MemoryError("planted")
             yield batch
 
-    step, evaluate = worst_batch.take_step, parts.evaluate
+    step, evaluate = components.take_step, parts.evaluate
     if training:
         monkeypatch.setattr(
-            worst_batch, "take_step", lambda fetch, *more, **named: step(lambda: list(checked(fetch())), *more, **named)
+            components, "take_step", lambda fetch, *more, **named: step(lambda: list(checked(fetch())), *more, **named)
         )
     else:
         monkeypatch.setattr(parts, "evaluate", lambda components, passes: evaluate(components, checked(passes)))
@@ -162,7 +162,7 @@ def test_an_evaluation_that_is_too_large_is_found_before_the_first_step(config, 
 
 
 def test_one_row_that_is_too_long_is_tried_with_what_takes_less(config, here, capsys, monkeypatch):
-    plain = worst_batch.take_step
+    plain = components.take_step
 
     def work(fetch, *more, **named):
         batches = fetch()
@@ -170,7 +170,7 @@ def test_one_row_that_is_too_long_is_tried_with_what_takes_less(config, here, ca
             raise MemoryError("planted")
         return plain(lambda: batches, *more, **named)
 
-    monkeypatch.setattr(worst_batch, "take_step", work)
+    monkeypatch.setattr(components, "take_step", work)
     code, found = rehearsed(capsys, *config)
     [fault] = found["faults"]
     assert code == 1 and fault["part"] == WORST

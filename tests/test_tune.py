@@ -25,7 +25,7 @@ from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.models.child import ChildFailed
 from tui_trainer.planning.batching import even_parts
 from tui_trainer.runs.registry import state_folder
-from tui_trainer.training import worst_batch
+from tui_trainer.training import components, worst_batch
 from tui_trainer.units import MIB
 
 EFFECTIVE = 8
@@ -168,7 +168,7 @@ def here(monkeypatch):
 
 def without_memory_for(monkeypatch, rows: int) -> None:
     """A pass of more rows is more than the machine has."""
-    step = worst_batch.take_step
+    step = components.take_step
 
     def checked(fetch, *more, **named):
         window = fetch()
@@ -176,7 +176,7 @@ def without_memory_for(monkeypatch, rows: int) -> None:
             raise MemoryError("planted")
         return step(lambda: window, *more, **named)
 
-    monkeypatch.setattr(worst_batch, "take_step", checked)
+    monkeypatch.setattr(components, "take_step", checked)
 
 
 @pytest.mark.parametrize("limit", first_by_default([3, 1, 8]))
@@ -204,7 +204,7 @@ def test_a_failure_after_another_one_is_tried_again_in_a_new_process(settings, p
         yield from told
 
     monkeypatch.setattr(micro_batches, "hear_child", hear)
-    step = worst_batch.take_step
+    step = components.take_step
 
     def checked(fetch, *more, **named):
         window = fetch()
@@ -213,7 +213,7 @@ def test_a_failure_after_another_one_is_tried_again_in_a_new_process(settings, p
             raise MemoryError("planted")
         return step(lambda: window, *more, **named)
 
-    monkeypatch.setattr(worst_batch, "take_step", checked)
+    monkeypatch.setattr(components, "take_step", checked)
     found = tried_of(settings, plan)
     assert found.largest == 3 and found.tried[4].failed
 

@@ -86,7 +86,7 @@ def test_gradients_of_16_bit_weights_are_summed_in_fp32():
     model = nn.Linear(8, 1, bias=False).bfloat16()
     part = MicroBatch({"x": torch.ones(1, 8).bfloat16()}, torch.zeros(1), torch.zeros(1), 1, 8)
     optimizer, start = optimizer_of(model, "sgd"), model.weight.detach().float().clone()
-    (kept,) = optimizer._masters.values()
+    (kept,) = optimizer.masters.values()
     take_step(lambda: [part] * 600, lambda batch: model(batch.inputs["x"]).float().sum(), optimizer,
               MixedPrecision("fp32", CPU), Clock(CPU), lr=1.0, max_grad_norm=0.0)  # fmt: skip
     torch.testing.assert_close(start - kept, torch.ones(1, 8), atol=0.01, rtol=0)
@@ -126,7 +126,7 @@ def test_a_table_that_all_parameters_share_can_be_saved(tmp_path):
     """bitsandbytes keeps one table of 8-bit values for all parameters; safetensors refuses shared memory."""
     optimizer, table = optimizer_of(small_model(), "sgd"), torch.linspace(-1, 1, 256)
     optimizer.spec = OPTIMIZERS["adamw_8bit"]
-    for parameter in optimizer._trained.values():
+    for parameter in optimizer.trained_by_name.values():
         bytes_ = torch.zeros_like(parameter, dtype=torch.uint8)
         optimizer.torch.state[parameter] = {"state1": bytes_, "state2": bytes_ + 1, "qmap1": table, "step": 3}
     save_file(optimizer.tensors(), tmp_path / "optimizer.safetensors")
@@ -187,7 +187,7 @@ def test_saved_modules_fit_the_16_bit_model_around_them(family, saved, autocast)
         NextTokenLoss(model)(batch).backward()
     optimizer = optimizer_of(model)
     optimizer.collect()
-    moved = {name: weight for name, weight in optimizer._trained.items() if "modules_to_save" in name}
+    moved = {name: weight for name, weight in optimizer.trained_by_name.items() if "modules_to_save" in name}
     assert moved
     assert all(weight.dtype == torch.float32 and weight.grad.abs().sum() > 0 for weight in moved.values())
 

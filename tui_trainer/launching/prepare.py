@@ -165,6 +165,14 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
     seconds = plan.step_seconds
     is_measured = seconds.reason.startswith("measured here")
     rows = min(plan.effective_batch_size.value, plan.train_rows.value)
+    asked = config.targets
+    targets = {
+        "samples_per_second": asked.samples_per_second,
+        "memory_gib": asked.memory_gib,
+        "model_size_gib": asked.model_size_gib,
+        "loss": asked.loss,
+        "score": asked.score,
+    }
     journal.append(
         PlanMade(
             **values,
@@ -172,7 +180,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             command=command,
             base_model=config.model.model_name_or_path if is_pretrained else "",
             lora_rank=config.tuning.r if config.tuning.has_adapter else None,
-            targets=config.targets.model_dump(exclude={"deadline"}, exclude_defaults=True),
+            targets={name: value for name, value in targets.items() if value},
             deadline=plan.deadline.at.astimezone(UTC).isoformat() if plan.deadline else "",
             metric=config.evaluation.metric_for_best_model,
             best_precision=plan.best_precision or "",

@@ -23,6 +23,7 @@ from textual.widget import AwaitMount
 
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import PLACES, Action, Place, key_sign
+from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.keymap import ActionCommands, Keymap, KeysInOrder, textual_key
@@ -30,7 +31,7 @@ from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.processes import Background
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, Preferences
-from tui_trainer.ui.workbench import Leaving, Workbench
+from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
     from tui_trainer.checklist.contract import Finding

@@ -126,7 +126,7 @@ class Signals:
 
     def pass_on(self) -> None:
         """The screens are up: what came before they could hear is told them now."""
-        from tui_trainer.ui.workbench import Leaving
+        from tui_trainer.ui.application import Leaving
 
         if self.heard:
             self._app.leave_soon(Leaving.TERMINATED if self.ask_for_stop else Leaving.LOST)
@@ -143,7 +143,7 @@ class Signals:
 def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
     """The terminal is given back. Take care of the run, and say what is to be said."""
     from tui_trainer.journal_printer import Follower
-    from tui_trainer.ui.workbench import Leaving
+    from tui_trainer.ui.application import Leaving
 
     run = bench.own_run
     crashed, follower = bool(app.crash), None

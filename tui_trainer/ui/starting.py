@@ -14,13 +14,14 @@ from tui_trainer.planning.summary import threads_words, tuning_words
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.safe_text import one_line
 from tui_trainer.tuning_methods import TUNING_METHODS
+from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.dialogs import Answer, Row
 from tui_trainer.ui.screens.config_dialogs import RehearsalDialog, offer
 from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
-from tui_trainer.ui.workbench import Leaving, Workbench
+from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
 
 _LABEL = 12

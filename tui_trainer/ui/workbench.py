@@ -5,11 +5,10 @@ Slow things happen in `Background`; their results arrive here, in the event loop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -17,6 +16,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.safe_text import one_line
+from tui_trainer.ui.application import Application, Leaving
 from tui_trainer.ui.processes import Exports, Gains, Measurement
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
-    from tui_trainer.ui.actions import Action
-    from tui_trainer.ui.dialogs import Answer, Dialog, Row
-    from tui_trainer.ui.keymap import Keymap
     from tui_trainer.ui.processes import Background
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import CurrentRun, WatchedRun
@@ -48,37 +45,6 @@ _SECONDS_UNSEEN = 5.0
 # somebody may look at it without a key.
 UNATTENDED_SECONDS, UNATTENDED_WATCH_SECONDS = 60.0, 300.0
 TRYING = "try"
-
-
-class Leaving(Enum):
-    QUIT = "asked to"
-    TRAINING_ON = "asked to, and the run goes on"
-    LOST = "connection lost"
-    TERMINATED = "terminated"
-
-
-class Application(Protocol):
-    """What the workbench and the screens ask of the application that shows them."""
-
-    keymap: Keymap
-
-    @property
-    def takes_text(self) -> bool: ...
-    @property
-    def offered_actions(self) -> list[Action]: ...
-    def carry_out(self, action_id: str) -> None: ...
-    def draw(self) -> None: ...
-    def show_page(self, number: int) -> None: ...
-    def soon(self) -> None: ...
-    def open(self, dialog: Dialog) -> None: ...
-    def open_next(self, dialog: Dialog) -> None: ...
-    def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None: ...
-    def leave(self, how: Leaving = Leaving.QUIT) -> None: ...
-    def key_of(self, action_id: str) -> str: ...
-    def find_living_runs(self) -> None: ...
-    def found_draft(self, draft: Draft) -> None: ...
-    def checked(self, findings: list[Finding]) -> None: ...
-    def run_changed(self) -> None: ...
 
 
 class Workbench:
