@@ -70,7 +70,7 @@ def striking(*args, **more):
 """
 # Calls that come once in a step or in a save: (module, function, in which calls of a run).
 CALLS = (
-    ("session", "take_step", (1, 5, 9, 12)),
+    ("components", "take_step", (1, 5, 9, 12)),
     ("optimizer", "_clip", (2, 6, 10)),
     ("checkpoint", "_save_weights", (1, 2, 4)),
     ("checkpoints", "random_tensors", (2, 3)),

@@ -37,3 +37,22 @@ def test_one_that_is_slow_to_end_was_not_killed_for_its_memory(monkeypatch, tmp_
         assert child.read_answer(asked._hear("{}", 60)) == 3
     finally:
         asked.kill()
+
+
+def test_a_fork_asks_a_process_of_its_own(monkeypatch):
+    echo = "import os, sys\nfor line in sys.stdin: print(f'{{\"answer\": {os.getpid()}}}', flush=True)"
+    monkeypatch.setattr(child, "_command", lambda module, sees_gpus: ([sys.executable, "-c", echo], os.environ))
+    asked = child.AnsweringChild()
+    monkeypatch.setattr(child, "answering_child", asked)
+    os.register_at_fork(after_in_child=asked.forget)
+    try:
+        ours = child.read_answer(asked._hear("{}", 60))
+        read, write = os.pipe()
+        if not (fork := os.fork()):
+            os.write(write, str(child.read_answer(asked._hear("{}", 60))).encode())
+            asked.kill()
+            os._exit(0)
+        os.waitpid(fork, 0)
+        assert int(os.read(read, 20)) != ours == child.read_answer(asked._hear("{}", 60))
+    finally:
+        asked.kill()

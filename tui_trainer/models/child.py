@@ -125,6 +125,12 @@ class AnsweringChild:
             )
         return self._process
 
+    def forget(self) -> None:
+        """In a fork: the process answers the one that began it, and its answers would go to whoever reads first."""
+        if self._process:
+            self._process.returncode = 0
+        self._process, self._lock = None, threading.Lock()
+
     def close(self) -> None:
         """End it when it has answered: what comes next may need its memory."""
         with self._lock:
@@ -150,6 +156,7 @@ def read_answer(line: str | bytes) -> Any:
 
 answering_child = AnsweringChild()
 atexit.register(answering_child.kill)
+os.register_at_fork(after_in_child=answering_child.forget)
 
 
 def _command(module: str, sees_gpus: bool) -> tuple[list[str], dict[str, str]]:
