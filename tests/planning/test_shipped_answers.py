@@ -11,7 +11,8 @@ from tui_trainer.models import answers
 pytestmark = pytest.mark.dry_run
 
 
-@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_shipped_answers_are_those_of_today():
     shipped = json.loads(Path(answers.__file__).with_name("shipped_answers.json").read_text("utf-8"))
     assert dict(ask()) == shipped
