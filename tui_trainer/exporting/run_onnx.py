@@ -112,7 +112,11 @@ _STATES = "encoder_outputs.last_hidden_state"
 
 def _cache_name(name: str) -> str:
     """Of a part of the key-value cache, the same of inputs and outputs; empty for anything else."""
-    return name.partition(".")[2] if name.split(".")[0] in ("input", "output") else name if _CACHE in name else ""
+    first, _, rest = name.partition(".")
+    if first in ("input", "output"):
+        return rest
+    # transformers 5.24 calls the cache of some models `cache`.
+    return name if _CACHE in name or first == "cache" else ""
 
 
 def _empty(entry: Any, rows: int) -> Any:
