@@ -195,7 +195,7 @@ class Page(Screen[None], inherit_bindings=False):
         return action.label
 
     def tick(self) -> None:
-        """Called once a second while the screen is shown."""
+        """Called each time the screens look, while this one is shown."""
 
     def by_clock(self) -> object:
         """What the picture shows that changes without a key, an answer or news of the run, as it is drawn: to compare.
