@@ -370,6 +370,22 @@ def test_the_filter_is_typed_and_taken_away_and_no_letter_is_an_action(runs):
     asyncio.run(go())
 
 
+def test_where_no_run_is_shown_it_says_what_to_do(runs):
+    async def work():
+        async with opened() as (app, pilot):
+            assert "no run yet; t starts one" in screen_text(app)
+            await pilot.click("#runs", offset=(3, 0), times=2)
+            await pilot.press("enter")
+            assert app.bench.run is None
+            run_of(runs, "alone", start(100))
+            await pilot.press("r")
+            await until(pilot, lambda: "alone" in screen_text(app))
+            await pilot.press("/", *"none", "enter")
+            await until(pilot, lambda: "no run matches the filter" in screen_text(app))
+
+    asyncio.run(work())
+
+
 def test_the_settings_of_a_run_become_those_of_a_new_one_without_its_name_after_a_question(runs):
     async def go() -> None:
         folder = run_of(runs, "a", start(100))

@@ -55,7 +55,10 @@ class RunsPage(ListPage):
         super().__init__(bench)
         self.model: RunsModel = RunsModel()
         self._overviews = Overviews()
-        self._list = LineList(self._row, lambda: (len(self.model.shown), self.model.place), id="runs")
+        self._list = LineList(
+            self._row, lambda: (len(self.model.shown), self.model.place), id="runs",
+            empty=lambda: view.empty_words(self.model, self.bench.app.key_of("app.start")),
+        )  # fmt: skip
         self._filter = LineField(id="filter")
         self._filter.placeholder = "name, state, task or model"
         self._ticks = 0

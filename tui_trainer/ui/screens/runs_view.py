@@ -126,6 +126,13 @@ def refusal(action: str, one: RunOverview, stop_key: str) -> str:
     return ""
 
 
+def empty_words(model: RunsModel, start_key: str) -> str:
+    """What stands in the place of the runs where none is shown."""
+    if model.found is None:
+        return "reading ..."
+    return "no run matches the filter" if model.words else f"no run yet; {start_key} starts one"
+
+
 def summary(model: RunsModel) -> str:
     """`12 here, 3 with 'chat', 2 marked`."""
     if model.found is None:

@@ -21,7 +21,7 @@ _MOST_SIGNS_A_CELL = 4
 
 class LineList(Pane):
     """`draw_row(place, width)` gives the line of a place; `extent()` how many there are, and which is chosen; `lead`
-    says of a place whether the line above is to be in sight with it.
+    says of a place whether the line above is to be in sight with it; `empty()` is shown where there is none.
 
     Keys are for the page, which chooses. A click chooses, a double click opens, the wheel scrolls.
     """
@@ -40,9 +40,13 @@ class LineList(Pane):
 
     def __init__(
         self, draw_row: Callable[[int, int], Line], extent: Callable[[], tuple[int, int]], *,
-        lead: Callable[[int], bool] = lambda _: False, id: str | None = None,
+        lead: Callable[[int], bool] = lambda _: False, empty: Callable[[], str] = str, id: str | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(lambda width, _: [draw_row(place, width) for place in self.seen_places], id=id)
+        def draw(width: int, _: int) -> list[Line]:
+            rows = [draw_row(place, width) for place in self.seen_places]
+            return rows or [[(" " * MARK_CELLS + empty(), "dim")]]
+
+        super().__init__(draw, id=id)
         self._extent, self._lead = extent, lead
         self._top, self._followed = 0, -1
 
@@ -166,9 +170,10 @@ class SettingsTable(Area):
         self._place = 0
         self._list = _Rows(
             self._line,
-            lambda: (max(len(self.rows), 1), self._place),
+            lambda: (len(self.rows), self._place),
             # The heading is to be in sight with the first setting of its group.
             lead=lambda place: 0 < place <= len(self.rows) and not self.rows[place - 1].key,
+            empty=lambda: self.empty,
         )
         self._field: Widget | None = None
 
@@ -176,8 +181,6 @@ class SettingsTable(Area):
         yield self._list
 
     def _line(self, place: int, width: int) -> Line:
-        if not self.rows:
-            return [(" " * MARK_CELLS + self.empty, "dim")]
         here = bool(self.rows[place].key) and place == self._place
         edited = here and self._field is not None
         return row_line(self.rows[place], width, self.name_cells, self._list.glyphs, here=here, edited=edited)
