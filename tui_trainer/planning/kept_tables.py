@@ -1,26 +1,29 @@
-"""What was measured on this machine, as JSON files in the state folder. What is missing or damaged was not measured."""
+"""What was measured on this machine, as JSON files in the state folder. What is missing or damaged was not measured.
+
+The first screen reads such a file, so neither pydantic nor the settings are loaded here.
+"""
 
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
-from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.training_setup import Precision, TrainingSetup
 from tui_trainer.runs.folder import write_atomically
+
+if TYPE_CHECKING:
+    from tui_trainer.models.shape import ModelShape
+    from tui_trainer.planning.training_setup import Precision, TrainingSetup
 
 T = TypeVar("T")
 
 
-def machine_key(cpu_name: str, threads: int, precision: Precision = "fp32", card_name: str = "") -> str:
+def machine_key(cpu_name: str, threads: int, precision: "Precision" = "fp32", card_name: str = "") -> str:
     """Under which name the figures of this machine are kept: those of a card, whatever processor it sits beside."""
     machine = card_name or f"{cpu_name}, {threads} threads"
     return machine if precision == "fp32" else f"{machine}, {precision}"
 
 
-def timed_as(card_name: str, setup: TrainingSetup) -> str:
+def timed_as(card_name: str, setup: "TrainingSetup") -> str:
     """The name under which the rate of a card is kept: where it waits for the host or for others it is another one."""
     if setup.cpu_offload:
         return f"{card_name}, weights on the host"
@@ -28,7 +31,12 @@ def timed_as(card_name: str, setup: TrainingSetup) -> str:
 
 
 def shape_key(
-    shape: ModelShape, setup: TrainingSetup, micro_batch: int, effective_batch: int, row_tokens: int, processes: int = 1
+    shape: "ModelShape",
+    setup: "TrainingSetup",
+    micro_batch: int,
+    effective_batch: int,
+    row_tokens: int,
+    processes: int = 1,
 ) -> str:
     """Names what decides the time of a step on one machine. `effective_batch`: rows of one process in a step."""
     sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
@@ -63,6 +71,8 @@ def read_table(path: Path, *keys: str) -> dict[str, Any]:
 
 def entry_of(kind: type[T], entry: object) -> T | None:
     """None where the entry is damaged."""
+    from pydantic import TypeAdapter, ValidationError
+
     with suppress(ValidationError):
         return TypeAdapter(kind).validate_python(entry)
     return None
