@@ -72,11 +72,7 @@ def simulated_peak_bytes(case: Case, *, in_16_bits: bool = False) -> int:
     with _fake_tensors(), Allocations() as allocations:
         model = build(case, CPU)
         mixed_precision = MixedPrecision(case.precision, CPU)
-        optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4)
-        if in_16_bits:
-            optimizer._masters, optimizer._trained = {}, optimizer._named
-            for group in optimizer.torch.param_groups:
-                group["params"].clear()
+        optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4, has_masters=not in_16_bits)
         for parameter in optimizer.trained:
             optimizer.torch.state[parameter] = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
         # Made in fp32 here, a model of a run is read tensor by tensor as it will be.
