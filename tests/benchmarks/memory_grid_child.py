@@ -22,6 +22,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.targets import head_modules
 from tui_trainer.training.clock import Clock
+from tui_trainer.training.model import checkpoint_activations
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step
@@ -76,7 +77,7 @@ def build(case: Case, device: torch.device) -> Any:
                            lora_dropout=case.lora_dropout)  # fmt: skip
     adapted = find_method(tuning.method).apply(model, tuning, seed=0, autocast=case.precision != "fp32")
     if case.checkpointing:
-        adapted.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        checkpoint_activations(adapted)
     return adapted.train()
 
 
