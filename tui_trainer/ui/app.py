@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tui_trainer.ui.screens.train import TrainPage
 
 TICK_SECONDS = 1.0
-UNATTENDED_TICK_SECONDS = 5.0
+UNATTENDED_TICK_SECONDS = 7.0
 # After a key that asks the run for something: its answer should not have to wait for the next tick.
 _ANSWER_SECONDS = (0.1, 0.3, 0.6)
 # The terminal's own colours: they fit light and dark terminals, and a changed cell costs few bytes.
