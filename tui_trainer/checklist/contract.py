@@ -70,7 +70,7 @@ class Context:
     @property
     def gpu(self) -> Gpu | None:
         """The card that would be used; a chosen one even where it cannot be."""
-        return choose_gpu(self.hardware.gpus, self.chosen_gpu)[0]
+        return choose_gpu(self.hardware, self.chosen_gpu)[0]
 
     @property
     def device(self) -> Device:

@@ -7,6 +7,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.problems import torch_problem
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target
@@ -144,7 +145,8 @@ def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Plann
 
 def cards_for(hardware: Hardware, first: Gpu) -> list[Gpu]:
     """Cards that can be used, that one first, then those like it."""
-    usable = [gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem and gpu.index != first.index]
+    others = [gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem and gpu.index != first.index]
+    usable = [gpu for gpu in others if not torch_problem(hardware, gpu)]
     return [first, *sorted(usable, key=lambda gpu: (gpu.name != first.name, gpu.index))]
 
 
