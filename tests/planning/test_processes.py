@@ -360,6 +360,18 @@ def test_layers_split_by_width_have_their_share_of_all_rows(no_disk):
     assert plan.step_seconds.value is None and plan.kernels.value == "none"
 
 
+def test_layers_split_by_width_are_not_trained_in_fp16_whoever_chose_it(no_disk):
+    cards = tuple(replace(gpu, capability=(7, 5)) for gpu in cards_of(4, 141).gpus)
+    hardware = replace(cards_of(4, 141), gpus=cards, memory_bytes=1024 * GIB)
+    for chosen in ("auto", "fp16"):
+        with pytest.raises(ConfigError) as caught:
+            large(hardware, distributed__strategy="tp", training__mixed_precision=chosen)
+        (problem,) = caught.value.problems
+        assert problem.key == "training.mixed_precision" and "the loss scale of fp16" in problem.message
+    plan = large(hardware, distributed__strategy="tp", training__mixed_precision="no")
+    assert (plan.strategy.value, plan.precision.value) == ("tp", "fp32")
+
+
 def test_layers_split_by_width_go_on_where_heads_are_divided(no_disk):
     hardware = replace(cards_of(4, 141), memory_bytes=1024 * GIB)
     plan = large(hardware, distributed__strategy="tp", training__effective_batch_size=6)
