@@ -54,6 +54,14 @@ def test_adafactor_keeps_its_learning_rate_and_its_meaning(read):
     torch.testing.assert_close(weight.detach(), torch.full((4, 4), -1e-4))
 
 
+@pytest.mark.parametrize("packing", [True, False])
+def test_rows_are_packed_where_only_neat_packing_is_off(packing, read):
+    imported = read({"stage": "sft", "neat_packing": False, "packing": packing}, "llama_factory")
+    assert imported.values["data.packing"] is packing
+    assert why(imported) == {"neat_packing": Why.NOT_NEEDED}
+    assert read({"stage": "sft", "neat_packing": True}, "llama_factory").values["data.packing"] is True
+
+
 @pytest.mark.parametrize("kind", ["transformers", "trl", "axolotl", "llama_factory", "modelforge", "training_script"])
 def test_trackers_that_are_none_here_are_left_out(kind, read):
     key = "logging.report_to"
