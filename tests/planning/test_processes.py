@@ -59,6 +59,15 @@ def test_every_card_of_one_kind_has_a_process():
     assert "processes" in shown and "4 cards of one kind" in shown
 
 
+def test_a_learning_rate_is_scaled_to_the_rows_of_all_processes():
+    cut = {"training__per_device_train_batch_size": 4, "training__gradient_accumulation_steps": 4}
+    plan = planned(FOUR, training__lr_scaling="linear", **cut)
+    whole = planned(FOUR, training__lr_scaling="linear", training__effective_batch_size=64)
+    assert plan.effective_batch_size.value == whole.effective_batch_size.value == 64
+    assert plan.learning_rate.value == whole.learning_rate.value
+    assert "rows (recipe tinyllama-lora) to 64" in plan.learning_rate.reason
+
+
 @pytest.mark.parametrize(
     ("hardware", "gpu", "settings", "count", "reason"),
     [

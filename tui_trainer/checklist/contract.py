@@ -104,7 +104,7 @@ class Context:
     @property
     def learning_rate(self) -> Planned[float]:
         """The peak rate, with or without a plan; `auto` is resolved."""
-        return learning_rate(self.loaded)
+        return learning_rate(self.loaded, self.plan.effective_batch_size.value if self.plan else None)
 
     @property
     def row_tokens(self) -> int:
