@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from tests.combinations import in_the_sweep
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
-from tui_trainer.exporting.contract import format_names, format_of
-from tui_trainer.exporting.export import expected_seconds
+from tui_trainer.exporting.contract import Tolerance, format_names, format_of
+from tui_trainer.exporting.export import Certificate, Measured, expected_seconds
 from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.models.files import shards
@@ -181,6 +181,16 @@ def test_what_is_not_the_trained_model_is_found_kept_and_marked(spoil, words, ad
     found = certificate_of(adapted, "failed-merged")
     assert not found["is_good"] and any(words in fault for fault in found["faults"])
     assert [path.name for path in (adapted.run.root / "export").iterdir()] == ["failed-merged"]
+
+
+def test_a_certificate_is_json_for_programs_where_a_model_gives_no_numbers():
+    before, after = (Measured(loss=loss, scores={}, seconds_per_row=0.1, bytes=9) for loss in (2.5, float("nan")))
+    found = Certificate(
+        format="int8", rows=3, logit_difference=float("inf"), tolerance=Tolerance(logits=0.25, loss=0.05),
+        trained=before, exported=after, faults=("its held-out loss is nan instead of 2.5000",),
+    )  # fmt: skip
+    read = json.loads(found.text(), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert (read["is_good"], read["logit_difference"], read["exported"]["loss"]) == (False, "Infinity", "NaN")
 
 
 def test_labels_in_another_order_are_found(classified, monkeypatch, capsys):

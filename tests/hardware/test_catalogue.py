@@ -93,6 +93,8 @@ def test_builds_that_left_a_card_behind_are_named():
     assert build_problem((7, 5), (13, 2)) == ""
     assert "12.8" in build_problem((12, 0), (12, 6))
     assert build_problem((12, 0), (12, 8)) == ""
+    assert "no kernels below compute capability 7.0" in build_problem((6, 1), (12, 8))
+    assert build_problem((6, 1), (12, 6)) == build_problem((7, 0), (12, 8)) == ""
     assert cuda_that_serves((3, 7))
     assert cuda_that_serves((5, 0)) == ""
 

@@ -11,6 +11,7 @@ from tui_trainer.errors import InputError
 from tui_trainer.hardware.diagnosis import diagnose, training_device
 from tui_trainer.hardware.facts import Driver, GpuProcess, Place
 from tui_trainer.hardware.nvml import Nvml, read_cards
+from tui_trainer.planning.processes import cards_for
 
 GIB = 1 << 30
 HOSTILE = "x\x1b]0;owned\x07\x1b[2J\r\n\u202e"
@@ -52,6 +53,17 @@ def test_the_freest_card_is_taken_then_the_least_used(machine, gpu):
     assert diagnose(machine(gpus=cards), 1).gpu.index == 1
     silent = (gpu(0, memory_free_bytes=None), gpu(1, memory_free_bytes=GIB))
     assert diagnose(machine(gpus=silent)).gpu.index == 1
+
+
+def test_a_card_that_torch_cannot_use_is_not_taken_before_one_that_it_can(machine, gpu):
+    old = gpu(0, name="Tesla P40", capability=(6, 1), memory_free_bytes=139 * GIB)
+    both = machine(gpus=(old, gpu(1, memory_free_bytes=100 * GIB)), torch_cuda=(13, 0))
+    diagnosis = diagnose(both)
+    assert (diagnosis.device, diagnosis.gpu.index) == ("cuda", 1)
+    assert diagnosis.gpu_reason == "as the only one that can be used"
+    assert [gpu.index for gpu in cards_for(both, both.gpus[1])] == [1]
+    diagnosis = diagnose(both, 0)
+    assert (diagnosis.device, diagnosis.gpu.index) == ("cpu", 0) and "cannot use GPU 0" in diagnosis.device_reason
 
 
 def test_no_card_is_taken_where_none_is_asked_for(machine, gpu):

@@ -127,3 +127,18 @@ def test_what_fsdp_keeps_on_the_host_is_kept_there(read, kind, given, values):
     imported = read(given | {"learning_rate": 1e-4}, kind)
     found = {key: value for key, value in imported.values.items() if key.startswith("distributed.")}
     assert found == {f"distributed.{key}": value for key, value in values.items()}
+
+
+@pytest.mark.parametrize("kind", ["transformers", "trl", "axolotl", "llama_factory", "modelforge", "training_script"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}, "gradient_checkpointing": False},
+        {"fsdp": True, "fsdp_config": {"fsdp_activation_checkpointing": True}},
+        {"gradient_checkpointing": True, "fsdp": True, "fsdp_activation_checkpointing": False},
+    ],
+)
+def test_checkpointing_that_fsdp_does_is_on(read, kind, given):
+    imported = read(given | {"learning_rate": 1e-4}, kind)
+    assert imported.values["training.gradient_checkpointing"] is True
+    assert not [one for one in imported.left_out if one.why is Why.DOES_NOT_FIT]

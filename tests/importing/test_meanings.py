@@ -54,6 +54,21 @@ def test_adafactor_keeps_its_learning_rate_and_its_meaning(read):
     torch.testing.assert_close(weight.detach(), torch.full((4, 4), -1e-4))
 
 
+def test_what_is_in_the_file_and_does_not_fit_is_not_said_to_be_missing_there(read):
+    given = {"model_name_or_path": "a/b", "assistant_only_loss": True, "lr_scheduler_type": "cosine_with_min_lr"}
+    imported = read(given, "trl")
+    assert why(imported) == {"lr_scheduler_type": Why.DOES_NOT_FIT}
+    assert "training.lr_scheduler_type" not in imported.unsaid and "training.learning_rate" in imported.unsaid
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_rows_are_packed_where_only_neat_packing_is_off(packing, read):
+    imported = read({"stage": "sft", "neat_packing": False, "packing": packing}, "llama_factory")
+    assert imported.values["data.packing"] is packing
+    assert why(imported) == {"neat_packing": Why.NOT_NEEDED}
+    assert read({"stage": "sft", "neat_packing": True}, "llama_factory").values["data.packing"] is True
+
+
 @pytest.mark.parametrize("kind", ["transformers", "trl", "axolotl", "llama_factory", "modelforge", "training_script"])
 def test_trackers_that_are_none_here_are_left_out(kind, read):
     key = "logging.report_to"

@@ -59,6 +59,15 @@ def test_every_card_of_one_kind_has_a_process():
     assert "processes" in shown and "4 cards of one kind" in shown
 
 
+def test_a_learning_rate_is_scaled_to_the_rows_of_all_processes():
+    cut = {"training__per_device_train_batch_size": 4, "training__gradient_accumulation_steps": 4}
+    plan = planned(FOUR, training__lr_scaling="linear", **cut)
+    whole = planned(FOUR, training__lr_scaling="linear", training__effective_batch_size=64)
+    assert plan.effective_batch_size.value == whole.effective_batch_size.value == 64
+    assert plan.learning_rate.value == whole.learning_rate.value
+    assert "rows (recipe tinyllama-lora) to 64" in plan.learning_rate.reason
+
+
 @pytest.mark.parametrize(
     ("hardware", "gpu", "settings", "count", "reason"),
     [
@@ -358,6 +367,18 @@ def test_layers_split_by_width_have_their_share_of_all_rows(no_disk):
         assert parts[name] == pytest.approx(all_parts[name] / 4, rel=0.01), name
     assert plan.step_flops == pytest.approx(whole.step_flops / 4)
     assert plan.step_seconds.value is None and plan.kernels.value == "none"
+
+
+def test_layers_split_by_width_are_not_trained_in_fp16_whoever_chose_it(no_disk):
+    cards = tuple(replace(gpu, capability=(7, 5)) for gpu in cards_of(4, 141).gpus)
+    hardware = replace(cards_of(4, 141), gpus=cards, memory_bytes=1024 * GIB)
+    for chosen in ("auto", "fp16"):
+        with pytest.raises(ConfigError) as caught:
+            large(hardware, distributed__strategy="tp", training__mixed_precision=chosen)
+        (problem,) = caught.value.problems
+        assert problem.key == "training.mixed_precision" and "the loss scale of fp16" in problem.message
+    plan = large(hardware, distributed__strategy="tp", training__mixed_precision="no")
+    assert (plan.strategy.value, plan.precision.value) == ("tp", "fp32")
 
 
 def test_layers_split_by_width_go_on_where_heads_are_divided(no_disk):

@@ -58,7 +58,7 @@ class InferenceBench:
         adapter = "" if self.trained.base else "this run trained all weights, there is no adapter"
         beams = "" if self.trained.writes else "this model writes no text"
         hardware = probe()
-        card, _ = choose_gpu(hardware.gpus, self.gpu)
+        card, _ = choose_gpu(hardware, self.gpu)
         if training_device(hardware, card, self.gpu)[0] != "cuda":
             card = None
         return [

@@ -70,7 +70,7 @@ class Context:
     @property
     def gpu(self) -> Gpu | None:
         """The card that would be used; a chosen one even where it cannot be."""
-        return choose_gpu(self.hardware.gpus, self.chosen_gpu)[0]
+        return choose_gpu(self.hardware, self.chosen_gpu)[0]
 
     @property
     def device(self) -> Device:
@@ -104,7 +104,7 @@ class Context:
     @property
     def learning_rate(self) -> Planned[float]:
         """The peak rate, with or without a plan; `auto` is resolved."""
-        return learning_rate(self.loaded)
+        return learning_rate(self.loaded, self.plan.effective_batch_size.value if self.plan else None)
 
     @property
     def row_tokens(self) -> int:

@@ -43,7 +43,7 @@ def _gpu_choice(word: str) -> "GpuChoice":
     from tui_trainer.hardware.diagnosis import choose_gpu
     from tui_trainer.hardware.probe import probe
 
-    choose_gpu(probe().gpus, int(word))
+    choose_gpu(probe(), int(word))
     return int(word)
 
 

@@ -27,6 +27,7 @@ from tui_trainer.local_paths import from_the_root, is_here
 from tui_trainer.models.child import ChildFailed, ask_child
 from tui_trainer.reporting.facts import CERTIFICATE_FILE, certificates
 from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, write_atomically
+from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.registry import known_runs
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.safe_text import one_line
@@ -81,7 +82,7 @@ class Certificate:
         ]
 
     def text(self) -> str:
-        return json.dumps({"is_good": not self.faults, **asdict(self)}, indent=1)
+        return json.dumps({"is_good": not self.faults, **finite(asdict(self))}, indent=1, allow_nan=False)
 
 
 class Certifier:

@@ -357,7 +357,7 @@ def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampli
 def inference_device(choice: GpuChoice) -> torch.device:
     """Raises InputError for a card that there is not."""
     hardware = probe()
-    gpu, _ = choose_gpu(hardware.gpus, choice)
+    gpu, _ = choose_gpu(hardware, choice)
     if gpu is None or training_device(hardware, gpu)[0] != "cuda":
         return torch.device("cpu")
     return torch.device("cuda", card_index(gpu.cuda_uuid))

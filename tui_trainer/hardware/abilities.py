@@ -1,7 +1,8 @@
 """What a card can do, from its compute capability, and which builds of torch serve it.
 
 Sources: CUDA C++ Programming Guide, "Compute Capabilities"; release notes of CUDA 12.0 (Kepler ended), 12.8 (Blackwell
-began) and 13.0 (Maxwell, Pascal and Volta ended); FlashAttention-2's README (Ampere and newer).
+began) and 13.0 (Maxwell, Pascal and Volta ended); pytorch/pytorch#157517 and #172352, which cards the wheels of CUDA
+12.8 serve; FlashAttention-2's README (Ampere and newer).
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ FP8_FROM: Version = (8, 9)
 TENSOR_CORES_FROM: Version = (7, 0)
 # The oldest that each major version of CUDA compiles for.
 _OLDEST_OF_CUDA: dict[int, Version] = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
+# CUDA 12.8 itself compiles for older cards; torch's wheels of it leave them out, and from 2.11 on 7.0 as well.
+_OLDEST_OF_CUDA_12_8: Version = (7, 0)
 _BLACKWELL_FROM: Version = (10, 0)
 _CUDA_OF_BLACKWELL: Version = (12, 8)
 # Which wheels torch 2.9 and newer come as: 11.x has none, and of 12.x only this one still serves cards before Turing.
@@ -64,6 +67,8 @@ def build_problem(capability: Version, torch_cuda: Version) -> str:
     oldest = _OLDEST_OF_CUDA.get(torch_cuda[0])
     if oldest and capability < oldest:
         return f"CUDA {torch_cuda[0]} serves compute capability {dotted(oldest)} and newer"
+    if torch_cuda >= _CUDA_OF_BLACKWELL and capability < _OLDEST_OF_CUDA_12_8:
+        return f"torch for CUDA 12.8 and newer has no kernels below compute capability {dotted(_OLDEST_OF_CUDA_12_8)}"
     if capability >= _BLACKWELL_FROM and torch_cuda < _CUDA_OF_BLACKWELL:
         return "such cards need CUDA 12.8 or newer"
     return ""

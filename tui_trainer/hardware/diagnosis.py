@@ -55,7 +55,7 @@ def diagnose(hardware: Hardware, chosen_gpu: GpuChoice = None) -> Diagnosis:
 
     A chosen card that does not answer is taken all the same: it is one of the problems then.
     """
-    gpu, gpu_reason = choose_gpu(hardware.gpus, chosen_gpu)
+    gpu, gpu_reason = choose_gpu(hardware, chosen_gpu)
     device, device_reason = training_device(hardware, gpu, chosen_gpu)
     return Diagnosis(
         device=device,
@@ -67,13 +67,17 @@ def diagnose(hardware: Hardware, chosen_gpu: GpuChoice = None) -> Diagnosis:
     )
 
 
-def choose_gpu(gpus: tuple[Gpu, ...], chosen: GpuChoice) -> tuple[Gpu | None, str]:
-    """The chosen card, else the one with the most free memory, then the least used. Raises InputError."""
+def choose_gpu(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
+    """The chosen card, else of those that torch can compute on the one with the most free memory, then the least used.
+    Where it can on none, one of them all the same: it is what is wrong with the machine. Raises InputError.
+    """
+    gpus = hardware.gpus
     if chosen == "none":
         return None, ""
     if chosen is not None:
         return _asked_for(gpus, chosen), "by its number"
     usable = [gpu for gpu in gpus if gpu.visible and not gpu.problem]
+    usable = [gpu for gpu in usable if not torch_problem(hardware, gpu)] or usable
     if not usable:
         return None, ""
     freest = min(usable, key=_occupation)

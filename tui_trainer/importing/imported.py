@@ -25,7 +25,8 @@ from tui_trainer.errors import ConfigError, Problem, name_hint
 from tui_trainer.importing import importers
 from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.rules import Why
+from tui_trainer.importing.rules import To, Why
+from tui_trainer.importing.values import empty
 from tui_trainer.safe_text import one_line
 
 _SHOWN_KEYS = 3
@@ -123,7 +124,9 @@ class Imported:
         """Settings that a whole file does not say, with what the other tool takes for them."""
         if _MODEL not in self.values and len(self.rewrites) < _WHOLE_FROM:
             return {}
-        return {key: value for key, value in self.importer.defaults.items() if key not in self.values}
+        rules = (self.importer.rule(one.key) for one in self.left_out if not empty(one.value))
+        said = {*self.values, *(rule.key for rule in rules if isinstance(rule, To))}
+        return {key: value for key, value in self.importer.defaults.items() if key not in said}
 
     @property
     def unsaid_lines(self) -> list[str]:

@@ -102,9 +102,9 @@ def _card(plan: Plan) -> str:
         return ""
     if os.environ.get("GROUP_RANK", "0") == "0":
         return plan.gpu_uuids[number] if plan.gpu_uuids else plan.gpu_uuid
-    gpus = probe()
-    first = choose_gpu(gpus.gpus, None)[0]
-    cards = cards_for(gpus, first) if first else []
+    hardware = probe()
+    first = choose_gpu(hardware, None)[0]
+    cards = cards_for(hardware, first) if first else []
     if number >= len(cards):
         has = f"{socket.gethostname()} has {len(cards)} usable {'card' if len(cards) == 1 else 'cards'}"
         raise RunError(f"{has}, and each of {plan.processes_per_node} processes needs one")

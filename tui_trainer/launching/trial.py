@@ -81,7 +81,7 @@ def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
 
 def _where(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
     """The card, where one computes, and the device by torch's name."""
-    gpu = choose_gpu(hardware.gpus, chosen)[0]
+    gpu = choose_gpu(hardware, chosen)[0]
     device = training_device(hardware, gpu, chosen)[0]
     return (gpu if device == "cuda" else None), device
 

@@ -148,7 +148,7 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         **made.chosen,
         "best_precision": choices.best_precision(hardware, made.target, made.shape).value,
         "memory_budget_bytes": made.room.budget_bytes,
-        "learning_rate": learning_rate(loaded),
+        "learning_rate": learning_rate(loaded, made.cut.effective),
         "packing": made.packing,
         "longest_row": row_tokens(loaded.config, made.setup),
         "training_setup": made.setup,

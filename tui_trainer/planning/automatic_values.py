@@ -43,7 +43,7 @@ class Target:
 
     @classmethod
     def of(cls, hardware: Hardware, chosen_gpu: GpuChoice = None) -> Self:
-        gpu, _ = choose_gpu(hardware.gpus, chosen_gpu)
+        gpu, _ = choose_gpu(hardware, chosen_gpu)
         device, reason = training_device(hardware, gpu, chosen_gpu)
         return cls(device=device, reason=reason, gpu=gpu if device == "cuda" else None)
 

@@ -42,7 +42,7 @@ def choose_hardware_profile(
         return None, 'hardware_profile = "none"'
     if requested != "auto":
         return find_profile(requested, "hardware"), "chosen by name"
-    gpu, _ = choose_gpu(hardware.gpus, chosen_gpu)
+    gpu, _ = choose_gpu(hardware, chosen_gpu)
     device, _ = training_device(hardware, gpu, chosen_gpu)
     matching = [
         (profile, reason)
@@ -67,7 +67,7 @@ def why_it_matches(profile: Profile, hardware: Hardware, gpu: Gpu | None = None,
     """
     if problems := match_problems(profile):
         raise ConfigError(problems)
-    gpu = gpu or choose_gpu(hardware.gpus, None)[0]
+    gpu = gpu or choose_gpu(hardware, None)[0]
     device = device or training_device(hardware, gpu)[0]
     if profile.match["device"] != device or hardware.usable_cores > profile.match.get("cores_at_most", math.inf):
         return ""

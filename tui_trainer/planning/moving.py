@@ -42,7 +42,7 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
     there. Raises ConfigError when it cannot go on here, InputError for a choice that there is not.
     """
     if plan.device == "cpu":
-        gpu = choose_gpu(hardware.gpus, chosen)[0] if isinstance(chosen, int) else None
+        gpu = choose_gpu(hardware, chosen)[0] if isinstance(chosen, int) else None
         device, reason = training_device(hardware, gpu, chosen)
         if gpu is None or device == "cpu":
             return plan, ""
@@ -51,7 +51,7 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
     if chosen == "none":
         return _onto(plan, hardware, Target.of(hardware, chosen), f"going on on the CPU instead of {_card(plan)}")
     own = _own_card(plan, hardware)
-    gpu = own if chosen is None and own else choose_gpu(hardware.gpus, chosen)[0]
+    gpu = own if chosen is None and own else choose_gpu(hardware, chosen)[0]
     device, reason = training_device(hardware, gpu)
     if gpu is None or device == "cpu":
         hint = "go on where there is a card, or on the CPU: tui-trainer resume RUN --gpu none"

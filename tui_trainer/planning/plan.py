@@ -257,7 +257,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         one_row = replace(setup, shards=shards)
         return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
 
-    strategy = strategy_of(loaded, group, shape, fits, offloads=offloads)
+    strategy = strategy_of(loaded, group, shape, fits, in_fp16=setup.precision == "fp16", offloads=offloads)
     setup = split_over(setup, strategy.value, processes, group.per_node)
     if setup.widths > 1:
         setup, memory_reason = with_dry_run(config, shape, setup)

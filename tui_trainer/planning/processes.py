@@ -7,6 +7,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.problems import torch_problem
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target
@@ -82,7 +83,13 @@ def _here(loaded: LoadedConfig, hardware: Hardware, target: Target, chosen_gpu: 
 
 
 def strategy_of(
-    loaded: LoadedConfig, group: Group, shape: ModelShape, fits: Callable[[int], bool], *, offloads: bool = False
+    loaded: LoadedConfig,
+    group: Group,
+    shape: ModelShape,
+    fits: Callable[[int], bool],
+    *,
+    in_fp16: bool = False,
+    offloads: bool = False,
 ) -> Planned[Strategy]:
     """Whether each process has a copy of the model or a part of it. `fits(shards)`: whether one row in a pass fits
     where the model is split over so many. `offloads`: cards with weights on the host. Raises ConfigError for what
@@ -99,7 +106,8 @@ def strategy_of(
             raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp"))
         if requested == BY_WIDTH:
             by_width = tensor_parallel_problems(loaded, shape, processes, group.nodes)
-            if problems := [*split_problems(loaded), *by_width]:
+            # torch checks the gradients of parts and of whole weights for overflow together, which it cannot.
+            if problems := [*split_problems(loaded, in_fp16=in_fp16), *by_width]:
                 raise ConfigError(problems)
         return exact(requested, f"from {loaded.where(STRATEGY)}")
     if requested == "auto" and offloads:
@@ -144,7 +152,8 @@ def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Plann
 
 def cards_for(hardware: Hardware, first: Gpu) -> list[Gpu]:
     """Cards that can be used, that one first, then those like it."""
-    usable = [gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem and gpu.index != first.index]
+    others = [gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem and gpu.index != first.index]
+    usable = [gpu for gpu in others if not torch_problem(hardware, gpu)]
     return [first, *sorted(usable, key=lambda gpu: (gpu.name != first.name, gpu.index))]
 
 

@@ -35,25 +35,25 @@ _Refusal = tuple[str, str, str]
 """(key, what is not done, what to set instead)"""
 
 
-def split_problems(loaded: LoadedConfig) -> list[Problem]:
-    """What does not go together with a model that is split over processes."""
+def split_problems(loaded: LoadedConfig, *, in_fp16: bool = False) -> list[Problem]:
+    """What does not go together with a model that is split over processes. `in_fp16`: it is what `auto` became, too."""
     distributed = loaded.config.distributed
     because = f"{STRATEGY} = {BY_WIDTH if distributed.strategy == BY_WIDTH else 'fsdp or hsdp'}"
     because = f"{OFFLOAD} = true" if distributed.cpu_offload else because
     return [
         loaded.problem(key, f"{message}: with {because} the model is split", hint)
-        for key, message, hint in _whole_only(loaded.config)
+        for key, message, hint in _whole_only(loaded.config, in_fp16)
     ]
 
 
-def _whole_only(config: Config) -> Iterator[_Refusal]:
+def _whole_only(config: Config, in_fp16: bool) -> Iterator[_Refusal]:
     if config.tuning.in_four_bits:
         without = f" without {OFFLOAD}" if config.distributed.cpu_offload else ""
         hint = f"set tuning.method = lora, or {STRATEGY} = ddp{without}"
         yield "tuning.method", "weights in 4 bits are not split", hint
     if config.training.torch_compile:
         yield "training.torch_compile", "layers that are split are not compiled here", "set it to false"
-    if config.training.mixed_precision == "fp16":
+    if config.training.mixed_precision == "fp16" or in_fp16:
         yield "training.mixed_precision", "the loss scale of fp16 is not summed", "set it to bf16 or no"
     yield from _whole_states(config)
 

@@ -209,7 +209,7 @@ IMPORTER = Importer(
     ),
     groups=(
         batch(("micro_batch_size",), micro_default=1, packing="sample_packing"),
-        PRECISION, WARMUP, TRACKERS, hf.FSDP_OFFLOAD,
+        PRECISION, WARMUP, TRACKERS, *hf.FSDP,
         _cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps", "evals_per_epoch"),
         _cadence("checkpoint.save_steps", ("save_strategy",), "save_steps", "saves_per_epoch"),
         method(

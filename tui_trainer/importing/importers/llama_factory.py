@@ -79,7 +79,11 @@ IMPORTER = Importer(
             "overwrite_cache tokenized_path": hf.CACHED,
             "streaming": hf.PREPARED,
             "packing": hf.PACKING,
-            "neat_packing": To("data.packing", "documents in one row never see each other here"),
+            "neat_packing": To(
+                "data.packing",
+                "documents in one row never see each other here",
+                values={False: NotNeeded("packing says whether rows are packed")},
+            ),
             "mask_history": Off("task.loss_on says which answers are learnt"),
             "batching_strategy": Automatic("data.packing decides it"),
             "disable_shuffling": Off("rows come in a new order in each epoch"),

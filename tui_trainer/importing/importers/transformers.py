@@ -47,6 +47,10 @@ _ON_THE_HOST = "weights, gradients and the optimizer's state stay on the host"
 # How its own file, accelerate's and axolotl's name it.
 _OFFLOADS = """fsdp_offload_params fsdp_config.fsdp_offload_params fsdp_config.offload_params
 fsdp_config.fsdp_cpu_offload fsdp_config.cpu_offload"""
+_RECOMPUTES = tuple(
+    """fsdp_activation_checkpointing fsdp_config.fsdp_activation_checkpointing
+    fsdp_config.activation_checkpointing""".split()
+)
 
 
 def chat_template(**names: str) -> To:
@@ -77,6 +81,13 @@ def _fsdp_offload(done: Conversion) -> None:
     if offloads and strategy in ("fsdp", "hsdp"):
         done.write("distributed.strategy", strategy, "fsdp", reason=_LAYER_BY_LAYER)
         done.write("distributed.cpu_offload", True, "fsdp", reason=_ON_THE_HOST)
+
+
+def _fsdp_checkpointing(done: Conversion) -> None:
+    """It stands in the place of gradient_checkpointing, which is off then."""
+    found, beside = done.first(*_RECOMPUTES), done.first("gradient_checkpointing")
+    if found and found[1] is True:
+        done.write("training.gradient_checkpointing", True, found[0], *(beside[:1] if beside else ()))
 
 
 MODEL: Table = {
@@ -199,6 +210,7 @@ ARGUMENTS: Table = {
     "deepspeed": Off("its file is imported by itself; distributed.strategy = deepspeed-2 or -3 is what it says"),
     "fsdp": To("distributed.strategy", _LAYER_BY_LAYER, convert=_strategy),
     _OFFLOADS: To("distributed.cpu_offload", _ON_THE_HOST, values={False: NotNeeded("off in the file")}),
+    " ".join(_RECOMPUTES): Off("must be true or false", Why.DOES_NOT_FIT),
     "fsdp_*": Automatic("each layer is split, with its own gradients and optimizer state"),
     "local_rank ddp_*": NotNeeded("torchrun says it to each process"),
     "project trackio_*": NOT_SENT,
@@ -220,8 +232,8 @@ DEFAULTS = {
 MICRO = ("per_device_train_batch_size", "per_gpu_train_batch_size")
 EVALUATE = cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps")
 SAVE = cadence("checkpoint.save_steps", ("save_strategy",), "save_steps")
-FSDP_OFFLOAD = Group(("fsdp",), _fsdp_offload)
-GROUPS = (PRECISION, WARMUP, EARLY_STOPPING, TRACKERS, EVALUATE, SAVE, FSDP_OFFLOAD)
+FSDP = (Group(("fsdp",), _fsdp_offload), Group(_RECOMPUTES, _fsdp_checkpointing))
+GROUPS = (PRECISION, WARMUP, EARLY_STOPPING, TRACKERS, EVALUATE, SAVE, *FSDP)
 
 IMPORTER = Importer(
     name="transformers",
