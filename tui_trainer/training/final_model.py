@@ -43,7 +43,7 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
 
 def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ModelFacts:
     """What came of the run; with early stopping, of the weights of its best evaluation."""
-    best = config.evaluation.early_stopping_patience > 0
+    best = config.evaluation.early_stopping_patience > 0 and position.best_step > 0
     return ModelFacts(
         step=position.step,
         weights_step=position.best_step if best else position.step,
