@@ -154,6 +154,22 @@ def test_a_tokenizer_that_cannot_be_written_is_a_failed_save_and_no_more(tiny_ru
     assert steps_saved(folder.checkpoints) == [10, 9]
 
 
+def test_a_tokenizer_that_cannot_be_written_beside_the_final_model_says_how_to_go_on(tiny_run, monkeypatch):
+    save = PreTrainedTokenizerFast.save_pretrained
+
+    def failing(self, folder, **more):
+        if "model" in folder.name:
+            raise Exception("No space left on device (os error 28)")
+        return save(self, folder, **more)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", failing)
+    folder, outcome = tiny_run("full")
+    assert outcome.exit_code == EXIT_FAILED
+    assert "the final model could not be written" in outcome.failure
+    assert "`tui-trainer resume full` goes on from there" in outcome.failure and "traceback" not in outcome.failure
+    assert steps_saved(folder.checkpoints) == [10] and not folder.model.exists()
+
+
 def test_a_stop_cuts_an_evaluation_short_and_the_resumed_run_makes_it_up(tiny_run, monkeypatch):
     changes = {"evaluation.eval_steps": 4, "evaluation.per_device_eval_batch_size": 1, "checkpoint.save_steps": 4}
     whole, _ = tiny_run("whole", changes)

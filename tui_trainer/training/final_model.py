@@ -10,6 +10,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.model_rows import ModelFacts, Rows
 from tui_trainer.runs.folder import make_durable, put_in_place
 from tui_trainer.tasks.contract import Baselines
+from tui_trainer.training.checkpoint import save_tokenizer
 from tui_trainer.training.components import Components
 from tui_trainer.training.job import Job
 from tui_trainer.training.position import Position
@@ -35,7 +36,7 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
         shutil.rmtree(beside)
     beside.mkdir(mode=0o700)
     components.method.save_model(components.model, beside)
-    components.tokenizer.save_pretrained(beside)
+    save_tokenizer(components.tokenizer, beside)
     (beside / "README.md").write_text(model_card(plan, model, job.data.source, job.versions), encoding="utf-8")
     make_durable(beside)
     put_in_place(beside, target)
