@@ -23,9 +23,11 @@ def due(text: str, start: datetime) -> datetime:
     bare = text.strip()
     if "-" in bare:
         return datetime.fromisoformat(bare).astimezone()
-    here = start.astimezone()
-    found = datetime.combine(here.date(), time.fromisoformat(bare))
-    if found.tzinfo is None and found.astimezone() <= here:
+    clock = time.fromisoformat(bare)
+    # Which day it is depends on the zone, where the time names one.
+    there = start.astimezone(clock.tzinfo)
+    found = datetime.combine(there.date(), clock)
+    if found.astimezone() <= there:
         found += timedelta(days=1)
     return found.astimezone()
 

@@ -1,6 +1,7 @@
 """[targets] deadline: what it takes, whether a plan fits, and ways to make it that are kept when applied."""
 
-from datetime import datetime, timedelta
+import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -33,6 +34,19 @@ NOON = datetime(2026, 11, 23, 12, 0).astimezone()
 )
 def test_a_deadline_is_a_time_a_day_or_a_length(text, expected):
     assert due(text, NOON) == expected.astimezone()
+
+
+@pytest.mark.parametrize(("text", "hours"), [("13:00Z", 1), ("12:00Z", 24), ("20:00+09:00", 23), ("22:00+09:00", 1)])
+@pytest.mark.parametrize("zone", ["America/Los_Angeles", "UTC", "Pacific/Auckland"])
+def test_a_time_of_day_with_its_zone_is_the_next_one_wherever_the_machine_is(text, hours, zone, monkeypatch):
+    noon = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert due(text, noon.astimezone()) - noon == timedelta(hours=hours)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_length_is_no_time():

@@ -1,5 +1,6 @@
 import json
 import os
+import resource
 import stat
 from concurrent.futures import ThreadPoolExecutor
 
@@ -51,6 +52,18 @@ def test_what_waits_comes_once_more_and_first(path):
     request(path, "save")
     assert actions(controls.wanted()) == ["pause", "save"]
     assert controls.wanted() == []
+
+
+def test_a_request_that_could_not_be_read_at_first_is_read_later(path):
+    controls = Controls(path)
+    request(path, "stop")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))  # too many open files
+    try:
+        assert not controls.has_stop()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert controls.has_stop()
 
 
 def test_requests_from_several_threads_are_all_kept(path):

@@ -109,6 +109,21 @@ def test_a_process_that_got_the_pid_soon_after_is_not_the_owner(path, seconds):
         assert owner(path).pid == os.getpid()
 
 
+def test_an_owner_lives_on_when_the_clock_is_set(path, monkeypatch):
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"held\n"
+        # What the system gives as the time of its start moves with the clock, and the start of each process with it.
+        create_time = psutil.Process.create_time
+        monkeypatch.setattr(psutil.Process, "create_time", lambda process: create_time(process) - 3600)
+        held_by = owner(path)
+        with pytest.raises(FolderError, match=f"in use by process {child.pid} on this host"):
+            RunLock(path).acquire()
+        child.kill()
+    assert held_by is not None and held_by.pid == child.pid
+
+
 def test_where_the_file_system_knows_no_locks_the_name_of_the_owner_keeps_others_out(path, monkeypatch):
     def no_locks(fd, how):
         raise OSError(errno.ENOLCK, "No locks available")

@@ -68,6 +68,15 @@ def test_a_stop_saves_and_the_resumed_curve_has_no_gap(reference_run, tiny_run, 
     assert (stopped.model / "model.safetensors").read_bytes() == (plain.model / "model.safetensors").read_bytes()
 
 
+def test_a_stop_does_not_wait_for_an_evaluation_that_was_asked_for_before_it(tiny_run, ask_at):
+    ask_at[3] = ["evaluate", "save", "stop"]
+    folder, outcome = tiny_run("stopped")
+    assert outcome.exit_code == EXIT_STOPPED
+    events = read_all(folder.journal)
+    assert [event for event in events if isinstance(event, EvalDone)] == []
+    assert [event.reason for event in events if isinstance(event, CheckpointSaved)] == ["requested"]
+
+
 def test_a_paused_run_waits_until_it_is_told_to_go_on(tiny_config, ask_at):
     ask_at[3] = ["pause"]
     run = open_new(tiny_config("paused"))

@@ -301,6 +301,24 @@ def test_an_unforeseen_error_leaves_its_traceback_and_frees_the_run(tiny_run, mo
     open_again(folder).lock.release()
 
 
+def test_a_run_whose_folder_cannot_be_read_any_more_ends_with_the_reason(tiny_run, monkeypatch):
+    """As when the ticket of a network file system has expired."""
+
+    def refused(path, *content):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    def expires(self, batch):
+        for name in ("steps_saved", "write_atomically"):
+            monkeypatch.setattr(f"tui_trainer.launching.carry_out.{name}", refused)
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(NextTokenLoss, "__call__", expires)
+    folder, outcome = tiny_run("expired")
+    assert outcome.exit_code == EXIT_FAILED
+    assert "Permission denied" in outcome.failure and "could not be written" in outcome.failure
+    assert of_kind(folder, RunFailed)[0].log_path is None
+
+
 def test_runs_of_one_second_keep_the_date_in_their_names(tmp_path):
     """Also where the name of a recipe has the sign before the number in it."""
     loaded = SimpleNamespace(recipe=None, config=SimpleNamespace(task=SimpleNamespace(type="char_lm")))

@@ -10,12 +10,14 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedToken
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import open_again
+from tui_trainer.reporting.facts import facts_of
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import EvalDone, RunFinished, RunProblem, RunStarted, TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
-from tui_trainer.training import checkpoint, checkpoint_folder
+from tui_trainer.training import checkpoint, checkpoint_folder, session
 from tui_trainer.training.checkpoint_folder import steps_saved
+from tui_trainer.training.evaluate import Evaluation
 from tui_trainer.training.position import Position
 from tui_trainer.training.session import Session
 
@@ -49,6 +51,40 @@ def test_the_best_is_only_what_is_on_the_disk(tiny_run, saves_fail_at):
     assert outcome.exit_code == EXIT_DONE
     assert "No space left" in of_kind(folder, RunProblem)[0].message
     assert (folder.model / "model.safetensors").is_file()
+
+
+@pytest.fixture
+def held_out_losses(monkeypatch):
+    """`held_out_losses += [3.0, 2.0]`: what the evaluations find, one after the other."""
+    losses: list[float] = []
+    monkeypatch.setattr(
+        session,
+        "concluded",
+        lambda components, parts: Evaluation(loss_sum=100 * losses.pop(0), tokens=100, seconds=0.1),
+    )
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("losses", "unsaved", "weights_step", "held_out"),
+    [
+        ([3.0, 2.0, 4.0, 4.5], {4}, "step 2 (the best evaluation)", "3.0000"),
+        ([3.0, 2.0, math.nan, math.nan], {2, 4}, "step 8", "nan"),
+    ],
+    ids=["another best", "no best"],
+)
+def test_card_and_report_name_the_weights_that_the_model_has(
+    losses, unsaved, weights_step, held_out, tiny_run, saves_fail_at, held_out_losses
+):
+    saves_fail_at |= unsaved
+    held_out_losses += losses
+    folder, outcome = tiny_run("failing", PATIENT | {"training.max_steps": 8})
+    assert outcome.exit_code == EXIT_DONE
+    card = (folder.model / "README.md").read_text()
+    facts = facts_of(folder)
+    rows = dict([*facts.model.setting_rows(facts.plan), *facts.model.loss_rows()])
+    assert (rows["weights of"], rows["held out"]) == (weights_step, held_out)
+    assert f"| weights of | {weights_step} |" in card and f"| held out | {held_out} |" in card
 
 
 def test_a_damaged_best_checkpoint_is_told_and_the_last_weights_are_kept(tiny_run, monkeypatch):
@@ -116,6 +152,22 @@ def test_a_tokenizer_that_cannot_be_written_is_a_failed_save_and_no_more(tiny_ru
     assert outcome.exit_code == EXIT_DONE
     assert "No space left" in of_kind(folder, RunProblem)[0].message
     assert steps_saved(folder.checkpoints) == [10, 9]
+
+
+def test_a_tokenizer_that_cannot_be_written_beside_the_final_model_says_how_to_go_on(tiny_run, monkeypatch):
+    save = PreTrainedTokenizerFast.save_pretrained
+
+    def failing(self, folder, **more):
+        if "model" in folder.name:
+            raise Exception("No space left on device (os error 28)")
+        return save(self, folder, **more)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", failing)
+    folder, outcome = tiny_run("full")
+    assert outcome.exit_code == EXIT_FAILED
+    assert "the final model could not be written" in outcome.failure
+    assert "`tui-trainer resume full` goes on from there" in outcome.failure and "traceback" not in outcome.failure
+    assert steps_saved(folder.checkpoints) == [10] and not folder.model.exists()
 
 
 def test_a_stop_cuts_an_evaluation_short_and_the_resumed_run_makes_it_up(tiny_run, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from time import monotonic
@@ -269,7 +270,10 @@ def keep_peak(plan: Plan, peak_bytes: int) -> None:
 
 
 def _saved_step(folder: RunFolder) -> int:
-    return max(steps_saved(folder.checkpoints), default=0)
+    """0 also where the folder cannot be read any more: that may be why a run ends."""
+    with suppress(OSError):
+        return max(steps_saved(folder.checkpoints), default=0)
+    return 0
 
 
 def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointFolder | None:
@@ -312,8 +316,8 @@ def _failed(run: OpenRun, error: Exception) -> Outcome:
     message = f"{type(error).__name__}: {one_line(str(error), 300)}"
     try:
         write_atomically(log, traceback.format_exc().encode("utf-8", "replace"))
-        log_path = str(log.relative_to(run.folder.root))
-    except OSError:
-        log_path = None
+        log_path, where = str(log.relative_to(run.folder.root)), f"The traceback is in {log}"
+    except OSError as unwritten:
+        log_path, where = None, f"The traceback could not be written: {unwritten.strerror}"
     run.journal.append(RunFailed(step=_saved_step(run.folder), message=message, log_path=log_path))
-    return Outcome(exit_code=EXIT_FAILED, failure=f"{message}. The traceback is in {log}")
+    return Outcome(exit_code=EXIT_FAILED, failure=f"{message}. {where}")

@@ -43,12 +43,12 @@ class ModelFacts:
 
     def setting_rows(self, plan: Plan) -> Rows:
         training, warm_up = plan.config.training, plan.warmup_steps.value
-        best = plan.config.evaluation.early_stopping_patience > 0
         threads = f", {plan.threads.value} threads" if plan.device == "cpu" else ""
         early = " (stopped early)" if self.stopped_early else ""
+        best = " (the best evaluation)" if self.weights_step != self.step else ""
         return [
             ("steps", f"{self.step} of {plan.total_steps.value}{early}"),
-            ("weights of", f"step {self.weights_step}{' (the best evaluation)' if best else ''}"),
+            ("weights of", f"step {self.weights_step}{best}"),
             (
                 "effective batch",
                 f"{plan.effective_batch_size.value} rows of up to {plan.config.data.max_length} tokens",

@@ -84,8 +84,9 @@ class Controls:
             status = os.stat(self._path)  # noqa: PTH116 - half the time of Path.stat
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
             if stamp != self._stamp:
-                self._stamp = stamp
                 new = [one for one in _read(Path(self._path)) if one not in self._seen]
+                # Not before it was read: with too many open files it is looked at once more.
+                self._stamp = stamp
                 self._seen.update(new)
                 self._waiting += new
         return self._waiting

@@ -38,6 +38,8 @@ class LockOwner:
     at: str
     job: str = ""
     """The start of a job of Slurm that it belongs to."""
+    kernel_start: str = ""
+    """Its start as the kernel counts, which does not move when the clock is set; empty where that is not known."""
 
     @property
     def here(self) -> bool:
@@ -48,8 +50,11 @@ class LockOwner:
         """Whether this very process is alive on this host: same pid and same start, and not only its exit status."""
         try:
             process = psutil.Process(self.pid)
-            gap_seconds = abs(process.create_time() - self.process_started)
-            return gap_seconds < _START_TOLERANCE_SECONDS and process.status() != psutil.STATUS_ZOMBIE
+            if self.kernel_start:
+                is_same = _kernel_start(self.pid) == self.kernel_start
+            else:
+                is_same = abs(process.create_time() - self.process_started) < _START_TOLERANCE_SECONDS
+            return is_same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 
@@ -78,6 +83,7 @@ class RunLock:
                 process_started=process.create_time(),
                 at=utc_now(),
                 job=allocation.identity if allocation else "",
+                kernel_start=_kernel_start(process.pid),
             )
             content = json.dumps(asdict(this)).encode("ascii")
             os.ftruncate(fd, 0)
@@ -178,6 +184,16 @@ def folder_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def _kernel_start(pid: int) -> str:
+    """Which start of the machine, and how many ticks after it (`man 5 proc`). Empty where there is no /proc."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # The name of the program stands in parentheses, whatever is in it.
+        ticks = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+        return f"{boot} {ticks}"
+    return ""
 
 
 def _flock_now(fd: int) -> bool:

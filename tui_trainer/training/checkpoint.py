@@ -69,7 +69,7 @@ def _save_rest(components: Components, position: Position, folder: Path, random:
     save_file(random | components.mixed_precision.tensors(), folder / RANDOM)
     (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
     components.method.describe(components.model, folder)
-    _save_tokenizer(components.tokenizer, folder)
+    save_tokenizer(components.tokenizer, folder)
 
 
 def _save_weights(components: Components, out: TensorWriter) -> None:
@@ -82,7 +82,8 @@ def _save_weights(components: Components, out: TensorWriter) -> None:
         out.attempt(lambda: (out.folder / method.index_file).write_text(index))
 
 
-def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Raises OSError."""
     try:
         tokenizer.save_pretrained(folder)
     except OSError:

@@ -39,7 +39,10 @@ class ControlHandler:
         ranks = self.session.ranks
         if not (ranks.hears_news or self._paused):
             return
-        for request in ranks.agreed(self.controls.wanted() if ranks.is_first else []):
+        requests = ranks.agreed(self.controls.wanted() if ranks.is_first else [])
+        # It would have given up an evaluation under way, so it does not wait for one that has not begun.
+        stops = any(request.action == "stop" for request in requests)
+        for request in requests:
             match request.action:
                 case "pause":
                     self._pause(True)
@@ -47,7 +50,7 @@ class ControlHandler:
                     self._pause(False)
                 case "save":
                     self.session.save("requested")
-                case "evaluate":
+                case "evaluate" if not stops:
                     self.session.evaluate(scheduled=False)
                 case "stop":
                     self._stop = True

@@ -10,6 +10,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.model_rows import ModelFacts, Rows
 from tui_trainer.runs.folder import make_durable, put_in_place
 from tui_trainer.tasks.contract import Baselines
+from tui_trainer.training.checkpoint import save_tokenizer
 from tui_trainer.training.components import Components
 from tui_trainer.training.job import Job
 from tui_trainer.training.position import Position
@@ -35,7 +36,7 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
         shutil.rmtree(beside)
     beside.mkdir(mode=0o700)
     components.method.save_model(components.model, beside)
-    components.tokenizer.save_pretrained(beside)
+    save_tokenizer(components.tokenizer, beside)
     (beside / "README.md").write_text(model_card(plan, model, job.data.source, job.versions), encoding="utf-8")
     make_durable(beside)
     put_in_place(beside, target)
@@ -43,7 +44,7 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
 
 def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ModelFacts:
     """What came of the run; with early stopping, of the weights of its best evaluation."""
-    best = config.evaluation.early_stopping_patience > 0
+    best = config.evaluation.early_stopping_patience > 0 and position.best_step > 0
     return ModelFacts(
         step=position.step,
         weights_step=position.best_step if best else position.step,
