@@ -28,6 +28,8 @@ def talk_of(values: dict, **columns):
     [
         ({"messages": [ASKED, ANSWERED]}, {}),
         ({"messages": json.dumps([ASKED, ANSWERED])}, {}),
+        ({"messages": json.dumps([ASKED, ANSWERED], indent=2)}, {}),
+        ({"prompt": json.dumps([ASKED]), "completion": json.dumps([ANSWERED])}, {}),
         ({"messages": [{**ASKED, "name": None}, {**ANSWERED, "tool_calls": None}], "source": "x"}, {}),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}, ANSWERED]}, {}),
         ({"id": 7, "conversations": [{"from": "human", "value": "Why?"},
@@ -58,6 +60,12 @@ def test_every_form_gives_the_same_talk(values, columns):
 )
 def test_input_and_context_belong_to_the_question(values, asked):
     assert [message["content"] for message in talk_of(values).messages] == [asked, "T."]
+
+
+def test_a_question_and_an_answer_that_are_json_lists_of_other_things_are_text():
+    asked, answered = '[{"name": "Ada"}] Who?', '[{"name": "Ada", "role": "author"}]'
+    messages = talk_of({"prompt": asked, "completion": answered}).messages
+    assert [message["content"] for message in messages] == [asked, answered]
 
 
 def test_system_and_tools_columns_are_kept():

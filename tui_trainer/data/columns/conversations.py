@@ -12,6 +12,7 @@ string, as a CSV has it.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +44,7 @@ ROLES = {
 }  # fmt: skip
 _CALLS = ("function_call", "tool_call")
 _READ = ("role", "from", "content", "value")
+_LIST = re.compile(r"\s*\[\s*\{")  # a list of objects, written as JSON
 
 
 def messages_of(value: object, where: str) -> list[Message]:
@@ -188,14 +190,14 @@ class ConversationColumns:
 
     def _turns(self, row: Row) -> list[Message]:
         question = value_of(row, self.needed)
-        if _is_list(question):
+        if _are_messages(question):
             turns = messages_of(question, row.where)
         else:
             parts = [_text(row, name) for name in self.asks if name == self.needed or row.values.get(name)]
             turns = [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
         if not self.answer:
             return turns
-        if _is_list(answer := value_of(row, self.answer)):
+        if _are_messages(answer := value_of(row, self.answer)):
             return turns + messages_of(answer, row.where)
         return [*turns, {"role": "assistant", "content": _text(row, self.answer)}]
 
@@ -263,7 +265,18 @@ def _choose(
 
 
 def _is_list(value: object) -> bool:
-    return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("[{"))
+    return isinstance(value, list) or (isinstance(value, str) and bool(_LIST.match(value)))
+
+
+def _are_messages(value: object) -> bool:
+    """Whether a question or an answer is a list of messages: one that is written as JSON may be any other list."""
+    if not (isinstance(value, str) and _is_list(value)):
+        return isinstance(value, list)
+    try:
+        first = json.loads(value)[0]
+    except (ValueError, RecursionError):
+        return False
+    return bool(first.keys() & {"role", "from"} and first.keys() & {"content", "value", "tool_calls"})
 
 
 def _text(row: Row, column: str) -> str:
