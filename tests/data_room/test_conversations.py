@@ -81,6 +81,7 @@ def test_system_and_tools_columns_are_kept():
     [
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": '{"a": 1}'}}]},
+        {"role": "assistant", "content": "", "function_call": {"name": "add", "arguments": '{"a": 1}'}},
         {"from": "function_call", "value": '{"name": "add", "arguments": {"a": 1}}'},
     ],
 )

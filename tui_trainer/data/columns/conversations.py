@@ -80,6 +80,9 @@ def _message(entry: object, what: str, where: str) -> Message:
         known = ", ".join(dict.fromkeys(ROLES.values()))
         raise DataError(f"the role of {what} is {shown}", where=where, hint=f"roles are {known}")
     more = {str(name): value for name, value in entry.items() if name not in _READ and value is not None}
+    # The one call of a turn, as OpenAI's service had it before there were several.
+    if call := more.pop("function_call", None):
+        more.setdefault("tool_calls", [call])
     content = entry.get("content") if entry.get("content") is not None else entry.get("value")
     if content is None and more.get("tool_calls"):
         content = ""
