@@ -127,6 +127,8 @@ def test_a_null_answer_is_no_answer():
     columns = find_conversations([row(prompt="a", completion="b")])
     with pytest.raises(DataError, match="line 3: the column 'completion' is null, not a string"):
         columns.read(row(prompt="a", completion=None))
+    with pytest.raises(DataError, match="line 3: the column 'completion' is empty"):
+        columns.read(row(prompt="a", completion=" "))
 
 
 def test_a_wrong_column_is_told_with_the_nearest_one():

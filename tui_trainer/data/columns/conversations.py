@@ -202,7 +202,12 @@ class ConversationColumns:
             return turns
         if _are_messages(answer := value_of(row, self.answer)):
             return turns + messages_of(answer, row.where)
-        return [*turns, {"role": "assistant", "content": _text(row, self.answer)}]
+        text = _text(row, self.answer)
+        if not text.strip():
+            # In a CSV what is missing is an empty string: a model would learn to answer nothing.
+            what = f"the column '{one_line(self.answer, 40)}' is empty"
+            raise DataError(what, where=row.where, hint="write the answer, or leave the row out")
+        return [*turns, {"role": "assistant", "content": text}]
 
 
 def find_conversations(
