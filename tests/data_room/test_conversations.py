@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -89,6 +90,11 @@ def test_a_call_is_an_object_however_it_is_written(turn):
     conversation = talk_of({"messages": [ASKED, turn, {"from": "observation", "value": "2"}, ANSWERED]})
     assert conversation.messages[1] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
     assert conversation.messages[2] == {"role": "tool", "content": "2"}
+
+
+def test_a_time_beside_a_message_is_no_mistake():
+    turn = {**ANSWERED, "timestamp": datetime(2024, 1, 1, tzinfo=UTC)}
+    assert "2024-01-01" in talk_of({"messages": [ASKED, turn]}).text
 
 
 def test_text_that_is_no_call_stays_the_text_of_its_turn():

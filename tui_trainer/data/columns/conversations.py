@@ -155,12 +155,12 @@ class Conversation:
 
     @property
     def text(self) -> str:
-        """All that is learnt from, by which repeats are found."""
-        parts = [json.dumps(self.tools, sort_keys=True)] if self.tools else []
+        """All that is learnt from, by which repeats are found. Parquet has more beside a message than JSON: times."""
+        parts = [json.dumps(self.tools, sort_keys=True, default=str)] if self.tools else []
         for message in self.messages:
             more = {name: value for name, value in message.items() if name not in ("role", "content")}
             parts += [message["role"], message["content"]]
-            parts += [json.dumps(more, sort_keys=True, ensure_ascii=False)] if more else []
+            parts += [json.dumps(more, sort_keys=True, ensure_ascii=False, default=str)] if more else []
         return "\n".join(parts)
 
 
