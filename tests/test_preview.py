@@ -237,6 +237,14 @@ def test_bad_rows_stop_the_preview_or_are_listed(capsys, monkeypatch):
     assert "+0 padding" in shown and "read      9 rows: 1 bad" in shown
 
 
+def test_a_row_with_several_labels_counts_for_each_of_them(capsys, monkeypatch):
+    monkeypatch.setattr("tui_trainer.planning.plan.with_dry_run", lambda config, shape, setup: (setup, ""))
+    rows = [{"text": f"text {n}", "labels": [["joy", "anger"], ["joy"], []][n % 3]} for n in range(9)]
+    command = scratch("sequence_classification", table("rows.jsonl", rows))
+    assert main([*command, "--set", "data.eval_fraction=0"]) == 0
+    assert "labels    any number a row: joy 6, anger 3" in capsys.readouterr().out
+
+
 def test_a_model_that_cannot_be_previewed_is_refused_in_a_sentence(capsys):
     assert main(["preview", "--task", "causal_lm", "--data", table("a.jsonl", [{"text": "a b c"}])]) == 2
     assert "no model is named" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -28,6 +29,8 @@ def talk_of(values: dict, **columns):
     [
         ({"messages": [ASKED, ANSWERED]}, {}),
         ({"messages": json.dumps([ASKED, ANSWERED])}, {}),
+        ({"messages": json.dumps([ASKED, ANSWERED], indent=2)}, {}),
+        ({"prompt": json.dumps([ASKED]), "completion": json.dumps([ANSWERED])}, {}),
         ({"messages": [{**ASKED, "name": None}, {**ANSWERED, "tool_calls": None}], "source": "x"}, {}),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}, ANSWERED]}, {}),
         ({"id": 7, "conversations": [{"from": "human", "value": "Why?"},
@@ -60,6 +63,12 @@ def test_input_and_context_belong_to_the_question(values, asked):
     assert [message["content"] for message in talk_of(values).messages] == [asked, "T."]
 
 
+def test_a_question_and_an_answer_that_are_json_lists_of_other_things_are_text():
+    asked, answered = '[{"name": "Ada"}] Who?', '[{"name": "Ada", "role": "author"}]'
+    messages = talk_of({"prompt": asked, "completion": answered}).messages
+    assert [message["content"] for message in messages] == [asked, answered]
+
+
 def test_system_and_tools_columns_are_kept():
     tools = [{"type": "function", "function": {"name": "add"}}]
     for given in (tools, json.dumps(tools)):
@@ -73,6 +82,7 @@ def test_system_and_tools_columns_are_kept():
     [
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": '{"a": 1}'}}]},
+        {"role": "assistant", "content": "", "function_call": {"name": "add", "arguments": '{"a": 1}'}},
         {"from": "function_call", "value": '{"name": "add", "arguments": {"a": 1}}'},
     ],
 )
@@ -80,6 +90,11 @@ def test_a_call_is_an_object_however_it_is_written(turn):
     conversation = talk_of({"messages": [ASKED, turn, {"from": "observation", "value": "2"}, ANSWERED]})
     assert conversation.messages[1] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
     assert conversation.messages[2] == {"role": "tool", "content": "2"}
+
+
+def test_a_time_beside_a_message_is_no_mistake():
+    turn = {**ANSWERED, "timestamp": datetime(2024, 1, 1, tzinfo=UTC)}
+    assert "2024-01-01" in talk_of({"messages": [ASKED, turn]}).text
 
 
 def test_text_that_is_no_call_stays_the_text_of_its_turn():
@@ -118,6 +133,8 @@ def test_a_null_answer_is_no_answer():
     columns = find_conversations([row(prompt="a", completion="b")])
     with pytest.raises(DataError, match="line 3: the column 'completion' is null, not a string"):
         columns.read(row(prompt="a", completion=None))
+    with pytest.raises(DataError, match="line 3: the column 'completion' is empty"):
+        columns.read(row(prompt="a", completion=" "))
 
 
 def test_a_wrong_column_is_told_with_the_nearest_one():

@@ -239,14 +239,14 @@ def test_numbers_that_stand_for_names_come_as_names(tmp_path):
     feature = {"_type": "ClassLabel", "names": ["no", "yes"]}
     tags = {"_type": "List", "feature": {"_type": "ClassLabel", "names": ["O", "B-X"]}}
     features = {"info": {"features": {"label": feature, "tags": tags, "text": {"_type": "Value"}}}}
-    table = pa.table({"label": [1, 0], "tags": [[0, 1], []], "text": ["a", "b"]})
+    table = pa.table({"label": [1, 0, -1], "tags": [[0, 1], [], []], "text": ["a", "b", "c"]})
     table = table.replace_schema_metadata({"huggingface": json.dumps(features)})
     pq.write_table(table, tmp_path / "rows.parquet")
     reader = Characters()
     reader.read = lambda row: Example(str(row.values), (str(row.values), 0))
     prepare_rows([open_source(str(tmp_path / "rows.parquet"))], reader, cut(), tmp_path / "cache")
-    assert [row.values["label"] for row in reader.heads[0]] == ["yes", "no"]
-    assert [row.values["tags"] for row in reader.heads[0]] == [["O", "B-X"], []]
+    assert [row.values["label"] for row in reader.heads[0]] == ["yes", "no", None]  # -1: it has no label
+    assert [row.values["tags"] for row in reader.heads[0]] == [["O", "B-X"], [], []]
 
 
 def test_plain_text_is_refused_with_the_task_that_reads_it(tmp_path):

@@ -17,6 +17,7 @@ import pytest
 
 from tests.combinations import first_by_default
 from tui_trainer.data.columns.text_column import ColumnChoices
+from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources import json_rows
 from tui_trainer.data.sources.csv_rows import guess_delimiter
 from tui_trainer.data.sources.source import open_source
@@ -259,3 +260,19 @@ def test_a_large_table_is_read_in_bounded_memory(tmp_path, name):
     assert characters == MANY * 1000
     assert largest < 12_000_000, f"{largest:,} bytes for a file of {characters:,} characters"
     assert largest_arrow < 12_000_000
+
+
+@pytest.mark.parametrize("name", ["calls.parquet", "calls.arrow"])
+def test_arguments_of_other_tools_are_no_nulls_of_a_call(tmp_path, name):
+    rows = [
+        {"messages": [{"role": "assistant", "tool_calls": [{"name": "add", "arguments": {"a": [1, 2]}}]}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"name": "look", "arguments": {"place": "x"}}]}]},
+    ]
+    table = pa.Table.from_pylist(rows)
+    if name.endswith("parquet"):
+        pq.write_table(table, tmp_path / name)
+    else:
+        with pa.ipc.new_file(str(tmp_path / name), table.schema) as file:
+            file.write_table(table)
+    found = open_source(str(tmp_path / name)).rows(ProblemList(), choices=ColumnChoices(""))
+    assert [row.values for row in found] == rows

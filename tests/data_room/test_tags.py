@@ -81,7 +81,7 @@ def test_words_of_a_text_are_whole_in_every_script():
 def test_spans_become_tags_of_words():
     text = "Angela Merkel visited New York, Paris."
     spans = [
-        [0, 13, "PER"],
+        {"start": 0, "end": 13, "text": "Angela Merkel", "labels": ["PER"]},
         {"start": 22, "end": 30, "label": "LOC"},
         {"start_offset": 32, "end_offset": 37, "type": "LOC"},
     ]
@@ -90,6 +90,7 @@ def test_spans_become_tags_of_words():
     assert tagged.tags == ["B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O", "B-LOC", "O"]
     assert tagged.cut == 0
     assert tagged_text(text, [], "a").tags == ["O"] * 8
+    assert tagged_text(text, [[0, 13, "PER"]], "a").tags[:3] == ["B-PER", "I-PER", "O"]
 
 
 def test_spans_that_touch_stay_two_and_one_that_cuts_a_word_is_counted():
@@ -114,6 +115,7 @@ def test_spans_that_touch_stay_two_and_one_that_cuts_a_word_is_counted():
         ([[0, 3, ""]], "span 1 has no label"),
         ([[True, 3, "A"]], "span 1 cannot be read"),
         ([{"start": 0, "label": "A"}], "span 1 cannot be read"),
+        ([{"start": 0, "end": 6, "labels": ["A", "B"]}], "span 1 cannot be read"),
         ("PER", "the spans are a string, not a list"),
         (None, "the spans are null"),
     ],

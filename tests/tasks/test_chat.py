@@ -138,6 +138,12 @@ def test_rows_carry_loss_on_the_answers_and_are_cut_at_their_end(loaded, tmp_pat
         assert words in told
 
 
+def test_conversations_that_differ_in_what_no_template_reads_are_repeats(loaded, tmp_path):
+    rows = [{"messages": [{**message, "id": f"{n}"} for message in conversations(1)[0]["messages"]]} for n in range(3)]
+    data, left = prepared(loaded({"data.dedup": "true", "data.eval_fraction": 0}, rows).config, tmp_path)
+    assert (len(left), data.counts.repeated_rows) == (1, 2)
+
+
 def test_loss_on_decides_which_tokens_are_learnt(loaded, tmp_path):
     found = {}
     for loss_on in ("assistant", "completion", "all"):

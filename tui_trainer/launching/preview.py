@@ -11,9 +11,10 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.pack import PaddingShares, padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
+from tui_trainer.data.columns.labels import MULTI
 from tui_trainer.data.preparing.cache import Counts, PreparedData
 from tui_trainer.data.preparing.row_notes import BAD_ROWS, CLASS_ROWS, cut_rows
-from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.data.preparing.token_rows import LABELS, Rows
 from tui_trainer.data.previewing.preview import Lengths, Sample, names_in, samples
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, Problem
@@ -104,7 +105,7 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
         samples=tuple(shown),
         counts=data.counts,
         bad_rows=bad,
-        class_rows=dict(data.details.get(CLASS_ROWS, {})),
+        class_rows=_class_rows(data, rows),
         # Bad rows stand in a list of their own.
         notes=tuple(note for note in data.all_notes if not (bad and str(bad[0]) in note)),
         lengths=Lengths.of(rows.lengths),
@@ -114,6 +115,14 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
         dedup=config.data.dedup,
         learns="labels of rows" if any(document.label for document in documents) else learns,
     )
+
+
+def _class_rows(data: PreparedData, rows: Rows) -> dict[str, int]:
+    """How many training rows have each class: with several labels a row, a row counts for each of them."""
+    if data.details.get("problem_type") != MULTI:
+        return dict(data.details.get(CLASS_ROWS, {}))
+    having = rows.values(LABELS).reshape(len(rows), -1).sum(axis=0)
+    return dict(zip(names_in(data.details), having.tolist(), strict=True))
 
 
 def _layout(

@@ -227,7 +227,8 @@ def _rows_of_numbers(preview: Preview) -> Iterator[tuple[str, str]]:
     labels, tokens = f"{counts.train_labels:,}", f"{counts.train_tokens:,}"
     match preview.learns:
         case "labels of rows":
-            yield "labels", _classes(preview.class_rows)
+            often = "any number" if counts.train_labels > counts.train_rows else "one"
+            yield "labels", f"{often} a row{_classes(preview.class_rows)}"
         case "answers":
             yield "trained", f"{labels} tokens of answers, to {tokens} tokens that are read"
         case _:
@@ -252,11 +253,11 @@ def _read(preview: Preview) -> str:
 
 def _classes(class_rows: Mapping[str, int]) -> str:
     if not class_rows:
-        return "one a row"
+        return ""
     ordered = sorted(class_rows.items(), key=lambda item: -item[1])
     shown = ", ".join(f"{one_line(name, 30)} {rows:,}" for name, rows in ordered[:_SHOWN_CLASSES])
     more = f", and {len(ordered) - _SHOWN_CLASSES:,} more" if len(ordered) > _SHOWN_CLASSES else ""
-    return f"one a row: {shown}{more}"
+    return f": {shown}{more}"
 
 
 def _padding(preview: Preview) -> str:

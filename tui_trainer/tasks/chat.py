@@ -141,7 +141,8 @@ class ChatReader(TableReader):
             problem = error.problems[0]
             raise DataError(problem.message, where=row.where, hint=problem.hint) from None
         self._spelt += bool(rendered.spelt)
-        return Example(conversation.text, rendered)
+        # A number or a time beside a message makes no other conversation of it.
+        return Example(conversation.text if self.learns else rendered.text, rendered)
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         super().learn(texts, path)

@@ -12,6 +12,7 @@ string, as a CSV has it.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +44,7 @@ ROLES = {
 }  # fmt: skip
 _CALLS = ("function_call", "tool_call")
 _READ = ("role", "from", "content", "value")
+_LIST = re.compile(r"\s*\[\s*\{")  # a list of objects, written as JSON
 
 
 def messages_of(value: object, where: str) -> list[Message]:
@@ -78,6 +80,9 @@ def _message(entry: object, what: str, where: str) -> Message:
         known = ", ".join(dict.fromkeys(ROLES.values()))
         raise DataError(f"the role of {what} is {shown}", where=where, hint=f"roles are {known}")
     more = {str(name): value for name, value in entry.items() if name not in _READ and value is not None}
+    # The one call of a turn, as OpenAI's service had it before there were several.
+    if call := more.pop("function_call", None):
+        more.setdefault("tool_calls", [call])
     content = entry.get("content") if entry.get("content") is not None else entry.get("value")
     if content is None and more.get("tool_calls"):
         content = ""
@@ -150,12 +155,12 @@ class Conversation:
 
     @property
     def text(self) -> str:
-        """All that is learnt from, by which repeats are found."""
-        parts = [json.dumps(self.tools, sort_keys=True)] if self.tools else []
+        """All that is learnt from, by which repeats are found. Parquet has more beside a message than JSON: times."""
+        parts = [json.dumps(self.tools, sort_keys=True, default=str)] if self.tools else []
         for message in self.messages:
             more = {name: value for name, value in message.items() if name not in ("role", "content")}
             parts += [message["role"], message["content"]]
-            parts += [json.dumps(more, sort_keys=True, ensure_ascii=False)] if more else []
+            parts += [json.dumps(more, sort_keys=True, ensure_ascii=False, default=str)] if more else []
         return "\n".join(parts)
 
 
@@ -188,16 +193,21 @@ class ConversationColumns:
 
     def _turns(self, row: Row) -> list[Message]:
         question = value_of(row, self.needed)
-        if _is_list(question):
+        if _are_messages(question):
             turns = messages_of(question, row.where)
         else:
             parts = [_text(row, name) for name in self.asks if name == self.needed or row.values.get(name)]
             turns = [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
         if not self.answer:
             return turns
-        if _is_list(answer := value_of(row, self.answer)):
+        if _are_messages(answer := value_of(row, self.answer)):
             return turns + messages_of(answer, row.where)
-        return [*turns, {"role": "assistant", "content": _text(row, self.answer)}]
+        text = _text(row, self.answer)
+        if not text.strip():
+            # In a CSV what is missing is an empty string: a model would learn to answer nothing.
+            what = f"the column '{one_line(self.answer, 40)}' is empty"
+            raise DataError(what, where=row.where, hint="write the answer, or leave the row out")
+        return [*turns, {"role": "assistant", "content": text}]
 
 
 def find_conversations(
@@ -263,7 +273,18 @@ def _choose(
 
 
 def _is_list(value: object) -> bool:
-    return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("[{"))
+    return isinstance(value, list) or (isinstance(value, str) and bool(_LIST.match(value)))
+
+
+def _are_messages(value: object) -> bool:
+    """Whether a question or an answer is a list of messages: one that is written as JSON may be any other list."""
+    if not (isinstance(value, str) and _is_list(value)):
+        return isinstance(value, list)
+    try:
+        first = json.loads(value)[0]
+    except (ValueError, RecursionError):
+        return False
+    return bool(first.keys() & {"role", "from"} and first.keys() & {"content", "value", "tool_calls"})
 
 
 def _text(row: Row, column: str) -> str:

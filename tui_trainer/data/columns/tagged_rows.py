@@ -37,7 +37,7 @@ from tui_trainer.safe_text import one_line
 _NAMES = {
     "start": ("start", "start_offset", "begin"),
     "end": ("end", "end_offset", "stop"),
-    "label": ("label", "type", "entity_group", "entity", "tag"),
+    "label": ("label", "labels", "type", "entity_group", "entity", "tag"),
 }
 _JOINERS = frozenset("_\u200c\u200d")  # the joiners of Indic and Persian words
 _HINT = 'a span is [start, end, "LABEL"], or an object with start, end and label'
@@ -106,6 +106,8 @@ def _span(value: object, number: int, length: int, where: str) -> Span:
         parts: list[Any] = [next((value[name] for name in names if name in value), None) for names in _NAMES.values()]
     else:
         parts = list(value) if isinstance(value, list | tuple) else []
+    if len(parts) == 3 and isinstance(parts[2], list) and len(parts[2]) == 1:
+        parts[2] = parts[2][0]  # Label Studio lists the labels of a span
     if len(parts) != 3 or not all(type(part) is int for part in parts[:2]) or not isinstance(parts[2], str):
         raise DataError(f"span {number:,} cannot be read", where=where, hint=_HINT)
     start, end, named = parts

@@ -40,10 +40,25 @@ def read_table(content: BinaryIO, label: str, form: str, columns: Sequence[str] 
             with _told_in_one_line(label, kind, f", row {row + 1:,} or after"):
                 part = batch.slice(start, BATCH_ROWS)
                 part.validate(full=True)
-                values = {name: part.column(place).to_pylist() for place, name in enumerate(part.schema.names)}
+                values = {name: _values(part.column(place)) for place, name in enumerate(part.schema.names)}
             for found in zip(*values.values(), strict=True):
                 row += 1
                 yield Row(f"{label}, row {row:,}", with_names(dict(zip(values, found, strict=True)), named))
+
+
+def _values(column: Any) -> list[Any]:
+    """All objects of a column have the same names there: those that a row did not have, such as the arguments of other
+    tools, are null. They are left out."""
+    found: list[Any] = column.to_pylist()
+    return [_without_nulls(value) for value in found] if "struct<" in str(column.type) else found
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return value
 
 
 def row_count(content: BinaryIO, label: str, form: str) -> int:
@@ -80,7 +95,9 @@ def with_names(values: dict[str, Any], named: Mapping[str, Namer]) -> dict[str, 
 def _namer(feature: Any) -> Namer | None:
     if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):
         names = list(feature["names"])
-        return lambda value: names[value] if isinstance(value, int) and 0 <= value < len(names) else value
+        # -1 is how `datasets` writes that there is no label.
+        of = {-1: None, **dict(enumerate(names))}
+        return lambda value: of.get(value, value) if isinstance(value, int) else value
     inner = feature[0] if isinstance(feature, list) and feature else None
     if isinstance(feature, dict) and feature.get("_type") in ("Sequence", "List", "LargeList"):
         inner = feature.get("feature")
