@@ -135,6 +135,19 @@ def test_a_page_that_is_not_shown_computes_nothing(calls):
     ticking(calls, look)
 
 
+def test_a_tick_while_a_page_comes_up_asks_nothing_of_it(calls, monkeypatch):
+    monkeypatch.setattr("tui_trainer.ui.screens.config_view.ConfigPanes.memory_has_changed", lambda panes: True)
+
+    async def look(app, pilot) -> None:
+        app.bench.go(1)
+        assert app.screen is app.page and not app.page.is_mounted
+        app.tick()
+        await go(app, pilot, 1)
+        assert calls["config"] > 0
+
+    ticking(calls, look)
+
+
 def test_below_a_dialog_nothing_is_computed_and_it_is_up_to_date_when_it_closes(calls):
     async def look(app, pilot) -> None:
         await go(app, pilot, 0)

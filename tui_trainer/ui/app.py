@@ -203,7 +203,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             from tui_trainer.ui.starting import show_problems
 
             show_problems(self.bench, "The run was refused", refusals)
-        self.page.tick()
+        if self.page.is_mounted:
+            # Not while it comes up: parts of it may not be there yet.
+            self.page.tick()
         self._notify_of_the_end()
         if has_news or self._by_clock() != self._shown_by_clock:
             self.draw()

@@ -130,7 +130,7 @@ class ConfigPage(ListPage):
 
     def tick(self) -> None:
         # What is below a dialog stands still.
-        if self.bench.document and self.is_mounted and self.app.screen is self and self.panes.memory_has_changed():
+        if self.bench.document and self.app.screen is self and self.panes.memory_has_changed():
             self.query_one("#plan", Pane).redraw()
             self.query_one("#plan-column", Pane).redraw()
 

@@ -221,7 +221,7 @@ class TrainPage(Page):
 
     def tick(self) -> None:
         """Only what the clock changes is looked at; the rest waits for news of the run."""
-        if self._frozen or not (self.is_active and self.is_mounted):
+        if self._frozen or not self.is_active:
             return
         by_clock = self.bench.gauges or Gauges(), self.bench.sparks, self._log()
         if by_clock == self._by_clock:
