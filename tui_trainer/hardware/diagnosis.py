@@ -67,6 +67,11 @@ def diagnose(hardware: Hardware, chosen_gpu: GpuChoice = None) -> Diagnosis:
     )
 
 
+def usable_gpus(hardware: Hardware) -> list[Gpu]:
+    """Those that torch can compute on."""
+    return [gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem and not torch_problem(hardware, gpu)]
+
+
 def choose_gpu(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
     """The chosen card, else of those that torch can compute on the one with the most free memory, then the least used.
     Where it can on none, one of them all the same: it is what is wrong with the machine. Raises InputError.
@@ -76,8 +81,7 @@ def choose_gpu(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
         return None, ""
     if chosen is not None:
         return _asked_for(gpus, chosen), "by its number"
-    usable = [gpu for gpu in gpus if gpu.visible and not gpu.problem]
-    usable = [gpu for gpu in usable if not torch_problem(hardware, gpu)] or usable
+    usable = usable_gpus(hardware) or [gpu for gpu in gpus if gpu.visible and not gpu.problem]
     if not usable:
         return None, ""
     freest = min(usable, key=_occupation)

@@ -21,21 +21,21 @@ def learning_rate(loaded: LoadedConfig, rows: int | None = None) -> Planned[floa
     """`rows`: behind a step, where a plan knows them: among how many processes may be up to the machine."""
     config, written = loaded.config, loaded.config.training.learning_rate
     if written != "auto":
-        return _scaled(loaded, exact(written, f"from {loaded.where(KEY)}"), rows or effective_rows(loaded))
+        return _scaled(loaded, exact(written, f"from {loaded.where(KEY)}"), rows)
     reasons = (_WORDS[_start(config)][0], OPTIMIZERS[config.training.optim].learning_rate_reason)
     reason = f"auto: {'; '.join(filter(None, reasons))}"
-    return _scaled(loaded, exact(peak_rate(config).auto, reason), rows or effective_rows(loaded))
+    return _scaled(loaded, exact(peak_rate(config).auto, reason), rows)
 
 
-def _scaled(loaded: LoadedConfig, rate: Planned[float], now: int) -> Planned[float]:
-    """As `training.lr_scaling` asks for, from the effective batch of the presets to that of the run, `now`."""
+def _scaled(loaded: LoadedConfig, rate: Planned[float], rows: int | None) -> Planned[float]:
+    """As `training.lr_scaling` asks for, from the effective batch of the presets to that of the run."""
     scaling = loaded.config.training.lr_scaling
     if scaling == "none":
         return rate
     if loaded.config.training.learning_rate != "auto" and loaded.origin(KEY).by_user:
         return rate.model_copy(update={"reason": f"{rate.reason}; your own rate is not scaled"})
     written = loaded.recipe.values.get("training", {}).get("effective_batch_size") if loaded.recipe else None
-    before = written or all_settings()[EFFECTIVE].default
+    before, now = written or all_settings()[EFFECTIVE].default, rows or effective_rows(loaded)
     where = f"recipe {loaded.recipe.name}" if written and loaded.recipe else "the default"
     if before == now:
         return rate.model_copy(update={"reason": f"{rate.reason}; it is for {now} rows, and not scaled"})

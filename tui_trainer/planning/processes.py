@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import ConfigError
-from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.hardware.diagnosis import GpuChoice, usable_gpus
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.hardware.problems import torch_problem
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target
@@ -152,9 +151,8 @@ def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Plann
 
 def cards_for(hardware: Hardware, first: Gpu) -> list[Gpu]:
     """Cards that can be used, that one first, then those like it."""
-    others = [gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem and gpu.index != first.index]
-    usable = [gpu for gpu in others if not torch_problem(hardware, gpu)]
-    return [first, *sorted(usable, key=lambda gpu: (gpu.name != first.name, gpu.index))]
+    others = [gpu for gpu in usable_gpus(hardware) if gpu.index != first.index]
+    return [first, *sorted(others, key=lambda gpu: (gpu.name != first.name, gpu.index))]
 
 
 def _automatic(loaded: LoadedConfig, cards: list[Gpu], chosen_gpu: GpuChoice) -> Group:

@@ -194,8 +194,10 @@ def certificates(folder: RunFolder) -> dict[str, dict[str, Any]]:
 
 
 def _model_facts(state: RunState, plan: Plan | None) -> ModelFacts:
-    finished, best = state.finished, best_evaluation(state)
-    if finished:
+    finished = state.finished
+    if finished is None:
+        best = best_evaluation(state)
+    else:
         # Of those that were best then, the one that the model has gone back to: not every checkpoint can be written.
         best = next((one for one in reversed(state.evals) if one.best and one.loss == finished.eval_loss), None)
     goes_back = plan is not None and plan.config.evaluation.early_stopping_patience > 0 and best is not None

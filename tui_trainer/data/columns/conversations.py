@@ -193,15 +193,15 @@ class ConversationColumns:
 
     def _turns(self, row: Row) -> list[Message]:
         question = value_of(row, self.needed)
-        if _are_messages(question):
-            turns = messages_of(question, row.where)
+        if (listed := _messages_in(question)) is not None:
+            turns = messages_of(listed, row.where)
         else:
             parts = [_text(row, name) for name in self.asks if name == self.needed or row.values.get(name)]
             turns = [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
         if not self.answer:
             return turns
-        if _are_messages(answer := value_of(row, self.answer)):
-            return turns + messages_of(answer, row.where)
+        if (listed := _messages_in(value_of(row, self.answer))) is not None:
+            return turns + messages_of(listed, row.where)
         text = _text(row, self.answer)
         if not text.strip():
             # In a CSV what is missing is an empty string: a model would learn to answer nothing.
@@ -276,15 +276,18 @@ def _is_list(value: object) -> bool:
     return isinstance(value, list) or (isinstance(value, str) and bool(_LIST.match(value)))
 
 
-def _are_messages(value: object) -> bool:
-    """Whether a question or an answer is a list of messages: one that is written as JSON may be any other list."""
+def _messages_in(value: object) -> list[Any] | None:
+    """A question or an answer that is a list of messages: one that is written as JSON may be any other list."""
+    if isinstance(value, list):
+        return value
     if not (isinstance(value, str) and _is_list(value)):
-        return isinstance(value, list)
+        return None
     try:
-        first = json.loads(value)[0]
+        found: list[Any] = json.loads(value)
     except (ValueError, RecursionError):
-        return False
-    return bool(first.keys() & {"role", "from"} and first.keys() & {"content", "value", "tool_calls"})
+        return None
+    names = found[0].keys()
+    return found if names & {"role", "from"} and names & {"content", "value", "tool_calls"} else None
 
 
 def _text(row: Row, column: str) -> str:
