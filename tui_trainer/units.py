@@ -4,6 +4,7 @@ A number takes the larger unit from where it would be rounded up to one of it: 9
 """
 
 import math
+from datetime import UTC, datetime
 
 KIB = 1024
 MIB = 1024**2
@@ -58,3 +59,8 @@ def format_seconds(seconds: float | None) -> str:
         return f"{hours} h {minutes:02d} min"
     days, hours = divmod(round(seconds / 3600), 24)
     return f"{days} d {hours} h"
+
+
+def utc_now() -> str:
+    """`2026-11-20T13:45:00.123Z`."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

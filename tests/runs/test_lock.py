@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from tui_trainer.errors import FolderError
-from tui_trainer.runs.events import utc_now
 from tui_trainer.runs.lock import RunLock, folder_lock, owner
+from tui_trainer.units import utc_now
 
 HOLD = """
 import sys

@@ -21,10 +21,10 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning.measured_gains import Gain, Measurable, keep_gain
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.events import utc_now
 from tui_trainer.runs.lock import owner
 from tui_trainer.runs.registry import known_runs
 from tui_trainer.safe_text import one_line
+from tui_trainer.units import utc_now
 
 PAIRS, SECONDS = 3, 300.0
 # Of a turn, and what its process takes beside the steps; libraries alone take some seconds.

@@ -30,8 +30,7 @@ from tui_trainer.models.child import ChildFailed
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.planning.measured_gains import Gain
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.events import utc_now
-from tui_trainer.units import format_seconds
+from tui_trainer.units import format_seconds, utc_now
 
 AS_IT_IS, OTHER_SEED = "as it is", "as it is, another seed"
 DEFAULT_IS_BEST = "the default is best here: nothing tried was faster than its spread"

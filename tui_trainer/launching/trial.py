@@ -20,10 +20,9 @@ from tui_trainer.hardware.problems import SEVERITIES, HardwareProblem
 from tui_trainer.hardware.processor import training_threads
 from tui_trainer.models.child import ChildFailed, hear_child
 from tui_trainer.planning.kept_tables import keep_entry, machine_key, read_table
-from tui_trainer.runs.events import utc_now
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.safe_text import one_line
-from tui_trainer.units import GIB, format_bytes, format_count
+from tui_trainer.units import GIB, format_bytes, format_count, utc_now
 
 _FILE, _KEEP = "trials.json", 200
 _CHILD = "tui_trainer.launching.trial_child"

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tui_trainer.errors import FolderError
-from tui_trainer.runs.events import utc_now
 from tui_trainer.runs.folder import read_plain_file, write_atomically
 from tui_trainer.runs.lock import folder_lock
 from tui_trainer.safe_text import one_line
+from tui_trainer.units import utc_now
 
 Action = Literal["pause", "resume", "save", "evaluate", "stop"]
 ACTIONS: Final[tuple[Action, ...]] = ("pause", "resume", "save", "evaluate", "stop")

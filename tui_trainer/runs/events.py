@@ -5,16 +5,12 @@ Losses are in nats, durations in seconds of a monotonic clock, `at` is the wall 
 
 import math
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
+
+from tui_trainer.units import utc_now
 
 Settings = dict[str, str | int | float | bool]
 """Values by dotted key, as they would be written."""
-
-
-def utc_now() -> str:
-    """`2026-11-20T13:45:00.123Z`."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

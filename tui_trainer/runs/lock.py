@@ -18,10 +18,10 @@ from typing import Final, Self
 import psutil
 
 from tui_trainer.errors import FolderError
-from tui_trainer.runs.events import utc_now
 from tui_trainer.runs.json_fields import parsed, reader
 from tui_trainer.runs.slurm import Allocation, WatchedJob, has_ended
 from tui_trainer.safe_text import one_line
+from tui_trainer.units import utc_now
 
 _CONTENT_LIMIT_BYTES: Final = 4096
 # The kernel's boot time, on which psutil bases start times, moves by up to a second while the clock is disciplined.

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from tui_trainer.errors import FolderError, Problem
-from tui_trainer.runs.events import utc_now
 from tui_trainer.runs.folder import RunFolder, read_plain_file, write_atomically
 from tui_trainer.runs.lock import folder_lock
 from tui_trainer.safe_text import one_line
-from tui_trainer.units import MIB
+from tui_trainer.units import MIB, utc_now
 
 _INDEX_LIMIT_BYTES: Final = 16 * MIB
 # No name of a folder is longer, and some systems refuse to look for one.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partialmethod
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
@@ -18,7 +18,6 @@ from textual.screen import ModalScreen, Screen
 
 from tui_trainer.hardware import describe
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import ACTIONS, PLACES, TITLES, Action, Place
 from tui_trainer.ui.application import Leaving
@@ -30,6 +29,9 @@ from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import GIB
+
+if TYPE_CHECKING:
+    from tui_trainer.runs.state import RunState
 
 _NARROW = 120
 _HOST_CELLS, _MACHINE_CELLS = 24, 30
@@ -94,7 +96,7 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
     return list(zip(titles, ("", unsaved, bench.checks_mark()[0], run, ""), strict=True))
 
 
-def _loss_curve(state: RunState, glyphs: Glyphs) -> str:
+def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:
     """Mean losses of equal parts of the run, a sign each. Parts belong to steps: what is drawn does not slide."""
     parts: list[list[float]] = [[] for _ in range(_CURVE_PARTS)]
     losses = state.losses
@@ -108,7 +110,7 @@ def _loss_curve(state: RunState, glyphs: Glyphs) -> str:
     return sparkline(means, _CURVE_PARTS, glyphs) if any(map(math.isfinite, means)) else ""
 
 
-def _run_mark(state: RunState) -> str:
+def _run_mark(state: "RunState") -> str:
     if state.status not in ("training", "paused") or not state.total_steps:
         return state.status
     # Rounded down: 100 % is said when it is done.
