@@ -53,7 +53,7 @@ def test_the_application_loads_nothing_that_its_first_screen_does_not_show(tmp_p
     """Plans, data and models are loaded behind it."""
     pages = [f"ui.screens.{name}" for name in ("config", "checklist", "train", "runs")]
     later = ["planning.plan", "data.sources.source", "models.shape", "tasks.contract", "checklist.run", "ui.starting"]
-    later = [f"tui_trainer.{name}" for name in (*later, "config.sections", *pages, "ui.chart.drawing")]
+    later = [f"tui_trainer.{name}" for name in (*later, "config.sections", "runs.events", *pages, "ui.chart.drawing")]
     first = "import sys, tui_trainer.ui.app, tui_trainer.ui.screens.hardware; "
     code = first + f"sys.exit(repr([name for name in {[*later, 'pydantic', 'numpy']} if name in sys.modules]))"
     done = run("-c", code, home=str(tmp_path))

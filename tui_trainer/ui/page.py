@@ -160,7 +160,7 @@ class Page(Screen[None], inherit_bindings=False):
         super().__init__()
         tighten(self)
         self.bench = bench
-        self._styled_for = ""
+        self._styled_for = bench.app.theme
 
     def compose(self) -> ComposeResult:
         yield TopLine(self.bench)

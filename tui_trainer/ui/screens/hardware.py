@@ -241,7 +241,7 @@ class Part(Pane):
         return self._made[1]
 
     def redraw(self) -> None:
-        self.set_class(not self._part_lines(self.size.width or _ANY_WIDTH), "-empty")
+        self.display = bool(self._part_lines(self.size.width or _ANY_WIDTH))
         super().redraw()
 
 
@@ -295,8 +295,6 @@ class HardwarePage(ListPage):
 
     def _show_gauges(self) -> None:
         gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.sparks, self._diagnosis.gpu
-        self._trail.set_class(gpu is None, "-empty")
-        self.set_class(not self.bench.hardware.gpus, "-no-gpu")
         shown = dict(zip(("busy", "memory"), gauges_of(gauges, 0), strict=False))
         if cards := [card for card in gauges.gpus if gpu is not None and card.index == gpu.index]:
             shown |= zip(("gpu-busy", "gpu-memory"), card_gauges(cards[0]), strict=True)
@@ -325,6 +323,9 @@ class HardwarePage(ListPage):
     def _diagnose(self) -> None:
         bench = self.bench
         self._diagnosis = diagnose(bench.hardware, bench.chosen_gpu)
+        # Before the page is there it needs no new styles.
+        self.set_class(self._diagnosis.gpu is None, "-no-card", update=self.is_attached)
+        self.set_class(not bench.hardware.gpus, "-no-gpu", update=self.is_attached)
         profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
         self._profile = (profile.name if profile else "none"), why
         self._trial = kept_trial(bench.hardware, bench.chosen_gpu)

@@ -179,7 +179,6 @@ class Scroller(Area):
     DEFAULT_CSS = """
     Scroller { width: 1fr; height: 1fr; overflow: hidden; }
     Scroller > .position { height: 1; display: none; }
-    Scroller.-overflowing > .position { display: block; }
     """
 
     def __init__(self, *content: Widget, id: str | None = None) -> None:
@@ -206,7 +205,8 @@ class Scroller(Area):
         self.scrolled.scroll_relative(y=lines, animate=False, immediate=True)
 
     def _moved(self) -> None:
-        self.set_class(self.is_overflowing, "-overflowing")
+        # A class would have all that is scrolled styled anew.
+        self._position.display = self.is_overflowing
         self._position.redraw()
 
     def _position_line(self) -> Line:
