@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from tui_trainer.config.load import LoadedConfig, Request, all_settings, load, value_of
+from tui_trainer.config.load import LoadedConfig, Request, load
 from tui_trainer.config.save import to_toml
 from tui_trainer.errors import ConfigError, FolderError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe, with_memory_now
+from tui_trainer.launching.fitted_presets import with_fitted_presets, with_nodes_of_step, with_unread_noted
 from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import Head
-from tui_trainer.models.problems import length_problems, model_problems
+from tui_trainer.models.problems import model_problems
 from tui_trainer.models.unsloth import environment_problems
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.planning.moving import in_processes, moved
@@ -24,7 +25,6 @@ from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder, check_name
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
-from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task
 
 
@@ -48,53 +48,10 @@ class OpenRun:
 
 
 def load_config(request: Request, *, gpu: GpuChoice = None) -> LoadedConfig:
-    """The config for this machine; presets that are too long for the model are cut. Raises ConfigError with all
-    problems.
-    """
+    """The config for this machine, with presets that suit model and data. Raises ConfigError with all problems."""
     hardware = probe()
     loaded = load(request, lambda requested: choose_hardware_profile(requested, hardware, gpu))
-    return with_unread_noted(with_rows_that_fit(with_nodes_of_step(loaded)))
-
-
-def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
-    """In a step of Slurm on several nodes the run has those. Raises ConfigError where another number was written."""
-    here, key = Allocation.here(), "distributed.nodes"
-    if here is None or here.nodes in (1, loaded.config.distributed.nodes):
-        return loaded
-    if loaded.origin(key).by_user:
-        message = f"is {loaded.config.distributed.nodes}, but this step of Slurm has {here.nodes} nodes"
-        raise ConfigError(loaded.problem(key, message, "leave it out: inside Slurm it is known"))
-    return loaded.fitted(key, here.nodes, f"this step of Slurm has {here.nodes} nodes")
-
-
-def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
-    """Settings of [task] that the user wrote and the task does not read: they change nothing, and that is noted."""
-    try:
-        task = find_task(loaded.config.task.type)
-    except ConfigError:  # told with everything else that is wrong
-        return loaded
-    notes = (
-        f"{setting.key} ({loaded.where(setting.key)}) changes nothing: {task.name} does not read it"
-        for setting in all_settings().values()
-        if setting.table == "task" and setting.name not in ("type", *task.reads)
-        if loaded.origin(setting.key).by_user and value_of(loaded.config, setting.key) != setting.default
-    )
-    return replace(loaded, notes=(*loaded.notes, *notes))
-
-
-def with_rows_that_fit(loaded: LoadedConfig) -> LoadedConfig:
-    """A length that nobody asked for does not go beyond the positions that the model has learnt."""
-    key, model = "data.max_length", loaded.config.model
-    if loaded.origin(key).by_user or not model.model_name_or_path:
-        return loaded
-    try:
-        shape = find_task(loaded.config.task.type).model_shape(loaded.config, vocabulary=1)
-    except ConfigError:  # told with everything else that is wrong
-        return loaded
-    limit = shape.max_position_embeddings
-    if limit is None or not length_problems(shape, loaded.config.data.max_length):
-        return loaded
-    return loaded.fitted(key, limit, f"this {shape.model_type} model has learnt {limit} positions")
+    return with_unread_noted(with_fitted_presets(with_nodes_of_step(loaded)))
 
 
 def name_problems(loaded: LoadedConfig) -> list[Problem]:

@@ -114,13 +114,14 @@ class Workbench:
         from tui_trainer.config.document import Document
         from tui_trainer.config.load import Request
         from tui_trainer.launching.drafts import draft_for
-        from tui_trainer.launching.start import name_problems, with_rows_that_fit
+        from tui_trainer.launching.fitted_presets import with_fitted_presets
+        from tui_trainer.launching.start import name_problems
         from tui_trainer.planning.conflicts import setting_problems
 
         request = self._make_request() if self._make_request else Request()
         document = Document(
             request, self._choose_hardware,
-            lambda loaded: [*setting_problems(loaded), *name_problems(loaded)], with_rows_that_fit,
+            lambda loaded: [*setting_problems(loaded), *name_problems(loaded)], with_fitted_presets,
         )  # fmt: skip
         return document, draft_for(request)
 

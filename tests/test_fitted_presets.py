@@ -1,0 +1,84 @@
+"""Which task one command trains: what model and rows ask for, where nobody named it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tui_trainer.config.load import Request
+from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.start import load_config
+from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.workbench import Workbench
+
+DECODER = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 2}
+MODELS = {
+    "llama": DECODER,
+    "bert": {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 2},
+    "t5": {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
+}
+TURNS = [{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}]
+ALPACA = {"instruction": "Count.", "input": "", "output": "One sheep, two sheep, three sheep. " * 9}
+LABELLED = {"text": "a sheep", "label": "animal"}
+SPANS = {"text": "Ann sleeps", "entities": [{"start": 0, "end": 3, "label": "PER"}]}
+CASES = [
+    ("llama", {"text": "a sheep"}, "causal_lm", ""),
+    ("llama", LABELLED, "causal_lm", ""),
+    ("llama", {"text": "a sheep", "messages": TURNS}, "causal_lm", ""),
+    ("llama", {"messages": TURNS}, "chat", "the rows are conversations"),
+    ("llama", ALPACA, "chat", "the rows are conversations"),
+    ("llama", {"prompt": "Sheep?", "completion": " None."}, "chat", "the rows are conversations"),
+    ("llama", {"tokens": ["Ann"], "ner_tags": ["B-PER"]}, "token_classification", "no column holds text"),
+    ("bert", LABELLED, "sequence_classification", "BertModel is an encoder, and does not continue a text"),
+    ("bert", {"tokens": ["Ann"], "labels": ["B-PER"]}, "token_classification", "BertModel is an encoder"),
+    ("bert", SPANS, "token_classification", "BertModel is an encoder"),
+    ("t5", ALPACA, "seq2seq", "T5ForConditionalGeneration is a sequence-to-sequence model"),
+    ("t5", {"document": "Many sheep.", "summary": "Sheep."}, "seq2seq", "T5ForConditionalGeneration is"),
+    # Nothing suits: what is wrong is told as ever.
+    ("bert", {"text": "a sheep"}, "causal_lm", ""),
+    ("llama", {"number": 1}, "causal_lm", ""),
+]
+
+
+def request(tmp_path, model: str, row: object, **more: str) -> Request:
+    folder = tmp_path / model
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(MODELS[model]))
+    data = tmp_path / "rows.jsonl"
+    data.write_text((json.dumps(row) + "\n") * 9)
+    return Request(shortcuts={"model.model_name_or_path": str(folder), "data.path": str(data), **more})
+
+
+@pytest.mark.parametrize(("model", "row", "task", "why"), CASES)
+def test_the_task_is_what_model_and_rows_ask_for(model, row, task, why, tmp_path):
+    loaded = load_config(request(tmp_path, model, row))
+    assert loaded.config.task.type == task
+    notes = [note for note in loaded.notes if note.startswith("task.type")]
+    assert len(notes) == bool(why)
+    assert all(f"is {task} and not causal_lm (recipe finetune): {why}" in note for note in notes)
+
+
+def test_a_task_that_was_named_is_never_changed(tmp_path):
+    asked = request(tmp_path, "llama", {"messages": TURNS}, **{"task.type": "causal_lm"})
+    assert load_config(asked).config.task.type == "causal_lm"
+
+
+def test_the_screens_choose_as_lines_do_and_follow_the_data(tmp_path):
+    asked = request(tmp_path, "llama", {"messages": TURNS})
+    document, _ = Workbench(lambda: asked, probe(), UNICODE)._open_document()
+    assert document.value("task.type") == "chat" and not document.is_changed("task.type")
+    assert document.where("task.type") == "recipe finetune, but the rows are conversations"
+    text = tmp_path / "plain.txt"
+    text.write_text("Sheep.\n" * 9)
+    document.set("data.path", str(text))
+    assert document.value("task.type") == "causal_lm" and document.where("task.type") == "recipe finetune"
+    document.undo()
+    document.set("task.type", "causal_lm")
+    assert document.loaded is not None and document.loaded.config.task.type == "causal_lm"
+
+
+def test_data_that_cannot_be_read_chooses_nothing(tmp_path):
+    asked = request(tmp_path, "llama", {"messages": TURNS})
+    (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe{}")
+    assert load_config(asked).config.task.type == "causal_lm"

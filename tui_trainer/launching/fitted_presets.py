@@ -1,0 +1,120 @@
+"""Presets that do not suit the model, the data or the job, changed to what does, each with a note that says so.
+
+What the user wrote is not changed: where that does not fit, it is refused.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from tui_trainer.config.changes import with_changes
+from tui_trainer.config.load import LoadedConfig, all_settings, value_of
+from tui_trainer.config.sections import Config
+from tui_trainer.data.columns.row import AUTO, Row, columns_of, file_of
+from tui_trainer.data.columns.text_column import ColumnChoices, head_of, strings_of
+from tui_trainer.data.problems import ProblemList
+from tui_trainer.errors import ConfigError, InputError
+from tui_trainer.hardware.deadline import within
+from tui_trainer.models.facts import find_model
+from tui_trainer.models.problems import length_problems
+from tui_trainer.runs.slurm import Allocation
+from tui_trainer.tasks import find_task, task_names
+from tui_trainer.tasks.parts.learns_from_data import sources_of
+
+_TASK = "task.type"
+# What recipes for any model say: it stands for "not chosen" until the rows are looked at.
+_ANY_MODEL, _CONVERSATIONS = "causal_lm", "chat"
+_PATIENCE_SECONDS = 2.0
+
+
+def with_fitted_presets(loaded: LoadedConfig) -> LoadedConfig:
+    """What model and data ask for. It looks at the first rows of the data, and waits two seconds for them at most."""
+    return _with_rows_that_fit(_with_task_that_fits(loaded))
+
+
+def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
+    """In a step of Slurm on several nodes the run has those. Raises ConfigError where another number was written."""
+    here, key = Allocation.here(), "distributed.nodes"
+    if here is None or here.nodes in (1, loaded.config.distributed.nodes):
+        return loaded
+    if loaded.origin(key).by_user:
+        message = f"is {loaded.config.distributed.nodes}, but this step of Slurm has {here.nodes} nodes"
+        raise ConfigError(loaded.problem(key, message, "leave it out: inside Slurm it is known"))
+    return loaded.fitted(key, here.nodes, f"this step of Slurm has {here.nodes} nodes")
+
+
+def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
+    """Settings of [task] that the user wrote and the task does not read: they change nothing, and that is noted."""
+    try:
+        task = find_task(loaded.config.task.type)
+    except ConfigError:  # told with everything else that is wrong
+        return loaded
+    notes = (
+        f"{setting.key} ({loaded.where(setting.key)}) changes nothing: {task.name} does not read it"
+        for setting in all_settings().values()
+        if setting.table == "task" and setting.name not in ("type", *task.reads)
+        if loaded.origin(setting.key).by_user and value_of(loaded.config, setting.key) != setting.default
+    )
+    return replace(loaded, notes=(*loaded.notes, *notes))
+
+
+def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
+    """Conversations are learnt as `chat`, an encoder learns labels or tags, where nobody named a task."""
+    config = loaded.config
+    if loaded.origin(_TASK).by_user or config.task.type != _ANY_MODEL or not config.model.model_name_or_path:
+        return loaded
+    rows = _first_rows(config)
+    if not rows or not (why := _refusal(config, _ANY_MODEL, rows)):
+        return loaded
+    fit = (name for name in task_names() if name != _ANY_MODEL and not _refusal(config, name, rows))
+    task = next(fit, None)
+    return loaded.fitted(_TASK, task, why) if task else loaded
+
+
+def _first_rows(config: Config) -> Sequence[Row]:
+    """Of a table that is on this machine; none where it is no table or cannot be read, which is told elsewhere."""
+
+    def look() -> Sequence[Row]:
+        with suppress(InputError, OSError):
+            source = sources_of(config)[0].parts[0]
+            return head_of(source.rows(ProblemList(), choices=ColumnChoices(config.data.text_column)))[0]
+        return ()
+
+    return () if config.data.streaming else within(_PATIENCE_SECONDS, look) or ()
+
+
+def _refusal(config: Config, name: str, rows: Sequence[Row]) -> str:
+    """Why a task cannot learn from this model and rows like these; empty where it can. Loads no tokenizer."""
+    task, data = find_task(name), config.data
+    try:
+        find_model(config.model.model_name_or_path, config.model.revision, head=task.head)
+        if task.rows == "examples":
+            reader = task.reader_of_inputs(with_changes(config, {_TASK: name}))
+            reader.begin(rows)
+            reader.read(rows[0])
+            return ""
+        if task.rows == "stream":
+            return "it starts from random weights"
+        # A question or an answer alone may look like a text.
+        is_guess = data.text_column == AUTO and "text" not in columns_of(rows)
+        if is_guess and not _refusal(config, _CONVERSATIONS, rows):
+            return "the rows are conversations"
+        ColumnChoices(data.text_column).choose(file_of(rows), strings_of(rows))
+    except InputError as error:
+        return error.problems[0].message
+    return ""
+
+
+def _with_rows_that_fit(loaded: LoadedConfig) -> LoadedConfig:
+    """A length that nobody asked for does not go beyond the positions that the model has learnt."""
+    key, model = "data.max_length", loaded.config.model
+    if loaded.origin(key).by_user or not model.model_name_or_path:
+        return loaded
+    try:
+        shape = find_task(loaded.config.task.type).model_shape(loaded.config, vocabulary=1)
+    except ConfigError:  # told with everything else that is wrong
+        return loaded
+    limit = shape.max_position_embeddings
+    if limit is None or not length_problems(shape, loaded.config.data.max_length):
+        return loaded
+    return loaded.fitted(key, limit, f"this {shape.model_type} model has learnt {limit} positions")
