@@ -101,6 +101,7 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
         ("memory", f"{takes['memory']} of {format_bytes(free_bytes)} free"),
         ("disk", f"{takes['disk']} in {one_line(plan.config.output.runs_dir)}"),
         ("data", one_line(plan.config.data.path)),
+        ("task", plan.config.task.type),
         *_model_rows(plan),
         ("device", _device_words(plan)),
     ]
