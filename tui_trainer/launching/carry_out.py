@@ -300,11 +300,11 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
         clear_leftovers(folder.checkpoints)
     except OSError as error:
         journal.append(RunProblem(kind="leftovers", message=f"an unfinished checkpoint cannot be removed: {error}"))
-    hint = "the run goes on from the one before; this one is kept under the name damaged-step-N"
-    checkpoint = newest_whole(
-        folder.checkpoints,
-        lambda damage: journal.append(RunProblem(kind="checkpoint damaged", message=damage, hint=hint)),
-    )
+    damages: list[str] = []
+    checkpoint = newest_whole(folder.checkpoints, damages.append)
+    goes_on = f"goes on from step {checkpoint.step}" if checkpoint else "begins anew, as none is left"
+    hint = f"the run {goes_on}; this one is kept under the name damaged-step-N"
+    journal.append(*(RunProblem(kind="checkpoint damaged", message=damage, hint=hint) for damage in damages))
     set_aside_after(folder.checkpoints, checkpoint.step if checkpoint else 0)
     return checkpoint
 
