@@ -398,12 +398,16 @@ def test_weights_that_are_not_finite_are_named_while_loading(copied, capsys):
     assert not list(run.logs.glob("error*")) and not run.model.exists()
 
 
-OWN_CODE = """
+OWN_CONFIG = """
 from pathlib import Path
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig
 Path({canary!r}).touch()
 class OwnConfig(LlamaConfig):
     model_type = "own"
+"""
+OWN_CODE = """
+from transformers import LlamaForCausalLM
+from .own_config import OwnConfig
 class OwnModel(LlamaForCausalLM):
     config_class = OwnConfig
 """
@@ -412,8 +416,9 @@ class OwnModel(LlamaForCausalLM):
 def with_own_code(folder: Path, place: Path) -> tuple[Path, Path]:
     """The folder, and the file that its code leaves when it runs."""
     canary = place / "canary"
-    (folder / "own.py").write_text(OWN_CODE.format(canary=str(canary)))
-    names = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    (folder / "own.py").write_text(OWN_CODE)
+    (folder / "own_config.py").write_text(OWN_CONFIG.format(canary=str(canary)))
+    names = {"AutoConfig": "own_config.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
     change_config(folder, model_type="own", architectures=["OwnModel"], auto_map=names)
     return folder, canary
 
@@ -433,6 +438,19 @@ def test_code_of_a_model_runs_where_it_is_trusted(copied, place):
     done = run_program(["--no-ui", "--model", str(folder), *settings])
     assert done.returncode == 0, done.stderr
     assert canary.exists()
+
+
+@pytest.mark.e2e
+def test_an_adapter_for_a_model_with_code_of_its_own_is_merged_and_measured(copied, place):
+    folder, _ = with_own_code(copied(), place)
+    settings = words(SETTINGS | {"model.trust_remote_code": "true", "tuning.method": "lora", "output.name": "own"})
+    for command in (
+        ["--no-ui", "--model", str(folder), *settings],
+        ["export", "own", "--to", "merged"],
+        ["evaluate", "own", str(place / "runs/own/export/merged")],
+    ):
+        done = run_program(command)
+        assert done.returncode == 0, done.stderr
 
 
 def test_an_architecture_that_transformers_does_not_know_is_one_sentence(copied, capsys):

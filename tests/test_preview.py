@@ -122,7 +122,7 @@ def test_rows_with_labels_and_with_answers_say_so():
     text = [
         "\n".join("".join(p for p, _ in line) for line in sample_lines(one, 1, 2, UNICODE_SIGNS, 80)) for one in rows
     ]
-    assert "2 tokens, one label, +0 padding\n" in text[0] and text[0].endswith("label: joy\u241b")
+    assert "2 tokens, labelled, +0 padding\n" in text[0] and text[0].endswith("label: joy\u241b")
     assert "3 tokens, 2 trained (67%), +0 padding, +1 in the answer" in text[1]
     assert text[1].endswith("answer:\n    \u27e6out\u27e8<eos>\u27e9\u27e7")
 
@@ -242,7 +242,9 @@ def test_a_row_with_several_labels_counts_for_each_of_them(capsys, monkeypatch):
     rows = [{"text": f"text {n}", "labels": [["joy", "anger"], ["joy"], []][n % 3]} for n in range(9)]
     command = scratch("sequence_classification", table("rows.jsonl", rows))
     assert main([*command, "--set", "data.eval_fraction=0"]) == 0
-    assert "labels    any number a row: joy 6, anger 3" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "labels    any number a row: joy 6, anger 3" in shown
+    assert "label: anger, joy" in shown and "one label" not in shown
 
 
 def test_a_model_that_cannot_be_previewed_is_refused_in_a_sentence(capsys):

@@ -137,6 +137,14 @@ def test_requests_are_answered_by_all_at_one_step_and_change_no_loss(reference_g
     assert same(folder, plain)
 
 
+def test_what_one_group_has_answered_is_not_asked_of_the_next(tiny_run, forked_ranks):
+    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if (group, number) == (0, 1) else ""
+    asked = ["save", "pause", "resume", "evaluate"]
+    folder, outcome = tiny_run("asked", TWO, before=ask(*asked))
+    assert outcome.exit_code == 0 and len(forked_ranks.started) == 2
+    assert [event.action for event in events(folder, ControlApplied)] == asked
+
+
 def test_a_stop_saves_and_another_number_of_processes_goes_on(reference_group, stopped_run, forked_ranks):
     whole = reference_group(TWO)
     folder = stopped_run("stopped", TWO)

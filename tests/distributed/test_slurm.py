@@ -148,6 +148,16 @@ def test_what_sbatch_refuses_is_told_in_its_own_words(tmp_path, cluster, capsys)
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_job_whose_number_cannot_be_written_down_is_told_with_it(tmp_path, cluster, capsys, monkeypatch):
+    def full(folder, job):
+        raise FolderError("cannot be used: No space left on device", where="job.json")
+
+    monkeypatch.setattr(slurm, "remember_job", full)
+    assert submit(tmp_path, "--yes") == 1
+    told = capsys.readouterr().err
+    assert "job 1 is in the queue" in told and "No space left on device" in told and "`scancel 1`" in told
+
+
 def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, capsys):
     assert submit(tmp_path, "--yes") == 0
     folder = RunFolder.open(tmp_path / "runs" / "job")

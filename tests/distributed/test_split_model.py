@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.distributed.outcomes import events, losses, same
 from tests.distributed.test_equal_to_one_process import ACCUMULATED, CASES, LORA, MORE, UNEVEN, check_equal, train
@@ -12,6 +13,7 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import open_again
 from tui_trainer.runs.events import RunProblem
+from tui_trainer.training.checkpoint import RANDOM
 
 SPLIT = {"distributed.processes": 2, "distributed.strategy": "fsdp"}
 
@@ -52,6 +54,36 @@ def test_an_adapter_on_a_split_model_is_the_same(tmp_path, forked_ranks, changes
     base = LORA | {"model.init": "pretrained", "model.model_name_or_path": model} | changes
     alone = train(tmp_path, "alone", "causal_lm", base)
     check_equal(alone, train(tmp_path, "split", "causal_lm", base | SPLIT))
+
+
+IN_FP16 = """
+from tui_trainer.training import components, optimizer
+made = components.MixedPrecision
+components.MixedPrecision = lambda precision, device: made("fp16", device)
+"""
+OVERFLOWS = """
+collect, calls = optimizer.RunOptimizer.collect, []
+def spoilt(self):
+    collect(self)
+    calls.append(1)
+    if len(calls) == 5:
+        gradient = self.trained[0].grad
+        getattr(gradient, "_local_tensor", gradient).view(-1)[0] = float("inf")
+optimizer.RunOptimizer.collect = spoilt
+"""
+
+
+def test_an_overflow_of_fp16_in_one_part_is_one_of_all(tmp_path, forked_ranks):
+    """The step is passed over and the scale halved in each process, as where each has the whole gradient."""
+    found = {}
+    for strategy, spoilt in {"ddp": (0, 1), "fsdp": (1,)}.items():
+        forked_ranks.prelude = lambda group, rank, spoilt=spoilt: IN_FP16 + OVERFLOWS * (rank in spoilt)
+        changes = {"distributed.processes": 2, "distributed.strategy": strategy}
+        folder = train(tmp_path, strategy, "causal_lm", changes)
+        scale = load_file(folder.checkpoints / "step-8" / RANDOM)["loss_scale"]
+        found[strategy] = (float(scale), *losses(folder).values())
+    assert found["ddp"][0] == 2**15
+    assert found["fsdp"] == pytest.approx(found["ddp"], rel=1e-3)
 
 
 SAVED = SPLIT | {"training.max_steps": 12, "checkpoint.save_steps": 4, "training.effective_batch_size": 6}

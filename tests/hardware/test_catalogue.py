@@ -95,6 +95,8 @@ def test_builds_that_left_a_card_behind_are_named():
     assert build_problem((12, 0), (12, 8)) == ""
     assert "no kernels below compute capability 7.0" in build_problem((6, 1), (12, 8))
     assert build_problem((6, 1), (12, 6)) == build_problem((7, 0), (12, 8)) == ""
+    assert build_problem((7, 0), (12, 8), "2.10.1") == build_problem((7, 0), (12, 6), "2.11.0") == ""
+    assert "no kernels below compute capability 7.5" in build_problem((7, 0), (12, 9), "2.11.0+cu129")
     assert cuda_that_serves((3, 7))
     assert cuda_that_serves((5, 0)) == ""
 

@@ -8,7 +8,7 @@ import pytest
 
 from tui_trainer import diagnose as command
 from tui_trainer.errors import InputError
-from tui_trainer.hardware.diagnosis import diagnose, training_device
+from tui_trainer.hardware.diagnosis import diagnose, training_device, usable_gpus
 from tui_trainer.hardware.facts import Driver, GpuProcess, Place
 from tui_trainer.hardware.nvml import Nvml, read_cards
 from tui_trainer.planning.processes import cards_for
@@ -122,6 +122,8 @@ def test_cards_that_are_too_old_for_the_build_or_for_all_are_told_apart(machine,
     (volta,) = diagnose(machine(gpus=(gpu(capability=(7, 0)),))).problems
     assert "cannot use GPU 0: CUDA 13 serves compute capability 7.5 and newer" in volta.sentence
     assert "whl/cu126" in volta.remedy
+    of_2_11 = {"torch_cuda": (12, 8), "libraries": {"torch": "2.11.0+cu128"}}
+    assert not usable_gpus(machine(gpus=(gpu(capability=(7, 0)),), **of_2_11))
     (kepler,) = diagnose(machine(gpus=(gpu(capability=(3, 7)),))).problems
     assert "too old" in kepler.sentence
 

@@ -66,7 +66,18 @@ def test_rows_are_packed_where_only_neat_packing_is_off(packing, read):
     imported = read({"stage": "sft", "neat_packing": False, "packing": packing}, "llama_factory")
     assert imported.values["data.packing"] is packing
     assert why(imported) == {"neat_packing": Why.NOT_NEEDED}
+    given = {"stage": "sft", "packing": False, "neat_packing": True, "per_device_train_batch_size": 2}
+    both = read(given, "llama_factory")
+    assert both.values["data.packing"] is True and not both.left_out
+    assert any("documents behind a step here" in rewrite.reason for rewrite in both.rewrites)
     assert read({"stage": "sft", "neat_packing": True}, "llama_factory").values["data.packing"] is True
+
+
+def test_a_length_that_cuts_nothing_is_told_and_is_not_the_default(read):
+    imported = read({"model_name_or_path": "a/b", "max_length": None}, "trl")
+    assert why(imported) == {"max_length": Why.DOES_NOT_FIT} and "data.max_length" not in imported.unsaid
+    assert "max_length: null does not fit; no row is cut there" in "".join(imported.report)
+    assert read({"model_name_or_path": "a/b"}, "trl").unsaid["data.max_length"] == 1024
 
 
 @pytest.mark.parametrize("kind", ["transformers", "trl", "axolotl", "llama_factory", "modelforge", "training_script"])

@@ -376,7 +376,9 @@ def test_layers_split_by_width_are_not_trained_in_fp16_whoever_chose_it(no_disk)
         with pytest.raises(ConfigError) as caught:
             large(hardware, distributed__strategy="tp", training__mixed_precision=chosen)
         (problem,) = caught.value.problems
-        assert problem.key == "training.mixed_precision" and "the loss scale of fp16" in problem.message
+        assert problem.key == "training.mixed_precision" and "fp16 has a loss scale" in problem.message
+        plan = large(hardware, distributed__strategy="fsdp", training__mixed_precision=chosen)
+        assert (plan.strategy.value, plan.precision.value) == ("fsdp", "fp16")
     plan = large(hardware, distributed__strategy="tp", training__mixed_precision="no")
     assert (plan.strategy.value, plan.precision.value) == ("tp", "fp32")
 

@@ -6,8 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.runs.journals import start
 from tui_trainer.errors import FolderError
+from tui_trainer.launching.carry_out import answered
 from tui_trainer.runs.controls import ACTIONS, Controls, request
+from tui_trainer.runs.events import ControlApplied
 
 
 @pytest.fixture
@@ -43,6 +46,18 @@ def test_where_another_process_knows_the_last_request_of_before_later_ones_are_a
         request(path, action)
     assert actions(Controls(path, asked_before=2).wanted()) == ["stop"]
     assert actions(Controls(path, asked_before=0).wanted()) == ["save", "pause", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("done", "again"),
+    [("save pause resume", "evaluate"), ("save pause", "pause resume evaluate"), ("", "save pause resume evaluate")],
+)
+def test_what_was_answered_is_not_for_the_next_start_but_for_a_pause_that_holds(path, done, again):
+    for action in ("save", "pause", "resume", "evaluate"):
+        request(path, action)
+    events = [ControlApplied(action=action, request_id=number) for number, action in enumerate(done.split(), 1)]
+    before = answered(0, [ControlApplied(action="stop", request_id=9), start(), *events])
+    assert actions(Controls(path, asked_before=before).wanted()) == again.split()
 
 
 def test_what_waits_comes_once_more_and_first(path):

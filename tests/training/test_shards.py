@@ -105,7 +105,18 @@ def test_a_damaged_or_missing_shard_makes_the_checkpoint_before_it_count(small_s
     events = read_all(folder.journal)
     (damage,) = [event for event in events if isinstance(event, RunProblem)]
     assert damage.kind == "checkpoint damaged" and newest[1].name in damage.message
+    assert "the run goes on from step 4;" in damage.hint
     assert [event.resumed_from_step for event in events if isinstance(event, RunStarted)] == [None, 4]
+
+
+def test_a_damaged_checkpoint_that_was_the_only_one_begins_the_run_anew_and_says_so(tiny_run, stop_after):
+    stop_after(3)
+    folder, _ = tiny_run("one")
+    (folder.checkpoints / "step-3" / "model.safetensors").unlink()
+    stop_after(0)
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    (damage,) = [event for event in read_all(folder.journal) if isinstance(event, RunProblem)]
+    assert "the run begins anew, as none is left;" in damage.hint
 
 
 def test_a_checkpoint_in_one_file_is_resumed_by_a_run_that_writes_shards(tiny_run, stop_after, monkeypatch):

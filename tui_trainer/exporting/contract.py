@@ -55,19 +55,19 @@ class Format(Protocol):
 
         It has `config`, `parameters()` and `get_output_embeddings()` as a model of transformers has.
         """
-        return load_model(folder, trained.head, None, dtype=trained.compared_dtype)
+        return load_model(trained, folder, None, dtype=trained.compared_dtype)
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
         """The one that was written: called with a text it gives `input_ids`. None where there is none."""
-        return saved_tokenizer(folder)
+        return saved_tokenizer(trained, folder)
 
 
-def saved_tokenizer(folder: Path) -> Any:
+def saved_tokenizer(trained: TrainedModel, folder: Path) -> Any:
     """As transformers reads it; None where the folder has none. Raises FolderError for one that cannot be read."""
     # Where its files are missing, transformers may make one of what the config says.
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
         return None
-    return tokenizer_in(folder)
+    return tokenizer_in(trained, folder)
 
 
 def format_names() -> list[str]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig
 
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
@@ -20,7 +19,7 @@ from tui_trainer.data.progress import Progress
 from tui_trainer.errors import FolderError, InputError
 from tui_trainer.exporting.contract import saved_tokenizer
 from tui_trainer.exporting.held_out import batches, layout_of, prepared_data, scored
-from tui_trainer.exporting.trained_model import TrainedModel, base_of, labels_of, load_model, load_tokenizer
+from tui_trainer.exporting.trained_model import TrainedModel, base_of, config_in, labels_of, load_model, load_tokenizer
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.local_paths import at_home, is_here
 from tui_trainer.losses.micro_batch import MicroBatch
@@ -125,16 +124,15 @@ class Evaluator:
 
     def _refuse_others(self, one: Candidate, own: Any) -> None:
         """Raises InputError for a model that has other tokens or labels: its figures could not be compared."""
-        head, other = self.trained.head, saved_tokenizer(one.folder)
+        trained, other = self.trained, saved_tokenizer(self.trained, one.folder)
         if other is None:
             return
         if other.get_vocab() != own.get_vocab():
             if one.name == BASE:
                 return
-            name = self.trained.run.name
-            raise InputError(f"{one.name} has other tokens than {name}, so their losses differ in kind")
-        if head in CLASSIFYING and labels_of(one.folder) != labels_of(self.trained.folder):
-            raise InputError(f"{one.name} tells other labels apart than {self.trained.run.name}")
+            raise InputError(f"{one.name} has other tokens than {trained.run.name}, so their losses differ in kind")
+        if trained.head in CLASSIFYING and labels_of(trained, one.folder) != labels_of(trained, trained.folder):
+            raise InputError(f"{one.name} tells other labels apart than {trained.run.name}")
 
     @contextmanager
     def _data(self, file: str, tokenizer: Any) -> Iterator[tuple[TrainedModel, PreparedData]]:
@@ -146,7 +144,8 @@ class Evaluator:
         if config.task.class_weights != "none":
             self.notes.append("class weights are left out of the loss: they are those of the training rows")
             config = config.model_copy(update={"task": config.task.model_copy(update={"class_weights": "none"})})
-        learnt = AutoConfig.from_pretrained(self.trained.folder).to_dict() if self.trained.head in CLASSIFYING else {}
+        knows = self.trained.head in CLASSIFYING
+        learnt = config_in(self.trained, self.trained.folder).to_dict() if knows else {}
         with tempfile.TemporaryDirectory(prefix="evaluate-") as folder:
             data = task.prepare_file(config, file, tokenizer, learnt, Path(folder), self.progress)
             yield replace(self.trained, config=config), data
@@ -211,12 +210,10 @@ class _Look:
 
     def _load(self, candidate: Candidate) -> Any:
         dtype = self.trained.compared_dtype if self.device.type == "cpu" else "auto"
-        trusted = self.trained.config.model.trust_remote_code
-        head = self.trained.head
         if candidate in self.waiting:
             return self.waiting.pop(candidate).to(self.device)
         self.progress(f"loading {candidate.name}", 0, None, "")
-        model = load_model(candidate.folder, head, candidate.base, dtype=dtype, merge=True, trust_remote_code=trusted)
+        model = load_model(self.trained, candidate.folder, candidate.base, dtype=dtype, merge=True)
         if self.trained.base and self.trained.writes:
             # The base model writes as the trained one does; an adapter comes with the settings of its own.
             self.trained.task.set_generation(self.trained.config, model, load_tokenizer(self.trained))

@@ -28,7 +28,7 @@ class Writer:
         self._task: Any = trained.task
         self._tokenizer = load_tokenizer(trained)
         if base:
-            model = load_model(base, trained.head, None)
+            model = load_model(trained, base, None)
             self._task.set_generation(self._config, model, self._tokenizer)
         else:
             model = trained.load()

@@ -29,7 +29,7 @@ def measure(question: dict[str, Any]) -> dict[str, Any]:
     folder = Path(question["folder"])
     data = prepared_data(trained)
     own = find_format(question["format"]) if question["format"] else None
-    tokenizer = own.tokenizer(trained, folder) if own else saved_tokenizer(folder)
+    tokenizer = own.tokenizer(trained, folder) if own else saved_tokenizer(trained, folder)
     model = own.load(trained, folder) if own else trained.load(dtype=trained.compared_dtype)
     rows, texts = Rows(data.eval_path or data.train_path), question["texts"]
     found = _on_rows(trained, data, model, rows, question)

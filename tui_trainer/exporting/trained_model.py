@@ -110,7 +110,7 @@ class TrainedModel:
             folder = None
         if folder is None:
             return None, f"the base model {name} is not on this disk"
-        if self.head in CLASSIFYING and labels_of(folder) != labels_of(self.folder):
+        if self.head in CLASSIFYING and labels_of(self, folder) != labels_of(self, self.folder):
             return None, "the base model has no head for these labels"
         return folder, ""
 
@@ -131,8 +131,7 @@ class TrainedModel:
 
     def load(self, *, dtype: "torch.dtype | str" = "auto", merge: bool = False) -> Any:
         """The model on the CPU, with its adapter, or with `merge` as one with it."""
-        trusted = self.config.model.trust_remote_code
-        model = load_model(self.folder, self.head, self.base, dtype=dtype, merge=merge, trust_remote_code=trusted)
+        model = load_model(self, self.folder, self.base, dtype=dtype, merge=merge)
         if self.base and self.writes:
             # An adapter comes with the settings of its base model.
             self.task.set_generation(self.config, model, load_tokenizer(self))
@@ -148,12 +147,18 @@ def _with_model_here(config: Config, folder: Path, head: Head) -> Config:
     return config.model_copy(update={"model": model})
 
 
-def labels_of(folder: Path) -> list[str]:
-    """What the classifier in a folder tells apart, in the order of its logits."""
+def config_in(trained: TrainedModel, folder: Path) -> Any:
+    """The config.json of a folder. Raises FolderError."""
     from transformers import AutoConfig
 
+    trusted = trained.config.model.trust_remote_code
     with reading(folder):
-        return [str(name) for name in (AutoConfig.from_pretrained(folder).id2label or {}).values()]
+        return AutoConfig.from_pretrained(folder, trust_remote_code=trusted, local_files_only=True)
+
+
+def labels_of(trained: TrainedModel, folder: Path) -> list[str]:
+    """What the classifier in a folder tells apart, in the order of its logits."""
+    return [str(name) for name in (config_in(trained, folder).id2label or {}).values()]
 
 
 def head_of(task: str) -> Head:
@@ -174,31 +179,28 @@ def base_of(folder: Path, head: Head, revision: str = "main") -> Path | None:
 
 
 def load_model(
+    trained: TrainedModel,
     folder: Path,
-    head: Head,
     base: Path | None,
     *,
     dtype: "torch.dtype | str" = "auto",
     merge: bool = False,
-    trust_remote_code: bool = False,
 ) -> Any:
-    """What `folder` holds, on the CPU: a whole model, or one with its adapter, or with `merge` as one with it. A
-    classifier's config tells its labels."""
-    from transformers import AutoConfig
+    """What `folder` holds of the kind of `trained`, on the CPU: a whole model, or one with its adapter, or with `merge`
+    as one with it. A classifier's config tells its labels."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    build = auto_class(head)
-    more = {"dtype": dtype, "trust_remote_code": trust_remote_code, "local_files_only": True}
+    build, trusted = auto_class(trained.head), trained.config.model.trust_remote_code
+    more = {"dtype": dtype, "trust_remote_code": trusted, "local_files_only": True}
     if base is None:
         with reading(folder):
             return build.from_pretrained(folder, **more).eval()
     from peft import PeftModel
 
-    if head in CLASSIFYING:
-        with reading(folder):
-            more |= {"config": AutoConfig.from_pretrained(folder), "ignore_mismatched_sizes": True}
+    if trained.head in CLASSIFYING:
+        more |= {"config": config_in(trained, folder), "ignore_mismatched_sizes": True}
     with reading(base):
         model = build.from_pretrained(base, **more)
     with reading(folder), warnings.catch_warnings():
@@ -210,18 +212,19 @@ def load_model(
 
 def load_tokenizer(trained: TrainedModel) -> "PreTrainedTokenizerBase":
     """As it was saved with the model, marking texts with the languages of the run."""
-    tokenizer = tokenizer_in(trained.folder, trust_remote_code=trained.config.model.trust_remote_code)
+    tokenizer = tokenizer_in(trained, trained.folder)
     set_languages(trained.config, tokenizer)
     return tokenizer
 
 
-def tokenizer_in(folder: Path, *, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
+def tokenizer_in(trained: TrainedModel, folder: Path) -> "PreTrainedTokenizerBase":
     """The one that lies in a folder. Raises FolderError where none can be read there."""
     from transformers import AutoTokenizer
 
+    trusted = trained.config.model.trust_remote_code
     with reading(folder):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=trust_remote_code, local_files_only=True
+            folder, trust_remote_code=trusted, local_files_only=True
         )
     return tokenizer
 

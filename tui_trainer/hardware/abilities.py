@@ -8,6 +8,7 @@ began) and 13.0 (Maxwell, Pascal and Volta ended); pytorch/pytorch#157517 and #1
 from dataclasses import dataclass
 
 from tui_trainer.hardware.catalogue import Card
+from tui_trainer.hardware.libraries import numbers_of
 
 Version = tuple[int, int]
 
@@ -18,6 +19,7 @@ TENSOR_CORES_FROM: Version = (7, 0)
 _OLDEST_OF_CUDA: dict[int, Version] = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
 # CUDA 12.8 itself compiles for older cards; torch's wheels of it leave them out, and from 2.11 on 7.0 as well.
 _OLDEST_OF_CUDA_12_8: Version = (7, 0)
+_OLDEST_SINCE_TORCH_2_11: Version = (7, 5)
 _BLACKWELL_FROM: Version = (10, 0)
 _CUDA_OF_BLACKWELL: Version = (12, 8)
 # Which wheels torch 2.9 and newer come as: 11.x has none, and of 12.x only this one still serves cards before Turing.
@@ -62,13 +64,14 @@ def cuda_that_serves(capability: Version) -> str:
     return ""
 
 
-def build_problem(capability: Version, torch_cuda: Version) -> str:
-    """Why a torch built for this CUDA cannot use such a card, or empty."""
+def build_problem(capability: Version, torch_cuda: Version, torch_version: str = "") -> str:
+    """Why a torch of this version that is built for this CUDA cannot use such a card, or empty."""
     oldest = _OLDEST_OF_CUDA.get(torch_cuda[0])
     if oldest and capability < oldest:
         return f"CUDA {torch_cuda[0]} serves compute capability {dotted(oldest)} and newer"
-    if torch_cuda >= _CUDA_OF_BLACKWELL and capability < _OLDEST_OF_CUDA_12_8:
-        return f"torch for CUDA 12.8 and newer has no kernels below compute capability {dotted(_OLDEST_OF_CUDA_12_8)}"
+    oldest = _OLDEST_SINCE_TORCH_2_11 if numbers_of(torch_version) >= (2, 11) else _OLDEST_OF_CUDA_12_8
+    if torch_cuda >= _CUDA_OF_BLACKWELL and capability < oldest:
+        return f"torch for CUDA 12.8 and newer has no kernels below compute capability {dotted(oldest)}"
     if capability >= _BLACKWELL_FROM and torch_cuda < _CUDA_OF_BLACKWELL:
         return "such cards need CUDA 12.8 or newer"
     return ""

@@ -1,10 +1,10 @@
 """Attention kernels that come in packages of their own, and whether they run here. Nothing is imported."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tui_trainer.hardware.abilities import Version, dotted
+from tui_trainer.hardware.libraries import numbers_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +22,7 @@ class FlashKernel:
         installed = libraries.get(self.distribution)
         if installed is None:
             return f"needs the package {self.distribution}, which is not installed"
-        if _numbers(installed) < self.oldest_version:
+        if numbers_of(installed) < self.oldest_version:
             wanted = ".".join(map(str, self.oldest_version))
             return f"needs {self.distribution} {wanted} or newer, and {installed} is installed"
         return ""
@@ -46,9 +46,3 @@ FLASH_KERNELS: Mapping[str, FlashKernel] = {
         distribution="flash-attn-3", module="flash_attn_interface", capability_from=(8, 0)
     ),
 }
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """`2.8.3+cu12` as (2, 8, 3)."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()

@@ -27,6 +27,12 @@ def torch_cuda(torch_version: str | None) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
+def numbers_of(version: str) -> tuple[int, ...]:
+    """`2.8.3+cu12` as (2, 8, 3)."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
 def _version(name: str) -> str | None:
     try:
         found = metadata.distribution(name)

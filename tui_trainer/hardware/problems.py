@@ -110,14 +110,14 @@ def torch_problem(hardware: Hardware, gpu: Gpu) -> HardwareProblem | None:
 
 def _why_torch_cannot(hardware: Hardware, gpu: Gpu) -> str:
     built, driver = hardware.torch_cuda, hardware.driver or Driver()
-    if hardware.libraries.get("torch") is None:
+    if (version := hardware.libraries.get("torch")) is None:
         return "torch is not installed" if hardware.libraries else ""
     if built is None:
         return "torch is built without CUDA: it will train on the CPU"
     if driver.cuda and built[0] > driver.cuda[0]:
         serves = dotted(driver.cuda)
         return f"torch is built for CUDA {dotted(built)}, the driver serves {serves}: it will train on the CPU"
-    reason = build_problem(gpu.capability, built) if gpu.capability else ""
+    reason = build_problem(gpu.capability, built, version) if gpu.capability else ""
     return f"torch is built for CUDA {dotted(built)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
 
 

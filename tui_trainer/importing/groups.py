@@ -29,7 +29,7 @@ def batch(
 ) -> Group:
     """Micro-batch x accumulation of one process is what a step learns from; how it is cut is decided by memory here.
 
-    The defaults are those of the other tool. `packing` names its switch: with it, its rows hold several documents.
+    The defaults are those of the other tool. `packing` names its switches: with one, its rows hold several documents.
     """
 
     def read(done: Conversion) -> None:
@@ -43,7 +43,7 @@ def batch(
                     done.write(key, found[1], found[0], ours=False)
             return
         reason = "rows behind a step; memory decides how they are cut"
-        if packing and done.given.get(packing) is True:
+        if any(done.given.get(name) is True for name in packing.split()):
             reason = "documents behind a step here, packed rows of several documents there"
         if len(names) == 1 and m * a != (m if rows else a):
             reason = f"{m} x {a}: the default there; {reason}"

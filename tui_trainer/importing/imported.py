@@ -124,7 +124,9 @@ class Imported:
         """Settings that a whole file does not say, with what the other tool takes for them."""
         if _MODEL not in self.values and len(self.rewrites) < _WHOLE_FROM:
             return {}
-        rules = (self.importer.rule(one.key) for one in self.left_out if not empty(one.value))
+        rules = (
+            self.importer.rule(one.key) for one in self.left_out if one.why is Why.DOES_NOT_FIT or not empty(one.value)
+        )
         said = {*self.values, *(rule.key for rule in rules if isinstance(rule, To))}
         return {key: value for key, value in self.importer.defaults.items() if key not in said}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -37,6 +38,8 @@ from tui_trainer.planning.planned import exact
 from tui_trainer.reporting.page import write_report
 from tui_trainer.runs import registry
 from tui_trainer.runs.events import (
+    ControlApplied,
+    Event,
     MicroBatchReduced,
     PhaseChanged,
     Progress,
@@ -46,7 +49,7 @@ from tui_trainer.runs.events import (
     RunStarted,
 )
 from tui_trainer.runs.folder import RunFolder, write_atomically
-from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.runs.journal import JournalReader, JournalWriter
 from tui_trainer.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import (
     CheckpointFolder,
@@ -203,6 +206,7 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
             failure = error
         finally:
             journal.go_on()
+        run.controls.asked_before = answered(run.controls.asked_before, JournalReader(run.folder.journal).stream())
         before = job.checkpoint.step if job.checkpoint else 0
         checkpoint = _newest_checkpoint(run.folder, journal)
         step = checkpoint.step if checkpoint else 0
@@ -226,6 +230,20 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
         journal.append(event)
         job = replace(job, checkpoint=checkpoint)
         journal.append(_started(run, job.plan, checkpoint, again=True), PhaseChanged(phase="loading", step=step))
+
+
+def answered(before: int, events: Iterable[Event]) -> int:
+    """The last request that is not for the next group: of those that one has answered since the last start, but for a
+    pause that holds; `before`, where it has answered none."""
+    last: dict[str, int] = {}
+    for event in events:
+        if isinstance(event, RunStarted):
+            last = {}
+        elif isinstance(event, ControlApplied):
+            last[event.action] = event.request_id
+    if last.get("pause", 0) > last.get("resume", 0):
+        return last["pause"] - 1
+    return max(last.values(), default=before)
 
 
 def _reduction(plan: Plan, event: RunProblem) -> MicroBatchReduced:
@@ -282,11 +300,11 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
         clear_leftovers(folder.checkpoints)
     except OSError as error:
         journal.append(RunProblem(kind="leftovers", message=f"an unfinished checkpoint cannot be removed: {error}"))
-    hint = "the run goes on from the one before; this one is kept under the name damaged-step-N"
-    checkpoint = newest_whole(
-        folder.checkpoints,
-        lambda damage: journal.append(RunProblem(kind="checkpoint damaged", message=damage, hint=hint)),
-    )
+    damages: list[str] = []
+    checkpoint = newest_whole(folder.checkpoints, damages.append)
+    goes_on = f"goes on from step {checkpoint.step}" if checkpoint else "begins anew, as none is left"
+    hint = f"the run {goes_on}; this one is kept under the name damaged-step-N"
+    journal.append(*(RunProblem(kind="checkpoint damaged", message=damage, hint=hint) for damage in damages))
     set_aside_after(folder.checkpoints, checkpoint.step if checkpoint else 0)
     return checkpoint
 

@@ -70,11 +70,11 @@ def _sizes(sample: Sample) -> str:
 
 
 def _tokens(shown: Sample | ShownDocument) -> str:
-    """`12 tokens, 11 trained (92 %)`; a row with a label of its own trains on that alone."""
+    """`12 tokens, 11 trained (92 %)`; a row with labels of its own, or a number, trains on them alone."""
     parts = shown.documents if isinstance(shown, Sample) else (shown,)
     counted = f"{shown.tokens:,} token{'' if shown.tokens == 1 else 's'}"
     if parts and all(part.label for part in parts):
-        return f"{counted}, one label"
+        return f"{counted}, labelled"
     return f"{counted}, {shown.trained_tokens:,} trained ({shown.trained_tokens / max(shown.tokens, 1):.0%})"
 
 

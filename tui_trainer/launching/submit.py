@@ -117,12 +117,16 @@ def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
 
 
 def hand_over(folder: RunFolder) -> str:
-    """Submit a run; the number of its job. Raises RunError where Slurm refuses it, and then its folder is gone."""
+    """Submit a run; the number of its job. Raises RunError where Slurm refuses it, and then its folder is gone, and
+    where the number cannot be written down."""
     try:
         job = slurm.submit(folder.script)
     except RunError:
         folder.discard()
         registry.forget(folder.root)
         raise
-    slurm.remember_job(folder, job)
+    try:
+        slurm.remember_job(folder, job)
+    except FolderError as error:
+        raise RunError(f"job {job} is in the queue, but `stop` does not know it: {error}; `scancel {job}`") from error
     return job

@@ -104,9 +104,8 @@ def strategy_of(
             message = f"is {requested}, which has {has} on each card: {OFFLOAD} = true keeps them on the host"
             raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp"))
         if requested == BY_WIDTH:
-            by_width = tensor_parallel_problems(loaded, shape, processes, group.nodes)
-            # torch checks the gradients of parts and of whole weights for overflow together, which it cannot.
-            if problems := [*split_problems(loaded, in_fp16=in_fp16), *by_width]:
+            by_width = tensor_parallel_problems(loaded, shape, processes, group.nodes, in_fp16=in_fp16)
+            if problems := [*split_problems(loaded), *by_width]:
                 raise ConfigError(problems)
         return exact(requested, f"from {loaded.where(STRATEGY)}")
     if requested == "auto" and offloads:

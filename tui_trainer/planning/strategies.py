@@ -35,26 +35,24 @@ _Refusal = tuple[str, str, str]
 """(key, what is not done, what to set instead)"""
 
 
-def split_problems(loaded: LoadedConfig, *, in_fp16: bool = False) -> list[Problem]:
-    """What does not go together with a model that is split over processes. `in_fp16`: it is what `auto` became, too."""
+def split_problems(loaded: LoadedConfig) -> list[Problem]:
+    """What does not go together with a model that is split over processes."""
     distributed = loaded.config.distributed
     because = f"{STRATEGY} = {BY_WIDTH if distributed.strategy == BY_WIDTH else 'fsdp or hsdp'}"
     because = f"{OFFLOAD} = true" if distributed.cpu_offload else because
     return [
         loaded.problem(key, f"{message}: with {because} the model is split", hint)
-        for key, message, hint in _whole_only(loaded.config, in_fp16)
+        for key, message, hint in _whole_only(loaded.config)
     ]
 
 
-def _whole_only(config: Config, in_fp16: bool) -> Iterator[_Refusal]:
+def _whole_only(config: Config) -> Iterator[_Refusal]:
     if config.tuning.in_four_bits:
         without = f" without {OFFLOAD}" if config.distributed.cpu_offload else ""
         hint = f"set tuning.method = lora, or {STRATEGY} = ddp{without}"
         yield "tuning.method", "weights in 4 bits are not split", hint
     if config.training.torch_compile:
         yield "training.torch_compile", "layers that are split are not compiled here", "set it to false"
-    if config.training.mixed_precision == "fp16" or in_fp16:
-        yield "training.mixed_precision", "the loss scale of fp16 is not summed", "set it to bf16 or no"
     yield from _whole_states(config)
 
 
@@ -64,9 +62,15 @@ def _whole_states(config: Config) -> Iterator[_Refusal]:
         yield "training.optim", f"the state of {config.training.optim} is not split", hint
 
 
-def tensor_parallel_problems(loaded: LoadedConfig, shape: ModelShape, processes: int, nodes: int) -> Iterator[Problem]:
+def tensor_parallel_problems(
+    loaded: LoadedConfig, shape: ModelShape, processes: int, nodes: int, *, in_fp16: bool
+) -> Iterator[Problem]:
     """What does not go together with layers that are split by width over so many processes."""
     config = loaded.config
+    if in_fp16:
+        # torch checks the gradients of parts and of whole weights for overflow together, which it cannot.
+        message = f"fp16 has a loss scale, which does not go with {STRATEGY} = tp"
+        yield loaded.problem("training.mixed_precision", message, f"set it to no, or {STRATEGY} = fsdp")
     if nodes > 1:
         message = f"is tp, and there are {nodes} nodes: what layers send each other is too much for the network"
         yield loaded.problem(STRATEGY, message, f"set {STRATEGY} = hsdp or fsdp")

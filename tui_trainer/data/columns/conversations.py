@@ -24,6 +24,7 @@ from tui_trainer.data.columns.row import (
     file_of,
     kind_of_value,
     listed,
+    refuse_bad_answer,
     refuse_missing,
     usual_columns,
     value_of,
@@ -200,6 +201,7 @@ class ConversationColumns:
             turns = [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
         if not self.answer:
             return turns
+        refuse_bad_answer(row, self.needed, self.answer)
         if (listed := _messages_in(value_of(row, self.answer))) is not None:
             return turns + messages_of(listed, row.where)
         text = _text(row, self.answer)

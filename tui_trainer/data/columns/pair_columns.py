@@ -14,6 +14,7 @@ from tui_trainer.data.columns.row import (
     columns_of,
     kind_of_value,
     listed,
+    refuse_bad_answer,
     refuse_missing,
     usual_columns,
     value_of,
@@ -84,6 +85,7 @@ class PairColumns:
 
     def read(self, row: Row) -> tuple[str, str]:
         """(input, answer) of one row. Raises DataError, with its place, for what is null, empty or no text."""
+        refuse_bad_answer(row, self._pair.source, self._pair.target)
         return self.read_input(row), _text_of(_opened(row), self._pair.target)
 
     def read_input(self, row: Row) -> str:

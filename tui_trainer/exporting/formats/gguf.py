@@ -16,7 +16,7 @@ from typing import Any
 from tui_trainer.errors import RunError
 from tui_trainer.exporting.contract import Format, Tell
 from tui_trainer.exporting.formats import merged
-from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
+from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer, tokenizer_in
 from tui_trainer.models.files.headers import read_headers
 from tui_trainer.models.heads import CLASSIFYING, auto_class
 from tui_trainer.safe_text import one_line
@@ -49,7 +49,7 @@ class Gguf(Format):
             else:
                 for path in trained.folder.iterdir():
                     (whole / path.name).symlink_to(path)
-            _say_begin_and_end(whole)
+            _say_begin_and_end(trained, whole)
             tell("converting", 0, None, "")
             command = [sys.executable, str(_converter()), str(whole), "--outfile", str(folder / FILE)]
             # That of most tensors, in llama.cpp's words.
@@ -81,12 +81,10 @@ class Gguf(Format):
         return read
 
 
-def _say_begin_and_end(folder: Path) -> None:
+def _say_begin_and_end(trained: TrainedModel, folder: Path) -> None:
     """Whether the tokenizer puts a token before and behind a text: the converter takes a usual answer where its
     settings do not say."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = tokenizer_in(trained, folder)
     ids = tokenizer("a")["input_ids"]
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_bytes())

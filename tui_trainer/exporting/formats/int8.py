@@ -45,7 +45,7 @@ class Int8(Format):
         load_tokenizer(trained).save_pretrained(folder)
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
-        return load_model(folder, trained.head, None)
+        return load_model(trained, folder, None)
 
 
 FORMAT = Int8()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
-from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
+from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_tokenizer
 from tui_trainer.models.facts import DTYPES
 from tui_trainer.models.files import shards
 from tui_trainer.models.files.headers import INDEX_FILE, SINGLE_FILE, read_headers
@@ -43,6 +43,10 @@ class Merged(Format):
             trained.load(merge=True).save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
         else:
             _write_shards(result, folder, tell)
+            if trained.config.model.trust_remote_code:
+                # The configuration saves its own file of it only.
+                for code in trained.base.glob("*.py"):
+                    shutil.copyfile(code, folder / code.name)
             if (generation := trained.folder / _GENERATION).is_file():
                 # The task may end its answers otherwise than the base model.
                 shutil.copyfile(generation, folder / _GENERATION)
@@ -54,13 +58,12 @@ def _adapted_without_weights(trained: TrainedModel) -> Any:
     import torch
     from peft import PeftConfig, get_peft_model
     from peft.utils import load_peft_weights, set_peft_model_state_dict
-    from transformers import AutoConfig
 
     assert trained.base is not None
     labelled = trained.folder if trained.head in CLASSIFYING else trained.base
-    config = AutoConfig.from_pretrained(labelled, local_files_only=True)
+    config, trusted = config_in(trained, labelled), trained.config.model.trust_remote_code
     with torch.device("meta"):
-        model = auto_class(trained.head).from_config(config, dtype=torch.float32)
+        model = auto_class(trained.head).from_config(config, dtype=torch.float32, trust_remote_code=trusted)
     # One zero seen as a whole tensor: on the meta device peft would take the adapter's numbers there as well.
     for module in model.modules():
         for name, weight in module.named_parameters(recurse=False):

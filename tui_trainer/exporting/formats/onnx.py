@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.exporting.contract import Format, Tell
-from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
+from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_tokenizer
 
 # Rows and tokens of which no two are equal, as torch takes equal sizes for one, and a size of 1 for a constant.
 _ROWS, _TOKENS, _ANSWER_TOKENS = 2, 7, 3
@@ -97,7 +97,7 @@ class Onnx(Format):
     def load(self, trained: TrainedModel, folder: Path) -> Any:
         from tui_trainer.exporting.run_onnx import Graphs
 
-        return _as_module(Graphs(folder), folder)
+        return _as_module(Graphs(folder), config_in(trained, folder))
 
 
 def _share_weights(folder: Path) -> None:
@@ -134,18 +134,17 @@ def _share_weights(folder: Path) -> None:
                 data.unlink()
 
 
-def _as_module(graphs: Any, folder: Path) -> Any:
+def _as_module(graphs: Any, config: Any) -> Any:
     """Called as a model of transformers: its head is a layer that changes nothing, so that a loss can choose places in
     front of it."""
     import torch
     from torch import nn
-    from transformers import AutoConfig
     from transformers.modeling_outputs import SequenceClassifierOutput
 
     class _Module(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.config = AutoConfig.from_pretrained(folder)
+            self.config = config
             self._head = nn.Identity()
             self._none = nn.Parameter(torch.zeros(0))
             self.device = torch.device("cpu")

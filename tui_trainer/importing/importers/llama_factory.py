@@ -32,6 +32,13 @@ def _usual_alpha(done: Conversion) -> None:
         done.write("tuning.lora_alpha", 2 * rank, reason="twice lora_rank: what it does where lora_alpha is not said")
 
 
+def _neat_packing(done: Conversion) -> None:
+    """It switches packing on, whatever `packing` says (hparams/data_args.py)."""
+    if done.given.get("neat_packing") is True:
+        names = [found[0] for name in ("packing", "neat_packing") if (found := done.first(name))]
+        done.write("data.packing", True, *names, reason="documents in one row never see each other here")
+
+
 IMPORTER = Importer(
     name="llama_factory",
     title="LLaMA-Factory",
@@ -79,11 +86,7 @@ IMPORTER = Importer(
             "overwrite_cache tokenized_path": hf.CACHED,
             "streaming": hf.PREPARED,
             "packing": hf.PACKING,
-            "neat_packing": To(
-                "data.packing",
-                "documents in one row never see each other here",
-                values={False: NotNeeded("packing says whether rows are packed")},
-            ),
+            "neat_packing": To("data.packing", values={False: NotNeeded("packing says whether rows are packed")}),
             "mask_history": Off("task.loss_on says which answers are learnt"),
             "batching_strategy": Automatic("data.packing decides it"),
             "disable_shuffling": Off("rows come in a new order in each epoch"),
@@ -109,9 +112,10 @@ IMPORTER = Importer(
         },
     ),
     groups=(
-        batch((*hf.MICRO, "micro_batch_size"), micro_default=8, packing="packing"),
+        batch((*hf.MICRO, "micro_batch_size"), micro_default=8, packing="packing neat_packing"),
         *hf.GROUPS,
         Group((), _usual_alpha),
+        Group(("neat_packing",), _neat_packing),
         method(
             "finetuning_type", {"lora": "lora", "full": "full"},
             four_bit=("quantization_bit", "quant_config.quantization_bit"),

@@ -3,16 +3,22 @@
 Source: trl/trainer/sft_config.py and trl/trainer/model_config.py of TRL 1.x; older names where they were renamed.
 """
 
-from tui_trainer.importing.conversion import Importer
+from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import LOSS_ON_PARTS, batch, method
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Automatic, Off, Refused, Same, To, under
+from tui_trainer.importing.rules import Automatic, Off, Refused, Same, To, Why, under
 
 # Its defaults: data without a split of that name would be refused.
 _TRAIN = Automatic("of data with splits, train is trained on")
 _TEST = Automatic(
     "its default; the validation split is evaluated on, else held-out rows; data.eval_split names another"
 )
+
+
+def _no_cut(done: Conversion) -> None:
+    if done.given.get("max_length", 0) is None:
+        done.leave(Why.DOES_NOT_FIT, "no row is cut there; set data.max_length to the longest row", "max_length")
+
 
 IMPORTER = Importer(
     name="trl",
@@ -58,6 +64,7 @@ IMPORTER = Importer(
     ),
     groups=(
         batch(hf.MICRO, micro_default=8, packing="packing"),
+        Group(("max_length",), _no_cut),
         *hf.GROUPS,
         LOSS_ON_PARTS,
         method(
