@@ -59,6 +59,13 @@ def test_the_task_is_what_model_and_rows_ask_for(model, row, task, why, tmp_path
     assert all(f"is {task} and not causal_lm (recipe finetune): {why}" in note for note in notes)
 
 
+def test_one_bad_row_does_not_decide(tmp_path):
+    asked = request(tmp_path, "llama", {"prompt": "Sheep?", "completion": " None.", "label": True})
+    rows = (tmp_path / "rows.jsonl").read_text()
+    (tmp_path / "rows.jsonl").write_text(rows.replace("true", "false", 1))
+    assert load_config(asked).config.task.type == "chat"
+
+
 def test_a_task_that_was_named_is_never_changed(tmp_path):
     asked = request(tmp_path, "llama", {"messages": TURNS}, **{"task.type": "causal_lm"})
     assert load_config(asked).config.task.type == "causal_lm"

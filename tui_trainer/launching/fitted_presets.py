@@ -11,6 +11,7 @@ from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, all_settings, value_of
 from tui_trainer.config.sections import Config
 from tui_trainer.data.columns.row import AUTO, Row, columns_of, file_of
+from tui_trainer.data.columns.row_reader import Reader
 from tui_trainer.data.columns.text_column import ColumnChoices, head_of, strings_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import ConfigError, InputError
@@ -91,8 +92,8 @@ def _refusal(config: Config, name: str, rows: Sequence[Row]) -> str:
         if task.rows == "examples":
             reader = task.reader_of_inputs(with_changes(config, {_TASK: name}))
             reader.begin(rows)
-            reader.read(rows[0])
-            return ""
+            # A row may be a bad one.
+            return min((_refusal_of_row(reader, row) for row in rows), key=len)
         if task.rows == "stream":
             return "it starts from random weights"
         # A question or an answer alone may look like a text.
@@ -100,6 +101,14 @@ def _refusal(config: Config, name: str, rows: Sequence[Row]) -> str:
         if is_guess and not _refusal(config, _CONVERSATIONS, rows):
             return "the rows are conversations"
         ColumnChoices(data.text_column).choose(file_of(rows), strings_of(rows))
+    except InputError as error:
+        return error.problems[0].message
+    return ""
+
+
+def _refusal_of_row(reader: Reader, row: Row) -> str:
+    try:
+        reader.read(row)
     except InputError as error:
         return error.problems[0].message
     return ""
