@@ -34,8 +34,8 @@ _LITTLE = {
     "tuning.method": "lora", "training.gradient_checkpointing": "true", "training.loss_chunk_tokens": 128,
 }  # fmt: skip
 CASES = {
-    "lora, checkpoints, chunks": {**_LITTLE, "evaluation.per_device_eval_batch_size": 1},
     "full in 16 bits": {"tuning.method": "full", "model.dtype": "bfloat16"},
+    "lora, checkpoints, chunks": {**_LITTLE, "evaluation.per_device_eval_batch_size": 1},
     "full": {"tuning.method": "full"},
     "lora": {"tuning.method": "lora"},
     "qlora": {"tuning.method": "qlora"},
@@ -57,7 +57,7 @@ def sources(tmp_path_factory):
     return {"model.model_name_or_path": folder / "model", "data.path": folder / "documents.jsonl"}
 
 
-@pytest.mark.parametrize("case", first_by_default(CASES, 2))
+@pytest.mark.parametrize("case", first_by_default(CASES))
 def test_a_run_allocates_on_the_card_what_is_planned(case, sources, run_on_card):
     _, folder, failure = run_on_card("causal_lm", {**SETTINGS, **sources, **CASES[case]})
     assert not failure, failure
@@ -79,6 +79,7 @@ def test_an_evaluation_takes_no_more_than_is_planned(sources, run_on_card):
     assert sum(parts.values()) - parts["evaluation"] < peak <= sum(parts.values())
 
 
+@pytest.mark.e2e
 def test_a_checkpoint_copies_no_more_to_the_host_than_is_planned(sources, run_on_card, monkeypatch):
     """Shard by shard: never all weights, and never all of the optimizer's state."""
     for module in (shards, host):

@@ -160,12 +160,15 @@ class Page(Screen[None], inherit_bindings=False):
         super().__init__()
         tighten(self)
         self.bench = bench
-        self._styled_for = bench.app.theme
+        self._styled_for = ""
 
     def compose(self) -> ComposeResult:
         yield TopLine(self.bench)
         yield from self.body()
         yield KeyHints(self)
+
+    def on_mount(self) -> None:
+        self._styled_for = self.app.theme
 
     def body(self) -> ComposeResult:
         raise NotImplementedError
