@@ -29,6 +29,10 @@ def name_cells() -> int:
     return max(len(setting.name) for _, _, settings in groups() for setting in settings)
 
 
+def settings_count(count: int) -> str:
+    return f"{count} setting{'' if count == 1 else 's'}"
+
+
 @dataclass(kw_only=True, slots=True)
 class Editor:
     """`options` are what `text` can be completed to, when it is `closed` all that the setting takes.
@@ -167,7 +171,7 @@ class ConfigModel:
         return str(problem) if problem else ""
 
     def toggle(self, key: str) -> str:
-        return self.bump(key, 1) if choices(all_settings()[key]) else ""
+        return self.bump(key, 1) if choices(all_settings()[key]) else "Enter edits it"
 
     def reset(self, key: str) -> str:
         setting, document = all_settings()[key], self.document
@@ -177,9 +181,10 @@ class ConfigModel:
         return f"{setting.name} is {display_text(setting, document.value(key))} again"
 
     def reset_all(self) -> str:
-        count = len(self.document.changes())
+        before = len(self.document.changes())
         self.document.reset_all()
-        return f"reset {count} setting{'s' if count > 1 else ''}; undo takes it back" if count else "nothing to reset"
+        count = before - len(self.document.changes())
+        return f"reset {settings_count(count)}; undo takes it back" if count else "nothing to reset"
 
     def copied_text(self, key: str) -> str:
         return f"{key} = {toml_text(self.document.value(key))}"
