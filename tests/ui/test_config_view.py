@@ -389,3 +389,20 @@ def test_options_of_wide_signs_stand_in_columns_that_fit():
     editor = Editor(setting=setting, text="", original="", options=options)
     lines = detail_lines(document, setting, editor, 60, 12, UNICODE)
     assert all(option in text_of(lines) for option in options) and max(map(width_of, lines)) <= 60
+
+
+@pytest.mark.parametrize("kind", ["recipes", "hardware"])
+def test_a_broken_profile_of_the_users_own_ends_nothing(kind, tmp_path, monkeypatch):
+    (folder := tmp_path / "tui-trainer" / "profiles" / kind).mkdir(parents=True)
+    (folder / "bad.toml").write_text("[about")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    async def look(page, pilot, press) -> None:
+        for key in ("profile", "hardware_profile"):
+            page._show_rows(key)
+            await press("enter")
+            await press("escape")
+        words = " ".join((await press("1")).split())
+        assert "training" in words and ("is not valid TOML" in words) == (kind == "hardware")
+
+    with_page(look)

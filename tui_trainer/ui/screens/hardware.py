@@ -13,6 +13,7 @@ from typing import cast
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
+from tui_trainer.errors import ConfigError
 from tui_trainer.hardware import describe
 from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
@@ -326,7 +327,10 @@ class HardwarePage(ListPage):
         # Before the page is there it needs no new styles.
         self.set_class(self._diagnosis.gpu is None, "-no-card", update=self.is_attached)
         self.set_class(not bench.hardware.gpus, "-no-gpu", update=self.is_attached)
-        profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
+        try:
+            profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
+        except ConfigError as error:  # a file of the user's own; the Config screen says it as well
+            profile, why = None, one_line(str(error))
         self._profile = (profile.name if profile else "none"), why
         self._trial = kept_trial(bench.hardware, bench.chosen_gpu)
 
