@@ -5,6 +5,7 @@ Methods that change something return a sentence for the message line where there
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +23,8 @@ from tui_trainer.ui.widgets.lists import Row
 
 # Letters in order, anywhere: shown only where nothing fits better.
 LOOSE = 1000
+# Nothing that belongs to a word stands before it.
+_WORD = r"(?<![^\W_])"
 
 
 @cache
@@ -248,14 +251,7 @@ def match_of(query: str, setting: Setting) -> tuple[int, tuple[int, ...]] | None
 
 def _in_order(query: str, text: str, *, at_words: bool) -> tuple[int, ...] | None:
     """Places of the letters one after the other; `at_words`: each begins a word or follows the one before it."""
-
-    def places(letters: str, start: int) -> tuple[int, ...] | None:
-        if not letters:
-            return ()
-        for at in range(start, len(text)):
-            fits = not at_words or at == 0 or not text[at - 1].isalnum() or (at == start > 0)
-            if text[at] == letters[0] and fits and (rest := places(letters[1:], at + 1)) is not None:
-                return (at, *rest)
-        return None
-
-    return places(query, 0) if len(query) <= len(text) else None
+    begin, between = (rf".*?{_WORD}", rf"(?:|.*?{_WORD})") if at_words else (".*?", ".*?")
+    letters = between.join(f"({re.escape(letter)})" for letter in query)
+    found = re.match(begin + letters, text) if len(query) <= len(text) else None
+    return tuple(found.start(place) for place in range(1, len(query) + 1)) if found else None
