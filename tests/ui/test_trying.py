@@ -73,10 +73,10 @@ def test_what_the_weights_refuse_stands_below(monkeypatch):
         """Cannot be loaded."""
 
         def __init__(self, folder):
-            raise DataError("the weights are torn")
+            raise DataError("the weights are torn", hint="a sentence of many words " * 6 + "that is read to its end")
 
     _, text = seen(TryDialog(bench_of(Broken, monkeypatch), None, ""), "enter")
-    assert "the weights are torn" in text
+    assert "the weights are torn" in text and "read to its end" in " ".join(text.replace("\u2502", " ").split())
 
 
 class Chatting(FakeWriter):

@@ -138,7 +138,7 @@ class TryDialog(FieldDialog):
         yield self.field
         with VerticalScroll(id="inside", can_focus=False):
             yield Pane(lambda width, _: self.lines(width))
-        yield Pane(lambda *_: [[(self._status, "dim")]], classes="status")
+        yield Pane(lambda width, _: paragraph(self._status, width, "dim"), classes="status")
 
     def lines(self, width: int) -> list[Line]:
         shown = visible("".join(self._transcript) or self._said).replace("\t", "    ")
