@@ -4,9 +4,8 @@ prompt, and to be exported to another form."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from textual.containers import VerticalScroll
 from textual.events import Key
 from textual.widget import Widget
 
@@ -37,7 +36,6 @@ _LABEL = 5
 _NEW_TOKENS, _TEMPERATURE = 240, 0.8
 _PROMPT_CHARACTERS = 40
 _NAME_CELLS, _BAR_CELLS = 11, 24
-FORMATS: Final = "formats"
 
 
 class DoctorDialog(Dialog):
@@ -51,9 +49,9 @@ class DoctorDialog(Dialog):
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        ways, fix = len(self._ways), "a" in self._patches
-        in_time = [("1" if ways == 1 else f"1-{ways}", "be in time")] if ways else []
-        return (*in_time, *[("a", "apply to the config")] * fix, ("escape", "close"))
+        ways = len(self._ways)
+        in_time = [("1" if ways == 1 else f"1-{ways}", "be in time")] * bool(ways)
+        return (*in_time, *[("a", "apply to the config")] * ("a" in self._patches), ("escape", "close"))
 
     @property
     def _patches(self) -> dict[str, Patch]:
@@ -136,8 +134,7 @@ class TryDialog(FieldDialog):
 
     def inside(self) -> Iterable[Widget]:
         yield self.field
-        with VerticalScroll(id="inside", can_focus=False):
-            yield Pane(lambda width, _: self.lines(width))
+        yield from super().inside()
         yield Pane(lambda width, _: paragraph(self._status, width, "dim"), classes="status")
 
     def lines(self, width: int) -> list[Line]:
@@ -276,7 +273,7 @@ class ExportDialog(Dialog):
         yield Pane(lambda width, _: self.lines(width), id="about")
 
     def on_mount(self) -> None:
-        self._bench.background.do(FORMATS, self._ask, self._found)
+        self._bench.background.do("formats", self._ask, self._found)
 
     def _ask(self) -> tuple[tuple[Choice, ...], int] | str:
         from tui_trainer.launching.export import choices, free_bytes

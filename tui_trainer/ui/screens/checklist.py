@@ -185,11 +185,11 @@ class ChecklistPage(ListPage):
             super().redraw()
 
     def _counts(self, width: int, _: int) -> list[Line]:
-        first, rows, key_of = self._list.seen_places.start, self._list.size.height, self.bench.app.key_of
-        document, keys = self.bench.document, {"all_key": key_of("checklist.open_only")}
-        if document is not None and document.loaded is None:
-            keys["waiting"] = f"the config has a problem: {key_of('app.go_config')} shows it"
-        return [counts_line(self.model, first, rows, width, self.bench.glyphs, **keys)]
+        bench, first, rows = self.bench, self._list.seen_places.start, self._list.size.height
+        all_key, waiting = bench.app.key_of("checklist.open_only"), "looking ..."
+        if bench.document is not None and bench.document.loaded is None:
+            waiting = f"the config has a problem: {bench.app.key_of('app.go_config')} shows it"
+        return [counts_line(self.model, first, rows, width, bench.glyphs, all_key=all_key, waiting=waiting)]
 
     def _row(self, place: int, width: int) -> Line:
         is_chosen, cells = place == self.model.cursor, self.model.title_cells
