@@ -1,5 +1,6 @@
 """The first things that a person types."""
 
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,8 @@ from tui_trainer import lines
 from tui_trainer.cli import main
 from tui_trainer.cli.application import app
 from tui_trainer.config.load import Request
+from tui_trainer.config.toml_files import refuse_existing
+from tui_trainer.errors import InputError
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning import plan as planning
@@ -181,3 +184,29 @@ def test_large_counts_of_data_and_steps_have_their_thousands_apart():
     assert line is not None and all(
         words in line for words in ("2,626 rows", "1,045 doc", "1,292 held", "1,012 doc", "30,522")
     )
+
+
+def test_help_of_a_command_is_its_own(capsys):
+    assert main(["help", "plan"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: tui-trainer plan")
+
+
+def test_a_folder_that_was_deleted_is_told_in_a_sentence(tmp_path, monkeypatch, capsys):
+    (folder := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert main(["plan"]) == 2
+    assert "was deleted" in capsys.readouterr().err
+
+
+def test_an_output_without_room_is_told_in_a_sentence(monkeypatch, capsys):
+    with Path("/dev/full").open("w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["profiles"]) == 1
+        monkeypatch.undo()
+    assert "cannot be written: No space left" in capsys.readouterr().err
+
+
+def test_a_file_in_a_folder_that_there_is_not_is_refused_before_the_work(tmp_path):
+    with pytest.raises(InputError, match="its folder does not exist"):
+        refuse_existing(tmp_path / "nothing" / "tuned.toml", "--write")

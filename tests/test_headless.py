@@ -280,3 +280,11 @@ def test_every_hundred_steps_and_at_the_end_one_line_says_what_was_used(capsys):
 def test_programs_get_readings_as_the_journal_has_them(capsys):
     journal_printer.Printer().show(used(0.5))
     assert from_line(capsys.readouterr().out.strip()).gpus == used(0.5).gpus
+
+
+def test_a_terminal_of_one_column_ends_no_run(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "1")
+    printer = journal_printer._LinePrinter(RunState())
+    printer.output.is_terminal = True
+    printer.note("a word")
+    assert "a" in capsys.readouterr().out

@@ -117,3 +117,10 @@ def test_files_that_no_run_made_stay_and_are_named(pair, capsys):
     (pair[0].root / "notes.txt").write_text("mine")
     assert main(["delete", "first", "--yes"]) == 0
     assert "notes.txt" in capsys.readouterr().out and (pair[0].root / "notes.txt").exists()
+
+
+def test_a_run_that_waits_in_the_queue_can_only_be_stopped(pair, capsys, monkeypatch):
+    monkeypatch.setattr("tui_trainer.runs.slurm.active_job", lambda folder: "7")
+    assert main(["ask", "second", "pause"]) == 2
+    told = capsys.readouterr().err
+    assert "job 7 of second has not begun" in told and "tui-trainer stop second" in told and "resume" not in told

@@ -18,6 +18,7 @@ from tui_trainer.data.progress import Progress
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.planning.deadline_ways import way_line
+from tui_trainer.runs.json_fields import finite
 from tui_trainer.safe_text import one_line
 
 _SHOWN_FIX_WIDTH, _ITEMS_WIDTH = 60, 9
@@ -95,7 +96,7 @@ def _as_json(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | N
     objects = [_as_object(finding) for finding in findings]
     written = {} if fix is None else {"fixed": changes, "written": str(fix)}
     result = {"worst": worst(findings), "counts": counts(findings), "findings": objects, **written}
-    return json.dumps(result, indent=1)
+    return json.dumps(finite(result), indent=1, allow_nan=False)
 
 
 def _as_object(finding: Finding) -> dict[str, Any]:

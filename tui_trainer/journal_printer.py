@@ -172,7 +172,7 @@ class _LinePrinter(Printer):
 
     def _print(self, text: str) -> None:
         if self.output.is_terminal:
-            width = shutil.get_terminal_size().columns - 1
+            width = max(shutil.get_terminal_size().columns - 1, 1)
             folded = "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in text.split("\n"))
             self.output.write(f"\r\x1b[K{folded}\n")
             self._shown_live = ""

@@ -12,8 +12,12 @@ def at_home(path: str) -> Path:
 
 
 def from_the_root(path: str) -> Path:
-    """The same as a whole path."""
-    return at_home(path).absolute()
+    """The same as a whole path; as it is where the folder that it begins in was deleted."""
+    found = at_home(path)
+    try:
+        return found.absolute()
+    except FileNotFoundError:
+        return found
 
 
 def is_here(path: str) -> bool:

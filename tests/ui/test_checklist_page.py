@@ -243,3 +243,19 @@ async def test_a_measuring_that_is_refused_is_told_in_its_own_words(measuring):
         measuring[0].reason, measuring[0].exit_code = "chat trains on this machine: both would be slower", 2
         app.bench.measuring.poll()
         assert app.bench.notice == ("not measured: chat trains on this machine: both would be slower", "bad")
+
+
+@in_event_loop
+async def test_a_config_that_cannot_be_checked_is_not_said_to_be_looked_at():
+    async with opened() as (app, pilot):
+        app.bench.document.loaded = None
+        app.bench._checked([])
+        await pilot.pause()
+        assert "looking" not in screen_text(app) and "the config has a problem: 2 shows it" in screen_text(app)
+
+
+@in_event_loop
+async def test_no_fix_at_all_is_no_change():
+    async with opened() as (app, _):
+        app.page._apply_all((app.bench.document.revision, {}))
+        assert app.bench.notice[0] == "no fix can be applied" and not app.bench.document.can_undo

@@ -172,7 +172,7 @@ def test_keys_change_a_value_and_say_where_they_end():
     limit = "checkpoint.save_total_limit"
     model.bump(limit, -1)
     assert model.bump(limit, -1) == "save_total_limit goes no lower"
-    assert model.bump("data.path", 1) == "Enter edits it" and model.toggle("data.path") == ""
+    assert model.bump("data.path", 1) == "Enter edits it" and model.toggle("data.path") == "Enter edits it"
     assert model.document.redo() == "" and model.document.undo() == "undid save_total_limit 2 -> 1"
     assert model.reset(limit) == "save_total_limit is as the presets say"
     assert model.reset_all() == "reset 1 setting; undo takes it back" and model.reset_all() == "nothing to reset"
@@ -202,3 +202,9 @@ def test_a_switch_that_may_be_auto_is_picked_from_all_three():
     editor = model.edit("data.packing")
     editor.choose(-1)
     assert model.take(editor) and model.document.value("data.packing") == "auto"
+
+
+def test_reset_all_counts_what_it_resets():
+    model = opened()
+    model.document.set("hardware_profile", "none")
+    assert model.reset_all() == "nothing to reset" and not model.document.undo().startswith("undid all")

@@ -16,14 +16,16 @@ from tests.ui.test_config_model import HEADS, MICRO, RATE, SCHEDULE, opened
 from tests.ui.test_snapshots import CPU, CannedBench
 from tui_trainer.config.groups import groups
 from tui_trainer.config.load import Request, all_settings
+from tui_trainer.launching.drafts import Draft
 from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.planned import Planned
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens import config_files
 from tui_trainer.ui.screens.config_dialogs import RecipeChooser, preview_lines
+from tui_trainer.ui.screens.config_model import Editor
 from tui_trainer.ui.screens.config_view import ConfigPanes, PlanSummary, detail_lines, estimate_column, estimate_lines
-from tui_trainer.ui.spans import ASCII, UNICODE, text_of
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 
 SIZES = [(80, 24), (120, 35), (200, 50)]
 HOSTILE = "\x1b]0;title\x07[bold]x\u202e"
@@ -334,5 +336,73 @@ def test_text_of_the_editor_is_saved_and_read_back(tmp_path, monkeypatch):
         monkeypatch.setattr(config_files, "edit_text_in", lambda app, command, text: before.append(text) or text)
         await press("e")
         assert before[0].startswith("# not taken: ") and before[0].endswith("nonsense = 1\n"), "it is not lost"
+
+    with_page(look)
+
+
+def test_a_home_that_nobody_has_is_told_and_ends_nothing():
+    async def look(page, pilot, press) -> None:
+        await press("S")
+        pilot.app.dialog.field.put("~nobody-has-this/x.toml")
+        assert "does not exist" in await press("enter")
+
+    with_page(look)
+
+
+def test_the_folder_in_which_it_was_started_may_be_deleted_meanwhile(tmp_path, monkeypatch):
+    async def look(page, pilot, press) -> None:
+        (folder := tmp_path / "gone").mkdir()
+        monkeypatch.chdir(folder)
+        folder.rmdir()
+        page.model.document.set("training.seed", 5)
+        page.model.document.set("output.runs_dir", "./runs")
+        assert "cannot be written" in await press("S enter")
+
+    with_page(look)
+
+
+def test_one_restored_edit_is_one_and_the_key_that_takes_it_back_is_the_one_that_does():
+    keymap = Keymap({"config.undo": ("z",)})
+
+    async def look(page, pilot, press) -> None:
+        draft = Draft(edits={"training.seed": 7}, at="2026-11-20T18:00:00Z", digest=None, subject="recipe quickstart")
+        page.app.keymap = keymap
+        config_files.offer_draft(page.bench, page.model.document, draft)
+        await press("r")
+        assert notice(page) == "1 edit restored; z takes it back"
+
+    with_page(look)
+
+
+def test_where_no_setting_is_shown_no_key_for_one_is_offered():
+    async def look(page, pilot, press) -> None:
+        assert "Enter edit" not in await press("/ q q q enter")
+        await press("enter")
+        assert notice(page) == "edit: nothing to do now"
+
+    with_page(look)
+
+
+def test_options_of_wide_signs_stand_in_columns_that_fit():
+    document, setting = opened().document, all_settings()["data.path"]
+    options = tuple(sign * 10 for sign in "\u6f22\u5b57\u6570\u636e\u8bad\u7ec3")
+    editor = Editor(setting=setting, text="", original="", options=options)
+    lines = detail_lines(document, setting, editor, 60, 12, UNICODE)
+    assert all(option in text_of(lines) for option in options) and max(map(width_of, lines)) <= 60
+
+
+@pytest.mark.parametrize("kind", ["recipes", "hardware"])
+def test_a_broken_profile_of_the_users_own_ends_nothing(kind, tmp_path, monkeypatch):
+    (folder := tmp_path / "tui-trainer" / "profiles" / kind).mkdir(parents=True)
+    (folder / "bad.toml").write_text("[about")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    async def look(page, pilot, press) -> None:
+        for key in ("profile", "hardware_profile"):
+            page._show_rows(key)
+            await press("enter")
+            await press("escape")
+        words = " ".join((await press("1")).split())
+        assert "training" in words and ("is not valid TOML" in words) == (kind == "hardware")
 
     with_page(look)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from rich.cells import cell_len
 from textual.events import Paste
@@ -11,6 +13,7 @@ from tests.ui.bare_app import all_pages, seen
 from tui_trainer.ui.actions import ACTIONS
 from tui_trainer.ui.dialogs import ChoiceDialog, HelpDialog, TextDialog
 from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.run_dialogs import DoctorDialog
 
 SIZES = ((80, 24), (200, 50), (60, 20))
 
@@ -169,3 +172,14 @@ def test_the_help_closes_with_what_opened_it_and_with_what_leaves(key):
 def test_the_help_is_ascii_where_only_that_may_appear():
     text = all_pages(HelpDialog(Keymap(), "train"), ascii_only=True)
     assert text.isascii() and "Up k" in text
+
+
+def test_the_doctors_keys_are_those_of_what_he_says_now():
+    state = SimpleNamespace(at_risk=None)
+    run = SimpleNamespace(doctor=SimpleNamespace(verdict=None), state=state)
+    dialog = DoctorDialog(None, run)
+    assert dialog.keys == (("escape", "close"),)
+    state.at_risk = SimpleNamespace(ways=[SimpleNamespace(patch={})] * 2)
+    assert dialog.keys == (("1-2", "be in time"), ("escape", "close"))
+    run.doctor.verdict = SimpleNamespace(fix={"training.seed": 1})
+    assert ("a", "apply to the config") in dialog.keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
@@ -91,3 +92,17 @@ async def test_what_is_wrong_with_what_was_tried_has_its_remedy_on_the_screen(mo
     async with opened_hardware(replace(MACHINES["eight"]), (200, 50)) as (app, _):
         text = screen_text(app)
         assert "bf16 matmuls reach 100 of 989" in text and "nvidia-smi -q" in text
+
+
+@in_event_loop
+async def test_what_was_tried_of_one_card_is_not_shown_of_another_one(monkeypatch):
+    go_on = Event()
+    monkeypatch.setattr(page_module, "try_machine", lambda *_: go_on.wait(9) and {**GOOD, "problems": []})
+    monkeypatch.setattr(page_module, "kept_trial", lambda hardware, chosen: None)
+    async with opened_hardware(MACHINES["eight"], (200, 50)) as (app, pilot):
+        await pilot.press("m", "n")
+        go_on.set()
+        while app.page._is_trying:
+            await pilot.pause(0.02)
+        await pilot.pause()
+        assert "m tries it" in screen_text(app) and "tried, not guessed" not in screen_text(app)

@@ -134,3 +134,26 @@ def test_a_terminal_that_is_not_looked_at_is_told_when_a_run_ended(monkeypatch):
             app.bench.run = None
 
     asyncio.run(look())
+
+
+def test_a_click_on_a_sentence_presses_no_key_that_it_covers():
+    async def look() -> None:
+        async with opened() as (app, pilot):
+            app.bench.tell("a sentence over all the keys of the last line")
+            app.draw()
+            for word in ("sentence", "keys", "line"):
+                await click(app, pilot, word)
+                assert app.dialog is None and app.bench.notice is not None
+            await click(app, pilot, "? help")
+            assert app.dialog is not None
+
+    asyncio.run(look())
+
+
+def test_a_path_that_is_no_utf_8_is_copied_with_question_marks(monkeypatch):
+    async def look() -> None:
+        async with opened() as (app, _):
+            app.copy_to_clipboard("/data/caf\udce9/run")
+            assert app.clipboard == "/data/caf?/run"
+
+    asyncio.run(look())

@@ -75,6 +75,8 @@ def test_a_process_that_fails_says_why(bench):
 
 def test_none_beside_a_run_and_none_without_a_config(bench):
     assert bench.rehearsals.start() == "the config is still being read"
+    bench.document = SimpleNamespace(loaded=None)
+    assert bench.rehearsals.start() == "the config has a problem, which comes first"
     bench.run_is_alive = True
     assert bench.rehearsals.start().startswith("a run trains") and bench.rehearsals.process is None
 

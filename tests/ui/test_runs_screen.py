@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -539,3 +540,18 @@ def test_out_of_memory_events_stand_in_the_table_and_below():
     assert "out of memory 2 times" in text_of(detail_lines(one, NOW, 100, UNICODE))
     calm = replace(one, out_of_memory_events=0)
     assert "out of memory" not in text_of(detail_lines(calm, NOW, 100, UNICODE))
+
+
+def test_a_deletion_that_waits_is_not_lost_when_another_run_is_looked_at(runs):
+    async def go() -> None:
+        kept, waiting = (run_of(runs, name, start(100)) for name in "ab")
+        async with opened() as (app, pilot):
+            go_on = threading.Event()
+            app.bench.background.do("slow work", go_on.wait, lambda _: None)
+            app.page._delete(app.page.model.chosen)
+            await pilot.press("down", "D")
+            go_on.set()
+            await until(pilot, lambda: app.dialog is not None and names(app) == ["a"])
+            assert kept.root.exists() and not waiting.root.exists()
+
+    asyncio.run(go())

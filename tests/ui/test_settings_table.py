@@ -171,3 +171,18 @@ def test_a_long_value_keeps_its_end():
     assert shortened("a/long/path.txt", 9, UNICODE) == "…path.txt"
     assert width_of([(shortened("\u6f22" * 500, 9, UNICODE), "text")]) <= 9
     assert value_cells(10, 28) > 0, "it ends in a table that is too narrow for its columns as well"
+
+
+def test_a_field_goes_with_its_row_when_another_row_comes_above():
+    async def look(app, table, pilot) -> None:
+        table.show(ROWS, "0.4")
+        app.field.put("abc")
+        table.lay(app.field)
+        await pilot.pause()
+        table.show([*ROWS[:2], Row(key="new", name="new", value="2"), *ROWS[2:]])
+        table._list.redraw()
+        await pilot.pause()
+        (line,) = [line for line in seen(app) if line.startswith(UNICODE.pointer)]
+        assert "[abc" in line
+
+    alone(look)

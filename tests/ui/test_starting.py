@@ -12,7 +12,7 @@ import pytest
 
 from tests.ui.pictures import screen_text
 from tui_trainer.config.load import Request
-from tui_trainer.errors import EXIT_STOPPED
+from tui_trainer.errors import EXIT_STOPPED, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.drafts import draft_for
 from tui_trainer.runs.folder import RunFolder
@@ -280,5 +280,33 @@ def test_an_editor_that_is_not_there_is_told(request_of_seconds, monkeypatch):
         async with opened(request_of_seconds) as (app, pilot):
             await pilot.press("2", "e")
             assert "there is no program no-such-editor" in app.bench.notice[0]
+
+    asyncio.run(go())
+
+
+def test_a_stop_that_could_not_be_asked_for_is_not_asked_of_another_run(request_of_seconds):
+    async def go() -> None:
+        async with opened(request_of_seconds) as (app, _):
+            app.bench.run, other = Busy(["the disk is full"]), Busy([""])
+            app.bench.ask_run("stop")
+            app.bench.put_on_the_table(other)
+            app.bench.tick()
+            assert other.candidates == []
+
+    asyncio.run(go())
+
+
+def test_a_refusal_waits_until_nobody_types(request_of_seconds):
+    async def go() -> None:
+        async with opened(request_of_seconds) as (app, pilot):
+            await pilot.press("2", "/")
+            refusals = [(Problem(message="the data is gone"),)]
+            app.bench.take_refusals = lambda: refusals.pop() if refusals else ()
+            app.tick()
+            await pilot.press(*"code")
+            assert app.dialog is None and app.page.filter_field.value == "code"
+            await pilot.press("enter")
+            app.tick()
+            assert "the data is gone" in screen_text(app) or app.dialog is not None
 
     asyncio.run(go())

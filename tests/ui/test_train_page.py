@@ -12,6 +12,7 @@ from statistics import median
 import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
 
+from tests.ui.alone import DEMOS, Demo
 from tests.ui.pictures import picture, screen_text
 from tests.ui.test_snapshots import CPU, DONE, GPUS, LORA, CannedBench, CannedRun, trained
 from tests.ui.test_train_view import evaluated, gauges, prepared, step
@@ -23,7 +24,6 @@ from tui_trainer.ui.chart.drawing import LossChart
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens import train as page_module
 from tui_trainer.ui.spans import UNICODE
-from tui_trainer.ui.widgets.demo import DEMOS, Demo
 
 RUNNING = trained(248, **LORA)
 
@@ -292,3 +292,29 @@ def test_a_widget_can_be_looked_at_alone(name):
             return screen_text(app)
 
     assert ALONE[name] in asyncio.run(look(Demo(name)))
+
+
+def test_keys_of_a_picture_that_is_held_still_say_so():
+    async def look(app, pilot):
+        await pilot.press("space")
+        for key in ("L", "up", "c", "m"):
+            await pilot.press(key)
+            assert "the picture is held still" in app.bench.notice[0]
+        await pilot.press("space")
+        assert "nothing has been written" not in screen_text(app)
+
+    showing(look)
+
+
+@pytest.mark.parametrize("size", [(8, 12), (1, 1)])
+def test_a_terminal_of_a_few_cells_ends_nothing(size):
+    async def look(app, pilot):
+        for keys in (["L"], ["L", "1"], ["2", "S"]):
+            await pilot.press(*keys)
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            await pilot.resize_terminal(80, 24)
+            await pilot.pause()
+        assert app.dialog is not None
+
+    showing(look, events=[*trained(500), e.RunFailed(step=500, message="it failed " * 9)], alive=False)

@@ -1,6 +1,7 @@
 """The Train screen in every phase, at every size, with both sets of signs, and how much of it changes in a second."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from tui_trainer.ui.screens.train_lines import (
     stack,
     training_memory_bytes,
 )
+from tui_trainer.ui.screens.train_story import table_rows
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 from tui_trainer.ui.widgets.gauge import CPU_TARGET, GaugeTrail, gauge_lines, target_bar
 
@@ -360,3 +362,17 @@ def test_the_slowest_of_several_processes_is_named_beside_the_speed():
     assert "slowest: rank 3, +11 % (12 ms a step), communication 5 %" in shown
     assert "slowest" not in drawn(scene(PHASES["training"]))
     assert "slowest" not in drawn(scene([*PHASES["in four processes"], finished()]))
+
+
+def test_text_of_wide_signs_is_wrapped_by_cells_and_whole():
+    made, text = scene(None), "\u6f22\u5b57" * 30
+    rows = made.wrapped(text, 40)
+    assert text_of(rows).replace("\n", "") == text and max(map(width_of, rows)) <= 40
+    assert len(made.wrapped(text, 40, most=2)) == 2
+
+
+def test_class_names_of_wide_signs_are_shown_whole():
+    done = evaluated(9, 1.0)
+    rows = {"\u6f22\u5b57" * 4: [1.0, 2.0], "\u6570\u636e" * 4: [3.0, 4.0]}
+    done = replace(done, table_columns=["precision", "recall"], table_rows=rows)
+    assert all(name in text_of(table_rows(done, 80, 9, UNICODE)) for name in rows)

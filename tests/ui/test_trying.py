@@ -9,7 +9,7 @@ from tests.ui.bare_app import seen
 from tui_trainer.errors import DataError
 from tui_trainer.exporting import generate, trained_model
 from tui_trainer.runs.state import RunState
-from tui_trainer.ui.run_dialogs import TryDialog
+from tui_trainer.ui.run_dialogs import TryDialog, offer_try
 
 
 class FakeWriter:
@@ -73,10 +73,10 @@ def test_what_the_weights_refuse_stands_below(monkeypatch):
         """Cannot be loaded."""
 
         def __init__(self, folder):
-            raise DataError("the weights are torn")
+            raise DataError("the weights are torn", hint="a sentence of many words " * 6 + "that is read to its end")
 
     _, text = seen(TryDialog(bench_of(Broken, monkeypatch), None, ""), "enter")
-    assert "the weights are torn" in text
+    assert "the weights are torn" in text and "read to its end" in " ".join(text.replace("\u2502", " ").split())
 
 
 class Chatting(FakeWriter):
@@ -137,3 +137,30 @@ def test_a_base_model_that_is_gone_is_told(monkeypatch):
     monkeypatch.setattr(trained_model.TrainedModel, "of", lambda folder, unfinished: trained)
     text = seen(TryDialog(chatting(monkeypatch, "llama"), None, ""), "tab", *typed("hi"), *typed("so"))
     assert "llama is not on this disk" in text[3] and "tuned heard 1" in text[-1]
+
+
+def test_a_question_waits_for_the_answer_to_the_one_before(monkeypatch):
+    bench, asked = chatting(monkeypatch), []
+    bench.background.do = lambda name, work, done: asked.append(work)
+    text = seen(TryDialog(bench, None, ""), *typed("first?", "second?"))[-1]
+    assert len(asked) == 1 and "> first?" in text and "> second?" not in text and "second?" in text
+
+
+def test_text_of_wide_signs_is_shown_whole(monkeypatch):
+    class Wide(FakeWriter):
+        """Writes without blanks."""
+
+        def continue_text(self, prompt, sampling, show):
+            show("\u6f22" * 200)
+
+    text = seen(TryDialog(bench_of(Wide, monkeypatch), None, ""), "enter")[-1]
+    assert text.count("\u6f22") == 200
+
+
+def test_a_run_of_a_task_that_there_is_not_is_told_and_ends_nothing(monkeypatch):
+    bench, told = bench_of(FakeWriter, monkeypatch), []
+    bench.run = SimpleNamespace(state=RunState(task="of another version"), folder=None)
+    bench.app = SimpleNamespace(open=None)
+    bench.tell = lambda words, role: told.append(words)
+    offer_try(bench)
+    assert "there is no task 'of another version'" in told[0]

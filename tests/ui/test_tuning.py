@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 
-from tests.ui.bare_app import seen
+from tests.ui.bare_app import BareApp, seen
 from tests.ui.tuned import PATCH, RESULT, FakeTune
 from tui_trainer.ui.processes import Measurement
 from tui_trainer.ui.screens.config_dialogs import TuneDialog, offer
@@ -85,3 +86,21 @@ def test_one_measurement_at_a_time(bench):
     bench.tunings.process = FakeTune(is_over=False)
     offer(TuneDialog(bench), bench)
     assert len(bench.opened) == 1
+
+
+def test_a_longer_sentence_in_the_place_of_a_short_one_makes_the_box_wider(bench):
+    process = bench.tunings.process = FakeTune(is_over=False)
+    process.lines, process.part = [], "loading libraries"
+    dialog = TuneDialog(bench)
+
+    async def look() -> tuple[str, str]:
+        app = BareApp(dialog)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await pilot.pause()
+            before, process.part = app.seen, "the largest micro-batch of 32 rows a step, which is tried first"
+            dialog.redraw()
+            await pilot.pause()
+            return before, app.seen
+
+    before, after = asyncio.run(look())
+    assert "loading libraries ..." in before and f"{process.part} ..." in after

@@ -1,8 +1,10 @@
 """The command line. Each command reads its arguments, asks one room, prints. Heavy imports stay inside the commands."""
 
+import errno
 import pkgutil
 import sys
 from importlib import import_module
+from pathlib import Path
 
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
 from tui_trainer.hardware.environment import prepare_environment
@@ -14,6 +16,11 @@ def main(arguments: list[str] | None = None) -> int:
     open_standard_files()
     prepare_environment()
     arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        tell("the folder in which this is started was deleted; `cd` to another one")
+        return EXIT_BAD_INPUT
     try:
         return _run(arguments)
     except InputError as error:
@@ -29,6 +36,12 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         silence_output()
         return EXIT_DONE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        silence_output()
+        tell(f"what there is to print cannot be written: {error.strerror}")
+        return EXIT_FAILED
 
 
 def _run(arguments: list[str]) -> int:

@@ -68,7 +68,7 @@ class _TrainByDefault(TyperGroup):
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if args[:1] == ["help"]:
-            args = ["--help"]
+            args = [*args[1:], "--help"]
         if not args:
             args = [_DEFAULT_COMMAND]
         elif args[0] not in self.commands and args[0] not in ("--help", "-h", "--version"):

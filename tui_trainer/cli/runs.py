@@ -190,6 +190,9 @@ def _ask(reference: str, action: str) -> None:
         slurm.cancel(job)
         print(f"cancelled job {job} of {folder.name}: it was not running")
         return
+    if job:
+        hint = f"`tui-trainer stop {folder.name}` takes it out of the queue"
+        raise InputError(f"job {job} of {folder.name} has not begun", hint=hint)
     if owner(folder.lock) is None:
         finished = overview(folder).status == "finished"
         hint = f"`tui-trainer {'generate' if finished else 'resume'} {folder.name}` " + (

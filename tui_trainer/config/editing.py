@@ -10,7 +10,7 @@ from typing import Any
 
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.mixture import escaped, last_path
-from tui_trainer.config.profiles import all_profiles
+from tui_trainer.config.profiles import profile_names
 from tui_trainer.config.toml_files import parse_toml
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.safe_text import one_line
@@ -123,9 +123,9 @@ def completions(setting: Setting, text: str, *, names: Iterable[str] = ()) -> li
     if setting.completes in ("file", "folder"):
         found = _paths(text, folders_only=setting.completes == "folder")
     elif setting.completes == "recipe":
-        found = [name for name in all_profiles("recipes") if name.startswith(text)]
+        found = [name for name in profile_names("recipes") if name.startswith(text)]
     elif setting.completes == "hardware profile":
-        found = [name for name in ("auto", "none", *all_profiles("hardware")) if name.startswith(text)]
+        found = [name for name in ("auto", "none", *profile_names("hardware")) if name.startswith(text)]
     else:
         found = [str(choice) for choice in setting.choices if str(choice).startswith(text.lower())]
     found = [*(name for name in names if name.startswith(text)), *found]

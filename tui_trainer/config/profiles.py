@@ -37,8 +37,13 @@ def _files(kind: Kind) -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted((folder / kind).glob("*.toml"))}
 
 
+def profile_names(kind: Kind) -> tuple[str, ...]:
+    """Without a look into their files."""
+    return tuple(_files(kind))
+
+
 def all_profiles(kind: Kind) -> dict[str, Profile]:
-    """Every profile of one kind by name."""
+    """Every profile of one kind by name. Raises ConfigError."""
     return {name: read_profile(path, kind) for name, path in _files(kind).items()}
 
 

@@ -82,7 +82,7 @@ def save(document: Document, path: Path, *, force: bool = False) -> None:
     unless forced, when it was changed since it was read or is not this document's file at all.
     """
     where, given = str(path), path
-    path = Path(absolute(where)).resolve()
+    path = _whole(path)
     before = file_digest(path)
     if not force:
         _refuse_to_overwrite(document, path, before, where)
@@ -99,8 +99,17 @@ def save(document: Document, path: Path, *, force: bool = False) -> None:
     document.mark_saved(given, file_digest(path) or "")
 
 
+def _whole(path: Path) -> Path:
+    """From the root, and without links. Raises ConfigError."""
+    try:
+        return Path(absolute(str(path))).resolve()
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror or error if isinstance(error, OSError) else error
+        raise ConfigError(f"cannot be written: {reason}", where=str(path), hint="write a whole path") from None
+
+
 def _refuse_to_overwrite(document: Document, path: Path, digest: str | None, where: str) -> None:
-    own = document.file is not None and Path(absolute(str(document.file))).resolve() == path
+    own = document.file is not None and _whole(document.file) == path
     if own and digest not in (document.digest, None):
         hint = "load it again, which keeps your edits, or save over it"
         raise OverwriteError("was changed by another program since it was read", where=where, hint=hint)

@@ -82,6 +82,8 @@ def refuse_existing(path: Path, option: str = "--fix") -> None:
         if path.exists() or path.is_symlink():
             hint = "name a file that does not exist yet"
             raise InputError("exists, and is not overwritten", where=str(path), hint=hint)
+        if not path.absolute().parent.exists():
+            raise InputError("cannot be written: its folder does not exist", where=str(path), hint="make it first")
     if path.suffix != ".toml":
         raise InputError("does not end in .toml", where=str(path), hint=f"write {option} {path.name}.toml")
 

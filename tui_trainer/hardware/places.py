@@ -19,7 +19,7 @@ _DEADLINE_SECONDS = 2.0
 def read_places() -> tuple[Place, ...]:
     """The four places, each listed even where several share a file system."""
     folders = {
-        "runs": Path("runs").absolute(),
+        "runs": from_the_root("runs"),
         "prepared data": prepared_data_folder(),
         "model cache": cache_folder(),
         "temporary": Path(tempfile.gettempdir()),

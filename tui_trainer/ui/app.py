@@ -202,7 +202,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if refusals := self.bench.take_refusals():
             from tui_trainer.ui.starting import show_problems
 
-            show_problems(self.bench, "The run was refused", refusals)
+            self.bench.ask_when_free(partial(show_problems, self.bench, "The run was refused", refusals))
         if self.page.is_mounted:
             # Not while it comes up: parts of it may not be there yet.
             self.page.tick()
@@ -288,6 +288,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def action_do(self, name: str) -> None:
         self.carry_out(f"app.{name}")
+
+    def copy_to_clipboard(self, text: str) -> None:
+        # Paths that are no UTF-8 have lone surrogates.
+        super().copy_to_clipboard(text.encode("utf-8", "replace").decode())
 
     def open(self, dialog: Dialog) -> None:
         self.push_screen(dialog, mode=self.page.place)

@@ -1,7 +1,6 @@
 """Questions, texts and the help: screens that lie on another one and take the keys until they are closed; and the line
 of keys at the end of every screen."""
 
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -246,7 +245,7 @@ class TextDialog(FieldDialog):
     def inside(self) -> Iterable[Widget]:
         yield Pane(lambda *_: self._above, classes="above")
         yield self.field
-        yield Pane(lambda width, _: [[(row, "bad")] for row in textwrap.wrap(self._refusal, width)], classes="refusal")
+        yield Pane(lambda width, _: paragraph(self._refusal, width, "bad") if self._refusal else [], classes="refusal")
 
     def take(self) -> None:
         self._refusal = self._accept(self.field.value)

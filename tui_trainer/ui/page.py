@@ -252,6 +252,9 @@ class ListPage(Page):
     def page_lines(self) -> int:
         raise NotImplementedError
 
+    def on_line_list_scrolled(self) -> None:
+        self.redraw()
+
     def _move(self, lines: int = 0, *, pages: int = 0) -> None:
         self.move(lines + pages * self.page_lines)
 
@@ -268,14 +271,17 @@ class KeyHints(KeyLine):
         self._page = page
 
     def line(self, width: int) -> Line:
-        bench = self._page.bench
-        if bench.notice is None:
+        notice = self._page.bench.notice
+        if notice is None:
             return super().line(width)
-        helps = help_hint(bench.app.keymap.of("app"))
-        return beside([bench.notice], helps[0].line(bench.glyphs) if helps else [], width)
+        helps = [span for hint in self.hints(width) for span in hint.line(self.glyphs)]
+        return beside([notice], helps, width)
 
     def _hints(self, width: int) -> list[KeyHint]:
         page = self._page
+        if page.bench.notice is not None:
+            # No other key can be seen, and clicked on.
+            return help_hint(page.bench.app.keymap.of("app"))
         if page.is_typing:
             return [KeyHint(key, label) for key, label in page.typing_keys]
         return footer_hints(page.bench.app.offered_actions, page.label_of, width)

@@ -173,7 +173,7 @@ class Measurement(OwnProcess[C]):
         if bench.run_is_alive:
             return BESIDE_A_RUN
         if loaded is None:
-            return "the config is still being read"
+            return "the config has a problem, which comes first" if bench.document else "the config is still being read"
         from tui_trainer.bench import config_process
 
         make: Callable[..., C] = getattr(config_process, self._kind)

@@ -3,15 +3,13 @@ prompt, and to be exported to another form."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from textual.containers import VerticalScroll
 from textual.events import Key
 from textual.widget import Widget
 
-from tui_trainer.config.changes import settings_words
+from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.doctor.contract import Finding, Verdict
 from tui_trainer.errors import FolderError, InputError, TuiTrainerError
 from tui_trainer.planning.deadline_ways import way_line
@@ -20,7 +18,7 @@ from tui_trainer.safe_text import one_line, visible
 from tui_trainer.tasks import find_task
 from tui_trainer.ui.dialogs import Dialog, FieldDialog
 from tui_trainer.ui.processes import GivenUp
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, folded, labelled, pad, paragraph
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, folded, labelled, pad, paragraph, rows_of
 from tui_trainer.ui.starting import take_settings_of
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.widgets.lists import LineList
@@ -38,7 +36,6 @@ _LABEL = 5
 _NEW_TOKENS, _TEMPERATURE = 240, 0.8
 _PROMPT_CHARACTERS = 40
 _NAME_CELLS, _BAR_CELLS = 11, 24
-FORMATS: Final = "formats"
 
 
 class DoctorDialog(Dialog):
@@ -49,10 +46,18 @@ class DoctorDialog(Dialog):
     def __init__(self, bench: Workbench, run: WatchedRun) -> None:
         super().__init__()
         self._bench, self._run = bench, run
-        if self._verdict and self._verdict.fix:
-            self.keys = (("a", "apply to the config"), *self.keys)
-        if self._ways:
-            self.keys = (("1-3", "be in time"), *self.keys)
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        ways = len(self._ways)
+        in_time = [("1" if ways == 1 else f"1-{ways}", "be in time")] * bool(ways)
+        return (*in_time, *[("a", "apply to the config")] * ("a" in self._patches), ("escape", "close"))
+
+    @property
+    def _patches(self) -> dict[str, Patch]:
+        """What the next run can be made with, by its key."""
+        patches = {str(number): way.patch for number, way in enumerate(self._ways, 1)}
+        return patches | ({"a": self._verdict.fix} if self._verdict and self._verdict.fix else {})
 
     @property
     def _verdict(self) -> Verdict | None:
@@ -96,36 +101,31 @@ class DoctorDialog(Dialog):
         return rows
 
     def press(self, key: str, character: str | None) -> bool:
-        patches = {str(number): way.patch for number, way in enumerate(self._ways, 1)}
-        if self._verdict and self._verdict.fix:
-            patches["a"] = self._verdict.fix
-        if character not in patches:
+        if (patch := self._patches.get(character or "")) is None:
             return True
-        take_settings_of(self._bench, self._run.folder, patches[character])
+        take_settings_of(self._bench, self._run.folder, patch)
         return False
 
 
 class TryDialog(FieldDialog):
     heading = "Try the model"
-    keys: Sequence[tuple[str, str]] = (("enter", "continue the text"), ("escape", "close"))
 
     def __init__(self, bench: Workbench, folder: RunFolder, prompt: str) -> None:
         super().__init__(prompt)
         self._status = ""
         self._bench, self._folder = bench, folder
-        state = bench.run.state if bench.run is not None else None
-        task = find_task(state.task or "causal_lm") if state else None
-        if task is not None and not task.continues:
-            self.keys = (("enter", "ask the model"), *self.keys[1:])
-        self._chats = task is not None and not task.continues and getattr(task, "head", "causal_lm") == "causal_lm"
+        assert bench.run is not None, "it is opened for a run"
+        state = bench.run.state
+        task = find_task(state.task or "causal_lm")
+        self._chats = not task.continues and getattr(task, "head", "causal_lm") == "causal_lm"
         if self._chats:
             # A sample's prompt has the signs of the chat template.
             self._text = ""
             self._status = "/help lists commands, /system TEXT sets how it begins"
-        self._has_base = state is not None and state.plan is not None and bool(state.plan.base_model)
-        if self._has_base:
-            self.keys = (*self.keys[:1], ("tab", "base model beside it"), *self.keys[1:])
-        self._with_base = self._wants_end = False
+        self._has_base = state.plan is not None and bool(state.plan.base_model)
+        does = "continue the text" if task.continues else "ask the model"
+        self.keys = (("enter", does), *[("tab", "base model beside it")] * self._has_base, ("escape", "close"))
+        self._with_base = self._wants_end = self._is_writing = False
         self._writers: dict[str, Writer] = {}
         self._conversation: Conversation | None = None
         self._transcript: list[str] = []
@@ -134,13 +134,12 @@ class TryDialog(FieldDialog):
 
     def inside(self) -> Iterable[Widget]:
         yield self.field
-        with VerticalScroll(id="inside", can_focus=False):
-            yield Pane(lambda width, _: self.lines(width))
-        yield Pane(lambda *_: [[(self._status, "dim")]], classes="status")
+        yield from super().inside()
+        yield Pane(lambda width, _: paragraph(self._status, width, "dim"), classes="status")
 
     def lines(self, width: int) -> list[Line]:
         shown = visible("".join(self._transcript) or self._said).replace("\t", "    ")
-        return [[(row, "text")] for line in shown.split("\n") for row in (textwrap.wrap(line, width) or [""])]
+        return [[(row, "text")] for line in shown.split("\n") for row in rows_of(line, width) or [""]]
 
     def take_key(self, event: Key) -> bool:
         is_scroll = event.key in ("up", "down", "pageup", "pagedown")
@@ -152,7 +151,11 @@ class TryDialog(FieldDialog):
         return (is_scroll and self.scrolls(event.key)) or super().take_key(event)
 
     def take(self) -> None:
+        if self._chats and self._is_writing:
+            # The answer to the question before would stand below this one.
+            return
         prompt, self._seed = self.field.value, self._seed + 1
+        self._is_writing = True
         if self._chats:
             self.field.put("")
             self._transcript.append(f"> {prompt}\n")
@@ -226,6 +229,7 @@ class TryDialog(FieldDialog):
 
     def _wrote(self, result: tuple[str, str]) -> None:
         self._said, self._status = result
+        self._is_writing = False
         if self._wants_end:
             self.close()
         elif self.is_attached:
@@ -248,7 +252,10 @@ def offer_try(bench: Workbench) -> None:
         lines = [line.strip() for line in samples[-1].prompt.split("\n") if len(line.split()) > 1] if samples else []
         last = one_line(lines[-1]) if lines else ""
         words = last[-_PROMPT_CHARACTERS:].partition(" ")[2] if len(last) > _PROMPT_CHARACTERS else last
-        bench.app.open(TryDialog(bench, run.folder, words))
+        try:
+            bench.app.open(TryDialog(bench, run.folder, words))
+        except InputError as error:  # of a task that this program does not have
+            bench.tell(str(error), "bad")
 
 
 class ExportDialog(Dialog):
@@ -266,7 +273,7 @@ class ExportDialog(Dialog):
         yield Pane(lambda width, _: self.lines(width), id="about")
 
     def on_mount(self) -> None:
-        self._bench.background.do(FORMATS, self._ask, self._found)
+        self._bench.background.do("formats", self._ask, self._found)
 
     def _ask(self) -> tuple[tuple[Choice, ...], int] | str:
         from tui_trainer.launching.export import choices, free_bytes

@@ -6,9 +6,10 @@ Foreign text passes `safe_text` before it becomes a span.
 """
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
@@ -22,6 +23,8 @@ Role = Literal[
     "edit",  # a field that is being typed into
     "chart_raw", "chart_smooth", "chart_eval", "chart_cross",
 ]  # fmt: skip
+# There is room for an indent and an ellipsis.
+_NARROWEST = 3
 Span = tuple[str, Role]
 Line = list[Span]
 
@@ -158,6 +161,12 @@ def wrapped(text: str, width: int) -> list[str]:
         *whole, line = chop_cells(f"{line} {word}" if line else word, max(width, 2)) or [""]
         lines += whole
     return [*lines, line] if line or not lines else lines
+
+
+def rows_of(text: str, width: int, **how: Any) -> list[str]:
+    """The words in lines as `textwrap` makes them, who keeps their blanks; by cells where a sign takes two of them."""
+    rows = textwrap.wrap(text, max(width, _NARROWEST), break_on_hyphens=False, **how)
+    return rows if all(cell_len(row) <= width for row in rows) else wrapped(text, width)
 
 
 def paragraph(text: str, width: int, role: Role = "text") -> list[Line]:

@@ -1,7 +1,6 @@
 """From a plan to a run, and from the screens back to the shell: the questions in between."""
 
 import os
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.dialogs import Answer, Row
 from tui_trainer.ui.screens.config_dialogs import RehearsalDialog, offer
 from tui_trainer.ui.screens.config_view import figures, memory_budget
-from tui_trainer.ui.spans import Line, pad
+from tui_trainer.ui.spans import Line, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
 from tui_trainer.ui.workbench import Workbench
@@ -116,7 +115,7 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
 
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
-    rows = [row for one in problems[:_SHOWN_PROBLEMS] for row in textwrap.wrap(one_line(str(one)), _PROBLEM_CELLS)]
+    rows = [row for one in problems[:_SHOWN_PROBLEMS] for row in wrapped(one_line(str(one)), _PROBLEM_CELLS)]
     bench.app.ask(title, rows or ["the plan is not made yet"], [("c", "to the settings", lambda: bench.go(1))])
 
 

@@ -19,11 +19,10 @@ from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter
 
-from tui_trainer.runs.folder import read_plain_file, write_atomically
+from tui_trainer.runs.folder import read_fields, write_atomically
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.ui.spans import ASCII, UNICODE, Glyphs, Role
 
-_LIMIT_BYTES = 100_000
 # With 256 colours or more, with 16, with none, and the words of Textual for one of its themes.
 _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
     "text": ("", "", "", "foreground"),
@@ -55,14 +54,8 @@ class Preferences:
     @classmethod
     def load(cls) -> "Preferences":
         """The defaults where nothing was kept, or what was kept cannot be understood."""
-        chosen = cls()
-        with suppress(OSError, ValueError):
-            values = json.loads(read_plain_file(_file(), _LIMIT_BYTES))
-            for field in fields(cls):
-                value = values.get(field.name) if isinstance(values, dict) else None
-                if type(value) is type(field.default):
-                    setattr(chosen, field.name, value)
-        return chosen
+        kept = read_fields(_file())
+        return cls(**{one.name: kept[one.name] for one in fields(cls) if type(kept.get(one.name)) is type(one.default)})
 
     def save(self) -> None:
         """A state folder that cannot be written keeps nothing, and stops nothing."""

@@ -224,6 +224,8 @@ class Workbench:
 
     def put_on_the_table(self, run: WatchedRun | None) -> None:
         self.run = run
+        # That was for the one before.
+        self._stop_unasked = False
         if run is not None:
             self._sampler.folder = run.folder.root
         self.poll_run()

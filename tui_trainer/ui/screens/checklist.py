@@ -18,6 +18,7 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.processes import BESIDE_A_RUN
+from tui_trainer.ui.screens.config_model import settings_count
 from tui_trainer.ui.spans import Glyphs, Line, Role, beside, fit, labelled, pad, paragraph, width_of
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import Area, Pane, Scroller, Section
@@ -85,7 +86,10 @@ class ChecklistModel:
         return places[0] if places else max(len(self.visible) - 1, 0)
 
 
-def counts_line(model: ChecklistModel, first: int, rows: int, width: int, glyphs: Glyphs) -> Line:
+def counts_line(
+    model: ChecklistModel, first: int, rows: int, width: int, glyphs: Glyphs, *,
+    all_key: str = "o", waiting: str = "looking ...",
+) -> Line:  # fmt: skip
     found, listed = counts(model.findings), len(model.visible)
     line: Line = []
     for status in _COUNTED:
@@ -96,7 +100,7 @@ def counts_line(model: ChecklistModel, first: int, rows: int, width: int, glyphs
     words = f"guide {model.guide}  " if model.guide else ""
     words += "only open  " if model.open_only else ""
     if not listed:
-        words = "nothing is open: press o for all checks " if model.findings else "looking ... "
+        words = f"nothing is open: press {all_key} for all checks " if model.findings else f"{waiting} "
     elif listed > rows:
         words += f"{first + 1}-{min(first + rows, listed)} of {listed} "
     return beside(fit(line, max(width - cell_len(words), 0), glyphs.ellipsis), [(words, "dim")], width)
@@ -175,17 +179,17 @@ class ChecklistPage(ListPage):
                 yield Section(lambda: ("finding", ""), lambda *_: [])
                 yield self._finding
 
-    def on_line_list_scrolled(self) -> None:
-        self.query_one("#counts", Pane).redraw()
-
     def redraw(self) -> None:
         if self.is_shown and self.is_attached:
             self._listed = self.model.visible
             super().redraw()
 
     def _counts(self, width: int, _: int) -> list[Line]:
-        first, rows = self._list.seen_places.start, self._list.size.height
-        return [counts_line(self.model, first, rows, width, self.bench.glyphs)]
+        bench, first, rows = self.bench, self._list.seen_places.start, self._list.size.height
+        all_key, waiting = bench.app.key_of("checklist.open_only"), "looking ..."
+        if bench.document is not None and bench.document.loaded is None:
+            waiting = f"the config has a problem: {bench.app.key_of('app.go_config')} shows it"
+        return [counts_line(self.model, first, rows, width, bench.glyphs, all_key=all_key, waiting=waiting)]
 
     def _row(self, place: int, width: int) -> Line:
         is_chosen, cells = place == self.model.cursor, self.model.title_cells
@@ -296,8 +300,11 @@ class ChecklistPage(ListPage):
             self.bench.tell("nothing applied: the settings changed meanwhile", "warn")
             self.bench.app.draw()
             return
-        done = f"{len(changes)} settings changed; {self._undo_key} takes them back"
-        self._patch(changes, f"{len(changes)} fixed settings", done)
+        if changes:
+            count = settings_count(len(changes))
+            self._patch(changes, f"{count} of the checklist", f"{count} changed; {self._undo_key} takes it back")
+        else:
+            self.bench.tell("no fix can be applied", "warn")
         self.bench.app.draw()
 
     @property

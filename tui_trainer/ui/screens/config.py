@@ -31,6 +31,8 @@ from tui_trainer.ui.widgets.lists import SettingsTable
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 
+_OF_A_SETTING = ("edit", "toggle", "less", "more", "reset", "copy")
+
 
 class ConfigPage(ListPage):
     place = "config"
@@ -220,6 +222,7 @@ class ConfigPage(ListPage):
             "clear": lambda: self.model.filter,
             "next_problem": lambda: document.problems,
             "preview": lambda: document.loaded is not None and not document.own_problems,
+            **dict.fromkeys(_OF_A_SETTING, lambda: self.key),
         }
         return "" if can.get(action.name, lambda: True)() else NOTHING_TO_DO
 

@@ -19,7 +19,7 @@ from tui_trainer.errors import ConfigError, InputError
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.processes import GivenUp, Measurement
-from tui_trainer.ui.screens.config_model import name_cells
+from tui_trainer.ui.screens.config_model import name_cells, settings_count
 from tui_trainer.ui.spans import Glyphs, Line, Role, bar, fit, pad, paragraph, title_rule, wrapped
 from tui_trainer.ui.widgets.lists import MARK_CELLS, PRESET_CELLS, LineList, shortened, value_cells
 from tui_trainer.ui.widgets.pane import Pane
@@ -334,7 +334,7 @@ def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyph
     if chooser.preview is None:
         return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {chooser.error}"), width, "bad")]
     changes, stays = chooser.preview.changes, chooser.preview.stays
-    title = f"It changes {_settings(changes)}" if changes else "It changes nothing"
+    title = f"It changes {settings_count(len(changes))}" if changes else "It changes nothing"
     note = "your own values stay" if chooser.keep_own else "your own values go"
     lines.append(title_rule(title, width, glyphs, note))
     with_it = f"with {one_line(recipe.name)}"
@@ -352,7 +352,7 @@ def _kept(
     """The user's own values that the recipe would set otherwise, and does not."""
     if not stays:
         return []
-    title = f"{_settings(stays)} of yours that it does not change"
+    title = f"{settings_count(len(stays))} of yours that it does not change"
     if names_only:
         names = ", ".join(all_settings()[change.key].name for change in stays)
         return [[(f"{title}: {names}", "dim")]]
@@ -374,7 +374,3 @@ def _table(
         one = all_settings()[change.key]
         lines.append(row(one.name, display_text(one, change.old), display_text(one, change.new), roles))
     return lines
-
-
-def _settings(changes: Sequence[Change]) -> str:
-    return f"{len(changes)} setting{'' if len(changes) == 1 else 's'}"

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,10 @@ from tui_trainer.config.save import OverwriteError, document_text
 from tui_trainer.config.save import save as write_config
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching.drafts import Draft, discard_draft
+from tui_trainer.local_paths import at_home, from_the_root
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row, TextDialog
+from tui_trainer.ui.spans import paragraph, wrapped
 from tui_trainer.ui.workbench import Workbench
 
 _DEFAULT_FILE = "tui-trainer.toml"
@@ -37,11 +38,11 @@ def save(bench: Workbench, document: Document) -> None:
 
 def save_as(bench: Workbench, document: Document) -> None:
     rows: list[Row] = [("Your own values are written, on top of the recipe's name.", "dim"), ""]
-    start = str(document.file or Path.cwd() / _DEFAULT_FILE)
+    start = str(document.file or from_the_root(_DEFAULT_FILE))
 
     def write(text: str) -> str:
         name = text.strip()
-        return _write(bench, document, Path(name).expanduser()) if name else "write the name of a file"
+        return _write(bench, document, at_home(name)) if name else "write the name of a file"
 
     bench.app.open(TextDialog("Save as", rows, start, write))
 
@@ -56,7 +57,7 @@ def _write(bench: Workbench, document: Document, path: Path, *, force: bool = Fa
     try:
         write_config(document, path, force=force)
     except OverwriteError as error:
-        rows = textwrap.wrap(one_line(str(error.problems[0])), 70)
+        rows = wrapped(one_line(str(error.problems[0])), 70)
         answers: list[Answer] = [("o", "overwrite it", lambda: _write(bench, document, path, force=True))]
         if path == document.file:
             answers.append(("l", "load it, keep my edits", load_again))
@@ -92,7 +93,7 @@ def edit(app: App[Any], bench: Workbench, document: Document, refused_text: str)
         bench.tell(f"not taken: {error.problems[0]}; {bench.app.key_of('config.editor')} opens your text again", "bad")
         typed = "\n".join(line for line in after.split("\n") if not line.startswith(_REFUSED))
         return f"{_REFUSED} {one_line(str(error.problems[0]))}\n{typed}"
-    bench.note_change("taken from the editor; u takes it back")
+    bench.note_change(f"taken from the editor; {bench.app.key_of('config.undo')} takes it back")
     return ""
 
 
@@ -141,7 +142,8 @@ def offer_draft(bench: Workbench, document: Document, draft: Draft) -> None:
 
     def restore() -> None:
         bench.old_edits = {}
-        bench.note_change(f"{document.restore(draft.edits)} edits restored; u takes them back")
+        restored, undo = document.restore(draft.edits), bench.app.key_of("config.undo")
+        bench.note_change(f"{restored} edit{'' if restored == 1 else 's'} restored; {undo} takes it back")
 
     def discard() -> None:
         bench.old_edits = {}
@@ -152,7 +154,7 @@ def offer_draft(bench: Workbench, document: Document, draft: Draft) -> None:
     count, when = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
     rows: list[Row] = [f"{count} edit{'s' if count > 1 else ''} of {when} UTC were not saved."]
     rows.append(("They were kept when the connection or the program ended.", "dim"))
-    rows += [(row, "dim") for row in textwrap.wrap(f"Made for {one_line(draft.subject)}.", 70)]
+    rows += paragraph(f"Made for {one_line(draft.subject)}.", 70, "dim")
     if draft.digest != document.digest:
         rows.append(("The config file has changed since: look at them before you save.", "warn"))
     bench.app.ask("Unsaved edits", rows, [("r", "restore them", restore), ("d", "discard them", discard)])

@@ -5,6 +5,7 @@ Methods that change something return a sentence for the message line where there
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,11 +23,17 @@ from tui_trainer.ui.widgets.lists import Row
 
 # Letters in order, anywhere: shown only where nothing fits better.
 LOOSE = 1000
+# Nothing that belongs to a word stands before it.
+_WORD = r"(?<![^\W_])"
 
 
 @cache
 def name_cells() -> int:
     return max(len(setting.name) for _, _, settings in groups() for setting in settings)
+
+
+def settings_count(count: int) -> str:
+    return f"{count} setting{'' if count == 1 else 's'}"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -167,7 +174,7 @@ class ConfigModel:
         return str(problem) if problem else ""
 
     def toggle(self, key: str) -> str:
-        return self.bump(key, 1) if choices(all_settings()[key]) else ""
+        return self.bump(key, 1) if choices(all_settings()[key]) else "Enter edits it"
 
     def reset(self, key: str) -> str:
         setting, document = all_settings()[key], self.document
@@ -177,9 +184,10 @@ class ConfigModel:
         return f"{setting.name} is {display_text(setting, document.value(key))} again"
 
     def reset_all(self) -> str:
-        count = len(self.document.changes())
+        before = len(self.document.changes())
         self.document.reset_all()
-        return f"reset {count} setting{'s' if count > 1 else ''}; undo takes it back" if count else "nothing to reset"
+        count = before - len(self.document.changes())
+        return f"reset {settings_count(count)}; undo takes it back" if count else "nothing to reset"
 
     def copied_text(self, key: str) -> str:
         return f"{key} = {toml_text(self.document.value(key))}"
@@ -243,14 +251,7 @@ def match_of(query: str, setting: Setting) -> tuple[int, tuple[int, ...]] | None
 
 def _in_order(query: str, text: str, *, at_words: bool) -> tuple[int, ...] | None:
     """Places of the letters one after the other; `at_words`: each begins a word or follows the one before it."""
-
-    def places(letters: str, start: int) -> tuple[int, ...] | None:
-        if not letters:
-            return ()
-        for at in range(start, len(text)):
-            fits = not at_words or at == 0 or not text[at - 1].isalnum() or (at == start > 0)
-            if text[at] == letters[0] and fits and (rest := places(letters[1:], at + 1)) is not None:
-                return (at, *rest)
-        return None
-
-    return places(query, 0) if len(query) <= len(text) else None
+    begin, between = (rf".*?{_WORD}", rf"(?:|.*?{_WORD})") if at_words else (".*?", ".*?")
+    letters = between.join(f"({re.escape(letter)})" for letter in query)
+    found = re.match(begin + letters, text) if len(query) <= len(text) else None
+    return tuple(found.start(place) for place in range(1, len(query) + 1)) if found else None

@@ -344,7 +344,7 @@ def detail_lines(
 def _option_lines(editor: Editor, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """The options in columns of equal width, the chosen one pointed at; a page of them when there are many."""
     options = [one_line(_last_part(editor.setting, option)) for option in editor.options]
-    cells = min(max(map(len, options)) + 4, width)
+    cells = min(max(map(cell_len, options)) + 4, width)
     columns = max(width // cells, 1)
     rows = max(min(height, 1 + (len(options) - 1) // columns), 1)
     start = max(editor.chosen, 0) // (rows * columns) * rows * columns
@@ -352,7 +352,7 @@ def _option_lines(editor: Editor, width: int, height: int, glyphs: Glyphs) -> li
     for place in range(start, min(start + rows * columns, len(options))):
         chosen = place == editor.chosen
         sign = glyphs.pointer if chosen else " "
-        drawn.append((f"{sign} {options[place]}".ljust(cells)[:cells], "cursor" if chosen else "text"))
+        drawn.append((pad(f"{sign} {options[place]}", cells), "cursor" if chosen else "text"))
     return [drawn[at : at + columns] for at in range(0, len(drawn), columns)]
 
 

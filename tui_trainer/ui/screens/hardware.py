@@ -13,6 +13,7 @@ from typing import cast
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
+from tui_trainer.errors import ConfigError
 from tui_trainer.hardware import describe
 from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
@@ -28,7 +29,7 @@ from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.processes import BESIDE_A_RUN
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, hanging, labelled, pad, paragraph, title_rule, width_of
-from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeBar, card_gauges, gauges_of, target_words
+from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeBar, card_gauges, gauges_of
 from tui_trainer.ui.widgets.pane import Area, Pane, Scroller
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import GIB
@@ -151,7 +152,7 @@ class Machine:
         return self.titled(f"{card.title}: peak rates, dense", [*lines, *self.row("source", card.source)])
 
     def trail_title(self) -> list[Line]:
-        gpu, words = self.diagnosis.gpu, f"the last {TRAIL_MINUTES} minutes, {target_words(self.glyphs)}"
+        gpu, words = self.diagnosis.gpu, f"the last {TRAIL_MINUTES} minutes, {self.glyphs.target} target"
         return self.titled(f"GPU {gpu.index}: {words}", []) if gpu else []
 
     def users_section(self) -> list[Line]:
@@ -326,7 +327,10 @@ class HardwarePage(ListPage):
         # Before the page is there it needs no new styles.
         self.set_class(self._diagnosis.gpu is None, "-no-card", update=self.is_attached)
         self.set_class(not bench.hardware.gpus, "-no-gpu", update=self.is_attached)
-        profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
+        try:
+            profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
+        except ConfigError as error:  # a file of the user's own; the Config screen says it as well
+            profile, why = None, one_line(str(error))
         self._profile = (profile.name if profile else "none"), why
         self._trial = kept_trial(bench.hardware, bench.chosen_gpu)
 
@@ -349,13 +353,15 @@ class HardwarePage(ListPage):
         def try_out() -> None:
             trial = try_machine(hardware, chosen)
             with suppress(RuntimeError):  # the screens are gone
-                self.app.call_from_thread(self._tried, trial)
+                self.app.call_from_thread(self._tried, trial, chosen)
 
         # A thread of its own: the plan of the config does not wait for it.
         Thread(target=try_out, name="trial", daemon=True).start()
 
-    def _tried(self, trial: Trial) -> None:
-        self._is_trying, self._trial = False, trial
+    def _tried(self, trial: Trial, chosen: GpuChoice) -> None:
+        self._is_trying = False
+        if chosen == self.bench.chosen_gpu:
+            self._trial = trial
         count = len(trial["problems"])
         self.bench.tell(f"tried: {count} problems" if count else "tried: nothing is wrong", "warn" if count else "good")
         self.bench.app.draw()

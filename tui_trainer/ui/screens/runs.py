@@ -122,9 +122,6 @@ class RunsPage(ListPage):
             if monotonic() > until:
                 return
 
-    def on_line_list_scrolled(self) -> None:
-        self.query_one("#summary", Pane).redraw()
-
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self.model.choose(message.place)
         if message.opens:
@@ -270,7 +267,9 @@ class RunsPage(ListPage):
             bench.put_on_the_table(None)
         if bench.own_run is not None and bench.own_run.folder.root == one.path and not bench.own_run.alive:
             bench.own_run = None
-        bench.background.do("deleting", partial(_tried, at_rest.delete, one.path), partial(self._deleted, one))
+        # By its own name: to look at another run must not take its place while it waits.
+        name = f"deleting {one.path}"
+        bench.background.do(name, partial(_tried, at_rest.delete, one.path), partial(self._deleted, one))
 
     def _deleted(self, one: RunOverview, deleted: at_rest.Deleted | str) -> None:
         if isinstance(deleted, str):

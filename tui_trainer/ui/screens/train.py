@@ -20,7 +20,7 @@ from tui_trainer.ui.screens.train_lines import TrainScene
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.starting import offer_lines, offer_resume, offer_stop
 from tui_trainer.ui.watch import WatchedRun, tail_of
-from tui_trainer.ui.widgets.gauge import gauge_lines, target_words
+from tui_trainer.ui.widgets.gauge import gauge_lines
 from tui_trainer.ui.widgets.pane import Area, Pane, Section
 from tui_trainer.ui.workbench import Workbench
 
@@ -30,6 +30,7 @@ Heading = Callable[[TrainScene], tuple[str, str]]
 _LOG_ROWS = 200
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
 _WITHOUT_A_RUN = ("log", "freeze", "up", "down")
+_BESIDE_THE_PICTURE = (*_OF_THE_RUN, "freeze", "doctor", "try_model", "export", "report")
 _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
@@ -102,7 +103,7 @@ _BELOW_THE_CHART: Final[Parts] = {
     "table": (story.score_rows, story.scores_heading),
 }
 _BESIDE_THE_CHART: Final[Parts] = {
-    "machine": (_gauges, lambda scene: ("machine", target_words(scene.glyphs))),
+    "machine": (_gauges, lambda scene: ("machine", f"{scene.glyphs.target} target")),
     "readings": (TrainScene.readings_rows, _readings_heading),
     "times": (TrainScene.parts_rows, _only("time of a step")),
     "plan": (TrainScene.plan_rows, _only("plan")),
@@ -242,7 +243,8 @@ class TrainPage(Page):
     def _offer(self) -> list[str]:
         bench = self.bench
         if bench.plan is None or bench.is_planning:
-            return ["the plan is being made ..." if bench.is_planning else "the config has a problem: 2 shows it"]
+            key = bench.app.key_of("app.go_config")
+            return ["the plan is being made ..." if bench.is_planning else f"the config has a problem: {key} shows it"]
         return offer_lines(bench.plan)
 
     def _log(self) -> list[str]:
@@ -251,6 +253,8 @@ class TrainPage(Page):
 
     def refusal(self, action: Action) -> str:
         run, name = self.bench.run, action.name
+        if self._frozen and name not in _BESIDE_THE_PICTURE:
+            return f"the picture is held still: {self.bench.app.key_of('train.freeze')} goes on"
         if name in _WITHOUT_A_RUN or (name == "table" and self._table_open):
             return ""
         if run is None:
@@ -272,8 +276,6 @@ class TrainPage(Page):
         if name == "table":
             has_table = any(done.table_rows for done in run.state.evals)
             return "" if has_table else "no evaluation of this run has a table of classes so far"
-        if self._frozen:
-            return f"the picture is held still: {self.bench.app.key_of('train.freeze')} goes on"
         is_there = self.is_mounted and self.chart.view.cross_step is not None if name == "clear" else run.state.steps
         return "" if is_there else NOTHING_TO_DO
 

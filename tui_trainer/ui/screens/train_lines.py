@@ -1,11 +1,8 @@
 """The parts of the Train screen while a run trains: each gives the lines of a scene for a width and a height."""
 
-import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
-
-from rich.cells import cell_len
 
 from tui_trainer.doctor.contract import Verdict
 from tui_trainer.hardware.gauges import Gauges
@@ -17,7 +14,7 @@ from tui_trainer.runs.slowest_rank import slowest_rank
 from tui_trainer.runs.state import RunState
 from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.safe_text import one_line
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, width_of
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, rows_of, width_of
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
 
 _STATUS_ROLES: Final[dict[str, Role]] = {
@@ -89,12 +86,9 @@ class TrainScene:
 
     def wrapped(self, text: str, width: int, most: int = 8, role: Role = "text", indent: str = "") -> list[Line]:
         """Foreign text in lines of at most `width` cells; the last of `most` ends with an ellipsis if there is more."""
-        rows = textwrap.wrap(
-            self.shown(text), width, subsequent_indent=indent, max_lines=most, break_on_hyphens=False,
-            placeholder=f" {self.glyphs.ellipsis}",
-        )  # fmt: skip
-        # Signs that take two cells make a row wider than textwrap counts.
-        return [fit([(row, role)], min(cell_len(row), width)) for row in rows]
+        ellipsis = f" {self.glyphs.ellipsis}"
+        rows = rows_of(self.shown(text), width, subsequent_indent=indent, max_lines=most, placeholder=ellipsis)
+        return [[(row, role)] for row in rows[:most]]
 
     def labelled(self, label: str, text: str, width: int, cells: int, role: Role = "text") -> list[Line]:
         return hanging([(label.ljust(cells), "dim")], self.wrapped(text, width - cells, role=role))

@@ -4,6 +4,8 @@ what a task measures beside the loss."""
 from collections.abc import Sequence
 from typing import Final
 
+from rich.cells import cell_len
+
 from tui_trainer.runs.events import EvalDone
 from tui_trainer.runs.result import LABELLING, best_before, last_scores, loss_unit
 from tui_trainer.runs.score_words import ScoreWords, baselines_line, number, score_words
@@ -172,12 +174,12 @@ def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Li
         titles = [str(at) for at in range(1, len(names) + 1)]
     cells = _cells(done, square)
     widest = max(len(text) for text in (*titles, *(cell for row in cells for cell in row))) + 2
-    label = min(max(map(len, names)), _LONGEST_NAME + 4 * square)
+    label = min(max(map(cell_len, names)), _LONGEST_NAME + 4 * square)
     columns = max(min((width - label) // widest, len(titles)), 1)
     rows = min(len(names), most - 1 - (columns < len(titles) or len(names) > most - 1))
     lines: list[Line] = [[(" " * label, "dim"), *((f"{title:>{widest}}", "dim") for title in titles[:columns])]]
     for at in range(max(rows, 0)):
-        lines.append(fit([(names[at][:label], "text")], label))
+        lines.append(fit([(names[at], "text")], label, glyphs.ellipsis))
         for column, cell in enumerate(cells[at][:columns]):
             # What was taken for its own class stands on the diagonal.
             role: Role = "dim" if cell == "0" else "good" if square and column == at else "text"

@@ -188,7 +188,3 @@ def gauge_lines(gauges: Gauges, sparks: Sparks, width: int, glyphs: Glyphs) -> l
         right = gauge_line(second, sparks, HALF_WIDTH, glyphs) if second else []
         lines.append(fit([*gauge_line(first, sparks, left - 2, glyphs), ("  ", "text"), *right], width))
     return lines
-
-
-def target_words(glyphs: Glyphs) -> str:
-    return f"{glyphs.target} target"

@@ -195,6 +195,8 @@ class SettingsTable(Area):
             # Of settings that are as near, the one below.
             self._place = min(places, key=lambda at: (rows[at].key != self.key, abs(at - before), before - at))
             self.key = rows[self._place].key
+        # The field goes with its row.
+        self.on_line_list_scrolled()
 
     def move(self, steps: int) -> None:
         if places := self._settings:

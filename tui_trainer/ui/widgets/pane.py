@@ -45,6 +45,8 @@ class Pane(HasGlyphs, Widget):
         super().__init__(id=id, classes=classes)
         self._draw = draw
         self._lines: list[Line] = []
+        self._widest: int | None = None
+        """Of the lines for which it was laid out; None where its width does not go by them."""
         self._strips: list[Strip] = []
         self._look: tuple[int, int, dict[str, Style]] = (0, 0, {})
         """Width, height and styles of what is shown."""
@@ -65,6 +67,8 @@ class Pane(HasGlyphs, Widget):
         else:
             lines = self._computed(width, height)[:height]
             lines += [fit([], width)] * (height - len(lines))
+        if self._widest is not None and self._width_of_lines() != self._widest:
+            self.refresh(layout=True)
         before, self._lines = self._lines, lines
         look = width, len(lines), role_styles(self.app)
         if look != self._look:
@@ -87,6 +91,10 @@ class Pane(HasGlyphs, Widget):
         self.redraw()
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
+        self._widest = self._width_of_lines()
+        return self._widest
+
+    def _width_of_lines(self) -> int:
         return max(map(width_of, self._draw(_ANY_SIZE, _ANY_SIZE)), default=0)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
