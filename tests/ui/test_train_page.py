@@ -12,7 +12,6 @@ from statistics import median
 import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
 
-from tests.ui.alone import DEMOS, Demo
 from tests.ui.pictures import picture, screen_text
 from tests.ui.test_snapshots import CPU, DONE, GPUS, LORA, CannedBench, CannedRun, trained
 from tests.ui.test_train_view import evaluated, gauges, prepared, step
@@ -24,6 +23,7 @@ from tui_trainer.ui.chart.drawing import LossChart
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens import train as page_module
 from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.widgets.demo import DEMOS, Demo
 
 RUNNING = trained(248, **LORA)
 

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from tui_trainer.launching.export import Choice, ExportProcess
     from tui_trainer.runs.folder import RunFolder
 
-_LABEL = 5
+_LABEL, _PROMPT_CHARACTERS = 5, 40
 _NEW_TOKENS, _TEMPERATURE = 240, 0.8
-_PROMPT_CHARACTERS = 40
 _NAME_CELLS, _BAR_CELLS = 11, 24
 
 
@@ -152,8 +151,7 @@ class TryDialog(FieldDialog):
 
     def take(self) -> None:
         if self._chats and self._is_writing:
-            # The answer to the question before would stand below this one.
-            return
+            return  # the answer to the question before would stand below this one
         prompt, self._seed = self.field.value, self._seed + 1
         self._is_writing = True
         if self._chats:

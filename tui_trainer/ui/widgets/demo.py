@@ -1,4 +1,4 @@
-"""A widget alone on the screen, with made-up data: `python -m tests.ui.alone NAME`."""
+"""A widget alone on the screen, with made-up data: `python -m tui_trainer.ui.widgets.demo NAME`."""
 
 import math
 import sys
