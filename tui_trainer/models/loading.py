@@ -132,9 +132,11 @@ def settle_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
     from; a token that is padding and ends documents learns like any other. The other heads tell padding by its number.
     """
     text_config = model.config.get_text_config()
-    if head == "causal_lm":
+    own = getattr(text_config, "pad_token_id", None)
+    has_none = own is None or own < 0  # -1 in early Llamas
+    if head == "causal_lm" or has_none:
         model.get_input_embeddings().padding_idx = None
-    elif getattr(text_config, "pad_token_id", None) is None:
+    if head != "causal_lm" and has_none:
         text_config.pad_token_id = pad_token_id
 
 
