@@ -239,7 +239,7 @@ class Session:
 
             work = partial(observe, components, windows(rows, own, layout), progress, spare)
             part = attempt(work, components.device)
-            if isinstance(part, Shortage) and count > 1 and components.together.splits_weights:
+            if isinstance(part, Shortage) and self.ranks.count > 1 and components.together.splits_weights:
                 # The others wait in the passes of the layers that all of them hold: only an end of all lets them go.
                 message = f"out of memory in process {self.ranks.number} in the evaluation ({part.words})"
                 raise GroupOutOfMemory(message)
