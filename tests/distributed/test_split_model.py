@@ -83,6 +83,19 @@ def test_parts_on_the_host_learn_the_same_to_the_bit(reference_group, tiny_run, 
     assert outcome.exit_code == 0 and same(folder, whole)
 
 
+@pytest.mark.timeout(120)
+def test_layers_that_are_left_out_by_chance_are_computed_where_they_are_split(tmp_path, forked_ranks):
+    """All processes gather each layer together: one that leaves it out would gather the next one with it. M2M100 leaves
+    out a layer in twenty."""
+    model = save_tiny_model(tmp_path / "base", "bart", encoder_layerdrop=0.5, decoder_layerdrop=0.5)
+    base = {"model.init": "pretrained", "model.model_name_or_path": model}
+    folder = train(tmp_path, "split", "seq2seq", base | SPLIT)
+    [problem] = [one for one in events(folder, RunProblem) if one.kind == "layers kept"]
+    assert "left out by chance" in problem.message
+    whole = save_tiny_model(tmp_path / "whole", "bart")
+    check_equal(train(tmp_path, "alone", "seq2seq", base | {"model.model_name_or_path": whole}), folder)
+
+
 NO_MEMORY_BACKWARD = """
 import torch
 def lose(session):
