@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 from safetensors.torch import load_file
 
-from tests.distributed.outcomes import events, losses, same
+from tests.distributed.outcomes import events, losses, same, spoilt
 from tests.distributed.test_equal_to_one_process import ACCUMULATED, CASES, LORA, MORE, UNEVEN, check_equal, train
 from tests.tiny_models import save_tiny_model
+from tests.training.test_out_of_memory import stop_at
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.start import open_again
+from tui_trainer.planning.plan_file import write_plan_file
+from tui_trainer.planning.planned import exact
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.training.checkpoint import RANDOM
 
@@ -110,6 +113,49 @@ def test_parts_on_the_host_learn_the_same_to_the_bit(reference_group, tiny_run, 
     whole = reference_group(SAVED | changes)
     folder, outcome = tiny_run("offloaded", SAVED | changes | {"distributed.cpu_offload": "true"})
     assert outcome.exit_code == 0 and same(folder, whole)
+
+
+@pytest.mark.timeout(120)
+def test_layers_that_are_left_out_by_chance_are_computed_where_they_are_split(tmp_path, forked_ranks):
+    """All processes gather each layer together: one that leaves it out would gather the next one with it. M2M100 leaves
+    out a layer in twenty."""
+    model = save_tiny_model(tmp_path / "base", "bart", encoder_layerdrop=0.5, decoder_layerdrop=0.5)
+    base = {"model.init": "pretrained", "model.model_name_or_path": model}
+    folder = train(tmp_path, "split", "seq2seq", base | SPLIT)
+    [problem] = [one for one in events(folder, RunProblem) if one.kind == "layers kept"]
+    assert "left out by chance" in problem.message
+    whole = save_tiny_model(tmp_path / "whole", "bart")
+    check_equal(train(tmp_path, "alone", "seq2seq", base | {"model.model_name_or_path": whole}), folder)
+
+
+NO_MEMORY_BACKWARD = """
+import torch
+def lose(session):
+    [layer] = [module for name, module in session.components.model.named_modules() if name.endswith("layers.0")]
+    def fail(*_):
+        handle.remove()
+        raise torch.OutOfMemoryError("planted")
+    handle = layer.register_full_backward_pre_hook(fail)
+"""
+
+
+def test_one_process_with_its_weights_on_the_host_begins_anew_where_memory_runs_out(
+    reference_run, tiny_run, forked_ranks, monkeypatch
+):
+    """What splits a model is left in the middle of a pass: its next steps would be others. On a CPU only a changed plan
+    can say that the weights are on the host."""
+    changes = {key: value for key, value in SAVED.items() if not key.startswith("distributed.")}
+    whole = reference_run(changes)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 5)
+        folder, _ = tiny_run("stopped", changes)
+    split = {"strategy": exact("fsdp", "a test"), "cpu_offload": exact(True, "a test")}
+    write_plan_file(folder, read_plan(folder).model_copy(update=split))
+    forked_ranks.prelude = lambda group, rank: "" if group else NO_MEMORY_BACKWARD + spoilt(7, "lose(self)")
+    outcome = carry_out(open_again(folder))
+    assert outcome.exit_code == 0, outcome
+    assert losses(folder) == pytest.approx(losses(whole), rel=1e-4)
+    assert len(forked_ranks.started) == 2
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -141,3 +141,17 @@ def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype)
         trained.step()
     for one, two in zip(expected, found, strict=True):
         assert two == pytest.approx(one, rel=rel)
+
+
+@pytest.mark.parametrize(("family", "count"), [("mbart", 4), ("mamba", 2), ("electra", 2)])
+def test_each_layer_is_gathered_by_itself_whatever_the_model_says_of_its_parts(group, family, count):
+    """mBART and Mamba name layers and what is inside of them, Electra none."""
+    model = tiny_model(family)
+    layers = decoder_layers(model)
+    together = Communication(Clock(CPU))
+    Sharded(group, CPU, model, layers, MixedPrecision("fp32", CPU), together)
+    ids_BT = torch.randint(3, VOCABULARY, (2, 8))
+    more = {"decoder_input_ids": ids_BT} if model.config.is_encoder_decoder else {}
+    model(input_ids=ids_BT, **more).logits.sum().backward()
+    assert next(layers[0].parameters()).grad is not None
+    assert decoder_layers(model) == layers and len(layers) == count

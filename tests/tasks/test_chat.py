@@ -261,6 +261,20 @@ def answer(model, folder, question: str) -> tuple[str, list[int]]:
     return tokenizer.decode(new), new
 
 
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_published_settings_of_generation_that_have_no_effect_end_no_run(loaded, tmp_path, tiny_folder, method):
+    """As Vicuna's: transformers loads them, and refuses to write them once a stop token was added."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    published = {"eos_token_id": 2, "pad_token_id": -1, "temperature": 0.9, "top_p": 0.6, "repetition_penalty": 1.1}
+    (folder / "generation_config.json").write_text(json.dumps(published))
+    run = open_new(loaded({"model.model_name_or_path": folder, "tuning.method": method, "checkpoint.save_steps": 4}))
+    outcome = carry_out(run)
+    assert outcome.exit_code == 0, outcome
+    saved = GenerationConfig.from_pretrained(run.folder.model)
+    assert (saved.temperature, saved.top_p, saved.pad_token_id, saved.repetition_penalty) == (None, None, None, 1.1)
+
+
 def test_a_model_from_scratch_learns_to_answer_and_to_stop(loaded, capsys):
     changes = {"training.max_steps": 60, "evaluation.eval_steps": 30}
     run = open_new(loaded(changes, conversations(120), scratch=True))

@@ -78,9 +78,10 @@ def test_an_embedding_that_is_trained_beside_an_adapter_learns_the_end_of_text_t
     assert not torch.equal(saved[name][EOS], load_file(model / "model.safetensors")[EMBEDDING][EOS])
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_a_decoder_that_classifies_has_a_pad_token_and_still_learns_it(tmp_path, family, monkeypatch):
-    """It looks for the last token before the padding: without a pad_token_id it takes one row at a time."""
+@pytest.mark.parametrize(("family", "published"), [("llama", None), ("gpt2", None), ("llama", -1)])
+def test_a_decoder_that_classifies_has_a_pad_token_and_still_learns_it(tmp_path, family, published, monkeypatch):
+    """It looks for the last token before the padding: without a pad_token_id it takes one row at a time. Early Llamas
+    name a token that there is not."""
     from tui_trainer.training.components import Components
 
     seen, init = [], Components.__init__
@@ -90,7 +91,7 @@ def test_a_decoder_that_classifies_has_a_pad_token_and_still_learns_it(tmp_path,
         seen.append((self.model.get_input_embeddings().padding_idx, self.model.config.pad_token_id))
 
     monkeypatch.setattr(Components, "__init__", look)
-    model = model_folder(tmp_path / "model", family)
+    model = model_folder(tmp_path / "model", family, pad_token_id=published)
     rows = [{"text": f"number {n} " * (1 + n % 3), "label": "odd" if n % 2 else "even"} for n in range(16)]
     folder = run(tmp_path, model, rows, **{"task.type": "sequence_classification", "tuning.method": "full"})
     assert seen == [(None, EOS)]

@@ -296,6 +296,19 @@ def test_an_adapter_with_its_head_is_saved_and_gives_the_same_labels(classify, t
     )
 
 
+@pytest.mark.parametrize("family", first_by_default(["bart", "t5"], 1))
+def test_texts_that_spell_the_end_token_are_read_by_models_that_count_it(classify, tmp_path, family):
+    """As web pages do that strike words out: such a model finds the class at the end token, as many in each row."""
+    model = save_tiny_model(tmp_path / family, family)
+    struck = "it was <s>good</s> bad {}"
+    rows = [{"text": struck.format(n) if n % 5 == 0 else f"it was so {n}", "label": n % 2} for n in range(40)]
+    folder, _ = classify(rows, model__init="pretrained", model__model_name_or_path=model)
+    asked = write(tmp_path / "asked.jsonl", rows[:6])
+    command = ["predict", str(folder.root), "--data", str(asked), "--out", str(tmp_path / "said.jsonl")]
+    assert main(command) == 0
+    assert len((tmp_path / "said.jsonl").read_text().splitlines()) == 6
+
+
 def test_a_fine_tuned_model_keeps_the_order_of_its_labels(tmp_path):
     save_tiny_model(tmp_path / "base", "roberta", id2label={0: "sheep", 1: "hen", 2: "cow", 3: "horse", 4: "goat"})
     config, data = prepared(

@@ -9,6 +9,7 @@ import torch
 from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.data.batching.collate import collate
+from tui_trainer.errors import ConfigError
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.clock import Clock
@@ -86,3 +87,9 @@ def test_without_fp32_copies_bf16_weights_learn_less():
 
 def test_gradient_checkpointing_changes_no_bit():
     assert losses("fp32", checkpointing=True) == losses("fp32")
+
+
+def test_a_model_that_computes_no_layer_again_is_refused_with_the_setting():
+    with pytest.raises(ConfigError, match="albert keeps the activations of all layers") as refused:
+        checkpoint_activations(tiny_model("albert"))
+    assert refused.value.problems[0].key == "training.gradient_checkpointing"

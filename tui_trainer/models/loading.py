@@ -6,6 +6,7 @@ What cannot be loaded becomes one sentence: the file, what is wrong, what to do.
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,10 +132,25 @@ def settle_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
     from; a token that is padding and ends documents learns like any other. The other heads tell padding by its number.
     """
     text_config = model.config.get_text_config()
-    if head == "causal_lm":
+    own = getattr(text_config, "pad_token_id", None)
+    has_none = own is None or own < 0  # -1 in early Llamas
+    if head == "causal_lm" or has_none:
         model.get_input_embeddings().padding_idx = None
-    elif getattr(text_config, "pad_token_id", None) is None:
+    if head != "causal_lm" and has_none:
         text_config.pad_token_id = pad_token_id
+
+
+def settle_generation(model: Any) -> None:
+    """Without settings of generation that have no effect, such as a temperature where nothing is sampled: many models
+    are published with some, and transformers refuses to write them once any setting was changed."""
+    settings = getattr(model, "generation_config", None)
+    if settings is None:
+        return
+    try:
+        settings.validate(strict=True)
+    except ValueError as error:
+        for name in re.findall(r"^- `(\w+)`:", str(error), re.MULTILINE):
+            setattr(settings, name, None)
 
 
 def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> PretrainedConfig:

@@ -101,7 +101,7 @@ def most_tokens(model: Any, tokenizer: Any) -> int:
 def row_padding_id(model: Any, pad_id: int) -> int:
     """What rows are filled up with for a model that looks for its own padding; `pad_id` where it has none."""
     own = model.config.get_text_config().pad_token_id
-    return pad_id if own is None else int(own)
+    return pad_id if own is None or own < 0 else int(own)
 
 
 def pad_token_id(tokenizer: Any) -> int:

@@ -34,7 +34,7 @@ from tui_trainer.tasks.parts.class_scores import (
     ones_weights,
 )
 from tui_trainer.tasks.parts.inputs import logits_of
-from tui_trainer.tasks.parts.labelled_texts import SEGMENTS, LabelledTexts, refuse_settings
+from tui_trainer.tasks.parts.labelled_texts import SEGMENTS, LabelledTexts, refuse_settings, without_spelt_ends
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.start import model_of, trains_tokenizer
 from tui_trainer.tasks.parts.task import Task
@@ -142,7 +142,8 @@ class SequenceClassification(Task):
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
-        first, *second = zip(*contents, strict=True)
+        columns, kind = zip(*contents, strict=True), getattr(model.config, "model_type", "")
+        first, *second = (without_spelt_ends(texts, tokenizer, kind) for texts in columns)
         pairs = second[0] if second else None
         # As in training: a model that cannot tell two texts apart by segments is given none.
         reads_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2

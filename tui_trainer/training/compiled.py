@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.plan import Plan
@@ -118,8 +119,19 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """What a model says is not to be split, but for parts of it; else the layers that it can compute again. FSDP gives
+    them a class of its own."""
     kinds = set(getattr(model, "_no_split_modules", None) or ())
-    return [module for module in model.modules() if type(module).__name__ in kinds]
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if (
+            type(module).__name__.removeprefix("FSDP") in kinds
+            if kinds
+            else isinstance(module, GradientCheckpointingLayer)
+        )
+    }
+    return [module for name, module in found.items() if not any(name.startswith(f"{outer}.") for outer in found)]
 
 
 def _passes_of_two_sizes(run: Trainable) -> list[MicroBatch]:

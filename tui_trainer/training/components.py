@@ -70,6 +70,8 @@ class Components:
         # What does not fit on one card is made on the host, and goes there part by part.
         place = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
         self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.row_share[0])
+        if strategy in (*SPLITTING, "deepspeed-3"):
+            self._keep_layers(tell)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
         timed = Communication(self.clock)
         self.together: Together = self._split(strategy, timed)
@@ -125,6 +127,15 @@ class Components:
         elif ranks.count > 1 and strategy == "ddp":
             self.together = Replicas(self.model, self.loss, self.optimizer, timed)
         self._ahead = self._prefetcher()
+
+    def _keep_layers(self, tell: Tell) -> None:
+        """All processes gather a layer together: none of them can leave one out by chance."""
+        dropping = [module for module in self.model.modules() if getattr(module, "layerdrop", 0)]
+        for module in dropping:
+            module.layerdrop = 0.0
+        if dropping:
+            message = "layers that the model would have left out by chance (layerdrop) are all computed"
+            tell("layers kept", message, "a model that is split is gathered layer by layer, by all processes together")
 
     def _split(self, strategy: str, timed: Communication) -> Together:
         """The model in parts, before its optimizer is made; DeepSpeed splits it later."""

@@ -54,6 +54,13 @@ def refuse_poisoned(model: nn.Module, name: str) -> None:
 
 
 def checkpoint_activations(model: Any) -> None:
-    """Keep the layers' inputs only. transformers 5.2x renames the switch, and will drop the old name."""
+    """Keep the layers' inputs only. transformers 5.2x renames the switch, and will drop the old name. Raises
+    ConfigError for a model that has none (ALBERT, MPNet)."""
     switch = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    switch({"use_reentrant": False})
+    try:
+        switch({"use_reentrant": False})
+    except ValueError:
+        message = f"{model.config.model_type} keeps the activations of all layers: it cannot compute them again"
+        raise ConfigError(
+            Problem(message=message, key="training.gradient_checkpointing", hint="set it to false")
+        ) from None

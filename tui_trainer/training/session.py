@@ -108,10 +108,11 @@ class Session:
     def _take_smaller_passes(self, step: int, shortage: Shortage) -> None:
         """For this step and all later ones. The step before is saved: what comes after it is computed otherwise.
 
-        Where several processes train together the others wait for this one: all end, and begin anew with smaller
-        passes (`launching/torchrun.py`). Raises GroupOutOfMemory.
+        Where several processes train together the others wait for this one, and what splits a model cannot be left in
+        the middle of a pass: all end, and begin anew with smaller passes (`launching/torchrun.py`). Raises
+        GroupOutOfMemory.
         """
-        if self.ranks.count > 1:
+        if self.ranks.count > 1 or self.components.together.splits_state:
             raise GroupOutOfMemory(f"out of memory in process {self.ranks.number} at step {step} ({shortage.words})")
         batches, documents = self.batches, self.batches.documents(step)
         before, smaller = batches.layout, batches.layout.halved(documents)
@@ -239,7 +240,7 @@ class Session:
 
             work = partial(observe, components, windows(rows, own, layout), progress, spare)
             part = attempt(work, components.device)
-            if isinstance(part, Shortage) and count > 1 and components.together.splits_weights:
+            if isinstance(part, Shortage) and self.ranks.count > 1 and components.together.splits_weights:
                 # The others wait in the passes of the layers that all of them hold: only an end of all lets them go.
                 message = f"out of memory in process {self.ranks.number} in the evaluation ({part.words})"
                 raise GroupOutOfMemory(message)

@@ -14,7 +14,7 @@ from tui_trainer.data.columns.text_column import ColumnChoices, strings_of, text
 from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
-from tui_trainer.models.heads import Head
+from tui_trainer.models.heads import Head, types_with
 from tui_trainer.models.tokenizing.token_ids import cut_token_ids
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.parts.class_scores import METRICS_OF
@@ -121,10 +121,12 @@ class LabelledTexts(TableReader):
         return next(iter(self._columns))[0]
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        first, *second = zip(*(example.content[0] for example in examples), strict=True)
-        has_segments = SEGMENTS in self.columns
-        pairs = second[0] if second else None
-        found = cut_token_ids(self.tokenizer, first, self.max_length, pairs=pairs, segments=has_segments)
+        has_segments, kind = SEGMENTS in self.columns, self._model_config.get("model_type")
+        columns = zip(*(example.content[0] for example in examples), strict=True)
+        first, *pairs = (without_spelt_ends(texts, self.tokenizer, kind) for texts in columns)
+        found = cut_token_ids(
+            self.tokenizer, first, self.max_length, pairs=pairs[0] if pairs else None, segments=has_segments
+        )
         labels = [self._label_numbers(example) for example in examples]
         rows = [{COLUMN: ids, LABELS: label} for ids, label in zip(found.ids, labels, strict=True)]
         for row, segments in zip(rows, found.segments, strict=False):
@@ -165,6 +167,15 @@ class LabelledTexts(TableReader):
             yield (f"{len(self._names)} classes: " if not place else "") + f"{one_line(name, 30)} {count:,}"
         if more := len(self._names) - len(shown):
             yield f"and {more:,} more"
+
+
+def without_spelt_ends(texts: Sequence[str], tokenizer: Any, model_type: object) -> Sequence[str]:
+    """With a blank in each end token that a text spells (</s>), for models with a decoder: they read the class off
+    their end token, and want as many in each row."""
+    end = tokenizer.eos_token
+    if not end or model_type not in types_with("seq2seq_lm"):
+        return texts
+    return [text.replace(end, f"{end[0]} {end[1:]}") for text in texts]
 
 
 def refuse_settings(config: Config, kind: Kind) -> None:

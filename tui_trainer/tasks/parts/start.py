@@ -14,7 +14,14 @@ from tui_trainer.models.facts import ModelFacts, find_model, require_folder
 from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import Head, Labels
-from tui_trainer.models.loading import load_config, load_pretrained, load_tokenizer, new_model, tokenizer_of_file
+from tui_trainer.models.loading import (
+    load_config,
+    load_pretrained,
+    load_tokenizer,
+    new_model,
+    settle_generation,
+    tokenizer_of_file,
+)
 from tui_trainer.models.problems import length_problems, model_problems
 from tui_trainer.models.scratch import scratch_config, scratch_problems
 from tui_trainer.models.shape import ModelShape, shape_of
@@ -124,6 +131,7 @@ class StartsFromModel:
             shape = load_config(folder, config, vocabulary=size, tokenizer=tokenizer, head=self.head, labels=labels)
             made = new_model(shape, model, dtype, head=self.head)
         self.set_generation(config, made, tokenizer)
+        settle_generation(made)
         return made
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
