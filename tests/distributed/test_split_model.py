@@ -72,15 +72,15 @@ def spoilt(self):
     if len(calls) == 5:
         gradient = self.trained[0].grad
         getattr(gradient, "_local_tensor", gradient).view(-1)[0] = float("inf")
-optimizer.RunOptimizer.collect = spoilt
+optimizer.RunOptimizer.collect = overflows
 """
 
 
 def test_an_overflow_of_fp16_in_one_part_is_one_of_all(tmp_path, forked_ranks):
     """The step is passed over and the scale halved in each process, as where each has the whole gradient."""
     found = {}
-    for strategy, spoilt in {"ddp": (0, 1), "fsdp": (1,)}.items():
-        forked_ranks.prelude = lambda group, rank, spoilt=spoilt: IN_FP16 + OVERFLOWS * (rank in spoilt)
+    for strategy, overflows in {"ddp": (0, 1), "fsdp": (1,)}.items():
+        forked_ranks.prelude = lambda group, rank, overflows=overflows: IN_FP16 + OVERFLOWS * (rank in overflows)
         changes = {"distributed.processes": 2, "distributed.strategy": strategy}
         folder = train(tmp_path, strategy, "causal_lm", changes)
         scale = load_file(folder.checkpoints / "step-8" / RANDOM)["loss_scale"]
