@@ -22,6 +22,7 @@ from tui_trainer.ui.screens.train_lines import (
 from tui_trainer.ui.screens.train_story import table_rows
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 from tui_trainer.ui.widgets.gauge import CPU_TARGET, GaugeTrail, gauge_lines, target_bar
+from tui_trainer.units import MIB
 
 # Of the first column at 80, 120 and 200 cells, and of the second one.
 WIDTHS, SECOND_WIDTHS = (80, 76, 136), (42, 62)
@@ -196,6 +197,11 @@ def test_memory_is_told_as_the_plan_counts_it():
     on_card.device = "cuda:0"
     assert memory_words(on_card) == "400.5 of 186.0 MiB planned" and memory_role(on_card) == "warn"
     assert memory_role(on_cpu) == "text" and memory_words(fold(prepared())) == "186.0 MiB planned"
+    for more, role in ((60, "text"), (90, "warn")):
+        # 232 and 262 MiB of 186: the first may be what the screens draw.
+        other = fold(trained())
+        other.resident_bytes_before -= more * MIB
+        assert memory_role(other) == role
     again = e.RunStarted(name="q", task="t", device="cpu", pid=1, total_steps=500, resumed_from_step=100)
     assert training_memory_bytes(fold([*trained(), again])) is None, "the process before is gone"
     for name in ("speed", "plan"):

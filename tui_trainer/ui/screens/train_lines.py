@@ -15,7 +15,7 @@ from tui_trainer.runs.state import RunState
 from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, rows_of, width_of
-from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
+from tui_trainer.units import MIB, format_bytes, format_bytes_of, format_count, format_seconds
 
 _STATUS_ROLES: Final[dict[str, Role]] = {
     "preparing": "accent", "loading": "accent", "training": "good", "paused": "warn", "saving": "accent",
@@ -30,6 +30,8 @@ _PARTS: Final[dict[str, Role]] = {
 _SHORTEST_STACK: Final = 6
 # The promise is 10 % (DESIGN.md): beyond it a plan was wrong.
 _CLEARLY_MORE: Final = 1.1
+# On a CPU what the screens draw is in the same process, and not in the plan.
+_SCREENS_BYTES: Final = 32 * MIB
 _MOST_EPOCHS: Final = 7
 _SAMPLE_LINES: Final = 24
 _LABEL: Final = 11
@@ -358,7 +360,10 @@ def memory_words(state: RunState) -> str:
 
 def memory_role(state: RunState) -> Role:
     measured, plan = training_memory_bytes(state), state.plan
-    return "warn" if measured is not None and plan and measured > _CLEARLY_MORE * plan.memory_bytes else "text"
+    if measured is None or plan is None:
+        return "text"
+    screens_bytes = 0 if state.device.startswith("cuda") else _SCREENS_BYTES
+    return "warn" if measured - screens_bytes > _CLEARLY_MORE * plan.memory_bytes else "text"
 
 
 def is_tuned(plan: PlanMade | None) -> bool:
