@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 
 import pytest
 
 from tui_trainer.config.load import Request
+from tui_trainer.data.columns.text_column import head_of
 from tui_trainer.hardware.probe import probe
+from tui_trainer.launching import fitted_presets
 from tui_trainer.launching.start import load_config
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench
@@ -64,6 +68,18 @@ def test_one_bad_row_does_not_decide(tmp_path):
     rows = (tmp_path / "rows.jsonl").read_text()
     (tmp_path / "rows.jsonl").write_text(rows.replace("true", "false", 1))
     assert load_config(asked).config.task.type == "chat"
+
+
+def test_rows_are_read_once_until_the_file_is_written_anew(tmp_path, monkeypatch):
+    asked, looks = request(tmp_path, "llama", {"messages": TURNS}), []
+    monkeypatch.setattr(fitted_presets, "head_of", lambda rows: looks.append(1) or head_of(rows))
+    for name in ("one", "two"):
+        other = replace(asked, assignments=(f"output.name={name}",))
+        assert load_config(other).config.task.type == "chat"
+    (tmp_path / "rows.jsonl").write_text('{"text": "a sheep"}\n' * 9)
+    os.utime(tmp_path / "rows.jsonl", (1, 1))
+    assert load_config(asked).config.task.type == "causal_lm"
+    assert len(looks) == 2
 
 
 def test_a_task_that_was_named_is_never_changed(tmp_path):

@@ -6,6 +6,8 @@ What the user wrote is not changed: where that does not fit, it is refused.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, all_settings, value_of
@@ -64,12 +66,24 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     config = loaded.config
     if loaded.origin(_TASK).by_user or config.task.type != _ANY_MODEL or not config.model.model_name_or_path:
         return loaded
+    written_ns = 0
+    with suppress(OSError):
+        written_ns = Path(config.data.path).stat().st_mtime_ns
+    parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
+    task, why = _task_that_fits(parts, written_ns)
+    return loaded.fitted(_TASK, task, why) if task else loaded
+
+
+@lru_cache(maxsize=4)
+def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
+    """The task, and what is wrong with the one there is; empty where that will do, or none does. Edits of other
+    settings ask for the same again, and the data may lie far away.
+    """
     rows = _first_rows(config)
     if not rows or not (why := _refusal(config, _ANY_MODEL, rows)):
-        return loaded
+        return "", ""
     fit = (name for name in task_names() if name != _ANY_MODEL and not _refusal(config, name, rows))
-    task = next(fit, None)
-    return loaded.fitted(_TASK, task, why) if task else loaded
+    return next(fit, ""), why
 
 
 def _first_rows(config: Config) -> Sequence[Row]:
