@@ -72,7 +72,7 @@ def spoilt(self):
     if len(calls) == 5:
         gradient = self.trained[0].grad
         getattr(gradient, "_local_tensor", gradient).view(-1)[0] = float("inf")
-optimizer.RunOptimizer.collect = overflows
+optimizer.RunOptimizer.collect = spoilt
 """
 
 
