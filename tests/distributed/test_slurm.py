@@ -16,7 +16,7 @@ from tests.runs.journals import run_of, start, steps
 from tui_trainer.cli import main
 from tui_trainer.errors import FolderError, InputError
 from tui_trainer.launching.submit import limit_seconds
-from tui_trainer.runs import slurm
+from tui_trainer.runs import at_rest, slurm
 from tui_trainer.runs.events import RunStarted, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
@@ -176,6 +176,19 @@ def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, caps
     told = capsys.readouterr()
     assert "job: job 1: cancelled; `tui-trainer resume job` goes on" in told.err
     assert main(["stop", "job"]) == 2
+
+
+def test_a_run_whose_job_waits_keeps_its_name_and_its_folder(tmp_path, cluster, capsys):
+    assert submit(tmp_path, "--yes") == 0
+    root = tmp_path / "runs" / "job"
+    for words in (["delete", "job", "--yes"], ["rename", "job", "other"]):
+        assert main(words) == 2
+        assert "job 1 of this run is in the queue; `tui-trainer stop job` takes it out" in capsys.readouterr().err
+    with pytest.raises(FolderError, match="in the queue"):
+        at_rest.bytes_to_free(root)
+    assert main(["stop", "job"]) == 0
+    wait_until(lambda: not slurm.active_job(RunFolder(root)))
+    assert main(["delete", "job", "--yes"]) == 0 and not root.exists()
 
 
 def test_the_screens_stop_a_pending_job(tmp_path, cluster):

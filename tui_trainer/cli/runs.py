@@ -125,6 +125,7 @@ def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME"
     from tui_trainer.runs import at_rest
 
     folder = run_named(run)
+    at_rest.refuse_queued(folder)
     if problem := at_rest.rename(folder.root, name):
         tell(str(problem))
     print(f"{folder.name} is now {name}, in {folder.root.with_name(name)}")

@@ -15,6 +15,7 @@ from tui_trainer.errors import FolderError, Problem
 from tui_trainer.runs import registry
 from tui_trainer.runs.folder import MARKER, RunFolder, check_name, folder_size, sync_folder
 from tui_trainer.runs.lock import RunLock, owner
+from tui_trainer.runs.slurm import active_job
 from tui_trainer.safe_text import one_line
 
 _DELETING: Final = ".deleting-"
@@ -44,6 +45,7 @@ def bytes_to_free(root: Path) -> int:
     try:
         if root != remains and os.path.lexists(root):
             _refuse_foreign_or_owned(RunFolder(root))
+            refuse_queued(RunFolder(root))
         return sum(folder_size(place).freed_bytes for place in {root, remains})
     except OSError as error:
         raise _refused("deleted", root, error) from error
@@ -61,6 +63,7 @@ def delete(root: Path) -> Deleted:
     kept: tuple[str, ...] = ()
     try:
         if root != remains and os.path.lexists(root):
+            refuse_queued(RunFolder(root))
             with _at_rest(RunFolder(root)):
                 freed_bytes += _remove(remains)
                 os.rename(root, remains)  # noqa: PTH104 - beside os.path.lexists, in the same words
@@ -96,6 +99,13 @@ def rename(root: Path, name: str) -> Problem | None:
     except OSError as error:
         raise _refused("renamed", root, error) from error
     return registry.move(root, target)
+
+
+def refuse_queued(folder: RunFolder) -> None:
+    """Raises FolderError for a run whose job waits: it would not find its folder. Slurm may take its time to answer."""
+    if job := active_job(folder):
+        hint = f"`tui-trainer stop {folder.name}` takes it out of the queue"
+        raise FolderError(f"job {job} of this run is in the queue", where=one_line(str(folder.root)), hint=hint)
 
 
 @contextmanager
