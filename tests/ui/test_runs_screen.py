@@ -29,7 +29,7 @@ from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens.runs import RunsPage
-from tui_trainer.ui.screens.runs_view import RunsModel, detail_lines, head, run_row, summary
+from tui_trainer.ui.screens.runs_view import RunsModel, detail_lines, head, refusal, run_row, summary
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 from tui_trainer.ui.widgets.lists import LineList
 
@@ -555,3 +555,9 @@ def test_a_deletion_that_waits_is_not_lost_when_another_run_is_looked_at(runs):
             assert kept.root.exists() and not waiting.root.exists()
 
     asyncio.run(go())
+
+
+def test_what_waits_in_the_queue_says_where_it_is_stopped():
+    about = {"path": Path("/runs/a"), "step": 0, "total_steps": 5}
+    said = [refusal("stop", RunOverview(name="a", status=status, **about), "S") for status in ("submitted", "stopped")]
+    assert said == ["a waits in the queue: open it, and stop it there", "a is not running"]

@@ -114,7 +114,8 @@ def refusal(action: str, one: RunOverview, stop_key: str) -> str:
     if action in ("open", "resume", "stop", "mark", "new", "rename") and not one.is_run:
         return f"{one.name} is {'' if one.status == 'no run folder' else 'a run that is '}{one.status}"
     if action == "stop" and not one.alive:
-        return f"{one.name} is not running"
+        waits = "waits in the queue: open it, and stop it there"
+        return f"{one.name} {waits if one.status == 'submitted' else 'is not running'}"
     if action in ("resume", "rename", "delete") and one.alive:
         return f"{one.name} is running; {stop_key} stops it"
     if action == "resume" and one.status == "finished":
