@@ -15,6 +15,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from types import SimpleNamespace
 
+import pyte
 import pytest
 
 from tests.programs import Program, start_program
@@ -201,6 +202,19 @@ def test_closed_standard_files_change_no_exit_code(arguments, closed, code, plac
             assert output.read() == b""
         assert process.wait(PATIENCE_SECONDS) == code
     assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["a very long name of a folder", "\u6a21\u578b" * 12])
+def test_progress_stays_in_one_line_of_a_narrow_terminal(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    screen = pyte.Screen(40, 5)
+    for done in range(4):
+        standard_files.show_progress(f"evaluating {name}", done, 4, "rows of the held-out data")
+    pyte.Stream(screen).feed(capsys.readouterr().err)
+    assert screen.display[0].startswith("evaluating") and not any(map(str.strip, screen.display[1:]))
+    standard_files.show_progress(name, 4, 4, "")
+    pyte.Stream(screen).feed(capsys.readouterr().err + "x" * 50)
+    assert screen.display[0] == "x" * 40 and screen.display[1].strip() == "x" * 10, "what follows is wrapped again"
 
 
 def test_no_file_takes_the_number_of_a_closed_standard_file(place):

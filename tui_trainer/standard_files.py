@@ -57,7 +57,8 @@ def show_progress(what: str, done: float, total: float | None, unit: str) -> Non
     share = f"{done / total:4.0%} of " if total else ""
     line = "" if total and done >= total else f"{what} {share}{total or done:,.0f} {unit}"
     with suppress(OSError, ValueError):
-        print(f"\r\x1b[K{one_line(line, 79)}", end="", file=sys.stderr, flush=True)
+        # Without wrapping: half of a line that is too long for the terminal would stay there.
+        print(f"\r\x1b[K\x1b[?7l{one_line(line, 79)}\x1b[?7h", end="", file=sys.stderr, flush=True)
 
 
 def write_progress(what: str, done: float, total: float | None, unit: str) -> None:
