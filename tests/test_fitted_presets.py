@@ -101,6 +101,15 @@ def test_the_screens_choose_as_lines_do_and_follow_the_data(tmp_path):
     assert document.loaded is not None and document.loaded.config.task.type == "causal_lm"
 
 
+def test_another_recipe_is_shown_as_it_will_be_fitted(tmp_path):
+    asked = request(tmp_path, "llama", {"messages": TURNS})
+    document, _ = Workbench(lambda: asked, probe(), UNICODE)._open_document()
+    shown = {change.key: change.new for change in document.preview_recipe("qwen-lora").changes}
+    assert "task.type" not in shown
+    assert document.choose_recipe("qwen-lora") is None
+    assert {key: document.value(key) for key in shown} == shown and document.value("task.type") == "chat"
+
+
 def test_data_that_cannot_be_read_chooses_nothing(tmp_path):
     asked = request(tmp_path, "llama", {"messages": TURNS})
     (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe{}")

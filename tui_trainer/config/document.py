@@ -162,7 +162,9 @@ class Document:
         if presets.problems:
             raise ConfigError(presets.problems)
         keys = [key for key in all_settings() if key != "profile"]
-        new = {key: own[key] if key in own else presets.value(key) for key in keys}
+        layers = {**presets.layers, **{key: self._layer(key) for key in own}}
+        fitted = {key: layer.values[key] for key, layer in self._fitted_to_the_rest(presets, layers, [])[1].items()}
+        new = {key: presets.value(key) for key in keys} | fitted | own
         changed = [key for key in keys if not same(self.value(key), new[key])]
         stays = [key for key in own if not same(own[key], presets.value(key))]
         return RecipePreview(
@@ -281,15 +283,22 @@ class Document:
         own = {key: self._layer(key) for key in self._own}
         self._layers = {**dict.fromkeys(name, named), **self._presets.layers, **own}
         problems = [*self._file_problems, *self._presets.problems]
-        config = validate({key: layer.values[key] for key, layer in self._layers.items()}, self._layers, problems)
-        self.loaded, self._fitted = None, {}
-        if config:
-            plain = self._presets.under(with_absolute_paths(config), self._layers)
-            self.loaded = found = self._fit(plain)
-            self._fitted = {key: layer for key, layer in found.layers.items() if plain.layers.get(key) is not layer}
-            problems += self._judge(found)
+        self.loaded, self._fitted = self._fitted_to_the_rest(self._presets, self._layers, problems)
+        if self.loaded:
+            problems += self._judge(self.loaded)
         self.own_problems = self.problems = tuple(problems)
         self.revision += 1
+
+    def _fitted_to_the_rest(
+        self, presets: Presets, layers: dict[str, Layer], problems: list[Problem]
+    ) -> tuple[LoadedConfig | None, dict[str, Layer]]:
+        """The config, and the layers of presets that were changed to suit it; None where a value fits no setting."""
+        config = validate({key: layer.values[key] for key, layer in layers.items()}, layers, problems)
+        if config is None:
+            return None, {}
+        plain = presets.under(with_absolute_paths(config), layers)
+        found = self._fit(plain)
+        return found, {key: layer for key, layer in found.layers.items() if plain.layers.get(key) is not layer}
 
     def _presets_for(self, own: Mapping[str, Any]) -> Presets:
         """Profiles are files: each pair of them is read once."""
