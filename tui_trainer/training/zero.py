@@ -106,7 +106,7 @@ class Zero(Together):
                 parameter.data = data
         return {
             name: InParts(p.ds_shape, p.dtype, partial(self.whole, p), partial(self._fill, p))
-            if (p := by_address.get(tensor.data_ptr()))
+            if (p := by_address.get(tensor.data_ptr())) is not None
             else tensor
             for name, tensor in found.items()
         }
