@@ -36,6 +36,15 @@ def test_a_run_that_lives_is_left_alone(run, change):
     assert known_runs() == [run]
 
 
+@pytest.mark.parametrize("change", [at_rest.delete, at_rest.bytes_to_free])
+def test_a_run_that_lives_in_a_job_is_not_told_to_wait_for_it(run, change, monkeypatch):
+    monkeypatch.setattr(at_rest, "active_job", lambda folder: "5")
+    with pytest.raises(FolderError, match="job 5 of this run is in the queue"):
+        change(run.root)
+    with RunLock(run.lock), pytest.raises(FolderError, match="in use by process"):
+        change(run.root)
+
+
 def test_a_run_that_starts_in_between_is_left_alone(run, monkeypatch):
     """It took the lock after the look at its owner."""
     monkeypatch.setattr(at_rest, "owner", lambda path: None)

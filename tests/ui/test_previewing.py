@@ -186,7 +186,7 @@ def test_the_preview_of_the_quickstart_makes_the_plan_exact(tmp_path, monkeypatc
 
 def test_settings_that_cannot_be_used_have_no_preview():
     action = next(action for action in ACTIONS if action.id == "config.preview")
-    page = ConfigPage(SimpleNamespace(glyphs=UNICODE, document=None, app=SimpleNamespace(theme="")))
+    page = ConfigPage(SimpleNamespace(glyphs=UNICODE, document=None))
     assert page.refusal(action)
     for loaded, problems, wanted in ((None, (), False), ("config", ("wrong",), False), ("config", (), True)):
         page.bench.document = SimpleNamespace(loaded=loaded, own_problems=problems)

@@ -106,8 +106,7 @@ def _refusal(config: Config, name: str, rows: Sequence[Row]) -> str:
         if task.rows == "examples":
             reader = task.reader_of_inputs(with_changes(config, {_TASK: name}))
             reader.begin(rows)
-            # A row may be a bad one.
-            return min((_refusal_of_row(reader, row) for row in rows), key=len)
+            return _refusal_of_all(reader, rows)
         if task.rows == "stream":
             return "it starts from random weights"
         # A question or an answer alone may look like a text.
@@ -120,12 +119,17 @@ def _refusal(config: Config, name: str, rows: Sequence[Row]) -> str:
     return ""
 
 
-def _refusal_of_row(reader: Reader, row: Row) -> str:
-    try:
-        reader.read(row)
-    except InputError as error:
-        return error.problems[0].message
-    return ""
+def _refusal_of_all(reader: Reader, rows: Sequence[Row]) -> str:
+    """Why none of the rows can be used: a single one may be bad."""
+    refusal = ""
+    for row in rows:
+        try:
+            reader.read(row)
+        except InputError as error:
+            refusal = error.problems[0].message
+        else:
+            return ""
+    return refusal
 
 
 def _with_rows_that_fit(loaded: LoadedConfig) -> LoadedConfig:

@@ -103,7 +103,7 @@ def rename(root: Path, name: str) -> Problem | None:
 
 def refuse_queued(folder: RunFolder) -> None:
     """Raises FolderError for a run whose job waits: it would not find its folder. Slurm may take its time to answer."""
-    if job := active_job(folder):
+    if owner(folder.lock) is None and (job := active_job(folder)):
         hint = f"`tui-trainer stop {folder.name}` takes it out of the queue"
         raise FolderError(f"job {job} of this run is in the queue", where=one_line(str(folder.root)), hint=hint)
 

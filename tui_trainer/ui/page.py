@@ -252,9 +252,6 @@ class ListPage(Page):
     def page_lines(self) -> int:
         raise NotImplementedError
 
-    def on_line_list_scrolled(self) -> None:
-        self.redraw()
-
     def _move(self, lines: int = 0, *, pages: int = 0) -> None:
         self.move(lines + pages * self.page_lines)
 

@@ -179,6 +179,9 @@ class ChecklistPage(ListPage):
                 yield Section(lambda: ("finding", ""), lambda *_: [])
                 yield self._finding
 
+    def on_line_list_scrolled(self) -> None:
+        self.query_one("#counts", Pane).redraw()
+
     def redraw(self) -> None:
         if self.is_shown and self.is_attached:
             self._listed = self.model.visible

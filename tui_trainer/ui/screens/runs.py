@@ -122,6 +122,9 @@ class RunsPage(ListPage):
             if monotonic() > until:
                 return
 
+    def on_line_list_scrolled(self) -> None:
+        self.query_one("#summary", Pane).redraw()
+
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self.model.choose(message.place)
         if message.opens:
