@@ -1,0 +1,78 @@
+"""What went with its feature: dropped with a warning where nothing that is learnt depends on it, else refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.config.document import Document
+from tui_trainer.config.load import LoadedConfig, Request, load
+from tui_trainer.config.removed import REMOVED, Removed, without_removed
+from tui_trainer.config.save import save
+from tui_trainer.errors import ConfigError
+
+HARMLESS = Removed(reason="clocks are not watched", default="")
+LEARNT = Removed(reason="moons are not learnt", hint="leave it out", default="", changes_what_is_learnt=True)
+ONE_VALUE = Removed(reason="tf64 went", value="tf64", instead="auto")
+
+
+@pytest.fixture(autouse=True)
+def gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REMOVED, "training.clock", HARMLESS)
+    monkeypatch.setitem(REMOVED, "task.moon", LEARNT)
+    monkeypatch.setitem(REMOVED, "training.mixed_precision", ONE_VALUE)
+
+
+def loaded(text: str = "", *assignments: str) -> LoadedConfig:
+    Path("my.toml").write_text(text)
+    return load(Request(config_file=Path("my.toml"), assignments=assignments), lambda name: (None, name))
+
+
+def refused(text: str = "", *assignments: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        loaded(text, *assignments)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_what_changes_nothing_is_dropped_with_a_warning():
+    found = loaded("[training]\nclock = '3h'\nmax_steps = 3\n")
+    assert found.config.training.max_steps == 3
+    assert found.notes == ("my.toml: training.clock = '3h' is not used: clocks are not watched",)
+    assert loaded("", "training.clock=3h").notes == (
+        "--set: training.clock = '3h' is not used: clocks are not watched",
+    )
+
+
+def test_what_changes_the_result_is_refused_with_the_reason_and_all_else_that_is_wrong():
+    told = ["my.toml: task.moon: moons are not learnt; leave it out"]
+    assert refused("[task]\nmoon = 'full'\n") == told
+    assert refused("[task]\nmoon = 'full'\n", "training.max_steps=-1")[0] == told[0]
+    assert refused("", "task.moon=full") == ["--set: task.moon: moons are not learnt; leave it out"]
+
+
+def test_at_its_default_it_is_no_news():
+    assert loaded("[task]\nmoon = ''\n[training]\nclock = ''\n").notes == ()
+
+
+def test_of_a_setting_that_stays_only_the_value_is_gone():
+    found = loaded("[training]\nmixed_precision = 'tf64'\n")
+    assert found.config.training.mixed_precision == "auto"
+    assert found.notes == ("my.toml: training.mixed_precision = 'tf64' is not used, 'auto' is: tf64 went",)
+    assert loaded("[training]\nmixed_precision = 'bf16'\n").config.training.mixed_precision == "bf16"
+
+
+def test_a_finished_run_opens_whatever_its_config_says():
+    notes, problems = list[str](), list()
+    config = {"task": {"moon": "full", "type": "chat"}, "training": {"clock": ""}}
+    assert without_removed(config, "", notes, problems, finished=True) == {"task": {"type": "chat"}, "training": {}}
+    assert notes == ["task.moon = 'full' is not used: moons are not learnt"] and not problems
+
+
+def test_the_editor_reports_it_and_saving_removes_it():
+    Path("my.toml").write_text("[training]\nclock = '3h'  # by noon\nmax_steps = 3\n")
+    document = Document(Request(config_file=Path("my.toml")), lambda name: (None, name))
+    assert [note for note in document.loaded.notes if "training.clock" in note]
+    document.set("training.max_steps", 4)
+    save(document, Path("my.toml"))
+    assert "clock" not in Path("my.toml").read_text()
