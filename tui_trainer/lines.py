@@ -7,7 +7,8 @@ from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.planning.summary import marking_lines, model_words, place_words, tuning_words
+from tui_trainer.config.model_sections import is_known_attention
+from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.runs import events
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.result import LABELLING, best_before, grade, grade_of, loss_unit, score_lines
@@ -161,7 +162,6 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
         filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
     )
     lines = [f"run {name} in {folder}", profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
-    lines += marking_lines(plan)
     if not plan.train_rows.exact:
         lines.append(
             f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
@@ -228,11 +228,12 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         *(found or [f"learns from {one_line(plan.config.data.path)}"]),
         *(f"  {one_line(source.words(exact=plan.train_rows.exact))}" for source in plan.sources),
         *(f"  {one_line(use.words())}" for use in plan.splits),
-        *marking_lines(plan),
         f"trains {place_words(plan)}",
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
         *map(one_line, notes),
     ]
+    if not is_known_attention(attention := plan.config.model.attn_implementation):
+        lines.append(f"attention by {one_line(attention)} is not known to the plan: memory is counted as that of sdpa")
     lines += _number_lines(plan)
     for needed, parts in ((None, plan.memory_parts), (plan.host_memory_bytes, plan.host_memory_parts)):
         lines += [_plan_line("host memory", needed, format_bytes(needed.value))] if needed else []

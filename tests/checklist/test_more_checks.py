@@ -1,17 +1,11 @@
-"""Checks of what the guides list beside speed, of storage, swap and names of models: good, bad, not applying."""
+"""Checks of what is beside speed, of storage, swap and names of models: good, bad, not applying."""
 
-import json
 from dataclasses import replace
-
-import pytest
 
 from tests.checklist import test_on_gpus as cards
 from tests.checklist.test_on_gpus import H200, RTX, T4, WITH_BITSANDBYTES, WITH_LIGER
 from tests.checklist.test_single_checks import context, look
 from tui_trainer.checklist.earlier_run import EarlierRun, Exported
-from tui_trainer.checklist.guides import GUIDES, items_of, of_guide
-from tui_trainer.checklist.run import all_checks, run_checks
-from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.storage import ReadRate, read_rate, write_rate
 from tui_trainer.launching.start import load_config
@@ -128,33 +122,3 @@ def test_other_models_are_named_with_numbers(asked):
     assert slow.status == "warn" and "download" in slow.advice and "would be done at" in slow.evidence
     short = look("model_choice", cards.seen(asked("llama-8b-lora", {"tuning.method": "full"}), T4))
     assert short.status == "warn" and "do not fit" in short.evidence
-
-
-def test_the_lists_of_the_guides_are_whole():
-    """Every item of the four lists has a check."""
-    numbers = {guide: {item for check in all_checks() for item in items_of(check, guide)} for guide in GUIDES}
-    assert numbers["A"] == set(range(1, 9)) and numbers["C"] == set(range(1, 10))
-    assert numbers["D"] == set(range(1, 6)) and numbers["E"] == set(range(1, 5))
-
-
-def test_a_view_of_a_guide_has_its_order():
-    found = of_guide(run_checks(context()), "A")
-    items = [items_of(one.check, "A") for one in found]
-    assert items == sorted(items) and {item for some in items for item in some} == set(range(1, 9))
-
-
-def test_check_shows_the_list_of_one_guide(capsys):
-    assert main(["check", "--guide", "c"]) in (0, 1)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("C: ")
-    assert next(int(line[:2]) for line in lines if line[:2].strip().isdigit()) == 1
-    assert main(["check", "--guide", "C", "--json"]) in (0, 1)
-    document = json.loads(capsys.readouterr().out)
-    assert all(any(place.startswith("C ") for place in one["guides"]) for one in document["findings"])
-
-
-@pytest.mark.parametrize("guide", ["F", "B"])
-def test_a_guide_without_a_list_is_one_sentence(guide, capsys):
-    assert main(["check", "--guide", guide]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "A, C, D, E" in line

@@ -93,7 +93,7 @@ def test_the_json_has_every_finding(waiting, capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["verdict"], found["step"], found["fix"]) == ("waiting_for_data", 200, {"dataloader.num_workers": 1})
     (one,) = found["findings"]
-    assert one["share"] == pytest.approx(0.588, abs=0.01) and one["guides"] and one["fix"] == found["fix"]
+    assert one["share"] == pytest.approx(0.588, abs=0.01) and one["why"] and one["fix"] == found["fix"]
 
 
 def test_lines_that_cannot_be_read_are_counted(tmp_path, capsys):

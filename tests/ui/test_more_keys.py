@@ -1,4 +1,4 @@
-"""F12 in a dialog, the guides' lists, ways to be in time, and trying the machine: keys that came to screens."""
+"""F12 in a dialog, ways to be in time, and trying the machine: keys that came to screens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.ui.pictures import in_event_loop, screen_text
 from tests.ui.test_checklist_page import opened
 from tests.ui.test_hardware_page import opened as opened_hardware
 from tests.ui.test_hardware_view import MACHINES
-from tui_trainer.checklist.guides import GUIDES
 from tui_trainer.checklist.run import run_checks
 from tui_trainer.config.load import value_of
 from tui_trainer.ui import app as app_module
@@ -35,20 +34,6 @@ async def test_f12_in_a_dialog_writes_a_picture_of_it(tmp_path, monkeypatch):
         (picture,) = tmp_path.glob("tui-trainer-screen-*.svg")
         assert app.dialog is not None and app.dialog.heading in picture.read_text().replace("&#160;", " ")
         await pilot.press("escape")
-
-
-@in_event_loop
-async def test_a_key_shows_the_list_of_one_guide_after_the_other():
-    findings = run_checks(seen(asked()))
-    async with opened((160, 60), findings) as (app, pilot):
-        everything = len(app.page.model.visible)
-        for guide in GUIDES:
-            await pilot.press("f")
-            shown = app.page.model.visible
-            assert app.page.model.guide == guide and 0 < len(shown) < everything
-            assert f"guide {guide}" in screen_text(app)
-        await pilot.press("f")
-        assert app.page.model.guide == "" and len(app.page.model.visible) == everything
 
 
 @in_event_loop

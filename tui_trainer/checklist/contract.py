@@ -1,7 +1,7 @@
 """What a check is and what it finds. Files in `checks/` are light to import and load no torch.
 
-A check looks at facts that were gathered before (`Context`), so it takes no time and changes nothing. What a guide
-claims (`claim`) is never shown as if it were measured here: that is a `Gain`.
+A check looks at facts that were gathered before (`Context`), so it takes no time and changes nothing. What others
+measured (`published`) is never shown as if it were measured here: that is a `Gain`.
 """
 
 import json
@@ -153,8 +153,7 @@ Look = Callable[[Context], Verdict]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One item of the checklist. `guides` name the places in the source documents, `claim` is what they promise;
-    a check of our own has none.
+    """One item of the checklist. `published`: the gain that others measured, with its source.
 
     Its name is that of its file, and `why` the first line of that. `is_for_speed`: what it warns of costs time and
     nothing else, so that a fix which was measured to be slower here is none. `fallback`: what mends a setting that no
@@ -164,8 +163,7 @@ class Check:
     look: Look = field(kw_only=False)
     order: int
     title: str
-    guides: tuple[str, ...] = ()
-    claim: str = ""
+    published: str = ""
     why: str = ""
     is_for_speed: bool = False
     needs_plan: bool = True

@@ -48,11 +48,6 @@ class TaskSection(Section):
     """Sequence to sequence: text put before every input, with its space: T5 was trained with "summarize: "."""
     max_target_length: PositiveInt = option(128, unit="tokens", memory="logits grow with it", step="x2")
     """Sequence to sequence: tokens of the answer."""
-    source_language: str = option("", advanced=True)
-    """The language of the texts, where the tokenizer marks it (NLLB, M2M100, mBART), by its name there: eng_Latn,
-    en, en_XX."""
-    target_language: str = option("", advanced=True)
-    """Sequence to sequence: the language of the answers, where the tokenizer marks it: fra_Latn, fr, fr_XX."""
 
 
 class DataSection(Section):

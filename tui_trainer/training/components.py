@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tui_trainer.config.model_sections import is_known_attention
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
@@ -208,13 +209,14 @@ class Components:
     def _probed_kernels(self, layout: Callable[..., Layout], rows: Rows, tell: Tell) -> Kernels:
         """Attention and fused kernels of libraries, where they compute what the model's own operations do."""
         kernels = self.plan.kernels.value
-        library_attends = self.config.model.attn_implementation in FLASH_KERNELS
+        attention = self.config.model.attn_implementation
+        library_attends = attention in FLASH_KERNELS or not is_known_attention(attention)
         if kernels == "none" and not library_attends:
             return kernels
         count = min(2, self.plan.per_device_train_batch_size.value, len(rows))
         batch = next(windows(rows, range(count), layout(rows=count))).to(self.device)
         if library_attends:
-            check_attention(self, batch, tell)
+            check_attention(self, attention, batch, tell)
         return use_kernels(self, kernels, batch, tell)
 
     def _compile_optimizer(self, tell: Tell) -> None:

@@ -91,11 +91,11 @@ class DoctorDialog(Dialog):
         role: Role = "bad" if found.is_fault else "warn" if one.matters else "text"
         head: Line = [(one.diagnosis.title, role), (f"  {one.cost_words}", "bold")]
         told = [("", only(found.cause)), ("", only(found.evidence)), ("set", settings_words(found.fix or {}))]
-        told += [("do", only(found.advice)), ("why", one.diagnosis.why), ("see", ", ".join(one.diagnosis.guides))]
+        told += [("do", only(found.advice)), ("why", one.diagnosis.why)]
         rows = [head]
         for label, text in told:
             if text:
-                kind: Role = "accent" if label == "set" else "dim" if label in ("why", "see") else "text"
+                kind: Role = "accent" if label == "set" else "dim" if label == "why" else "text"
                 rows += labelled(label, text, _LABEL, width, kind)
         return rows
 

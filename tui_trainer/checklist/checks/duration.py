@@ -13,8 +13,6 @@ _FIX_SHARE = 0.8
 @check(
     order=410,
     title="Time until it is done",
-    guides=("E diagnostic tool: estimate training time",),
-    claim="4 hours for 1M characters and 25 epochs on an RTX 4080 Super (guide E)",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

@@ -1,4 +1,7 @@
-"""A name with its time and memory is a choice; a sentence about smaller models is none."""
+"""A name with its time and memory is a choice; a sentence about smaller models is none.
+
+Source: Sanh et al., DistilBERT, arXiv:1910.01108.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -53,8 +56,7 @@ class _Other:
 @check(
     order=202,
     title="Smaller and larger models",
-    guides=("A quick win 1", "D underutilisation 5"),
-    claim="2-3x faster, 40 % less memory with distilgpt2 (guide A)",
+    published="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
 )
 def look(context: Context) -> Verdict:
     plan, config = context.planned, context.config

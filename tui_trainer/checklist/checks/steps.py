@@ -11,7 +11,10 @@ _FEWEST_STEPS, _GOOD_STEPS = 100, 200
 _MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
 
 
-@check(order=400, title="Number of steps", guides=("E diagnostic tool: configuration issues", "B recommendations"))
+@check(
+    order=400,
+    title="Number of steps",
+)
 def look(context: Context) -> Verdict:
     plan = context.planned
     total, passes = plan.total_steps.value, context.epochs
