@@ -76,3 +76,26 @@ def test_the_editor_reports_it_and_saving_removes_it():
     document.set("training.max_steps", 4)
     save(document, Path("my.toml"))
     assert "clock" not in Path("my.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("key", "default", "set_to", "told"),
+    [
+        ("task.source_language", "", "eng_Latn", "the language of the texts is no setting any more; name src_lang"),
+        ("task.target_language", "", "fra_Latn", "the language of the answers is no setting any more; name src_lang"),
+    ],
+)
+def test_a_language_of_an_old_config_is_refused_and_its_default_is_no_news(key, default, set_to, told):
+    table, _, name = key.partition(".")
+    assert loaded(f"[{table}]\n{name} = {default!r}\n").notes == ()
+    [problem] = refused(f"[{table}]\n{name} = {set_to!r}\n")
+    assert problem.startswith(f"my.toml: {key}: {told} and tgt_lang in the tokenizer_config.json of the model")
+
+
+def test_kernels_of_the_hub_become_what_auto_is():
+    found = loaded("[model]\nkernels = 'hub'\n")
+    assert found.config.model.kernels == "auto"
+    assert found.notes == (
+        "my.toml: model.kernels = 'hub' is not used, 'auto' is: kernels of the hub are not taken any more",
+    )
+    assert loaded("[model]\nkernels = 'liger'\n").notes == ()

@@ -31,7 +31,7 @@ def other_value(setting: Setting):
     if bool in setting.kinds:
         return setting.default is not True
     if str in setting.kinds:
-        return "other"
+        return str(setting.choices[-1]) if setting.choices else "other"
     if float in setting.kinds and setting.default != "auto":
         return math.nextafter(setting.default, 0) if setting.default else 0.3
     return setting.default * 2 if isinstance(setting.default, int) and setting.default else 3
