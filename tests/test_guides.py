@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from markdown_it import MarkdownIt
+from typer.core import TyperCommand
 
 from tui_trainer import cli
 from tui_trainer.checklist.run import all_checks
@@ -32,6 +34,7 @@ from tui_trainer.ui.actions import ACTIONS
 
 for module in pkgutil.iter_modules(cli.__path__):
     import_module(f"{cli.__name__}.{module.name}")  # adds its commands to `app`
+OURS = typer.main.get_command(app)
 ROOT = Path(__file__).resolve().parent.parent
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 GUIDES = sorted(FOLDER.glob("*.md"))
@@ -44,12 +47,6 @@ OUR_FILE = re.compile(r"(tests|tui_trainer|profiles|screenshots)/[\w./-]+")
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 # What is counted or weighed: not a width, a version, or the size of a card.
 FIGURE = re.compile(r"\d\.\d{3,}|\d[\d,.]* (ms|s|min|[KMG]iB|MB|%|bytes(/s)?|rows/s|tokens/s|times)(?!\w)")
-
-
-@pytest.fixture(autouse=True)
-def any_card(monkeypatch):
-    """A page may name a card that this machine does not have."""
-    monkeypatch.setattr("tui_trainer.hardware.diagnosis.choose_gpu", lambda *chosen: None)
 
 
 def swept(check) -> list[str]:
@@ -112,17 +109,10 @@ def wrong_in_tests(program: str, words: list[str]) -> str:
 
 def wrong_in_ours(words: list[str]) -> str:
     """Commands, options, recipes and settings that there are not. Raises InputError for some of them."""
-    command = typer.main.get_command(app)
     try:
-        context = command.make_context("tui-trainer", list(words))
-        while hasattr(command, "commands"):
-            name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-            context = command.make_context(name, rest, parent=context)
-    except typer.Exit:
-        return ""
+        given = given_to_command(words)
     except typer.TyperException as error:
         return error.format_message()
-    given = context.params
     config, profile = given.get("config"), given.get("profile")
     if config and config.suffix != ".toml" and not PLACEHOLDER.fullmatch(str(config)):
         return f"no command {config}"
@@ -132,6 +122,15 @@ def wrong_in_ours(words: list[str]) -> str:
         find_settings("" if PLACEHOLDER.fullmatch(key) else key)
     take([one for one in given.get("assignments") or () if not PLACEHOLDER.fullmatch(one.partition("=")[2])])
     return ""
+
+
+def given_to_command(words: list[str]) -> dict[str, Any]:
+    """The parameters of a command that is not carried out. A card may be one that this machine does not have."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TyperCommand, "invoke", lambda self, context: context.params)
+        patch.setattr("tui_trainer.hardware.diagnosis.choose_gpu", lambda *chosen: None)
+        given = OURS.main(args=words, prog_name="tui-trainer", standalone_mode=False)
+    return given if isinstance(given, dict) else {}
 
 
 def take(assignments: list[str]) -> None:
