@@ -78,9 +78,8 @@ def test_the_command_says_what_ails_a_run_with_remedy_and_reason(waiting, capsys
     assert cause.split(maxsplit=2) == ["59", "%", "Training waits for its data."]
     assert evidence.strip() == "data 59 % of the time: 300 of 510 ms a step"
     assert remedy.strip() == "set: dataloader.num_workers = 1" and do.strip().startswith("do: ")
-    assert why.strip().startswith("why: A processor that waits") and rest[-1].endswith(
-        "tui-trainer doctor waits --fix OUT.toml"
-    )
+    assert why.strip().startswith("why: A processor that waits")
+    assert rest[-1].endswith("tui-trainer doctor waits --fix OUT.toml")
 
 
 def test_the_command_on_a_healthy_run_and_on_one_that_is_too_short(tmp_path, capsys):
