@@ -29,7 +29,18 @@ class Removed:
 
 
 # By dotted key.
-REMOVED: dict[str, Removed] = {}
+REMOVED: dict[str, Removed] = {
+    "targets.deadline": Removed(
+        reason="a run has no deadline any more; `tui-trainer plan` says how long it takes", default=""
+    ),
+    "distributed.strategy": Removed(
+        reason="tensor parallelism was removed",
+        hint="set it to fsdp, which splits each layer's weights over the cards",
+        value="tp",
+        instead="fsdp",
+        changes_what_is_learnt=True,
+    ),
+}
 
 
 def without_removed(
