@@ -122,7 +122,7 @@ def test_other_models_are_named_with_numbers(asked):
     there = cards.seen(asked("qwen-lora"), H200, seconds=600.0)
     verdict = look("model_choice", there)
     assert verdict.status == "pass"
-    assert "smaller: " in verdict.evidence and "larger: " in verdict.evidence and "would be done at" in verdict.evidence
+    assert "smaller: " in verdict.evidence and "larger: " in verdict.evidence and "would take about" in verdict.evidence
     week = cards.seen(asked("tinyllama-lora"), H200, seconds=7 * 86_400.0)
     slow = look("model_choice", week)
     assert slow.status == "warn" and "download" in slow.advice and "would be done at" in slow.evidence

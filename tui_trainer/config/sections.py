@@ -260,7 +260,7 @@ class DistributedSection(Section):
     rendezvous: Address = option("", advanced=True)
     """Where the nodes meet: HOST:PORT of the first one; empty: its name and a free port."""
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "deepspeed-2", "deepspeed-3"] = option(
-        "auto", memory="fsdp, hsdp, -3 split weights and state; deepspeed-2 the state"
+        "auto", memory="fsdp, hsdp, deepspeed-3 split weights and state; deepspeed-2 the state"
     )
     """ddp: a copy each; fsdp: a part; hsdp: a part of its node's copy; deepspeed-2, -3: ZeRO; auto: ddp, else fsdp or
     hsdp."""
