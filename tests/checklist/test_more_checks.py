@@ -125,7 +125,7 @@ def test_other_models_are_named_with_numbers(asked):
     assert "smaller: " in verdict.evidence and "larger: " in verdict.evidence and "would take about" in verdict.evidence
     week = cards.seen(asked("tinyllama-lora"), H200, seconds=7 * 86_400.0)
     slow = look("model_choice", week)
-    assert slow.status == "warn" and "download" in slow.advice and "would be done at" in slow.evidence
+    assert slow.status == "warn" and "download" in slow.advice and "would take about" in slow.evidence
     short = look("model_choice", cards.seen(asked("llama-8b-lora", {"tuning.method": "full"}), T4))
     assert short.status == "warn" and "do not fit" in short.evidence
 

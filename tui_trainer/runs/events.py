@@ -9,9 +9,6 @@ from typing import Any, Final
 
 from tui_trainer.units import utc_now
 
-Settings = dict[str, str | int | float | bool]
-"""Values by dotted key, as they would be written."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
