@@ -771,9 +771,12 @@ def test_a_check_finds_what_its_input_says_and_its_fix_mends_it(name, state, one
     context = seen(one, loaded, machine)
     finding = found(name, context)
     assert (finding.status, {*(finding.fix or ())}) == (state, {*one.fix}), finding.verdict
-    assert finding.is_open == (state in ("warn", "fail"))
-    if finding.is_open:
-        assert finding.fix or finding.verdict.advice, "there is nothing to do about it"
+    assert finding.is_open == (state in ("warn", "fail")) and finding.measured_gain is None
+    verdict, evidence = finding.verdict, finding.verdict.evidence
+    assert not finding.is_open or finding.fix or verdict.advice, "there is nothing to do about it"
+    assert not (verdict.fix and verdict.opposite), "one alternative is measured"
+    assert state != "pass" or any(sign.isdigit() for sign in evidence), "it passes without a figure"
+    assert evidence.isascii() and evidence.isprintable() and not evidence.endswith(".")
     if finding.fix and one.is_mended:
         step = context.step_seconds if context.plan else None
         after = found(name, seen(one, patched(loaded, finding.fix), machine, step))
