@@ -613,7 +613,7 @@ def _count_definitions(found: Structure, modules: list[Module]) -> None:
     classes = definitions(modules, ast.ClassDef)
     several = {name: where for name, where in sorted(classes.items()) if len(where) > 1}
     found.rows["classes"] = f"{sum(map(len, classes.values())):,}"
-    found.rows["names of several classes"] = f"{len(several)} of {sum(map(len, several.values()))}"
+    found.rows["names of several classes"] = f"{len(several)}, {sum(map(len, several.values()))} classes"
     found.details["names of several classes"] = [
         f"{name}: {', '.join(module.path for module, _ in where)}" for name, where in several.items()
     ]
