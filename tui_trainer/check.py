@@ -16,7 +16,6 @@ from tui_trainer.config.toml_files import refuse_existing, write_new
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.diagnosis import GpuChoice
-from tui_trainer.planning.deadline_ways import way_line
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.safe_text import one_line
 
@@ -71,7 +70,6 @@ def _finding_lines(finding: Finding, width: int) -> list[str]:
         return [*lines, f"{indent}gain: {finding.gain_words}"] if finding.gain else lines
     lines += [f"{indent}{one_line(detail)}" for detail in verdict.details]
     lines += [f"{indent}fix: {c.key} = {_shown(c.old)} -> {_shown(c.new)}" for c in finding.changes]
-    lines += [f"{indent}or: {way_line(way)}" for way in verdict.ways[1:]]
     lines += [f"{indent}do: {one_line(verdict.advice)}"] if verdict.advice else []
     if finding.fix:
         published = f"; published: {finding.check.published}" if finding.check.published else ""
@@ -99,7 +97,6 @@ def _as_object(finding: Finding) -> dict[str, Any]:
         "evidence": verdict.evidence,
         "details": list(verdict.details),
         "fix": {change.key: {"old": change.old, "new": change.new} for change in finding.changes} or None,
-        "ways": [{"words": way.words, "patch": way.patch, "seconds": way.seconds} for way in verdict.ways],
         "advice": verdict.advice,
         "why": check.why,
         "published_gain": check.published,

@@ -167,7 +167,6 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
             f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
             f"time {format_seconds(plan.duration_seconds.value)}, as far as can be said before the data is prepared"
         )
-    lines += [line.strip() for line in deadline_lines(plan)]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         lines.append("`tui-trainer rehearse` with the same arguments tries largest batch, save and evaluation first")
     return lines
@@ -241,25 +240,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
     lines.append(_plan_line("time of a step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
     lines.append(_plan_line("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)))
     memory = "that of the card" if plan.device == "cuda" else _ADDED
-    lines += deadline_lines(plan)
     return [*lines, "", f"~ estimated, = exact; memory is {memory}"]
-
-
-def deadline_lines(plan: Plan) -> list[str]:
-    """Whether a run that starts now is done in time, and what would make it."""
-    from tui_trainer.planning.deadline_ways import measured_switches, outlook, way_line, ways_to_make_it
-
-    if plan.deadline is None:
-        return []
-    label = f"{'deadline':<19} "
-    found = outlook(plan)
-    if found is None:
-        return [f"{label}not known: {plan.step_seconds.reason}"]
-    lines = [f"{label}{found.words}"]
-    if not found.in_time:
-        ways = ways_to_make_it(plan, plan.step_seconds.value or 0.0, found.seconds_left, measured_switches(plan))
-        lines += [f"  in time with      {way_line(way)}" for way in ways]
-    return lines
 
 
 def _number_lines(plan: Plan) -> Iterator[str]:

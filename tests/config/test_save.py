@@ -21,7 +21,6 @@ PATHS = ("output.runs_dir",)  # "other" in data.path may be a data set of the hu
 def other_value(setting: Setting):
     """A value of this setting that is allowed and is not its default."""
     special = {
-        "targets.deadline": "18:00",
         "schema_version": 1,
         "profile": "char-lm",
         "output.name": 'a "quoted" \\ n\u00e4me\n',

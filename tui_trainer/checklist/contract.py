@@ -24,7 +24,6 @@ from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_gains import Gain, is_of_steps
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
-from tui_trainer.runs.events import WayInTime
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.contract import DataFacts
 
@@ -119,6 +118,13 @@ class Context:
         """Planned passes over the training text."""
         return self.planned.total_steps.value / self.planned.steps_per_epoch.value
 
+    def at_most_steps(self, steps: int) -> Patch:
+        """At most so many steps, at least one; a whole number of epochs where that is possible."""
+        whole_epochs = steps // self.planned.steps_per_epoch.value
+        if self.config.training.max_steps or whole_epochs < 1:
+            return {"training.max_steps": max(1, steps)}
+        return {"training.num_train_epochs": float(whole_epochs)}
+
     @property
     def step_rows(self) -> int:
         """The most rows that a step takes in; packed ones are fewer than the documents behind them."""
@@ -144,8 +150,6 @@ class Verdict:
     reckoned_gain: float | None = None
     """How many times as fast the whole run would be with the fix, where its steps stay the same."""
     reckoned_from: str = ""
-    ways: tuple[WayInTime, ...] = ()
-    """Several fixes, of which one is enough; `fix` is the first of them."""
 
 
 Look = Callable[[Context], Verdict]

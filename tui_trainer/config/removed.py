@@ -44,6 +44,16 @@ REMOVED: dict[str, Removed] = {
         changes_what_is_learnt=True,
     ),
     "model.kernels": Removed(reason="kernels of the hub are not taken any more", value="hub", instead="auto"),
+    "targets.deadline": Removed(
+        reason="a run has no deadline any more; `tui-trainer plan` says how long it takes", default=""
+    ),
+    "distributed.strategy": Removed(
+        reason="tensor parallelism was removed",
+        hint="set it to fsdp, which splits each layer's weights over the cards",
+        value="tp",
+        instead="fsdp",
+        changes_what_is_learnt=True,
+    ),
 }
 
 

@@ -2,7 +2,6 @@
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import smaller_model
-from tui_trainer.planning.deadline_ways import at_most_steps
 from tui_trainer.units import format_seconds
 
 _DAY_SECONDS = 86_400.0
@@ -25,4 +24,4 @@ def look(context: Context) -> Verdict:
     within = int(plan.total_steps.value * _DAY_SECONDS / seconds * _FIX_SHARE)
     if within < 1:
         return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: one step takes a day")
-    return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=at_most_steps(plan, within))
+    return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(within))

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar, Final
 
 from rich.cells import cell_len
@@ -11,8 +10,7 @@ from textual.app import ComposeResult
 
 from tui_trainer.checklist.contract import ALL, STATUSES, Finding, Status
 from tui_trainer.checklist.run import counts
-from tui_trainer.config.changes import Patch, settings_words
-from tui_trainer.planning.deadline_ways import way_line
+from tui_trainer.config.changes import settings_words
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
@@ -27,7 +25,6 @@ _LABEL_COLUMNS: Final = 7
 _ROLES: Final[dict[Status, Role]] = {"pass": "good", "warn": "warn", "fail": "bad", "error": "bad", "n/a": "dim"}
 _COUNTED: Final[tuple[Status, ...]] = ("pass", "warn", "fail", "n/a", "error")
 _LEAST_EVIDENCE: Final = 12
-_WAYS = 70
 
 
 @dataclass
@@ -125,11 +122,9 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
     title = fit([(finding.title, "bold")], max(width - width_of(status), 0), glyphs.ellipsis)
     lines: list[Line] = [beside(title, status, width)]
     lines += paragraph(one_line(verdict.evidence), width)
-    for change in finding.changes if not verdict.ways else ():
+    for change in finding.changes:
         words = f"{change.key}: {one_line(json.dumps(change.old))} {glyphs.arrow} {one_line(json.dumps(change.new))}"
         lines += labelled("fix", words, _LABEL_COLUMNS, width, "accent")
-    for number, way in enumerate(verdict.ways, 1):
-        lines += labelled(f"way {number}", one_line(way_line(way)), _LABEL_COLUMNS, width, "accent")
     if verdict.advice:
         lines += labelled("do", one_line(verdict.advice), _LABEL_COLUMNS, width)
     if check.published or finding.alternative:
@@ -252,20 +247,8 @@ class ChecklistPage(ListPage):
         chosen = self._chosen_fix
         if chosen is None:
             return
-        if len(ways := chosen.verdict.ways) > 1:
-            lines = [
-                line for number, way in enumerate(ways, 1) for line in labelled(str(number), way_line(way), 2, _WAYS)
-            ]
-            answers = [
-                (str(number), "apply", partial(self._take, chosen, way.patch)) for number, way in enumerate(ways, 1)
-            ]
-            self.bench.app.ask(f"{chosen.title}: one of these is enough", lines, answers)
-        else:
-            self._take(chosen, chosen.fix or {})
-
-    def _take(self, chosen: Finding, patch: Patch) -> None:
-        done = f"applied: {one_line(settings_words(patch))}; {self._undo_key} takes it back"
-        self._patch(patch, f"the fix of {chosen.title}", done)
+        done = f"applied: {one_line(settings_words(chosen.fix or {}))}; {self._undo_key} takes it back"
+        self._patch(chosen.fix or {}, f"the fix of {chosen.title}", done)
 
     def _patch(self, changes: Mapping[str, Any], label: str, done: str) -> None:
         problems = self.bench.apply(changes, label)
