@@ -19,7 +19,7 @@ _WORTH_SECONDS = _TIMES_REPAID * _COMPILER_SECONDS / _LEAST_GAIN
     order=130,
     title="Model compiled",
     is_for_speed=True,
-    published="1.41x as fast on an A100, the mean of over 180 models (PyTorch 2, ASPLOS 2024)",
+    published="1.41x as fast on an A100, the geometric mean of over 180 models (PyTorch 2, ASPLOS 2024)",
 )
 def look(context: Context) -> Verdict:
     steps, step = context.planned.total_steps.value, context.step_seconds
