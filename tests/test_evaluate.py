@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.combinations import first_by_default, in_the_sweep
 from tests.test_predict import TASKS
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import train, training_row, write_rows
@@ -33,9 +32,7 @@ def evaluated(capsys, *arguments: object) -> dict:
     return json.loads(shown.out) | {"told": shown.err}
 
 
-@pytest.mark.parametrize(
-    "task", [pytest.param(task, marks=[pytest.mark.e2e] if task in ("seq2seq", "chat") else []) for task in TASKS]
-)
+@pytest.mark.parametrize("task", TASKS)
 def test_held_out_rows_give_what_the_run_measured_and_a_file_is_read_as_its_data_was(task, finished, capsys):
     run = finished(task)
     found = evaluated(capsys, run.root)
@@ -84,8 +81,7 @@ def test_an_adapter_stands_beside_its_base_with_the_rows_that_changed_most(adapt
     assert len(lines) == 7 + 2 * 3
 
 
-@pytest.mark.parametrize("room", first_by_default([True, False]))
-def test_both_models_are_loaded_once_where_there_is_room_for_them(room, adapted, monkeypatch, capsys):
+def test_both_models_are_loaded_once_where_there_is_room_for_them(adapted, monkeypatch, capsys):
     loaded, load = [], evaluating.load_model
 
     def counted(folder, *rest, **more):
@@ -94,28 +90,20 @@ def test_both_models_are_loaded_once_where_there_is_room_for_them(room, adapted,
 
     found = evaluated(capsys, adapted.name, "--changed", "3")
     monkeypatch.setattr(evaluating, "load_model", counted)
-    monkeypatch.setattr(evaluating, "memory_available_now", lambda: 2**40 if room else 0)
-    again = evaluated(capsys, adapted.name, "--changed", "3")
-    assert len(loaded) == (2 if room else 4) and again["changed"] == found["changed"]
-    loaded.clear()
+    for available_bytes, loads in ((2**40, 2), (0, 4)):
+        monkeypatch.setattr(evaluating, "memory_available_now", lambda available_bytes=available_bytes: available_bytes)
+        again = evaluated(capsys, adapted.name, "--changed", "3")
+        assert len(loaded) == loads and again["changed"] == found["changed"]
+        loaded.clear()
     evaluated(capsys, adapted.name, "--changed", "0")
     assert len(loaded) == 2
 
 
-@pytest.mark.parametrize(
-    ("task", "family"),
-    [
-        ("sequence_classification", "bert"),
-        in_the_sweep("token_classification", "bert"),
-        pytest.param("seq2seq", "t5", marks=pytest.mark.e2e),
-        pytest.param("chat", "llama", marks=pytest.mark.e2e),
-    ],
-)
-def test_a_fully_tuned_model_is_measured_where_its_base_is_gone(task, family, tmp_path, capsys):
+def test_a_fully_tuned_model_is_measured_where_its_base_is_gone(tmp_path, capsys):
+    task, family = "sequence_classification", "bert"
     save_tiny_model(tmp_path / family, family)
     changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / family}
     changes |= {"tuning.method": "full", "training.max_steps": 2}
-    changes |= {"task.chat_template": "chatml", "data.max_length": 120} if task == "chat" else {}
     run = train(tmp_path, task, changes)
     before = evaluated(capsys, run.name, "--against", "none")
     shutil.rmtree(tmp_path / family)

@@ -42,7 +42,6 @@ def too_large(monkeypatch):
     [
         ("lora", "fp16"),
         pytest.param("qlora", "bf16", marks=pytest.mark.e2e),
-        pytest.param("full", "bf16", marks=pytest.mark.e2e),
     ],
     ids=["fp16", "4 bits", "masters"],
 )

@@ -115,14 +115,9 @@ def shortage(monkeypatch):
     found.steps = set()
 
 
-@pytest.mark.parametrize(
-    "error",
-    [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), MemoryError(), CPU_ALLOCATOR],
-    ids=["gpu", "host", "cpu allocator"],
-)
-def test_a_first_step_without_memory_ends_with_the_weights_of_a_run_begun_so(reference_run, tiny_run, shortage, error):
+def test_a_first_step_without_memory_ends_with_the_weights_of_a_run_begun_so(reference_run, tiny_run, shortage):
     small = reference_run(WHOLE | {MICRO: 1})
-    shortage.steps, shortage.rows, shortage.error = {1}, 1, error
+    shortage.steps, shortage.rows = {1}, 1
     folder, outcome = tiny_run("failing", WHOLE)
     assert outcome.exit_code == EXIT_DONE, outcome
     assert shortage.failed == 2
@@ -155,9 +150,7 @@ CASES = {
     "accumulation": ({MICRO: 2}, 1),
     "a last part that is smaller": ({"training.effective_batch_size": 7, MICRO: 7}, 4),
     "batches made ahead": ({"dataloader.num_workers": 2}, 2),
-    "not at the first": ({"training.max_grad_norm": 0}, 2),
     "Adafactor": ({"training.optim": "adafactor"}, 2),
-    "bf16": ({"training.mixed_precision": "bf16"}, 2),
     "sgd": ({"training.optim": "sgd", "training.gradient_checkpointing": "true"}, 2),
 }
 
@@ -166,7 +159,7 @@ CASES = {
     ("case", "place"),
     [*((case, "backward") for case in CASES), ("accumulation", "forward"), ("accumulation", "second pass")],
 )
-def test_however_a_step_is_made_and_wherever_it_fails(reference_run, tiny_run, shortage, case, place, bf16_on_the_cpu):
+def test_however_a_step_is_made_and_wherever_it_fails(reference_run, tiny_run, shortage, case, place):
     changes, rows = CASES[case]
     small = reference_run(WHOLE | changes | {MICRO: rows})
     shortage.steps, shortage.rows, shortage.place = {1}, rows, place
@@ -235,7 +228,7 @@ def test_one_packed_row_of_several_documents_is_made_narrower(documents_run, sho
         torch.testing.assert_close(load_file(folder.model / "model.safetensors")[name], tensor, atol=1e-5, rtol=1e-4)
 
 
-LATE = WHOLE | {"training.max_steps": 60, "checkpoint.save_total_limit": 9}
+LATE = WHOLE | {"training.max_steps": 20, "checkpoint.save_total_limit": 9}
 
 
 def stop_at(monkeypatch, step):
@@ -253,7 +246,7 @@ def test_a_late_step_without_memory_goes_on_as_a_run_that_was_cut_anew_there(tin
     """Another cut sums in another order: what was computed before the event differs from a run that began with the
     smaller one in the last bits. So to the bit it is the run whose plan was changed at that step, and no other."""
     with monkeypatch.context() as patch:
-        stop_at(patch, 56)
+        stop_at(patch, 16)
         changed, outcome = tiny_run("changed", LATE)
     assert outcome.exit_code == EXIT_STOPPED
     plan = json.loads(changed.plan.read_text())
@@ -261,18 +254,18 @@ def test_a_late_step_without_memory_goes_on_as_a_run_that_was_cut_anew_there(tin
     changed.plan.write_text(json.dumps(plan))
     assert carry_out(open_again(changed)).exit_code == EXIT_DONE
 
-    shortage.steps, shortage.rows = {57}, 2
+    shortage.steps, shortage.rows = {17}, 2
     folder, outcome = tiny_run("failing", LATE)
     assert outcome.exit_code == EXIT_DONE, outcome
     assert weights_of(folder) == weights_of(changed)
-    assert [event.step for event in of_kind(folder, MicroBatchReduced)] == [57]
-    assert next((event.step, event.reason) for event in of_kind(folder, CheckpointSaved)) == (56, "out of memory")
+    assert [event.step for event in of_kind(folder, MicroBatchReduced)] == [17]
+    assert next((event.step, event.reason) for event in of_kind(folder, CheckpointSaved)) == (16, "out of memory")
 
 
 def test_a_late_step_is_close_to_a_run_begun_with_the_smaller_passes(reference_run, tiny_run, shortage):
     without_dropout = LATE | {"model.scratch.attention_dropout": 0}
     small = reference_run(without_dropout | {MICRO: 2})
-    shortage.steps, shortage.rows = {57}, 2
+    shortage.steps, shortage.rows = {17}, 2
     folder, _ = tiny_run("failing", without_dropout)
     mine, theirs = (load_file(run.model / "model.safetensors") for run in (folder, small))
     for name, tensor in mine.items():
@@ -687,9 +680,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.e2e
-# Not at the limit of a pass of 64 rows, which fits in one step and not in the next.
-@pytest.mark.parametrize("megabytes", [0, 220])
-def test_a_real_limit_of_the_address_space_is_survived(tmp_path, megabytes):
+def test_a_real_limit_of_the_address_space_is_survived(tmp_path):
     """Nothing is injected: malloc itself has no more."""
 
     def train(name, rows, megabytes):
@@ -705,9 +696,8 @@ def test_a_real_limit_of_the_address_space_is_survived(tmp_path, megabytes):
         assert done.returncode == EXIT_DONE, done.stdout[-3000:] + done.stderr[-3000:]
         return RunFolder(tmp_path / name), done.stdout
 
-    folder, printed = train("limited", 256, megabytes)
-    reduced = of_kind(folder, MicroBatchReduced)
-    assert bool(reduced) == bool(megabytes) == ("out of memory: 256 rows x 1 -> 128 rows x 2" in printed)
-    if reduced:
-        small, _ = train("small", reduced[-1].rows, 0)
-        assert weights_of(folder) == weights_of(small)
+    # Not at the limit of a pass of 64 rows, which fits in one step and not in the next.
+    folder, printed = train("limited", 256, 220)
+    assert "out of memory: 256 rows x 1 -> 128 rows x 2" in printed
+    small, printed = train("small", of_kind(folder, MicroBatchReduced)[-1].rows, 0)
+    assert "out of memory" not in printed and weights_of(folder) == weights_of(small)
