@@ -111,17 +111,17 @@ def test_a_merged_model_is_the_adapted_one_and_loads_with_transformers_alone(fam
 
 
 @pytest.fixture
-def adapted(trained):
-    """A run of the simplest kind, and the text that `export` prints for it."""
-    return trained()
+def adapted(adapted_run):
+    """A run of the simplest kind."""
+    return TrainedModel.of(adapted_run)
 
 
 def certificate_of(model: TrainedModel, name: str) -> dict:
     return json.loads((model.run.root / "export" / name / "certificate.json").read_text())
 
 
-def test_a_merged_model_says_the_type_that_its_weights_have(adapted, tmp_path):
-    base = tmp_path / "llama"
+def test_a_merged_model_says_the_type_that_its_weights_have(trained, tmp_path):
+    adapted, base = trained(), tmp_path / "llama"
     AutoModelForCausalLM.from_pretrained(base).to(torch.bfloat16).save_pretrained(base)
     assert main(["export", adapted.run.name, "--to", "merged"]) == 0
     folder = adapted.run.root / "export/merged"
