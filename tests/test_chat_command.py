@@ -155,19 +155,8 @@ def test_a_long_conversation_loses_its_oldest_turns_and_keeps_the_system_prompt(
 
 def test_a_base_model_answers_before_the_tuned_one(adapted_run, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("The sheep\n"))
-    command = [
-        "chat",
-        adapted_run.name,
-        "--against",
-        "base",
-        "--temperature",
-        "0",
-        "--max-new-tokens",
-        "12",
-        "--gpu",
-        "none",
-    ]
-    assert main(command) == 0
+    greedy = ["--temperature", "0", "--max-new-tokens", "12", "--gpu", "none"]
+    assert main(["chat", adapted_run.name, "--against", "base", *greedy]) == 0
     lines = "".join(capsys.readouterr().out).split("[tuned] ")
     assert lines[0].startswith("[base] ") and lines[0].removeprefix("[base] ") != lines[1]
 
