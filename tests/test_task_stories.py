@@ -21,8 +21,7 @@ TINY = {
     "model.scratch.hidden_size": 16, "model.scratch.num_hidden_layers": 1, "model.scratch.num_attention_heads": 2,
     "model.scratch.vocab_size": 300, "data.max_length": 48, "data.eval_fraction": 0.25,
     "training.effective_batch_size": 8, "training.learning_rate": 0.02, "training.max_steps": STEPS,
-    "evaluation.eval_steps": 10, "checkpoint.save_steps": 10, "logging.logging_steps": 1,
-    "logging.sample_steps": STEPS,
+    "evaluation.eval_steps": 10, "checkpoint.save_steps": 10, "logging.sample_steps": STEPS,
 }  # fmt: skip
 SCRATCH = ("--set", "model.init=scratch")
 SKIP = ("--set", "data.on_bad_rows=skip")
@@ -73,10 +72,11 @@ class Terminal:
 
         shown, _ = self.run("--no-ui", *words)
         assert shown.startswith(f"run {name} in {Path('runs', name).absolute()}\n")
-        losses = [float(loss) for loss in re.findall(r"step \d+/\d+  loss ([\d.]+)", shown)]
         held_out = re.findall(r"step (\d+): held-out loss ([\d.]+)([^\n]*)", shown)
-        assert losses[-1] < losses[0] and [step for step, *_ in held_out] == ["10", "20", "30"], shown
-        assert float(held_out[-1][1]) < float(held_out[0][1])
+        losses = [float(loss) for loss in re.findall(r"training loss of the last steps ([\d.]+)", shown)]
+        assert [step for step, *_ in held_out] == ["10", "20", "30"] and len(losses) == 3, shown
+        assert losses[-1] < losses[0] and float(held_out[-1][1]) < float(held_out[0][1]), shown
+        assert f"finished after {STEPS} steps" in shown and str(Path("runs", name, "model").absolute()) in shown
         assert not score or all(re.search(rf"\b{score} [01]\.\d+", words) for *_, words in held_out), held_out
 
         run = Path("runs", name)

@@ -82,12 +82,12 @@ def in_processes(count, what, folder):
 
 def test_any_number_of_processes_reads_what_another_has_written(tmp_path):
     """torch's own reader as well, and each number is there once."""
-    in_processes(1, "save", tmp_path / "one")
-    in_processes(2, "load", tmp_path / "one")
-    tmp_path /= "four"
-    in_processes(4, "save", tmp_path)
-    for count in (1, 2):
-        in_processes(count, "load", tmp_path)
+    for written_by, read_by in ((1, (2,)), (4, (1, 2))):
+        tmp_path /= f"of-{written_by}"
+        tmp_path.mkdir()
+        in_processes(written_by, "save", tmp_path)
+        for count in read_by:
+            in_processes(count, "load", tmp_path)
     assert len(list(tmp_path.glob("shard-*"))) == 4
     wanted = {name: saved.values(name) for name in saved.SIZES}
     found = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}

@@ -94,12 +94,12 @@ class Training:
         return started, ranks
 
     def end(self):
-        output, _ = self.process.communicate(timeout=PATIENCE_SECONDS)
+        output, _ = self.process.communicate(timeout=PATIENCE_SECONDS / 4)
         return self.process.returncode, output
 
 
-def all_gone(processes, seconds=10):
-    gone, alive = psutil.wait_procs(processes, timeout=seconds)
+def all_gone(processes):
+    gone, alive = psutil.wait_procs(processes, timeout=PATIENCE_SECONDS / 4)
     return not alive and len(gone) == len(processes)
 
 
@@ -190,7 +190,7 @@ class TwoNodes(Training):
 
     def end_of_other(self):
         """Its exit code."""
-        self.other.communicate(timeout=PATIENCE_SECONDS)
+        self.other.communicate(timeout=PATIENCE_SECONDS / 4)
         return self.other.returncode
 
     def processes(self):
