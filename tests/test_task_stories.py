@@ -77,7 +77,7 @@ class Terminal:
         assert [step for step, *_ in held_out] == ["10", "20", "30"] and len(losses) == 3, shown
         assert losses[-1] < losses[0] and float(held_out[-1][1]) < float(held_out[0][1]), shown
         assert f"finished after {STEPS} steps" in shown and str(Path("runs", name, "model").absolute()) in shown
-        assert not score or all(re.search(rf"\b{score} [01]\.\d+", words) for *_, words in held_out), held_out
+        assert not score or all(re.search(rf"(?i)\b{score} [01]\.\d+", words) for *_, words in held_out), held_out
 
         run = Path("runs", name)
         assert {"config.toml", "plan.json", "journal.jsonl", "model", "checkpoints"} <= {x.name for x in run.iterdir()}
