@@ -131,7 +131,7 @@ def test_training_is_measured_switch_by_switch_at_equal_steps(tmp_path, here, ca
     assert rows["packing"]["turns"] == 1 and rows["packing"]["loss"] == pytest.approx(baseline["loss"], rel=1e-3)
     assert not (tmp_path / "runs").exists()
     capsys.readouterr()
-    assert main(["bench", "train", *config(tmp_path), "--gpu", "none", "--steps", "1", "--rounds", "1", *only[:2]]) == 0
+    assert main(["bench", "train", *config(tmp_path), "--gpu", "none", "--steps", "3", "--rounds", "1", *only[:2]]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split()[0] == "ms" and lines[3].startswith("baseline ") and lines[4].startswith("packing ")
 
