@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from tui_trainer.launching.start import OpenRun, load_config, open_new
 from tui_trainer.models import answers, child
 from tui_trainer.planning import fit
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.registry import remember
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 prepare_environment()
@@ -200,19 +202,35 @@ def reference_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunFolder]:
-    """`finished("seq2seq")`: a tiny finished run of a task, trained once; its folder must not be changed."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunFolder]:
+    """`finished("seq2seq")`: a tiny finished run of a task, trained once; its folder must not be changed. With
+    `adapted` it is an adapter on a tiny Llama."""
+    from tests.tiny_models import save_tiny_model
     from tests.trained_runs import train
 
-    found: dict[str, RunFolder] = {}
+    found: dict[tuple[str, bool], RunFolder] = {}
 
-    def make(task: str) -> RunFolder:
-        if task not in found:
+    def make(task: str, adapted: bool = False) -> RunFolder:
+        if (task, adapted) not in found:
             with pytest.MonkeyPatch.context() as patch:
                 place = tmp_path_factory.mktemp(task)
                 patch.setenv("TUI_TRAINER_HOME", str(place / "home"))
                 patch.setattr(fit, "measure_layer", lambda *_, **__: (None, "not counted in tests"))
-                found[task] = train(place, task)
-        return found[task]
+                changes = {}
+                if adapted:
+                    model = save_tiny_model(place / "llama", "llama")
+                    changes = {
+                        "model.init": "pretrained", "model.model_name_or_path": model, "tuning.method": "lora",
+                    }  # fmt: skip
+                found[task, adapted] = train(place, task, changes)
+        return found[task, adapted]
 
     return make
+
+
+@pytest.fixture
+def adapted_run(finished: Callable[..., RunFolder], tmp_path: Path) -> RunFolder:
+    """A finished run called `causal_lm` with an adapter on a tiny Llama; a copy, which may be changed."""
+    root = shutil.copytree(finished("causal_lm", adapted=True).root, tmp_path / "runs" / "causal_lm")
+    remember(root)
+    return RunFolder(root)

@@ -3,8 +3,9 @@
     python tests/program_server.py SOCKET
 
 A start costs a fork instead of ten seconds of imports. What a program is given (arguments, variables, folder, standard
-files, terminal, cores) comes with the request; `tests/programs.py` asks. Nothing of tui_trainer is loaded here, so what
-a test puts in the place of a function of ours is in time. It ends when the last test process has gone.
+files, terminal, cores) comes with the request; `tests/programs.py` asks. Of tui_trainer only what plans and trains is
+loaded here: what a test replaces there it replaces in the module that uses it. Everything else is imported after the
+test's own lines. It ends when the last test process has gone.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ transformers.models.auto.modeling_auto transformers.models.auto.tokenization_aut
 transformers.models.llama.modeling_llama transformers.tokenization_utils_tokenizers transformers.optimization
 transformers.generation.utils safetensors.torch tokenizers numpy pyarrow orjson xxhash psutil pynvml
 huggingface_hub huggingface_hub.file_download huggingface_hub._snapshot_download datasets sklearn.metrics
-textual.app textual.screen textual.drivers.linux_driver pydantic typer typer.testing tomlkit tomli_w yaml
+textual.app textual.screen textual.drivers.linux_driver pydantic typer typer.testing tomlkit tomli_w yaml peft
+tui_trainer.planning.plan tui_trainer.training.run
 """.split()
 
 

@@ -45,13 +45,14 @@ time.sleep(600)
 
 
 def test_at_its_limit_a_part_ends_with_all_that_it_started(tmp_path, monkeypatch):
+    output = tmp_path / "work" / day.OUTPUT
+    # The limit comes as soon as the part is at work, however slow the machine is.
+    monkeypatch.setattr(day, "monotonic", lambda: monotonic() + 600 * bool(output.exists() and output.read_bytes()))
     monkeypatch.setattr(day, "_GRACE_SECONDS", 0.5)
-    started = monotonic()
-    line = run(STUBBORN.replace("PLACE", str(tmp_path / "pids")), tmp_path / "work", limit_seconds=3)
+    line = run(STUBBORN.replace("PLACE", str(tmp_path / "pids")), tmp_path / "work", limit_seconds=600)
     assert line.state == "timeout"
-    assert line.reason == "not done in 3 s"
+    assert line.reason == "not done in 600 s"
     assert line.error == ["at work"]
-    assert monotonic() - started < 60
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert not any(is_alive(pid) for pid in pids)
