@@ -11,8 +11,8 @@ from tests.checklist.test_checks import asked, seen
 from tests.hardware.test_trial import GOOD
 from tests.ui.pictures import in_event_loop, screen_text
 from tests.ui.test_checklist_page import opened
+from tests.ui.test_hardware_page import MACHINES
 from tests.ui.test_hardware_page import opened as opened_hardware
-from tests.ui.test_hardware_view import MACHINES
 from tui_trainer.checklist.guides import GUIDES
 from tui_trainer.checklist.run import run_checks
 from tui_trainer.config.load import value_of

@@ -107,18 +107,12 @@ def test_a_length_of_a_recipe_is_cut_to_the_learnt_positions_as_without_screens(
 
 
 @pytest.mark.e2e
-def test_the_last_lines_name_the_base_of_an_adapter(named_by_flags, tmp_path, capsys):
-    folder = asyncio.run(_trained(named_by_flags, saves=False))
-    run = RunFolder(folder)
-    ended = SimpleNamespace(folder=run, state=fold(read_all(run.journal)), outcome=None, poll=lambda: None)
-    _tell_end(ended)
-    told = capsys.readouterr().out
-    assert f"adapter        {folder}/model" in told and f"on           {tmp_path / 'tiny-llama'}" in told
-
-
-@pytest.mark.e2e
-def test_a_pretrained_model_is_tuned_by_keys_from_flags_and_from_a_file(named_by_flags, tmp_path):
+def test_a_pretrained_model_is_tuned_by_keys_from_flags_and_from_a_file(named_by_flags, tmp_path, capsys):
     by_flags = asyncio.run(_trained(named_by_flags, saves=True))
+    run = RunFolder(by_flags)
+    _tell_end(SimpleNamespace(folder=run, state=fold(read_all(run.journal)), outcome=None, poll=lambda: None))
+    told = capsys.readouterr().out
+    assert f"adapter        {by_flags}/model" in told and f"on           {tmp_path / 'tiny-llama'}" in told
     from_file = asyncio.run(_trained(Request(config_file=tmp_path / "tui-trainer.toml"), saves=False))
     assert by_flags != from_file
     losses = []
