@@ -74,7 +74,7 @@ class Screens:
         def is_still() -> bool:
             nonlocal before
             was, before = before, self.text
-            return not background._waiting and not background._busy_with and was == before
+            return bool(was) and was == before and not background._waiting and not background._busy_with
 
         await self.until(is_still)
         return self.text

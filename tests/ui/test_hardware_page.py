@@ -123,20 +123,21 @@ def body(screens) -> list[str]:
 
 @in_event_loop
 async def test_every_machine_is_described_in_as_many_columns_as_fit(monkeypatch):
-    async with shown(MACHINES["one"], (200, 60)) as screens:
+    async with shown(MACHINES["one"], (80, 80)) as screens:
         for name, hardware in MACHINES.items():
             monkeypatch.setattr(probe_module, "look", lambda hardware=hardware: hardware)
-            await screens.resize(200, 60)
+            await screens.resize(80, 80)
             await screens.press("r")
-            for size, columns in (((200, 60), 3), ((120, 60), 2), ((80, 60), 1)):
+            for size, columns in (((80, 80), 1), ((120, 60), 2), ((200, 60), 3))[: 3 if name == "one" else 1]:
                 await screens.resize(*size)
                 text = await screens.settled()
                 first = next(line for line in body(screens) if line.startswith("\u2500\u2500 training"))
-                assert len(re.findall(r"\u2500\u2500 \w", first)) <= columns
+                assert len(re.findall(r"\u2500\u2500 \w", first)) == columns
                 assert not set(text) & set("\x1b\x07\r\u202e")
                 assert name in ("hostile", "lost") or UNICODE.ellipsis not in text
                 flat = " ".join(text.split())
-                assert size[0] == 120 or all(words in flat for words in SAID[name]), (name, size, text)
+                missing = [words for words in SAID[name] if " ".join(words.split()) not in flat]
+                assert size[0] > 80 or not missing, (name, missing, text)
         probe_module.probe.cache_clear()
 
 

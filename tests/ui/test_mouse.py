@@ -26,7 +26,7 @@ def bench() -> CannedBench:
 async def test_titles_keys_of_the_last_line_and_answers_are_clicked():
     async with open_screens(bench=bench()) as screens:
         for title, words in (("2 Config", "Enter edit"), ("3 Checklist", "finding"), ("4 Train", "Press t to start"),
-                             ("5 Runs", "Enter open"), ("1 Hardware", "processor")):  # fmt: skip
+                             ("5 Runs", "no run yet"), ("1 Hardware", "processor")):  # fmt: skip
             await screens.click(title)
             await screens.shows(words)
         await screens.click("t start")
@@ -84,9 +84,9 @@ async def test_a_terminal_that_is_not_looked_at_is_told_once_when_a_run_ended(mo
         screens.bench.run = run = CannedRun(trained(3), True)
         for focused in (True, False):
             run.alive, app.app_focus = True, focused
-            app.tick()
+            app._notify_of_the_end()
             run.alive = False
-            app.tick()
-            app.tick()
+            app._notify_of_the_end()
+            app._notify_of_the_end()
         told = [text for text in written if text.startswith("\x1b]9;")]
         assert told == ["\x1b]9;quickstart-20261120-180238: training\x07"], "once, and only where nobody looks"

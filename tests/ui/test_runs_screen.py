@@ -147,19 +147,19 @@ async def test_runs_are_chosen_by_mouse_found_by_letters_and_their_path_is_copie
         await screens.press("/", *"5D")
         await screens.shows("no run matches the filter")
         await screens.press("backspace", "backspace", *"Dcy")
-        await screens.shows("1 with 'Dcy'", "Esc clear", gone="run-28")
+        await screens.shows("1 with 'dcy'", "Esc clear", gone="run-28")
         await screens.press("enter", "y")
         await screens.until(lambda: screens.app.clipboard == str(folder.root))
         await screens.press("escape")
         await screens.shows("run-28", "\u25b8 Dcyan")
         await screens.click("Dcyan", times=2)
-        await screens.shows("step 20 of 100")
+        await screens.shows("interrupted", "of 100", "4 Train 20%")
 
 
 @in_event_loop
 async def test_no_more_than_six_runs_are_compared_and_a_config_that_cannot_be_read_is_refused(runs):
     for name in "gfedcba":
-        run_of(runs, name, start(100), *steps(1, 20), held_out(10, 4.9))
+        run_of(runs, f"run-{name}", start(100), *steps(1, 20), held_out(10, 4.9))
     async with opened() as screens:
         await screens.press("C")
         await screens.shows("ark two to six runs with")
@@ -168,9 +168,9 @@ async def test_no_more_than_six_runs_are_compared_and_a_config_that_cannot_be_re
         await screens.shows("no more than 6")
         await screens.press("y", "escape")
         for name, text in (("a", b"training = 3"), ("b", None), ("c", b"\xff"), ("d", b"[training]\nmax_stepz = 3")):
-            path = runs / name / "config.toml"
+            path = runs / f"run-{name}" / "config.toml"
             path.unlink() if text is None else path.write_bytes(text)
-            await screens.press("/", "ctrl+u", name, "enter", "c")
+            await screens.press("/", "ctrl+u", *f"run-{name}", "enter", "c")
             await screens.shows("its config.toml cannot be used", "5 Runs", gone="Enter edit")
 
 
