@@ -190,9 +190,10 @@ async def test_story_runs(small, tmp_path):
         await screens.shows("broken")
 
         await screens.press("home", "space", "space", "C")
-        await screens.shows(
-            "A fast", "B slow", "training loss over steps", "training.learning_rate", "0.002", "300 steps"
-        )
+        await screens.shows("A fast", "B slow", "training loss over steps", "300/300", "accuracy", "0.800")
+        await screens.press("end")
+        await screens.shows("training.learning_rate", "0.002", "0.001")
+        await screens.press("home")
         await screens.press("x")
         await screens.shows("over tokens")
         await screens.press("escape", "escape")
@@ -225,13 +226,16 @@ async def test_story_runs(small, tmp_path):
             await screens.press("S")
             await screens.shows("Save and stop?")
             await screens.press("enter")
-            await screens.until(asked.wanted)
-            assert [one.action for one in asked.wanted()] == ["stop"]
+            found: list[str] = []
+            await screens.until(lambda: found.extend(one.action for one in asked.wanted()) or found)
+            assert found == ["stop"]
 
         await screens.press("home", "enter")
         await screens.shows("Finished after 300 steps", "loss", "4.6000")
         await screens.press("5", "c")
-        await screens.shows("the settings of faster", "2e-3")
+        await screens.shows("Enter edit", "1 changed")
+        await screens.press("/", *"learn", "enter")
+        await screens.shows("learning_rate", "2e-3")
 
 
 @in_event_loop

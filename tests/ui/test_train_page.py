@@ -26,6 +26,7 @@ READ = e.GaugesRead(
     step=40, process_memory_bytes=2 * GIB, process_cpu_share=0.5, usable_cores=8,
     gpus=[e.GpuReading(index=0, utilization_share=0.9, memory_used_bytes=60 * GIB, memory_bytes=139 * GIB)],
 )  # fmt: skip
+TARGETS = {"samples_per_second": 100.0, "memory_gib": 0.1, "model_size_gib": 0.5, "loss": 1.6}
 CLASSES = [f"class {n}" for n in range(8)]
 SCORED = e.EvalDone(
     step=148, loss_sum=5, tokens=10, loss=0.5, seconds=1, scheduled=True, best=True, scores={"accuracy": 0.834},
@@ -99,6 +100,7 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
             (trained(148), True, ("training", "step 148 of 500", "ETA", "29 %", "epoch 0.90 of 3.0", "held out 1.7463",
                                   "16.4 k tokens/s", "128.0 rows/s", "lr 2.11e-03", "171.7 of 186.0 MiB planned",
                                   "saved at step 100,   48 steps ago", "16 rows = 2 \u00d7 8")),
+            (trained(148, targets=TARGETS), True, ("samples/s 128 (at least 100)", "(at most 102.4 MiB)", "loss")),
             (trained(148, **LORA), True, ("TinyLlama-1.1B", "r 16, 6.7 k of 818 k (0.82 %)")),
             ([*trained(148, processes=4), e.RanksTimed(step=148, communication_seconds=[0.018, 0.019, 0.0181, 0.006])],
              True, ("slowest: rank 3", "communication")),

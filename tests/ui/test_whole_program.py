@@ -23,7 +23,7 @@ def test_everything_by_keyboard(open_terminal, small_config):
     terminal.press("2")
     terminal.wait_for("profile", "no problems")
     terminal.press("/", *"weight_decay", "enter", "enter", *["backspace"] * 20, *"0.05", "enter")
-    terminal.wait_for("weight_decay", "0.05", "Enter edit", "steps 100,000")
+    terminal.wait_for("weight_decay", "0.05", "Enter edit", "steps 100 k")
     terminal.start_run()
     terminal.wait_for("training", "of 100,000")
     terminal.press("p")
