@@ -43,8 +43,8 @@ class Screens:
 
     async def press(self, *keys: str) -> None:
         """Press keys by their names: `press("2", "/", *"rate", "enter")`."""
-        for key in keys:
-            await self.pilot.press(key)
+        if keys:
+            await self.pilot.press(*keys)
 
     async def until(self, ready: Callable[[], object]) -> None:
         for _ in range(int(PATIENCE_SECONDS / LOOK_SECONDS)):
@@ -55,14 +55,11 @@ class Screens:
 
     async def shows(self, *words: str, gone: str = "") -> str:
         """The text of the screen once it has all of `words` and not `gone`."""
-
-        def is_there() -> bool:
-            assert not self.app.crash, self.app.crash
-            return all(one in self.text for one in words) and not (gone and gone in self.text)
-
         for _ in range(int(PATIENCE_SECONDS / LOOK_SECONDS)):
-            if is_there():
-                return self.text
+            assert not self.app.crash, self.app.crash
+            text = self.text
+            if all(one in text for one in words) and not (gone and gone in text):
+                return text
             await self.pilot.pause(LOOK_SECONDS)
         missing = [one for one in words if one not in self.text]
         raise AssertionError(f"{missing} did not come, or {gone!r} stayed:\n{self.text}")

@@ -148,7 +148,7 @@ async def test_what_cannot_be_used_is_said_beside_its_setting_and_a_run_that_is_
         await screens.shows("no problems", "plan    memory")
         (tmp_path / "sums.txt").unlink()
         starting.start(bench)
-        await screens.shows("The run was refused", "sums.txt")
+        await screens.shows("The run was refused", "there is no file or folder")
         assert bench.run is None and not list((tmp_path / "runs").glob("*"))
 
 
