@@ -15,15 +15,14 @@ from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench
 
-# A page that is shown for the first time is hidden by Textual for 50 ms: two looks in that time see the same.
-PATIENCE_SECONDS, LOOK_SECONDS = 240.0, 0.06
+PATIENCE_SECONDS, LOOK_SECONDS = 240.0, 0.02
 
 
 class Screens:
     """The running application.
 
-    A key is taken before the next one is pressed. What it draws may come later: a page that is shown for the first time
-    is hidden for some milliseconds, and much is worked out behind the screens. So text is waited for, with `shows`.
+    A key is taken before the next one is pressed. What it draws may come later: a page has to come together, and much
+    is worked out behind the screens. So text is waited for, with `shows`.
     """
 
     def __init__(self, app: TrainerApp, pilot: Any) -> None:
@@ -100,6 +99,8 @@ async def open_screens(
     asked = request or Request(profile="quickstart")
     bench = bench or Workbench(lambda: asked, hardware or probe(), UNICODE)
     app = TrainerApp(bench, keymap or Keymap())
+    # Textual hides a page for 50 ms while it comes together for the first time: no test has to wait for that.
+    app.delay_update = lambda delay=0.0: None
     async with app.run_test(size=size) as pilot:
         screens = Screens(app, pilot)
         await screens.until(lambda: bench.findings or app.crash)

@@ -32,13 +32,18 @@ def no_clock(monkeypatch):
 
 @asynccontextmanager
 async def opened(size=(80, 24)):
-    """The screen, `value(key)` of a setting, and `press("/ r a t e enter")`, which waits for the picture."""
+    """The screen, `value(key)` of a setting, and `press("/ =rate enter")`, which waits for the picture."""
     async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=size) as screens:
         await screens.press("2")
         await screens.shows("Enter edit")
 
         async def press(keys: str) -> str:
-            await screens.press(*keys.split())
+            for key in keys.split():
+                if key.startswith("="):
+                    screens.app.post_message(Paste(key[1:]))
+                    await screens.pilot.pause()
+                else:
+                    await screens.press(key)
             await screens.pilot.pause()
             return screens.text
 
@@ -56,14 +61,14 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
     everyday, every = sum(not one.advanced for one in SETTINGS), len(SETTINGS)
     async with opened() as (screens, _, press):
         assert f"{everyday} of {every}" in screens.text
-        for letters, best in (("l r", "lr_scheduler_type"), ("e s p a", "early_stopping_patience"),
-                              ("b e t a 2", "adam_beta2"), ("l e a r n", "learning_rate")):  # fmt: skip
+        for letters, best in (("=lr", "lr_scheduler_type"), ("=espa", "early_stopping_patience"),
+                              ("=beta2", "adam_beta2"), ("=learn", "learning_rate")):  # fmt: skip
             shown = await press(f"/ ctrl+u {letters} enter")
             assert first_row(shown) == best
         assert f"1 of {every}" in shown and "/ learn" in shown
         shown = await press("escape")
         assert "/ learn" not in shown and first_row(shown) == "learning_rate", "it stays where it was found"
-        assert "Enter edit" not in await press("/ q q q enter")
+        assert "Enter edit" not in await press("/ =qqq enter")
         await press("enter")
         await screens.shows("edit: nothing to do now")
         await press("escape x")
@@ -75,7 +80,7 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
 @in_event_loop
 async def test_a_value_is_edited_in_its_row_refused_taken_back_and_nothing_else_moves():
     async with opened() as (screens, value, press):
-        before = (await press("/ l e a r n enter escape")).splitlines()
+        before = (await press("/ =learn enter escape")).splitlines()
         after = (await press("right")).splitlines()
         differ = {number for number, (one, other) in enumerate(zip(before, after, strict=True)) if one != other}
         row = next(number for number, line in enumerate(after) if " learning_rate " in line)
@@ -96,7 +101,7 @@ async def test_a_value_is_edited_in_its_row_refused_taken_back_and_nothing_else_
         await press("u")
         await screens.shows("undid learning_rate 2e-3 -> 9")
 
-        await press("/ d a t a . p a t h enter enter")
+        await press("/ =data.path enter enter")
         screens.app.post_message(Paste("\r\n1\x1b[2J\t2\u202e\n3\n" + "y" * 99))
         text = await screens.settled()
         assert "yyy" in text and not set(text) & set("\x1b\u202e\t"), "a paste is one harmless line"
@@ -111,14 +116,14 @@ async def test_a_value_is_edited_in_its_row_refused_taken_back_and_nothing_else_
 @in_event_loop
 async def test_choices_are_picked_from_a_list_by_steps_letters_and_one_key():
     async with opened() as (_, value, press):
-        shown = await press("/ s c h e d enter enter down")
+        shown = await press("/ =sched enter enter down")
         assert "[linear " in shown and "\u25b8 linear" in shown and "Enter take it" in shown
         await press("p right enter")
         assert value(SCHEDULE) == "inverse_sqrt"
         await press("space")
         assert value(SCHEDULE) == "cosine"
         for keys, expected in (("down enter", False), ("up enter", "auto")):
-            await press("escape / d a t a . p a c k i n g enter enter")
+            await press("escape / =data.packing enter enter")
             await press(keys)
             assert value("data.packing") == expected, "a switch that may be auto has three choices"
 
@@ -126,11 +131,11 @@ async def test_choices_are_picked_from_a_list_by_steps_letters_and_one_key():
 @in_event_loop
 async def test_keys_change_a_value_reset_it_and_say_where_they_end():
     async with opened() as (screens, value, press):
-        await press("/ p e r _ d e v i c e _ t r enter right")
+        await press("/ =per_device_tr enter right")
         assert value(MICRO) == 32
         await press("r")
         await screens.shows("per_device_train_batch_size is 16 again")
-        await press("escape / t o t a l _ l i m enter left left")
+        await press("escape / =total_lim enter left left")
         await screens.shows("save_total_limit goes no lower")
         await press("y")
         await screens.until(lambda: screens.app.clipboard == "checkpoint.save_total_limit = 1")
@@ -140,11 +145,11 @@ async def test_keys_change_a_value_reset_it_and_say_where_they_end():
         assert value("checkpoint.save_total_limit") == 1
         await press("R R")
         await screens.shows("nothing to reset")
-        await press("escape / d a t a . p a t h enter space")
+        await press("escape / =data.path enter space")
         await screens.shows("Enter edits it")
 
         screens.bench.document.set(HEADS, 3)
-        shown = await press("/ q q q enter !")
+        shown = await press("/ =qqq enter !")
         assert first_row(shown) == "num_attention_heads" and "/ qqq" not in shown
 
 
@@ -156,7 +161,7 @@ async def test_tab_completes_paths_and_data_sets_of_the_cache(tmp_path, monkeypa
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     assert names_in_the_cache() == ["org/conversations"]
     async with opened() as (screens, value, press):
-        await press("/ d a t a . p a t h enter enter ctrl+u c o tab")
+        await press("/ =data.path enter enter ctrl+u c o tab")
         await screens.shows("[corpus-", "Tab complete")
         await press("tab")
         await screens.shows("[corpus-a/", "\u25b8 corpus-a/")
@@ -203,7 +208,7 @@ async def test_all_that_is_known_of_a_setting_is_shown_and_wide_screens_add_grou
     async with opened((200, 50)) as (screens, _, press):
         text = await screens.shows("Saved as", "\u25b8 Start from", "learning_rate = 2e-3")
         assert all(f" {title} " in text for _, title, _ in groups())
-        for letters, key in (("m a x _ l e n g t h", "data.max_length"), ("l e a r n", RATE)):
+        for letters, key in (("=max_length", "data.max_length"), ("=learn", RATE)):
             await press(f"/ ctrl+u {letters} enter")
             words = " ".join((await screens.settled()).replace("\u2502", " ").split())
             setting = all_settings()[key]

@@ -170,7 +170,7 @@ async def test_no_screen_and_no_dialog_shows_a_text_that_acts(recipes, monkeypat
     monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: runs)
     async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=(120, 40)) as screens:
         app, bench = screens.app, screens.bench
-        for _ in range(8):
+        for _ in range(5):
             machine = hardware_of(texts)
             monkeypatch.setattr(probe_module, "look", lambda machine=machine: machine)
             await screens.press("r")
@@ -185,7 +185,7 @@ async def test_no_screen_and_no_dialog_shows_a_text_that_acts(recipes, monkeypat
             await screens.press("pagedown")
 
         await screens.press("2")
-        for text in TEXTS[::6]:
+        for text in TEXTS[::12]:
             for key in ("data.text_column", "output.name", "data.path"):
                 bench.document.set(key, text)
             bench.note_change(text)
@@ -201,8 +201,8 @@ async def test_no_screen_and_no_dialog_shows_a_text_that_acts(recipes, monkeypat
             await screens.press("ctrl+u")
         await screens.press("escape")
 
-        for n in range(0, len(TEXTS), 16):
-            first, *others = TEXTS[n : n + 16]
+        for n in range(0, len(TEXTS), 28):
+            first, *others = TEXTS[n : n + 28]
             begun = trained(3, **{**LORA, "base_model": first})
             begun[0] = e.RunStarted(name=first, task="char_lm", device=others[0], pid=1, total_steps=9)
             samples = [e.TextSampled(step=3, prompt=text, text=text) for text in others]
@@ -215,7 +215,7 @@ async def test_no_screen_and_no_dialog_shows_a_text_that_acts(recipes, monkeypat
         for _ in range(len(TEXTS) // 20):
             await assert_harmless(screens)
             await screens.press("pagedown")
-        for text in TEXTS[::10]:
+        for text in TEXTS[::20]:
             app.ask(text, [[(text, "text")], [("and plain", "dim")]], [("y", text, print)])
             await assert_harmless(screens)
             await screens.press("escape")

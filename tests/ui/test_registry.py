@@ -58,8 +58,8 @@ async def test_last_line_and_commands_offer_what_can_be_done_on_every_page_and_e
     swept = 0
     async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=(220, 60)) as screens:
         app = screens.app
-        for run, is_alive in ((None, False), (CannedRun(trained(60), True), True)):
-            screens.bench.run = run
+        for is_alive in (False, True):
+            screens.bench.run = CannedRun(trained(60), True) if is_alive else None
             for number, place in enumerate(PLACES[1:], 1):
                 await screens.press(str(number))
                 await screens.settled()

@@ -57,9 +57,9 @@ async def test_a_window_that_becomes_too_small_says_so_and_gives_everything_back
 
 @in_event_loop
 async def test_a_dialog_stays_on_the_screen_while_the_window_changes_and_typed_signs_are_question_marks_in_ascii():
-    async with open_screens(bench=bench(ASCII), size=(200, 50)) as screens:
+    async with open_screens(bench=bench(ASCII)) as screens:
         await screens.press("t")
-        for size in ((80, 24), (120, 35), (200, 50)):
+        for size in ((200, 50), (80, 24)):
             await screens.resize(*size)
             assert (await screens.shows("Start quickstart?", "Enter start", "Esc")).isascii()
         await screens.press("escape", ":", "\u00fc", "\u6f22")

@@ -208,7 +208,7 @@ async def test_a_terminal_of_a_few_cells_ends_nothing():
     async with opened(failed, alive=False) as screens:
         for keys in (["L"], ["L", "1"], ["2", "S"]):
             await screens.press(*keys)
-            for size in ((8, 12), (1, 1), (80, 24)):
+            for size in ((1, 1), (80, 24)):
                 await screens.resize(*size)
         await screens.shows("Save as")
 
@@ -217,7 +217,7 @@ async def test_a_terminal_of_a_few_cells_ends_nothing():
 @in_event_loop
 async def test_a_second_of_training_sends_few_bytes_to_the_terminal(size, most_bytes, monkeypatch):
     """Ten steps a second, as the program's own driver would write them."""
-    numbers, written, seconds = random.Random(1), [], 20
+    numbers, written, seconds = random.Random(1), [], 10
     async with opened([*trained(0, 2000)], size) as screens:
         driver = screens.app._driver
         for second in range(seconds + 5):
