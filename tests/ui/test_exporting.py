@@ -10,7 +10,7 @@ import pytest
 
 from tests.trained_runs import train
 from tests.ui.bare_app import seen
-from tests.ui.made_up_runs import CERTIFICATE_WORDS, CHOICES, RUNS
+from tests.ui.canned import CERTIFICATE_WORDS, CHOICES, RUNS
 from tui_trainer.errors import FolderError
 from tui_trainer.launching import export as launching
 from tui_trainer.launching.export import ExportProcess, Outcome

@@ -1,4 +1,4 @@
-"""The Hardware screen as widgets: columns, scrolling, the minutes behind the gauges, and the folder of the runs."""
+"""The Hardware screen: machines of all kinds, columns, scrolling, the minutes behind the gauges, the runs' folder."""
 
 from __future__ import annotations
 
@@ -8,19 +8,95 @@ from dataclasses import replace
 
 import pytest
 
-from tests.combinations import each_value_once
-from tests.ui.pictures import in_event_loop, picture, screen_text
-from tests.ui.test_hardware_view import MACHINES
-from tests.ui.test_snapshots import CannedBench
+from tests.ui.canned import CannedBench
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
-from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware import probe as probe_module
+from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.page import machine_summary
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
-from tui_trainer.ui.widgets.gauge import Gauge, curve_lines, gauge_line
-from tui_trainer.ui.widgets.pane import Scroller
+from tui_trainer.ui.widgets.gauge import CPU_TARGET, Gauge, curve_lines, gauge_line, target_bar
 
+GIB = 1 << 30
 NAN = float("nan")
+HOSTILE = "x\x1b]0;owned\x07\x1b[2J\r\n[bold]\u202e\u6f22\u5b57"
+CPU_ONLY = Hardware(
+    cpu_name="Test CPU",
+    usable_cores=8,
+    physical_cores=8,
+    logical_cores=16,
+    memory_bytes=64 * GIB,
+    machine_memory_bytes=64 * GIB,
+    memory_available_bytes=60 * GIB,
+    platform="Linux-x86_64",
+    python_version="3.11.7",
+    host="test-box",
+    cpu_flags=frozenset({"sse4_2", "avx2", "avx512f", "avx512_bf16"}),
+    libraries={"torch": "2.15.0", "transformers": "5.23.0", "pip": "26.0", "peft": None, "datasets": None},
+    torch_cuda=(13, 2),
+    places=tuple(
+        Place(label=label, path=f"/data/{label}", free_bytes=70 * GIB, total_bytes=252 * GIB, writable=True)
+        for label in ("runs", "prepared data", "model cache", "temporary")
+    ),
+)
+
+
+def gpu(index: int, **differs) -> Gpu:
+    idle = Gpu(
+        index=index,
+        name="NVIDIA H200",
+        capability=(9, 0),
+        memory_bytes=141 * GIB,
+        memory_free_bytes=(140 - index) * GIB,
+        utilisation_share=0.0,
+        processes=(),
+    )
+    return replace(idle, **differs)
+
+
+ANNA = GpuProcess(pid=4711, name="python", user="anna", memory_bytes=120 * GIB)
+FINE = Driver(version="580.65", cuda=(13, 2))
+MACHINES = {
+    "no gpu": CPU_ONLY,
+    "no driver": replace(CPU_ONLY, nvidia_pci_devices=1),
+    "sick driver": replace(CPU_ONLY, driver=Driver(problem="the NVIDIA driver was updated", error_code=18)),
+    "stale driver": replace(CPU_ONLY, gpus=(gpu(0),), driver=Driver(version="550.54", cuda=(12, 4))),
+    "one": replace(CPU_ONLY, gpus=(gpu(0, processes=(ANNA,)),), driver=FINE),
+    "eight": replace(CPU_ONLY, gpus=tuple(gpu(i, processes=(ANNA,)) for i in range(8)), driver=FINE),
+    "silent": replace(CPU_ONLY, gpus=(Gpu(index=0),), driver=Driver()),
+    "lost": replace(CPU_ONLY, gpus=(gpu(0, problem="has fallen off the bus"), gpu(1, visible=False)), driver=FINE),
+    "hostile": replace(
+        CPU_ONLY,
+        gpus=(gpu(0, name=HOSTILE, processes=(GpuProcess(pid=1, name=HOSTILE, user=HOSTILE),), memory_free_bytes=1),),
+        driver=Driver(version=HOSTILE, cuda=(12, 4)),
+        cpu_name=HOSTILE,
+        host=HOSTILE,
+        platform=HOSTILE,
+        libraries={"torch": HOSTILE, "peft": None},
+        places=(Place(label="runs", path=f"/{HOSTILE}", free_bytes=1, total_bytes=2, writable=False),),
+    ),
+}
+
+
+# What is said of each, in one column or in three.
+SAID = {
+    "no gpu": ("no NVIDIA GPU was found", "7, of 8 cores one is left free (8 physical, 16 logical)", "none found",
+               "bf16 natively (avx512_bf16)", "70.0 GiB free of 252.0 GiB", "/data/model cache",
+               "not here   peft, datasets"),
+    "no driver": ("problems: 1", "driver"),
+    "sick driver": ("problems: 1", "the NVIDIA driver was updated"),
+    "stale driver": ("problems: 1", "torch is built for CUDA 13.2, the driver serves 12.4",
+                     "pip install --force-reinstall torch"),
+    "one": ("NVIDIA H200, 141.0 GiB, compute capability 9.0", "fp32, fp16 on tensor cores, bf16, tf32, fp8",
+            "flash attention", "python of anna", "580.65, serves CUDA 13.2; torch is built for CUDA 13.2",
+            "NVIDIA H200 data sheet"),
+    "eight": ("GPUs: 8", "GPU 7", "python of anna"),
+    "silent": ("GPU 0",),
+    "lost": ("has fallen off the bus", "hidden by CUDA_VISIBLE_DEVICES"),
+    "hostile": ("\u241b]0;owned\u2407\u241b[2J",),
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -29,148 +105,111 @@ def no_clock(monkeypatch):
 
 
 @asynccontextmanager
+async def shown(hardware: Hardware, size=(80, 24)):
+    async with open_screens(bench=CannedBench(lambda: Request(), hardware, UNICODE), size=size) as screens:
+        await screens.settled()
+        yield screens
+
+
+@asynccontextmanager
 async def opened(hardware: Hardware, size=(80, 24)):
-    """The application on this machine."""
-    app = app_module.TrainerApp(CannedBench(lambda: Request(), hardware, UNICODE), Keymap())
-    async with app.run_test(size=size) as pilot:
-        while app.bench.plan is None:
-            await pilot.pause()
-        await pilot.pause()
-        yield app, pilot
-    assert not app.crash
+    async with shown(hardware, size) as screens:
+        yield screens.app, screens.pilot
 
 
-def body(app) -> list[str]:
-    return picture(app)[1:-1]
+def body(screens) -> list[str]:
+    return screens.lines[1:-1]
+
+
+@in_event_loop
+async def test_every_machine_is_described_in_as_many_columns_as_fit(monkeypatch):
+    async with shown(MACHINES["one"], (80, 80)) as screens:
+        for name, hardware in MACHINES.items():
+            monkeypatch.setattr(probe_module, "look", lambda hardware=hardware: hardware)
+            await screens.resize(80, 80)
+            await screens.press("r")
+            for size, columns in (((80, 80), 1), ((120, 60), 2), ((200, 60), 3))[: 3 if name == "one" else 1]:
+                await screens.resize(*size)
+                text = await screens.settled()
+                first = next(line for line in body(screens) if line.startswith("\u2500\u2500 training"))
+                assert len(re.findall(r"\u2500\u2500 \w", first)) == columns
+                assert not set(text) & set("\x1b\x07\r\u202e")
+                assert name in ("hostile", "lost") or UNICODE.ellipsis not in text
+                flat = " ".join(text.split())
+                missing = [words for words in SAID[name] if " ".join(words.split()) not in flat]
+                assert size[0] > 80 or not missing, (name, missing, text)
+        probe_module.probe.cache_clear()
 
 
 @in_event_loop
 async def test_scrolling_shows_every_line_and_says_what_is_left():
-    async with opened(MACHINES["eight"]) as (app, pilot):
-        seen, below = body(app)[:-1], 1
-        while below:
-            *lines, position = body(app)
-            assert "more below" in position or "above" in position
-            below = int(position.split("more")[0].split()[-1]) if "more below" in position else 0
-            top = int(position.split(" above")[0].split()[-1]) if "above" in position else 0
-            assert top + below == app.page.query_one(Scroller).scrolled.max_scroll_y
-            seen += lines[len(seen) - top :]
-            await pilot.press("down")
+    async with shown(MACHINES["eight"]) as screens:
+        assert body(screens)[0].startswith("\u2500\u2500 training")
+        seen, more = list(body(screens)[:-1]), True
+        while more:
+            more = "more below" in body(screens)[-1]
+            await screens.press("down")
+            await screens.pilot.pause()
+            seen += [line for line in body(screens)[-3:-1] if line not in seen[-3:]]
         text = "\n".join(seen)
-        for words in ("training", "GPUs: 8", "the card that would be used", "processor", "on the other GPUs", "disk",
-                      "libraries", "not here   peft, datasets"):  # fmt: skip
-            assert text.count(words) == 1, words
-        await pilot.press("end")
-        assert body(app)[:-1] == lines
-        await pilot.press("pageup", "k")
-        assert f"{top - 21} above" in body(app)[-1]
-        await pilot.press("home")
-        assert body(app)[0].startswith("── training") and "above" not in body(app)[-1]
-
-
-@in_event_loop
-async def test_what_fits_has_no_line_about_scrolling_and_its_keys_do_nothing():
-    async with opened(MACHINES["one"], (80, 50)) as (app, pilot):
-        before = body(app)
-        await pilot.press("down", "end")
-        assert body(app) == before and "below" not in screen_text(app)
-        await pilot.resize_terminal(80, 24)
-        await pilot.pause()
-        assert "more below" in body(app)[-1]
-        await pilot.resize_terminal(80, 50)
-        await pilot.pause()
-        assert body(app) == before
-
-
-@pytest.mark.parametrize(("width", "columns"), [(80, 1), (119, 1), (120, 2), (179, 2), (180, 3), (200, 3)])
-@in_event_loop
-async def test_wider_screens_have_more_columns_side_by_side_and_lose_nothing(width, columns):
-    async with opened(MACHINES["one"], (width, 60)) as (app, _):
-        text = screen_text(app)
-        assert UNICODE.ellipsis not in text
-        first = next(line for line in body(app) if line.startswith("── training"))
-        assert len(re.findall(r"── \w", first)) == columns
-        for words in ("device", "H200", "processor", "disk", "libraries", "python of anna"):
-            assert words in text
-
-
-@pytest.mark.parametrize(("name", "size"), each_value_once(MACHINES, [(80, 24), (120, 35), (200, 50)]))
-@in_event_loop
-async def test_every_machine_is_shown_at_every_size(name, size):
-    async with opened(MACHINES[name], size) as (app, _):
-        assert len(body(app)) == size[1] - 2
-        assert ("training" in screen_text(app) and "busy" in screen_text(app)) or size == (80, 24)
-        assert name in ("hostile", "lost") or UNICODE.ellipsis not in "\n".join(body(app))
+        for words in ("GPUs: 8", "the card that would be used", "processor", "on the other GPUs", "disk",
+                      "not here   peft, datasets"):  # fmt: skip
+            assert words in text, words
+        end = body(screens)
+        await screens.press("down", "end")
+        assert body(screens) == end
+        await screens.press("home")
+        await screens.until(lambda: body(screens)[0].startswith("\u2500\u2500 training"))
+        await screens.resize(80, 70)
+        await screens.shows("not here   peft, datasets", gone="more below")
 
 
 @in_event_loop
 async def test_the_last_minutes_stand_below_the_gauges_where_there_is_room(monkeypatch):
     now = 1000.0
     monkeypatch.setattr("tui_trainer.ui.workbench.monotonic", lambda: now)
-    async with opened(MACHINES["eight"], (200, 50)) as (app, pilot):
-        assert "▇" not in screen_text(app) and "GPU 0: the last 5 minutes" in screen_text(app)
+    async with shown(MACHINES["eight"], (200, 50)) as screens:
+        assert "\u2587" not in screens.text and "GPU 0: the last 5 minutes" in screens.text
         for _ in range(20):
             now += 5
-            app.tick()
-        await pilot.pause()
-        lines = body(app)
+            screens.app.tick()
+        await screens.settled()
+        lines = body(screens)
         busy = next(row for row, line in enumerate(lines) if line[68:].startswith("busy"))
-        assert lines[busy][68:].startswith("busy       █████████████·  93 %    71 C  512 W")
+        assert "93 %    71 C  512 W" in lines[busy]
         assert [len(line[68:132].strip()) for line in lines[busy + 1 : busy + 4]] == [20, 20, 20]
-        await pilot.resize_terminal(120, 35)
-        await pilot.pause()
-        assert "the last 5 minutes" not in screen_text(app)
-        line = next(line for line in body(app) if line.startswith("memory"))
-        assert "▂▂▂▂" in line and "12.0/64.0 GiB" in line
-
-
-@in_event_loop
-async def test_another_gpu_is_chosen_in_turn_and_its_card_is_shown():
-    async with opened(MACHINES["eight"], (200, 60)) as (app, pilot):
-        await pilot.press("n", "n")
-        assert "GPU 1: the card that you chose" in screen_text(app) and "▸ 1 H200" in screen_text(app)
-        assert "GPU 1: the last 5 minutes" in screen_text(app)
+        await screens.resize(120, 35)
+        await screens.shows("\u2582\u2582\u2582\u2582", "12.0/64.0 GiB", gone="the last 5 minutes")
+        await screens.resize(200, 50)
+        await screens.press("n", "n")
+        await screens.shows("GPU 1: the card that you chose", "\u25b8 1 H200", "GPU 1: the last 5 minutes")
 
 
 @in_event_loop
 async def test_the_folder_of_the_runs_is_the_one_of_the_config(tmp_path):
-    async with opened(MACHINES["no gpu"], (170, 50)) as (app, pilot):
-        app.bench.document.set("output.runs_dir", str(tmp_path / "mine"))
-        app.draw()
-        while app.bench.background.is_busy("runs folder"):
-            await pilot.pause()
-        await pilot.pause()
-        assert "mine" in screen_text(app)
-        runs = next(place for place in app.bench.hardware.places if place.label == "runs")
-        assert runs.path == str(tmp_path / "mine") and runs.writable
+    async with shown(MACHINES["no gpu"], (170, 50)) as screens:
+        screens.bench.document.set("output.runs_dir", str(tmp_path / "mine"))
+        screens.app.draw()
+        await screens.until(lambda: "mine" in screens.text)
 
 
-@in_event_loop
-async def test_a_part_that_comes_later_finds_its_place():
-    async with opened(MACHINES["no gpu"]) as (app, pilot):
-        app.page._looked(replace(MACHINES["one"], host="again"))
-        await pilot.pause()
-        assert "GPUs: 1" in screen_text(app) and "▸ 0 H200" in screen_text(app)
-        app.page._looked(MACHINES["no gpu"])
-        await pilot.pause()
-        assert "H200" not in screen_text(app)
+def test_the_header_gets_the_longest_summary_that_fits():
+    for name, width, summary in (
+        ("no gpu", 30, "CPU, 8 cores, 64 GiB"), ("no gpu", 15, "CPU, 8 cores"), ("no gpu", 3, "CPU"),
+        ("one", 30, "1x H200 141 GiB"), ("one", 10, "1x H200"), ("eight", 6, "8 GPUs"), ("eight", 2, ""),
+    ):  # fmt: skip
+        assert machine_summary(MACHINES[name], width) == summary
+    mixed = replace(CPU_ONLY, gpus=(gpu(0), gpu(1), gpu(2, name="Tesla T4", memory_bytes=15 * GIB)))
+    assert machine_summary(mixed, 60) == "2x H200 141 GiB + 1x T4 15 GiB"
 
 
-def test_a_curve_is_as_high_as_it_may_be_and_shades_the_target():
+def test_a_gauge_shows_its_target_its_curve_and_dashes_for_what_is_not_reported():
+    assert text_of([target_bar(0.3, 10, CPU_TARGET, UNICODE)]) == "███··░░░··"
+    assert text_of([target_bar(0.6, 10, CPU_TARGET, ASCII)]) == "######==.."
+    assert text_of([target_bar(None, 10, CPU_TARGET, UNICODE)]) == "--"
     values = [0.0, 0.5, 1.0, NAN, 2.0]
     assert text_of(curve_lines(values, 6, 2, None, UNICODE)) == "   █ █\n ▁██ █"
-    shaded = text_of(curve_lines(values, 6, 2, (0.5, 0.9), UNICODE)).splitlines()
-    assert shaded[0].startswith(" ░░█") and "░" not in shaded[1]
-    assert text_of(curve_lines(values, 6, 2, (0.5, 0.9), ASCII)).isascii()
-    assert all(width_of(line) == 3 for line in curve_lines(values, 3, 4, None, UNICODE))
-    assert text_of(curve_lines([], 3, 2, (0, 1), UNICODE)) == "\n"
-
-
-def test_a_gauge_on_a_line_has_as_much_of_its_curve_as_fits():
     gauge = Gauge("CPU", 0.6, (0.5, 0.8), "12.0/31.2 GiB", "any")
-    values = {"any": [0.5] * 60}
-    for width in (40, 53, 58, 80, 120):
-        line = gauge_line(gauge, values, width, UNICODE, most_parts=60)
-        assert width_of(line) == width
-        assert ("12.0/31.2 GiB" in text_of([line])) and "60 %" in text_of([line])
-    assert text_of([gauge_line(gauge, values, 120, UNICODE, most_parts=60)]).count("▅") == 60
+    for width in (40, 58, 120):
+        line = gauge_line(gauge, {"any": [0.5] * 60}, width, UNICODE, most_parts=60)
+        assert width_of(line) == width and "12.0/31.2 GiB" in text_of([line]) and "60 %" in text_of([line])

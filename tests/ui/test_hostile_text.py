@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import tomllib
 import unicodedata
-from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import tomli_w
 from textual.events import Paste
-from textual.widgets import Input
 
-from tests.combinations import first_by_default
-from tests.ui.bare_app import BareApp
-from tests.ui.test_hardware_view import PARTS as HARDWARE_PARTS
+from tests.ui.canned import CPU, GIB, LORA, CannedBench, CannedRun, made_up, trained
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import Screens, open_screens
 from tui_trainer.checklist.contract import Check, Finding, Verdict
-from tui_trainer.config.document import Document
 from tui_trainer.config.load import Request
-from tui_trainer.config.profiles import find_profile
-from tui_trainer.hardware.diagnosis import diagnose
+from tui_trainer.hardware import probe as probe_module
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
-from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs import events as e
-from tui_trainer.runs.state import fold
-from tui_trainer.ui.chart.drawing import ChartDrawing, ChartView
-from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
-from tui_trainer.ui.screens.checklist import finding_lines, finding_row
-from tui_trainer.ui.screens.config_dialogs import RecipeChooser, preview_lines, recipe_line
-from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells
-from tui_trainer.ui.screens.config_view import ConfigPanes
-from tui_trainer.ui.screens.hardware import Machine
-from tui_trainer.ui.screens.train import PARTS, visible_parts
-from tui_trainer.ui.screens.train_lines import TrainScene
-from tui_trainer.ui.spans import ASCII, UNICODE, Line, fit, harmless, width_of
-from tui_trainer.ui.widgets.lists import row_line
+from tui_trainer.safe_text import one_line
+from tui_trainer.ui import app as app_module
+from tui_trainer.ui.spans import UNICODE
 
 ESC, BEL, ST = "\x1b", "\x07", "\x1b\\"
 # What follows ESC [ : cursor, clearing, scrolling, modes, reports, colours, window operations.
@@ -103,51 +87,65 @@ def append_and_fail(self, *events):
 
 JournalWriter.append = append_and_fail
 """
-SIZES = ((80, 22), (120, 33), (200, 48))
 
 
-def assert_harmless(lines: list[Line], width: int, height: int) -> str:
-    """Nothing in them acts, nothing hides, every line is as wide as the screen."""
-    assert len(lines) == height
-    text = "\n".join("".join(part for part, _ in line) for line in lines)
-    bad = {sign for sign in text.replace("\n", "") if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp")}
-    assert not bad | (HIDDEN & set(text)), text
-    assert text.count("\n") == height - 1
-    assert [width_of(line) for line in lines] == [width] * height
+@pytest.fixture(autouse=True)
+def no_clock(request, monkeypatch):
+    if not request.node.get_closest_marker("e2e"):
+        monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
+
+
+def hidden_in(text: str) -> set[str]:
+    """The signs that act on a terminal, or hide what stands there."""
+    return {sign for sign in text if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp")} | (HIDDEN & set(text))
+
+
+async def assert_harmless(screens: Screens) -> str:
+    """Nothing on the screen acts, nothing hides, every line is as wide as the screen."""
+    text = await screens.settled()
+    strips = screens.app.screen._compositor.render_strips()
+    assert {strip.cell_length for strip in strips} == {screens.app.size.width} and len(
+        strips
+    ) == screens.app.size.height
+    assert not hidden_in("".join(strip.text for strip in strips)), text
     return text
 
 
-def test_there_are_a_hundred_of_them_and_each_is_another():
+def test_each_of_a_hundred_texts_is_made_safe():
     assert len(set(TEXTS)) == len(TEXTS) >= 100
+    assert [text for text in TEXTS if hidden_in(one_line(text))] == []
 
 
-def hardware_of(text: str) -> Hardware:
-    process = GpuProcess(pid=1, name=text, user=text, memory_bytes=1 << 30)
-    card = Gpu(index=0, name=text, uuid=text, memory_bytes=1 << 37, memory_free_bytes=1, processes=(process,))
+def hardware_of(texts) -> Hardware:
+    """A machine that takes a text from `texts` wherever it has one."""
+    process = GpuProcess(pid=1, name=next(texts), user=next(texts), memory_bytes=GIB)
+    cards = tuple(
+        Gpu(index=n, name=next(texts), uuid=next(texts), memory_bytes=1 << 37, memory_free_bytes=1,
+            processes=(process,), problem=next(texts) if n else "")
+        for n in range(2)
+    )  # fmt: skip
     return Hardware(
-        cpu_name=text, usable_cores=2, memory_bytes=1 << 34, memory_available_bytes=1 << 33, platform=text,
-        python_version=text, host=text, cpu_flags=frozenset({text}), gpus=(card, replace(card, index=1, problem=text)),
-        driver=Driver(version=text, cuda=(12, 4), problem=text), libraries={"torch": text, "peft": text},
-        places=(Place(label="runs", path=text, free_bytes=1, total_bytes=2, writable=False),),
+        cpu_name=next(texts), usable_cores=2, memory_bytes=1 << 34, memory_available_bytes=1 << 33, gpus=cards,
+        platform=next(texts), python_version=next(texts), host=next(texts), cpu_flags=frozenset({next(texts)}),
+        driver=Driver(version=next(texts), cuda=(12, 4), problem=next(texts)),
+        libraries={"torch": next(texts), "peft": next(texts)},
+        places=(Place(label="runs", path=next(texts), free_bytes=1, total_bytes=2, writable=False),),
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("size", first_by_default(SIZES))
-def test_the_hardware_screen_shows_them_and_nothing_happens(size):
-    width, wide = size[0], size[0] >= 120
-    swept = 0
-    for text in TEXTS:
-        hardware = hardware_of(text)
-        machine = Machine(
-            diagnosis=diagnose(hardware, None), hardware=hardware, gauges=Gauges(gpus=(Gpu(index=0, name=text),)),
-            profile=(text, "trains on it"), wide=wide, width=width, glyphs=UNICODE,
-        )  # fmt: skip
-        for part in HARDWARE_PARTS:
-            lines = [fit(line, width) for line in part(machine)]
-            swept += len(lines)
-            if lines:
-                assert_harmless(lines, width, len(lines))
-    assert swept > 20 * len(TEXTS)
+def findings() -> list[Finding]:
+    check = Check(name="x", order=0, title="Title", published="2x", why="So.",
+                  look=lambda _: Verdict(status="pass", evidence=""))  # fmt: skip
+    verdicts = (Verdict(status="fail", evidence=text, details=(text,), advice=text, fix={"data.path": text})
+                for text in TEXTS)  # fmt: skip
+    return [
+        Finding(check=Check(**{**_fields(check), "name": f"x{n}", "order": n}), verdict=verdict)
+        for n, verdict in enumerate(verdicts)
+    ]
+
+
+def _fields(check: Check) -> dict:
+    return {name: getattr(check, name) for name in check.__dataclass_fields__}
 
 
 @pytest.fixture
@@ -164,160 +162,63 @@ def recipes(tmp_path, monkeypatch) -> int:
     return len(TEXTS)
 
 
-@pytest.fixture
-def model(recipes) -> ConfigModel:
-    hardware = find_profile("cpu", "hardware")
-    document = Document(
-        Request(), lambda requested: (hardware, "") if requested == "auto" else (None, ""), setting_problems
-    )
-    return ConfigModel(document, {"data.path": TEXTS})
+@in_event_loop
+async def test_no_screen_and_no_dialog_shows_a_text_that_acts(recipes, monkeypatch):
+    texts = cycle(TEXTS)
+    runs = [made_up(text[:200], "finished", 500, 1.4, path=Path("/data") / f"{n}", task=text, model=text)
+            for n, text in enumerate(TEXTS)]  # fmt: skip
+    monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: runs)
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=(120, 40)) as screens:
+        app, bench = screens.app, screens.bench
+        for _ in range(5):
+            machine = hardware_of(texts)
+            monkeypatch.setattr(probe_module, "look", lambda machine=machine: machine)
+            await screens.press("r")
+            await screens.until(lambda machine=machine: bench.hardware.cpu_name == machine.cpu_name)
+            await assert_harmless(screens)
+        probe_module.probe.cache_clear()
 
+        bench._checked(findings())
+        await screens.press("3")
+        for _ in range(len(TEXTS) // 20):
+            await assert_harmless(screens)
+            await screens.press("pagedown")
 
-def test_the_config_screen_shows_them_and_nothing_happens(model):
-    bench = SimpleNamespace(glyphs=UNICODE, plan=None, preset_plan=None, is_planning=False)
-    panes = ConfigPanes(bench, model)
-    drawn_before: set[tuple[int, tuple]] = set()
+        await screens.press("2")
+        for text in TEXTS[::12]:
+            for key in ("data.text_column", "output.name", "data.path"):
+                bench.document.set(key, text)
+            bench.note_change(text)
+            await assert_harmless(screens)
+        await screens.press("p")
+        for _ in range(5):
+            await assert_harmless(screens)
+            await screens.press(*["down"] * 4)
+        await screens.press("escape", "S")
+        for n in range(0, len(TEXTS), 20):
+            app.post_message(Paste("".join(TEXTS[n : n + 20])[:400]))
+            await assert_harmless(screens)
+            await screens.press("ctrl+u")
+        await screens.press("escape")
 
-    def look(editor: Editor | None = None) -> None:
-        panes.editor = editor
-        for width, _ in SIZES:
-            drawn = [*panes.summary(width, 1), *panes.names(width, 1), *panes.details(width, 30), *panes.toml(width, 9)]
-            drawn += [row_line(row, width, name_cells(), UNICODE) for row in model.rows]
-            # Most settings have nothing of the text: their lines are the same again.
-            new = [line for line in drawn if (width, tuple(line)) not in drawn_before]
-            drawn_before.update((width, tuple(line)) for line in new)
-            if lines := [harmless(fit(line, width), width) for line in new]:
-                assert_harmless(lines, width, len(lines))
+        for n in range(0, len(TEXTS), 28):
+            first, *others = TEXTS[n : n + 28]
+            begun = trained(3, **{**LORA, "base_model": first})
+            begun[0] = e.RunStarted(name=first, task="char_lm", device=others[0], pid=1, total_steps=9)
+            samples = [e.TextSampled(step=3, prompt=text, text=text) for text in others]
+            bench.run = CannedRun([*begun, *samples, e.RunFailed(step=3, message=others[1], log_path=others[2])], False)
+            app.run_changed()
+            await screens.press("4")
+            await assert_harmless(screens)
 
-    panes.key = "data.path"
-    for text in TEXTS:
-        for key in ("data.text_column", "output.name", "data.path"):
-            model.document.set(key, text)
-        look()
-        editor = model.edit("data.path")
-        editor.typed(text)
-        look(editor)
-        model.take(editor)
-        panes.key, model.filter = "", text
-        look()
-        panes.key, model.filter = "data.path", ""
-    chooser = RecipeChooser(model.document)
-    assert chooser is not None and len(chooser.recipes) > 100
-    rows = [recipe_line(chooser, place, 76, UNICODE) for place in range(len(chooser.recipes))]
-    assert all(text.isprintable() for row in rows for text, _ in row)
-    pictures = set()
-    for place in range(len(chooser.recipes)):
-        chooser.choose(place)
-        drawn = preview_lines(chooser, 76, 15, UNICODE, is_low=True)
-        lines = [harmless(fit(line, 76), 76) for line in drawn]
-        pictures.add(assert_harmless(lines, 76, len(lines)))
-    assert len(pictures) > 100
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_the_checklist_shows_them_and_nothing_happens(size):
-    for text in TEXTS:
-        check = Check(name="x", order=0, title="Title", published="2x", why="So.", look=lambda _: Verdict(
-            status="pass", evidence=""))  # fmt: skip
-        verdict = Verdict(status="fail", evidence=text, details=(text, text), advice=text, fix={"data.path": text})
-        finding = Finding(check=check, verdict=verdict)
-        row, lines = finding_row(finding, True, 5, size[0], UNICODE), finding_lines(finding, size[0], UNICODE)
-        assert_harmless([fit(line, size[0]) for line in [row, *lines]], size[0], 1 + len(lines))
-
-
-def phases_of(text: str) -> list[list[e.Event]]:
-    begun = [e.RunStarted(name=text, task=text, device=text, pid=1, total_steps=9)]
-    step = e.StepDone(
-        step=1, epoch=0.1, loss_sum=9.0, tokens=9, samples=1, lr=1e-3, grad_norm=0.5, step_seconds=0.1,
-        data_seconds=0.01, forward_seconds=0.01, backward_seconds=0.01, optimizer_seconds=0.01, tokens_per_second=9.0,
-        samples_per_second=9.0, peak_memory_bytes=9,
-    )  # fmt: skip
-    plan = e.PlanMade(
-        total_steps=9, steps_per_epoch=3, effective_batch_size=1, per_device_train_batch_size=1,
-        gradient_accumulation_steps=1, parameters=9, memory_bytes=9, disk_bytes=9, duration_seconds=9.0,
-        trained_parameters=3, base_model=text, lora_rank=4,
-    )  # fmt: skip
-    training = [
-        *begun, plan, e.BaselinesMeasured(losses={text: 1.0}, eval_tokens=1, unit=text),
-        e.PhaseChanged(phase="training"),
-        step, e.TextSampled(step=1, prompt=text, text=text),
-        e.CheckpointSaved(step=1, path=text, bytes=1, seconds=0.1, reason="scheduled"),
-    ]  # fmt: skip
-    finished = e.RunFinished(step=9, reason="done", loss=1.0, eval_loss=0.5, seconds=1.0, model_path=text)
-    failed = e.RunFailed(step=1, message=text, log_path=text)
-    return [
-        [*begun, e.Progress(what=text, done=1, total=2, unit=text)], training, [*training, finished],
-        [*training, failed], [*begun, failed],
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("size", first_by_default(SIZES))
-@pytest.mark.parametrize("glyphs", first_by_default([UNICODE, ASCII]), ids=["unicode", "ascii"])
-def test_the_train_screen_shows_them_and_nothing_happens(size, glyphs):
-    swept = 0
-    for text in TEXTS:
-        for events in [None, *phases_of(text)]:
-            scene = TrainScene(
-                state=None if events is None else fold(events), glyphs=glyphs,
-                gauges=Gauges(cpu_share=0.5, gpus=(Gpu(index=0, name=text),)), sparks={},
-                events=[(text, "text")], log_lines=[text], what_is_on=[text],
-                log_open=swept % 2 == 0, resume=text, run_folder=text, offer=[text],
-            )  # fmt: skip
-            lines = ChartDrawing().draw(scene.run, ChartView(), size[0], 9, glyphs)
-            for name in visible_parts(scene) & set(PARTS):
-                draw, heading = PARTS[name]
-                lines += [[(words, "dim")] for words in (heading(scene) if heading else ())]
-                lines += draw(scene, size[0], 9)
-            # As a pane does before it shows them.
-            shown = assert_harmless([harmless(fit(line, size[0]), size[0]) for line in lines], size[0], len(lines))
-            assert not glyphs.ascii or shown.replace("\u2026", "").isascii()
-            swept += 1
-    assert swept == 6 * len(TEXTS)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("ascii_only", first_by_default([False, True]), ids=["unicode", "ascii"])
-def test_a_dialog_into_which_they_are_pasted_stays_in_its_frame(ascii_only):
-    async def look() -> int:
-        swept = 0
-        dialog = TextDialog("Save as", [], "", lambda typed: typed or "nothing")
-        app = BareApp(dialog, ascii_only=ascii_only)
-        async with app.run_test(size=(80, 24)) as pilot:
-            for text in TEXTS:
-                app.post_message(Paste(text))
-                await pilot.press("enter")
-                strips = app.screen._compositor.render_strips()
-                lines = [[(segment.text, "text") for segment in strip] for strip in strips]
-                shown = assert_harmless(lines, 80, 24)
-                assert shown.isascii() == ascii_only
-                assert app.seen, "it stays on the screen with all of its frame"
-                assert dialog.query_one(Input).value.isprintable()
-                await pilot.press("ctrl+u")
-                swept += 1
-        return swept
-
-    assert asyncio.run(look()) == len(TEXTS)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("ascii_only", first_by_default([False, True]), ids=["unicode", "ascii"])
-def test_a_question_about_them_stays_in_its_frame(ascii_only):
-    """Headings and lines are made safe by the dialog itself."""
-
-    async def look() -> None:
-        app = BareApp(TextDialog("first", [], "", str), ascii_only=ascii_only)
-        async with app.run_test(size=(80, 24)) as pilot:
-            for text in TEXTS:
-                app.dialog = ChoiceDialog(text, [[(text, "text")], [("and plain", "dim")]], [("y", text, print)])
-                await app.push_screen(app.dialog)
-                await pilot.pause()
-                strips = app.screen._compositor.render_strips()
-                lines = [[(segment.text, "text") for segment in strip] for strip in strips]
-                shown = assert_harmless(lines, 80, 24)
-                assert shown.isascii() == ascii_only
-                await app.pop_screen()
-
-    asyncio.run(look())
+        await screens.press("5")
+        for _ in range(len(TEXTS) // 20):
+            await assert_harmless(screens)
+            await screens.press("pagedown")
+        for text in TEXTS[::20]:
+            app.ask(text, [[(text, "text")], [("and plain", "dim")]], [("y", text, print)])
+            await assert_harmless(screens)
+            await screens.press("escape")
 
 
 @pytest.mark.e2e

@@ -1,4 +1,4 @@
-"""Leaving the screens of a run that lives, coming back to it, and watching it without screens."""
+"""Coming back to a run, and watching one without screens."""
 
 from __future__ import annotations
 
@@ -10,24 +10,6 @@ import time
 import pytest
 
 from tests.programs import run_program, start_program
-
-
-def test_the_screens_are_left_and_the_run_trains_on_until_it_is_stopped(open_terminal, small_config):
-    terminal = open_terminal(small_config(steps=100_000))
-    terminal.start_run()
-    terminal.wait_for_steps(5)
-    terminal.press("q")
-    terminal.wait_for("Leave?", "l leave the screens", "s save, stop")
-    terminal.press("l")
-    terminal.wait_for("trains on; you may close this terminal")
-    assert "\x1b[?1049l" in terminal.sequences, "the terminal is given back"
-    before = len(terminal.steps)
-    terminal.wait_for_steps(before + 50)
-    terminal.wait_for("/100000")
-    terminal.press("ctrl+c")
-    assert terminal.wait_for_end() == 3
-    assert "saved checkpoints/" in terminal.text and "stopped at step" in terminal.text
-    assert terminal.text.count("stopped at step") == 1
 
 
 @pytest.mark.e2e

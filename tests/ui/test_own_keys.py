@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from textual.events import Key
 
-from tests.combinations import first_by_default
-from tests.ui.bare_app import all_pages
-from tests.ui.pictures import screen_text as screen
+from tests.ui.canned import CPU, CannedBench
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
-from tui_trainer.hardware.probe import probe
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.actions import ACTIONS
 from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.dialogs import HelpDialog, TextDialog, footer_hints, hints_line
+from tui_trainer.ui.dialogs import footer_hints, hints_line
 from tui_trainer.ui.keymap import Keymap, keys_file, load_keymap
 from tui_trainer.ui.spans import UNICODE, text_of
-from tui_trainer.ui.workbench import Workbench
 
 
 @pytest.fixture(autouse=True)
@@ -41,91 +38,68 @@ def keys_of(keymap: Keymap, id: str) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def opened(keymap: Keymap, page: int):
-    bench = Workbench(lambda: Request(profile="quickstart"), probe(), UNICODE)
-    app = TrainerApp(bench, keymap)
-    async with app.run_test(size=(80, 24)) as pilot:
-        while not bench.findings:
-            await pilot.pause(0.02)
-        bench.go(page)
-        await pilot.pause()
-        yield app, pilot
-    assert not app.crash
+async def opened(keymap: Keymap, page: str):
+    """The screens with these keys, on the page that a key shows."""
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), keymap=keymap) as screens:
+        await screens.press(page)
+        await screens.settled()
+        yield screens
 
 
 def test_without_a_file_every_key_is_as_in_the_registry():
     assert load_keymap().actions == list(ACTIONS)
 
 
-def test_own_keys_are_in_the_footer_in_the_help_and_do_what_they_say():
+@in_event_loop
+async def test_own_keys_are_in_the_footer_in_the_help_and_do_what_they_say():
     keymap = written('"config.recipe" = "z"\n[app]\nquit = ["ctrl+x", "Q"]\nhelp = "f2"\n')
     assert keymap.problems == []
-
-    async def look() -> None:
-        async with opened(keymap, page=1) as (app, pilot):
-            await pilot.press("u")
-            app.bench.tell("a notice")
-            app.draw()
-            await pilot.pause()
-            assert "a notice" in screen(app) and screen(app).endswith("F2 help"), "beside a notice too"
-            await pilot.press("down")
-            last = screen(app).splitlines()[-1]
-            assert "z presets" in last and "p presets" not in last and last.endswith("F2 help")
-            await pilot.press("p")
-            assert "Choose a recipe" not in screen(app), "the old key is free"
-            await pilot.press("z")
-            assert "Choose a recipe" in screen(app)
-            await pilot.press("escape", "?")
-            assert app.dialog is None
-            await pilot.press("f2")
-            assert isinstance(app.dialog, HelpDialog)
-            await pilot.press("f2")
-            assert app.dialog is None, "closed by what opened it"
-            await pilot.press("escape", "q")
-            assert app.is_running and app.bench.leaving is None
-            await pilot.press("ctrl+x")
-            assert app.bench.leaving is not None
-
-    asyncio.run(look())
-    rows = all_pages(HelpDialog(keymap, "config")).splitlines()
-    assert {row.split()[1] for row in rows if "Choose a recipe" in row} == {"z"}
-    assert {tuple(row.split()[1:3]) for row in rows if "Leave. With" in row} == {("Ctrl+X", "Q")}
+    async with opened(keymap, "2") as screens:
+        assert "z presets" in screens.lines[-1] and "p presets" not in screens.lines[-1]
+        assert screens.text.endswith("F2 help")
+        screens.bench.tell("a notice")
+        screens.app.draw()
+        await screens.shows("a notice", "F2 help")
+        await screens.press("p", "?")
+        assert "Choose a recipe" not in await screens.settled(), "the old keys are free"
+        await screens.press("z")
+        await screens.shows("Choose a recipe")
+        await screens.press("escape", "f2")
+        rows = (await screens.shows("To the setting above.")).splitlines()
+        await screens.press("end")
+        rows += (await screens.shows("Leave. With")).splitlines()
+        assert {row.split()[1] for row in rows if "Choose a recipe" in row} <= {"z"}
+        assert {tuple(row.split()[1:3]) for row in rows if "Leave. With" in row} == {("Ctrl+X", "Q")}
+        await screens.press("f2")
+        await screens.shows("F2 help", gone="Leave. With"), "closed by what opened it"
+        await screens.press("escape", "q")
+        assert not screens.ended
+        await screens.press("ctrl+x")
+        await screens.until(lambda: screens.ended)
 
 
-@pytest.mark.parametrize(
-    "key", first_by_default(["z", "\u00fc", " ", "ctrl+x", *"Z5,;?[]\\'\"*%\u20ac", "f9", "pageup"], 4)
-)
-def test_any_key_that_may_be_chosen_does_what_it_says(key):
-    keymap = Keymap({"config.copy": (key,)})
-    assert keys_of(keymap, "config.copy") and all("config.copy does not" not in one for one in keymap.problems)
-
-    async def look() -> None:
-        async with opened(keymap, page=1) as (app, pilot):
-            await pilot.press("space" if key == " " else key)
-            assert "copied" in app.bench.notice[0]
-            await pilot.press("y")
-            assert app.bench.notice is None, "the old key is free"
-
-    asyncio.run(look())
-
-
-def test_swapped_keys_and_taken_keys_do_what_the_footer_says():
-    keymap = Keymap({"config.undo": ("r",), "config.reset": ("u",), "app.help": ("t",), "train.save": ("q",)})
-
-    async def look() -> None:
-        async with opened(keymap, page=1) as (app, pilot):
-            document = app.bench.document
-            document.set("training.max_steps", 7)
-            await pilot.press("u")
-            assert document.value("training.max_steps") == 7, "the setting under the cursor is another one"
-            await pilot.press("r")
-            assert document.value("training.max_steps") != 7
-            await pilot.press("t")
-            assert isinstance(app.dialog, HelpDialog), "and nothing is started"
-            await pilot.press("escape", "4", "q")
-            assert app.bench.leaving is None and app.is_running, "what the user chose for a screen goes first"
-
-    asyncio.run(look())
+@in_event_loop
+async def test_any_key_may_be_chosen_keys_can_be_swapped_and_what_is_chosen_for_a_screen_goes_first():
+    odd = ("\u00fc", " ", "ctrl+x", *"Z,;[\\'\"*%\u20ac", "f9", "pageup")
+    keymap = Keymap({"config.copy": odd, "config.undo": ("r",), "config.reset": ("u",), "app.help": ("t",),
+                     "train.save": ("q",)})  # fmt: skip
+    assert not [one for one in keymap.problems if "config.copy does not" in one]
+    async with opened(keymap, "2") as screens:
+        for key in odd:
+            await screens.press("space" if key == " " else key)
+            assert "copied" in screens.bench.notice[0], key
+            await screens.press("y")
+            assert screens.bench.notice is None, "the old key is free"
+        document = screens.bench.document
+        document.set("training.max_steps", 7)
+        await screens.press("u")
+        assert document.value("training.max_steps") == 7, "the setting under the cursor is another one"
+        await screens.press("r")
+        assert document.value("training.max_steps") != 7
+        await screens.press("t")
+        await screens.shows("To the setting above."), "and nothing is started"
+        await screens.press("escape", "4", "q")
+        assert "Leave?" not in await screens.settled() and not screens.ended
 
 
 @pytest.mark.parametrize(
@@ -205,32 +179,14 @@ def test_an_action_that_lost_its_last_key_is_still_found_among_the_commands():
     line = text_of([hints_line(hints, 200, UNICODE)])
     assert "s quit" in line and "save" not in line and line.endswith("F1 help")
 
-    async def look() -> None:
-        async with opened(keymap, page=1) as (app, pilot):
-            await pilot.press(":", *"save")
-            for _ in range(500):
-                if "no key: Write what differs" in screen(app):
-                    break
-                await pilot.pause(0.02)
-            await pilot.press("enter")
-            await pilot.pause()
-            assert isinstance(app.dialog, TextDialog) and "Save" in screen(app)
 
-    asyncio.run(look())
-
-
-def test_the_first_screen_tells_what_is_wrong_with_the_keys_until_a_key_is_pressed():
+@in_event_loop
+async def test_the_first_screen_tells_what_is_wrong_with_the_keys_until_a_key_is_pressed():
     keymap = written('"config.undoo" = "z"\n"config.redoo" = "z"\n')
-
-    async def look() -> None:
-        async with opened(keymap, page=0) as (app, pilot):
-            app.draw()
-            await pilot.pause()
-            assert "1 of 2: keys.toml: there is no action config.undoo" in screen(app)
-            await pilot.press("down")
-            assert "there is no action" not in screen(app)
-
-    asyncio.run(look())
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), keymap=keymap) as screens:
+        await screens.shows("1 of 2: keys.toml: there is no action config.undoo")
+        await screens.press("down")
+        await screens.shows("processor", gone="there is no action")
 
 
 def all_at_once(app: TrainerApp, *keys: str) -> None:
@@ -240,40 +196,31 @@ def all_at_once(app: TrainerApp, *keys: str) -> None:
         app.post_message(Key(key, characters.get(key, key if len(key) == 1 else None)))
 
 
-def test_keys_that_come_at_once_are_carried_out_one_after_the_other():
+@in_event_loop
+async def test_keys_that_come_at_once_are_carried_out_one_after_the_other():
     """Each means what it means after the one before it: in a field, in the table, in a dialog, on another screen."""
     name = ["underscore" if one == "_" else one for one in "weight_decay"]
-
-    async def look() -> None:
-        async with opened(Keymap(), page=1) as (app, pilot):
-            all_at_once(app, "slash", *name, "enter", "enter", *["backspace"] * 20, "0", "full_stop", "0", "5", "enter")
-            await pilot.pause()
-            assert app.bench.document.value("training.weight_decay") == 0.05
-            all_at_once(app, "question_mark", "escape", "S", *["backspace"] * 90, "m", "y", "enter")
-            all_at_once(app, "escape", "3", "2", "p")
-            await pilot.pause()
-            assert "Choose a recipe" in screen(app)
-            assert Path("my").exists(), "typed before the field was shown"
-
-    asyncio.run(look())
+    async with opened(Keymap(), "2") as screens:
+        app = screens.app
+        all_at_once(app, "slash", *name, "enter", "enter", *["backspace"] * 20, "0", "full_stop", "0", "5", "enter")
+        await screens.until(lambda: screens.bench.document.value("training.weight_decay") == 0.05)
+        all_at_once(app, "question_mark", "escape", "S", *["backspace"] * 90, "m", "y", "enter")
+        all_at_once(app, "escape", "3", "2", "p")
+        await screens.shows("Choose a recipe")
+        assert Path("my").exists(), "typed before the field was shown"
 
 
-def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
+@in_event_loop
+async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
     """A user who gives a letter to an action of all screens can still write it."""
-    keymap = Keymap({"app.help": ("z",), "app.quit": ("Z",)})
-
-    async def look() -> None:
-        async with opened(keymap, page=1) as (app, pilot):
-            await pilot.press("/", "z", "Z")
-            assert app.page.filter_field.value == "zZ" and app.dialog is None and app.is_running
-            await pilot.press("ctrl+u", *"learn", "enter", "enter", "ctrl+u", "z", "Z")
-            assert app.page.value_field.value == "zZ" and app.page.is_typing
-            await pilot.press("escape", "S", "z", "Z")
-            assert isinstance(app.dialog, TextDialog) and app.dialog.field.value.endswith("zZ")
-            await pilot.press("escape", "5", "/", "z", "Z")
-            await pilot.pause()
-            assert app.page.query_one("#filter").value == "zZ" and app.is_running
-            await pilot.press("enter", "z")
-            assert isinstance(app.dialog, HelpDialog), "and does what it says when nobody types"
-
-    asyncio.run(look())
+    async with opened(Keymap({"app.help": ("z",), "app.quit": ("Z",)}), "2") as screens:
+        await screens.press("/", "z", "Z")
+        await screens.shows("/ zZ")
+        await screens.press("ctrl+u", *"learn", "enter", "enter", "ctrl+u", "z", "Z")
+        await screens.shows("[zZ")
+        await screens.press("escape", "S", "z", "Z")
+        await screens.shows("Save as", "tomlzZ")
+        await screens.press("escape", "5", "/", "z", "Z")
+        await screens.shows("0 with 'zz'", "zZ")
+        await screens.press("enter", "z")
+        await screens.shows("To the run above."), "and does what it says when nobody types"

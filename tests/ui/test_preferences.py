@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
+from tests.ui.canned import CPU, CannedBench
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
-from tui_trainer.hardware.probe import probe
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.app import TERMINAL_THEME, TrainerApp
-from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.app import TERMINAL_THEME
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.theme import Preferences
-from tui_trainer.ui.workbench import Workbench
 
 
 @pytest.fixture(autouse=True)
@@ -40,22 +38,17 @@ def test_a_state_folder_that_cannot_be_written_stops_nothing(home):
     assert Preferences.load() == Preferences()
 
 
-def test_a_theme_is_chosen_by_keys_and_is_there_at_the_next_start():
-    async def session(*keys: str) -> str:
-        app = TrainerApp(Workbench(lambda: Request(profile="quickstart"), probe(), UNICODE), Keymap())
-        async with app.run_test(size=(80, 24)) as pilot:
-            while not app.bench.findings:
-                await pilot.pause(0.02)
-            await pilot.press(*keys)
-            await app.workers.wait_for_complete()
-            await pilot.pause()
-            if keys:
-                await pilot.press("enter")
-                await pilot.pause()
-        assert not app.crash
-        return app.theme
+@in_event_loop
+async def test_a_theme_is_chosen_by_keys_and_is_there_at_the_next_start():
+    def bench() -> CannedBench:
+        return CannedBench(lambda: Request(), CPU, UNICODE)
 
-    assert asyncio.run(session()) == TERMINAL_THEME
-    assert asyncio.run(session("T", *"nord")) == "nord"
-    assert Preferences.load().theme == "nord"
-    assert asyncio.run(session()) == "nord"
+    async with open_screens(bench=bench()) as screens:
+        assert screens.app.theme == TERMINAL_THEME
+        await screens.press("T", *"nord")
+        await screens.app.workers.wait_for_complete()
+        await screens.settled()
+        await screens.press("enter")
+        await screens.until(lambda: Preferences.load().theme == "nord")
+    async with open_screens(bench=bench()) as screens:
+        assert screens.app.theme == "nord"

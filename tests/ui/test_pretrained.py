@@ -13,7 +13,7 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoTokenizer
 
 from tests.tiny_models import save_tiny_model, texts
-from tests.ui.pictures import screen_text
+from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.start import load_config
@@ -21,13 +21,10 @@ from tui_trainer.runs.events import PlanMade, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
-from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.main import _tell_end
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench
 
-PATIENCE_SECONDS, LOOK_SECONDS = 120.0, 0.05
 SETTINGS = (
     "data.max_length=32", "tuning.method=lora", "tuning.r=4", "training.max_steps=3", "training.effective_batch_size=4",
     "training.learning_rate=0.02", "evaluation.eval_steps=0", "evaluation.max_eval_rows=4", "checkpoint.save_steps=0",
@@ -44,31 +41,9 @@ def named_by_flags(tmp_path: Path) -> Request:
     return Request(shortcuts=shortcuts, assignments=SETTINGS)
 
 
-class Screens:
-    """The application as a person sees it: text on the screen, and keys."""
-
-    def __init__(self, app: TrainerApp, pilot) -> None:
-        self.app, self._pilot = app, pilot
-
-    async def shows(self, *words: str) -> str:
-        for _ in range(int(PATIENCE_SECONDS / LOOK_SECONDS)):
-            shown = screen_text(self.app)
-            if all(word in shown for word in words):
-                return shown
-            run = self.app.bench.run
-            assert not self.app.crash and not (run and run.state.failed), self.app.crash or shown
-            await self._pilot.pause(LOOK_SECONDS)
-        raise AssertionError(f"{words} did not come:\n{screen_text(self.app)}")
-
-    async def press(self, *keys: str) -> None:
-        await self._pilot.press(*keys)
-
-
 async def _trained(request: Request, *, saves: bool) -> Path:
     """From the first screen to the result, by keys; the folder of the run. `saves`: the settings go to a file first."""
-    app = TrainerApp(Workbench(lambda: request, probe(), UNICODE), Keymap())
-    async with app.run_test(size=(80, 24)) as pilot:
-        screens = Screens(app, pilot)
+    async with open_screens(request) as screens:
         await screens.shows("t start")
         await screens.press("2", "slash", *"model_name", "enter")
         await screens.shows("model_name_or_path", "tiny-llama", "plan    memory", "steps 3")
@@ -85,8 +60,8 @@ async def _trained(request: Request, *, saves: bool) -> Path:
         )
         await screens.press("enter")
         await screens.shows("Finished after 3 steps", "planned", "adapter", "/model", "w try the model")
-        assert not app.crash and app.bench.run is not None
-        return app.bench.run.folder.root
+        assert screens.bench.run is not None
+        return screens.bench.run.folder.root
 
 
 def test_a_length_of_a_recipe_is_cut_to_the_learnt_positions_as_without_screens(tmp_path):
@@ -107,18 +82,12 @@ def test_a_length_of_a_recipe_is_cut_to_the_learnt_positions_as_without_screens(
 
 
 @pytest.mark.e2e
-def test_the_last_lines_name_the_base_of_an_adapter(named_by_flags, tmp_path, capsys):
-    folder = asyncio.run(_trained(named_by_flags, saves=False))
-    run = RunFolder(folder)
-    ended = SimpleNamespace(folder=run, state=fold(read_all(run.journal)), outcome=None, poll=lambda: None)
-    _tell_end(ended)
-    told = capsys.readouterr().out
-    assert f"adapter        {folder}/model" in told and f"on           {tmp_path / 'tiny-llama'}" in told
-
-
-@pytest.mark.e2e
-def test_a_pretrained_model_is_tuned_by_keys_from_flags_and_from_a_file(named_by_flags, tmp_path):
+def test_a_pretrained_model_is_tuned_by_keys_from_flags_and_from_a_file(named_by_flags, tmp_path, capsys):
     by_flags = asyncio.run(_trained(named_by_flags, saves=True))
+    run = RunFolder(by_flags)
+    _tell_end(SimpleNamespace(folder=run, state=fold(read_all(run.journal)), outcome=None, poll=lambda: None))
+    told = capsys.readouterr().out
+    assert f"adapter        {by_flags}/model" in told and f"on           {tmp_path / 'tiny-llama'}" in told
     from_file = asyncio.run(_trained(Request(config_file=tmp_path / "tui-trainer.toml"), saves=False))
     assert by_flags != from_file
     losses = []

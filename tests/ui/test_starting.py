@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.ui.pictures import screen_text
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_STOPPED, Problem
-from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.drafts import draft_for
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui import starting
-from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.dialogs import TextDialog
-from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.main import _afterwards
-from tui_trainer.ui.spans import UNICODE
-from tui_trainer.ui.workbench import Workbench
-
-PATIENCE_SECONDS = 30.0
-LOOK_SECONDS = 0.02
 
 
 @pytest.fixture
@@ -39,23 +29,6 @@ def request_of_seconds(tmp_path: Path) -> Request:
         "model.scratch.num_attention_heads": 2, "training.max_steps": 20, "evaluation.eval_steps": 1,
     }  # fmt: skip
     return Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))
-
-
-@asynccontextmanager
-async def opened(request: Request, size: tuple[int, int] = (80, 24)):
-    """The application, its config read and planned."""
-    app = TrainerApp(Workbench(lambda: request, probe(), UNICODE), Keymap())
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: bool(app.bench.findings) or bool(app.crash))
-        yield app, pilot
-
-
-async def until(pilot, ready) -> None:
-    for _ in range(int(PATIENCE_SECONDS / LOOK_SECONDS)):
-        if ready():
-            return
-        await pilot.pause(LOOK_SECONDS)
-    raise AssertionError(screen_text(pilot.app))
 
 
 class Busy:
@@ -79,120 +52,123 @@ class Busy:
         return False
 
 
-def test_an_error_in_background_work_ends_the_screens_with_a_report(request_of_seconds, monkeypatch):
+@in_event_loop
+async def test_an_error_in_background_work_ends_the_screens_with_a_report(request_of_seconds, monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("nobody expects this")
 
     monkeypatch.setattr("tui_trainer.checklist.gather.gather", broken)
-
-    async def go() -> TrainerApp:
-        async with opened(request_of_seconds) as (app, pilot):
-            await until(pilot, lambda: not app.is_running)
-        return app
-
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(go())
+        async with open_screens(request_of_seconds) as screens:
+            await screens.until(lambda: screens.ended)
 
 
-def test_a_fix_of_the_checklist_survives_a_lost_connection(request_of_seconds):
-    async def go() -> None:
-        async with opened(request_of_seconds) as (app, pilot):
-            assert draft_for(request_of_seconds) is None
-            assert not app.bench.apply({"evaluation.eval_steps": 0.25}, "a fix")
-            assert dict(draft_for(request_of_seconds).edits) == {"evaluation.eval_steps": 0.25}
-            await pilot.press("3", "u")
-            assert draft_for(request_of_seconds) is None
+@in_event_loop
+async def test_edits_survive_a_lost_connection_stay_until_somebody_decides_and_can_be_saved_first(request_of_seconds):
+    async with open_screens(request_of_seconds) as screens:
+        assert draft_for(request_of_seconds) is None
+        assert not screens.bench.apply({"evaluation.eval_steps": 0.25}, "a fix")
+        assert dict(draft_for(request_of_seconds).edits) == {"evaluation.eval_steps": 0.25}
+        await screens.press("3", "u")
+        assert draft_for(request_of_seconds) is None
+        screens.bench.apply({"training.max_steps": 7}, "")
 
-    asyncio.run(go())
-
-
-def test_edits_of_an_earlier_session_stay_until_somebody_decides(request_of_seconds):
-    async def earlier() -> None:
-        async with opened(request_of_seconds) as (app, _):
-            app.bench.apply({"training.max_steps": 7}, "")
-
-    async def later() -> None:
-        async with opened(request_of_seconds) as (app, pilot):
-            await until(pilot, lambda: "were not saved" in screen_text(app))
-            await pilot.press("escape")
-            app.bench.apply({"training.seed": 5}, "")
-            assert dict(draft_for(request_of_seconds).edits) == {"training.max_steps": 7, "training.seed": 5}
-
-    asyncio.run(earlier())
-    asyncio.run(later())
+    async with open_screens(request_of_seconds) as screens:
+        await screens.shows("were not saved")
+        await screens.press("escape")
+        screens.bench.apply({"training.seed": 5}, "")
+        assert dict(draft_for(request_of_seconds).edits) == {"training.max_steps": 7, "training.seed": 5}
+        await screens.press("q")
+        await screens.shows("Leave?", "s save first")
+        await screens.press("s")
+        await screens.shows("Save as", "2 Config")
+        await screens.press("enter")
+        await screens.until(lambda: not screens.bench.has_unsaved_edits)
+        await screens.press("q")
+        await screens.until(lambda: screens.ended)
 
 
-def test_no_second_run_begins_while_one_is_alive(request_of_seconds, tmp_path):
-    async def go() -> None:
-        async with opened(request_of_seconds) as (app, _):
-            starting.offer_start(app.bench)
-            app.bench.run = Busy([])
-            starting.start(app.bench)
-            starting.offer_resume(app.bench)
-            assert "one at a time" in app.bench.notice[0]
-            assert not list((tmp_path / "runs").glob("*"))
+@in_event_loop
+async def test_one_run_at_a_time_and_a_stop_that_cannot_be_asked_for_is_asked_again(request_of_seconds, tmp_path):
+    async with open_screens(request_of_seconds) as screens:
+        bench = screens.bench
+        starting.offer_start(bench)
+        await screens.shows("Enter start")
+        bench.run = busy = Busy(["the disk is full", "the disk is full", "", "the disk is full"])
+        await screens.press("enter")
+        await screens.shows("one at a time")
+        starting.offer_resume(bench)
+        assert "one at a time" in bench.notice[0] and not list((tmp_path / "runs").glob("*"))
+        starting.stop_and_leave(bench)
+        assert bench.notice == ("the disk is full", "bad")
+        bench.leave_when_over = False
+        for _ in range(5):
+            bench.tick()
+        assert busy.candidates == ["stop"] * 3
+        bench.ask_run("stop")
+        other = Busy([""])
+        bench.put_on_the_table(other)
+        bench.tick()
+        assert other.candidates == [], "it is not asked of another run"
+        bench.run = None
 
-    asyncio.run(go())
-
-
-def test_a_stop_that_cannot_be_asked_for_is_asked_again(request_of_seconds):
-    async def go() -> None:
-        async with opened(request_of_seconds) as (app, _):
-            app.bench.run = busy = Busy(["the disk is full", "the disk is full", ""])
-            starting.stop_and_leave(app.bench)
-            assert app.bench.notice == ("the disk is full", "bad")
-            for _ in range(5):
-                app.bench.tick()
-            assert busy.candidates == ["stop"] * 3
-
-    asyncio.run(go())
-
-
-def test_the_wish_to_start_ends_with_the_next_key(request_of_seconds):
-    async def go() -> None:
-        async with opened(request_of_seconds) as (app, pilot):
-            app.bench._planned_revision = -1
-            await pilot.press("t")
-            assert app.bench.start_wanted
-            await pilot.press("2")
-            assert not app.bench.start_wanted
-
-    asyncio.run(go())
-
-
-def test_a_run_that_is_refused_says_why_and_leaves_nothing(request_of_seconds, tmp_path):
-    async def go() -> None:
-        async with opened(request_of_seconds) as (app, pilot):
-            (tmp_path / "sums.txt").unlink()
-            starting.start(app.bench)
-            await until(pilot, lambda: "The run was refused" in screen_text(app))
-            assert "sums.txt" in screen_text(app)
-            assert app.bench.run is None
-            assert not list((tmp_path / "runs").glob("*"))
-
-    asyncio.run(go())
+        bench._planned_revision = -1
+        await screens.press("t")
+        assert bench.start_wanted
+        await screens.press("2")
+        assert not bench.start_wanted, "the next key ends the wish"
+        bench._planned_revision = bench.document.revision
+        await screens.press("/")
+        refusals = [(Problem(message="the data is gone"),)]
+        bench.take_refusals = lambda: refusals.pop() if refusals else ()
+        screens.app.tick()
+        await screens.press(*"code")
+        await screens.shows("/ code", gone="the data is gone"), "a refusal waits until nobody types"
+        await screens.press("enter")
+        screens.app.tick()
+        await screens.shows("The run was refused", "the data is gone")
 
 
-def test_an_ended_run_is_told_in_the_shell_after_another_one_was_opened_or_it_was_renamed(
+@in_event_loop
+async def test_what_cannot_be_used_is_said_beside_its_setting_and_a_run_that_is_refused_leaves_nothing(
+    request_of_seconds, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", "no-such-editor --wait")
+    async with open_screens(request_of_seconds) as screens:
+        bench = screens.bench
+        await screens.press("2", "e")
+        await screens.shows("there is no program no-such-editor")
+        bench.apply({"output.name": "a/b"}, "")
+        assert [problem.key for problem in bench.document.problems] == ["output.name"]
+        bench.apply({"output.name": "", "data.path": str(tmp_path / "nothing-here")}, "")
+        await screens.until(lambda: [problem.key for problem in bench.document.problems] == ["data.path"])
+        await screens.shows("1 problem")
+        bench.apply({"data.path": str(tmp_path / "sums.txt")}, "")
+        await screens.shows("no problems", "plan    memory")
+        (tmp_path / "sums.txt").unlink()
+        starting.start(bench)
+        await screens.shows("The run was refused", "there is no file or folder")
+        assert bench.run is None and not list((tmp_path / "runs").glob("*"))
+
+
+@in_event_loop
+async def test_an_ended_run_is_told_in_the_shell_after_another_one_was_opened_or_it_was_renamed(
     request_of_seconds, tmp_path, capsys
 ):
     endless = Request(assignments=(*request_of_seconds.assignments, "training.max_steps=1000000"))
-
-    async def go() -> TrainerApp:
-        async with opened(endless) as (app, pilot):
-            starting.start(app.bench)
-            own = app.bench.run
-            await until(pilot, lambda: own.state.step > 0)
-            app.bench.ask_run("stop")
-            await until(pilot, lambda: not own.alive)
-            shutil.copytree(own.folder.root, tmp_path / "other")
-            app.bench.attach_to(RunFolder(tmp_path / "other"))
-            assert app.pages["runs"]._rename(own.folder.root, "told-at-the-end") == ""
-        return app
-
-    app = asyncio.run(go())
+    async with open_screens(endless) as screens:
+        bench = screens.bench
+        starting.start(bench)
+        own = bench.own_run
+        await screens.until(lambda: own.state.step > 0)
+        bench.ask_run("stop")
+        await screens.until(lambda: not own.alive)
+        shutil.copytree(own.folder.root, tmp_path / "other")
+        bench.attach_to(RunFolder(tmp_path / "other"))
+        assert screens.app.pages["runs"]._rename(own.folder.root, "told-at-the-end") == ""
     signals = SimpleNamespace(heard=[], ask_for_stop=False)
-    assert _afterwards(app, app.bench, signals, tmp_path) == EXIT_STOPPED
+    assert _afterwards(screens.app, bench, signals, tmp_path) == EXIT_STOPPED
     told = capsys.readouterr().out
     assert "stopped at step" in told and "told-at-the-end" in told
 
@@ -206,107 +182,16 @@ def request_of_a_model_elsewhere(request_of_seconds, tmp_path, monkeypatch) -> R
     return Request(assignments=settings, shortcuts={"model.model_name_or_path": "distilbert/distilgpt2"})
 
 
-def test_a_model_that_is_not_on_this_machine_is_planned_and_refused_at_the_start(
+@in_event_loop
+async def test_a_model_that_is_not_on_this_machine_is_planned_and_refused_at_the_start(
     request_of_a_model_elsewhere, tmp_path
 ):
-    async def go() -> None:
-        async with opened(request_of_a_model_elsewhere) as (app, pilot):
-            assert app.bench.plan is not None and app.bench.plan.parameters.value > 80_000_000
-            await pilot.press("t")
-            await until(pilot, lambda: "This cannot start yet" in screen_text(app))
-            assert "`tui-trainer download" in screen_text(app)
-            await pilot.press("escape")
-            # Also by the way that asks nothing.
-            starting.start(app.bench)
-            await pilot.pause()
-            assert "The run was refused" in screen_text(app)
-            assert app.bench.run is None and not (tmp_path / "runs").exists()
-
-    asyncio.run(go())
-
-
-def test_a_problem_that_planning_finds_stands_beside_its_setting(request_of_seconds, tmp_path):
-    async def go() -> None:
-        async with opened(request_of_seconds) as (app, pilot):
-            app.bench.apply({"data.path": str(tmp_path / "nothing-here")}, "")
-            await until(pilot, lambda: not app.bench.is_planning)
-            assert [problem.key for problem in app.bench.document.problems] == ["data.path"]
-            await pilot.press("2")
-            assert "1 problem" in screen_text(app)
-
-    asyncio.run(go())
-
-
-def test_a_name_that_no_run_can_have_is_refused_in_the_config(request_of_seconds):
-    async def go() -> None:
-        async with opened(request_of_seconds) as (app, _):
-            app.bench.apply({"output.name": "a/b"}, "")
-            assert [problem.key for problem in app.bench.document.problems] == ["output.name"]
-
-    asyncio.run(go())
-
-
-def test_who_leaves_with_edits_that_are_in_no_file_can_save_them_first(request_of_seconds):
-    async def go() -> None:
-        async with opened(request_of_seconds) as (app, pilot):
-            app.bench.apply({"training.max_steps": 7}, "")
-            await pilot.press("q", "s")
-            assert isinstance(app.dialog, TextDialog) and "Save as" in screen_text(app) and app.page.place == "config"
-            await pilot.press("enter")
-            assert app.dialog is None and not app.bench.has_unsaved_edits
-            await pilot.press("q")
-            assert not app.is_running
-
-    asyncio.run(go())
-
-
-def test_a_window_that_is_too_small_takes_no_keys_but_leaves(request_of_seconds):
-    async def go() -> None:
-        async with opened(request_of_seconds, size=(60, 15)) as (app, pilot):
-            await pilot.press("t", "enter", "2", "r")
-            assert app.bench.current == 0 and app.bench.run is None and not app.takes_text
-            assert "needs 80x24" in screen_text(app)
-            await pilot.press("q")
-            assert not app.is_running
-
-    asyncio.run(go())
-
-
-def test_an_editor_that_is_not_there_is_told(request_of_seconds, monkeypatch):
-    monkeypatch.delenv("VISUAL", raising=False)
-    monkeypatch.setenv("EDITOR", "no-such-editor --wait")
-
-    async def go() -> None:
-        async with opened(request_of_seconds) as (app, pilot):
-            await pilot.press("2", "e")
-            assert "there is no program no-such-editor" in app.bench.notice[0]
-
-    asyncio.run(go())
-
-
-def test_a_stop_that_could_not_be_asked_for_is_not_asked_of_another_run(request_of_seconds):
-    async def go() -> None:
-        async with opened(request_of_seconds) as (app, _):
-            app.bench.run, other = Busy(["the disk is full"]), Busy([""])
-            app.bench.ask_run("stop")
-            app.bench.put_on_the_table(other)
-            app.bench.tick()
-            assert other.candidates == []
-
-    asyncio.run(go())
-
-
-def test_a_refusal_waits_until_nobody_types(request_of_seconds):
-    async def go() -> None:
-        async with opened(request_of_seconds) as (app, pilot):
-            await pilot.press("2", "/")
-            refusals = [(Problem(message="the data is gone"),)]
-            app.bench.take_refusals = lambda: refusals.pop() if refusals else ()
-            app.tick()
-            await pilot.press(*"code")
-            assert app.dialog is None and app.page.filter_field.value == "code"
-            await pilot.press("enter")
-            app.tick()
-            assert "the data is gone" in screen_text(app) or app.dialog is not None
-
-    asyncio.run(go())
+    async with open_screens(request_of_a_model_elsewhere) as screens:
+        assert screens.bench.plan is not None and screens.bench.plan.parameters.value > 80_000_000
+        await screens.press("t")
+        await screens.shows("This cannot start yet", "`tui-trainer download")
+        await screens.press("escape")
+        # Also by the way that asks nothing.
+        starting.start(screens.bench)
+        await screens.shows("The run was refused")
+        assert screens.bench.run is None and not (tmp_path / "runs").exists()

@@ -1,44 +1,53 @@
-"""The Train screen as widgets: where they stand, what a tick computes, and what mouse and keys do."""
+"""The Train screen: what it says in each phase of a run, what keys and the mouse read off it, and what it costs."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
-from collections import Counter
+import re
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from statistics import median
 
 import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
 
-from tests.ui.pictures import picture, screen_text
-from tests.ui.test_snapshots import CPU, DONE, GPUS, LORA, CannedBench, CannedRun, trained
-from tests.ui.test_train_view import evaluated, gauges, prepared, step
+from tests.ui.canned import CPU, DONE, FAILED, GIB, GPUS, LORA, STOPPED, WORK, CannedBench, CannedRun, trained
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
+from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs import events as e
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.chart.drawing import LossChart
-from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.screens import train as page_module
 from tui_trainer.ui.spans import UNICODE
-from tui_trainer.ui.widgets.demo import DEMOS, Demo
 
-RUNNING = trained(248, **LORA)
+BEGUN = trained(0)[:2]
+STARTED_AGAIN = e.RunStarted(name="q", task="t", device="cpu", pid=1, total_steps=500, resumed_from_step=100)
+READ = e.GaugesRead(
+    step=40, process_memory_bytes=2 * GIB, process_cpu_share=0.5, usable_cores=8,
+    gpus=[e.GpuReading(index=0, utilization_share=0.9, memory_used_bytes=60 * GIB, memory_bytes=139 * GIB)],
+)  # fmt: skip
+TARGETS = {"samples_per_second": 100.0, "memory_gib": 0.1, "model_size_gib": 0.5, "loss": 1.6}
+CLASSES = [f"class {n}" for n in range(8)]
+SCORED = e.EvalDone(
+    step=148, loss_sum=5, tokens=10, loss=0.5, seconds=1, scheduled=True, best=True, scores={"accuracy": 0.834},
+    table_title="true class / predicted", table_columns=CLASSES,
+    table_rows={name: [10.0 * (name == other) for other in CLASSES] for name in CLASSES},
+)  # fmt: skip
 
 
 class Bench(CannedBench):
-    """Gauges that a test moves, and a run that can have news."""
+    """Gauges that a test moves."""
 
-    looked = gauges()
+    share = 0.6
 
     @property
     def gauges(self):
-        return self.looked
+        return Gauges(cpu_share=self.share, memory_used_bytes=12 * GIB, memory_bytes=32 * GIB)
 
 
 class NewsRun(CannedRun):
+    """A run that can have news."""
+
     waiting: tuple[e.Event, ...] = ()
 
     def poll(self) -> bool:
@@ -56,265 +65,171 @@ def still(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-@pytest.fixture
-def calls(monkeypatch):
-    """How often each part was drawn."""
-    counted: Counter[str] = Counter()
-    for name, (draw, heading) in page_module.PARTS.items():
-
-        def counting(*args, name=name, draw=draw):
-            counted[name] += 1
-            return draw(*args)
-
-        monkeypatch.setitem(page_module.PARTS, name, (counting, heading))
-    return counted
+@asynccontextmanager
+async def opened(events=(), size=(80, 24), hardware=CPU, alive=True):
+    """The Train screen, on a run with these events."""
+    async with open_screens(bench=Bench(lambda: Request(), hardware, UNICODE), size=size) as screens:
+        if events:
+            screens.bench.run = NewsRun(events, alive)
+        await screens.press("4")
+        await screens.settled()
+        yield screens
 
 
-def showing(look, events=RUNNING, size=(80, 24), hardware=GPUS, alive=True):
-    """Opens the Train screen on a run and calls `look(app, pilot)`."""
-
-    async def show() -> None:
-        bench = Bench(lambda: Request(), hardware, UNICODE)
-        app = TrainerApp(bench, Keymap())
-        async with app.run_test(size=size) as pilot:
-            while bench.plan is None:
-                await pilot.pause()
-            if events is not None:
-                bench.run = NewsRun(events, alive)
-            await pilot.press("4")
-            await pilot.pause()
-            await look(app, pilot)
-        assert not app.crash
-
-    asyncio.run(show())
+def step(number: int, loss: float = 2.0, seconds: float = 0.125) -> e.StepDone:
+    (last,) = [event for event in trained(1) if isinstance(event, e.StepDone)]
+    return replace(last, step=number, loss_sum=loss * 2048, step_seconds=seconds, tokens_per_second=2048 / seconds)
 
 
-def heights(app) -> dict[str, int]:
-    return {pane.id: pane.size.height for pane in app.screen.query("Pane") if pane.id and pane.is_on_screen}
+async def show(screens, events, *, alive: bool, **of_run) -> str:
+    run = NewsRun(events, alive)
+    for name, value in of_run.items():
+        setattr(run, name, value)
+    screens.bench.run = run
+    screens.app.run_changed()
+    screens.app.draw()
+    return await screens.settled()
 
 
-@pytest.mark.parametrize(
-    ("size", "there", "absent"),
-    [
-        ((80, 24), {"gauges", "parts", "tuning"}, {"machine", "plan", "epochs"}),
-        ((120, 35), {"machine", "plan", "samples"}, {"gauges", "parts", "tuning", "epochs"}),
-        ((200, 50), {"machine", "plan", "samples", "epochs"}, {"gauges", "parts", "tuning"}),
-    ],
-)
-def test_wide_terminals_have_more_parts_and_the_chart_takes_what_they_leave(size, there, absent):
-    async def look(app, pilot):
-        seen = heights(app)
-        assert there <= set(seen) and not absent & set(seen)
-        assert 6 <= seen["chart"] <= 24 and seen["events"] >= 4
-        charts = [chart for chart in app.screen.query(LossChart) if chart.is_on_screen]
-        assert len(charts) == (5 if size[1] >= 42 else 1)
-        assert sum(line.count("── events ") for line in picture(app)) == 1
+@in_event_loop
+async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
+    async with opened(size=(200, 50)) as screens:
+        await screens.shows("Press t to start", "500 steps", "CPU")
+        for events, alive, expected in (
+            ([*BEGUN, WORK], True, ("preparing", "tokenising", "35 % of 1.2 M characters")),
+            (trained(148), True, ("training", "step 148 of 500", "ETA", "29 %", "epoch 0.90 of 3.0", "held out 1.7463",
+                                  "16.4 k tokens/s", "128.0 rows/s", "lr 2.11e-03", "171.7 of 186.0 MiB planned",
+                                  "saved at step 100,   48 steps ago", "16 rows = 2 \u00d7 8")),
+            (trained(148, targets=TARGETS), True, ("samples/s 128 (at least 100)", "(at most 102.4 MiB)", "loss")),
+            (trained(148, **LORA), True, ("TinyLlama-1.1B", "r 16, 6.7 k of 818 k (0.82 %)")),
+            ([*trained(148, processes=4), e.RanksTimed(step=148, communication_seconds=[0.018, 0.019, 0.0181, 0.006])],
+             True, ("slowest: rank 3", "communication")),
+            ([*trained(148), e.PhaseChanged(phase="paused")], True, ("paused", "step 148 of 500")),
+            ([*trained(148), STARTED_AGAIN, WORK], True, ("step 100 of 500",)),
+            ([*trained(500), DONE], False, ("Finished after 500 steps, 1 min 05 s of training.", "2.4768  order 1",
+                                            "beaten", "not beaten", "/model", "try it", "it was better before")),
+            ([*trained(120), STOPPED], False, ("Stopped at step 120 of 500.", "tui-trainer resume",
+                                               "from step 100, as if it had never stopped")),
+            ([*BEGUN, replace(STOPPED, step=0)], False, ("from the beginning",)),
+            ([*trained(120), FAILED], False, ("failed", "CUDA out of memory", "logs/run.log")),
+            ([*BEGUN, FAILED], False, ("failed", "CUDA out of memory")),
+        ):  # fmt: skip
+            text = await show(screens, events, alive=alive)
+            assert [words for words in expected if words not in text] == [], text
+        text = await show(screens, trained(148), alive=False)
+        assert "interrupted" in text and "Its process is gone" in text and "ETA" not in text
+        text = await show(screens, [*trained(148), READ], alive=True, is_ours=False)
+        assert "GPU 90 %, 60.0 of 139.0 GiB" in text and "read at step 40" in text
 
-    showing(look, size=size)
+
+@in_event_loop
+async def test_scores_stand_beside_the_loss_their_table_opens_and_the_end_says_what_was_beaten():
+    to_beat = e.BaselinesMeasured(
+        losses={}, eval_tokens=10, unit="token", scores={"accuracy of the most frequent class": 0.31}
+    )
+    async with opened([*trained(148), to_beat], (120, 35)) as screens:
+        await screens.press("c")
+        await screens.shows("no evaluation of this run has a table")
+        screens.bench.run.waiting = (SCORED,)
+        screens.app.tick()
+        await screens.shows("held out 0.5000   accuracy 0.834", gone="true class / predicted")
+        await screens.press("c")
+        text = await screens.shows("scores: true class / predicted", "after step 148")
+        assert all(f"{n + 1} class {n}" in text for n in range(8))
+        await screens.press("c", "L")
+        await screens.shows("nothing has been written", gone="true class / predicted")
+        await screens.press("L")
+        await screens.resize(200, 50)
+        end = replace(DONE, step=148, eval_loss=0.5)
+        text = await show(screens, [*trained(148), to_beat, SCORED, end], alive=False)
+        assert re.search(r"accuracy +0\.834.*most frequent class 0\.310.*beaten", text), text
 
 
-def test_a_tick_without_news_looks_at_gauges_only_and_a_page_that_is_not_shown_at_nothing(calls):
-    async def look(app, pilot):
-        calls.clear()
+@in_event_loop
+async def test_news_and_gauges_come_with_a_tick_and_a_picture_that_is_held_still_waits():
+    async with opened(trained(248, **LORA), hardware=GPUS) as screens:
+        app, bench = screens.app, screens.bench
+        bench.share, bench.run.waiting = 0.9, (step(249),)
         app.tick()
-        assert set(calls) == {"gauges"}
-        before = screen_text(app)
-        app.bench.looked = gauges(share=0.9)
+        await screens.shows("90 %", "step 249 of 500")
+        await screens.press("space")
+        await screens.shows("held still: Space goes on")
+        held = screens.lines[1:-1]
+        bench.share, bench.run.waiting = 0.3, (step(250), e.PhaseChanged(phase="paused"))
         app.tick()
-        await pilot.pause()
-        assert set(calls) == {"gauges"} and screen_text(app) != before and "90 %" in screen_text(app)
-        app.bench.run.waiting = (step(249, 1.0),)
+        for key in ("L", "up", "c", "m"):
+            await screens.press(key)
+            await screens.shows("the picture is held still")
+        assert screens.lines[1:-1] == held
+        await screens.press("space")
+        await screens.shows("step 250 of 500", "paused", gone="held still")
+        await screens.press("1")
+        bench.run.waiting = (step(251),)
         app.tick()
-        assert {"run", "progress", "rates", "parts", "events", "gauges"} <= set(calls)
-        assert not set(calls) & {"machine", "plan", "result", "log", "table", "invitation"}
-        await pilot.press("1")
-        calls.clear()
-        app.bench.run.waiting = (step(250, 1.0),)
-        app.tick()
-        assert not calls
-        await pilot.press("4")
-        await pilot.pause()
-        assert "step 250 of 500" in screen_text(app)
-
-    showing(look)
+        await screens.press("4")
+        await screens.shows("step 251 of 500")
 
 
-def test_a_picture_that_is_held_still_is_not_computed_until_it_goes_on(calls):
-    async def look(app, pilot):
-        await pilot.press("space")
-        await pilot.pause()
-        held = picture(app)
-        assert any("held still: Space goes on" in line for line in held)
-        calls.clear()
-        app.bench.looked = gauges(share=0.9)
-        app.bench.run.waiting = (step(249, 1.0), e.PhaseChanged(phase="paused"))
-        app.tick()
-        await pilot.press("m")
-        await pilot.pause()
-        assert not calls and "the picture is held still" in picture(app)[-1]
-        assert picture(app)[1:-1] == held[1:-1]
-        await pilot.press("space")
-        await pilot.pause()
-        assert "step 249 of 500" in screen_text(app) and "held still" not in screen_text(app)
-
-    showing(look)
-
-
-def test_clicks_and_drags_on_the_chart_read_values_and_the_wheel_zooms():
-    async def look(app, pilot):
-        chart = app.screen.query_one("#chart", LossChart)
+@in_event_loop
+async def test_keys_and_the_mouse_read_values_off_the_chart_and_go_back_in_the_events():
+    async with opened(trained(248, **LORA), hardware=GPUS) as screens:
+        pilot = screens.pilot
         await pilot.click("#chart", offset=(44, 3))
-        assert chart.view.cross_step == 130 and "step 130  loss" in screen_text(app)
+        await screens.shows("step 130  loss")
         await pilot.mouse_down("#chart", offset=(44, 3))
         await pilot.hover("#chart", offset=(62, 3))
-        assert chart.view.cross_step == 194
+        await screens.shows("step 194  loss")
         await pilot.mouse_up("#chart", offset=(62, 3))
-        await pilot.hover("#chart", offset=(20, 3))
-        assert chart.view.cross_step == 194
-        await pilot.press("escape")
-        assert chart.view.cross_step is None
+        await screens.press("left")
+        await screens.shows("step 190  loss")
+        await screens.press("escape")
+        await screens.shows("\u2500\u2500 loss ", gone="step 190")
         await pilot._post_mouse_events([MouseScrollUp], "#chart", offset=(44, 3))
-        await pilot.pause()
-        assert chart.view.halvings == 1 and "1/2 of the axis" in screen_text(app)
-        await pilot._post_mouse_events([MouseScrollDown], "#chart", offset=(44, 3))
-        assert chart.view.halvings == 0
+        await screens.shows("1/2 of the axis")
+        await screens.press("0")
+        await screens.shows("\u2500\u2500 loss ", gone="of the axis")
+        await screens.press("y", "v")
+        await screens.shows("\u2500\u2500 learning rate ")
 
-    showing(look)
-
-
-def test_keys_and_the_wheel_go_back_in_the_events():
-    async def look(app, pilot):
-        newest = picture(app)[-2]
-        await pilot.press("up", "up")
-        await pilot.pause()
-        assert newest not in picture(app)
+        newest = screens.lines[-2]
+        await screens.press("up", "up")
+        await screens.until(lambda: newest not in screens.lines)
         await pilot._post_mouse_events([MouseScrollDown] * 2, "#events", offset=(4, 2))
-        await pilot.pause()
-        assert picture(app)[-2] == newest
+        await screens.until(lambda: screens.lines[-2] == newest)
 
-    showing(look)
-
-
-def test_the_log_and_the_table_take_the_place_of_the_figures():
-    async def look(app, pilot):
-        await pilot.press("L")
-        await pilot.pause()
-        assert "nothing has been written" in screen_text(app) and "tokens/s" not in screen_text(app)
-        await pilot.press("L")
-        await pilot.pause()
-        assert "tokens/s" in screen_text(app)
-        await pilot.press("c")
-        assert "no evaluation of this run has a table" in picture(app)[-1]
-        done = replace(evaluated(249, 1.0), table_columns=["a", "b"], table_rows={"a": [1.0, 2.0], "b": [3.0, 4.0]})
-        app.bench.run.waiting = (done,)
-        app.tick()
-        await pilot.press("c")
-        await pilot.pause()
-        assert "── scores ──" in screen_text(app) and heights(app)["table"] > heights(app)["events"]
-
-    showing(look)
+        await screens.press("left", "+")
+        text = await show(screens, [*trained(500), DONE], alive=False)
+        assert "Finished after 500 steps" in text and "of the axis" not in text, "another run is shown whole"
 
 
-def test_a_long_end_on_a_small_terminal_leaves_room_for_the_chart_and_the_events():
-    card = e.GpuReading(index=0, utilization_share=0.9, memory_used_bytes=1 << 36, memory_bytes=1 << 37)
-    read = e.GaugesRead(step=480, process_memory_bytes=1 << 31, process_cpu_share=0.5, usable_cores=8, gpus=[card] * 4)
-    baselines = e.BaselinesMeasured(losses={f"order {n}": n for n in range(9)}, eval_tokens=1, unit="token")
-
-    async def look(app, pilot):
-        seen = heights(app)
-        assert "result" in seen and seen["chart"] >= 5 and seen["events"] >= 2
-        assert sum(seen[name] for name in ("chart", "doctor", "events", "result")) == 20
-
-    showing(look, events=[*trained(500), baselines, read, read, DONE], alive=False)
-
-
-def test_another_run_begins_with_all_its_steps_and_without_a_crosshair():
-    async def look(app, pilot):
-        await pilot.press("left", "+", "v")
-        app.bench.run = NewsRun([*trained(500), DONE], False)
-        app.run_changed()
-        app.draw()
-        await pilot.pause()
-        view = app.screen.query_one("#chart", LossChart).view
-        assert (view.halvings, view.cross_step, view.metric) == (0, None, "learning rate")
-        assert "Finished after 500 steps" in screen_text(app)
-
-    showing(look)
-
-
-@pytest.mark.parametrize(
-    ("size", "median_cells", "bytes_a_second"),
-    [
-        ((80, 24), 80, 800),
-        pytest.param((120, 35), 80, 1000, marks=pytest.mark.e2e),
-        pytest.param((200, 50), 120, 2000, marks=pytest.mark.e2e),
-    ],
-)
-def test_an_update_a_second_changes_few_cells(size, median_cells, bytes_a_second):
-    async def look(app, pilot):
-        numbers, before, counts, costs = random.Random(1), None, [], []
-        for second in range(40):
-            losses = [1.4 + 3 * math.exp(-n / 200) for n in range(second * 8 + 1, second * 8 + 9)]
-            app.bench.run.waiting = tuple(
-                step(second * 8 + at, loss + numbers.gauss(0, 0.06), 0.125 + numbers.gauss(0, 0.004))
-                for at, loss in enumerate(losses, 1)
-            )
-            app.bench.looked = gauges(0.6 + numbers.random() / 5, 1)
-            app.tick()
-            await pilot.pause()
-            after = [line.ljust(size[0]) for line in picture(app)]
-            if before is not None:
-                touched = {(y, x) for y in range(size[1]) for x in range(size[0]) if before[y][x] != after[y][x]}
-                runs = sum((y, x - 1) not in touched for y, x in touched)
-                counts.append(len(touched))
-                # A cursor move and a colour for each run, and the signs in UTF-8.
-                costs.append(runs * 20 + sum(len(after[y][x].encode()) for y, x in touched))
-            before = after
-        assert 5 <= median(counts) <= median_cells
-        assert sum(costs) / len(costs) <= bytes_a_second
-
-    showing(look, events=[*prepared(2000), e.PhaseChanged(phase="training")], size=size, hardware=CPU)
-
-
-ALONE = {"curves": "steps", "gauge": "82 %", "line_list": "line 9", "loss_chart": "── loss ", "section": "── plan ──",
-         "settings_table": "made_up_9"}  # fmt: skip
-
-
-def test_every_widget_of_the_demo_can_be_looked_at_alone():
-    assert set(DEMOS) == set(ALONE)
-
-
-@pytest.mark.parametrize("name", ALONE)
-def test_a_widget_can_be_looked_at_alone(name):
-    async def look(app):
-        async with app.run_test(size=(60, 20)) as pilot:
-            await pilot.pause()
-            return screen_text(app)
-
-    assert ALONE[name] in asyncio.run(look(Demo(name)))
-
-
-def test_keys_of_a_picture_that_is_held_still_say_so():
-    async def look(app, pilot):
-        await pilot.press("space")
-        for key in ("L", "up", "c", "m"):
-            await pilot.press(key)
-            assert "the picture is held still" in app.bench.notice[0]
-        await pilot.press("space")
-        assert "nothing has been written" not in screen_text(app)
-
-    showing(look)
-
-
-@pytest.mark.parametrize("size", [(8, 12), (1, 1)])
-def test_a_terminal_of_a_few_cells_ends_nothing(size):
-    async def look(app, pilot):
+@in_event_loop
+async def test_a_terminal_of_a_few_cells_ends_nothing():
+    failed = [*trained(500), e.RunFailed(step=500, message="it failed " * 9)]
+    async with opened(failed, alive=False) as screens:
         for keys in (["L"], ["L", "1"], ["2", "S"]):
-            await pilot.press(*keys)
-            await pilot.resize_terminal(*size)
-            await pilot.pause()
-            await pilot.resize_terminal(80, 24)
-            await pilot.pause()
-        assert app.dialog is not None
+            await screens.press(*keys)
+            for size in ((1, 1), (80, 24)):
+                await screens.resize(*size)
+        await screens.shows("Save as")
 
-    showing(look, events=[*trained(500), e.RunFailed(step=500, message="it failed " * 9)], alive=False)
+
+@pytest.mark.parametrize(("size", "most_bytes"), [((80, 24), 3_000), ((200, 50), 10_000)])
+@in_event_loop
+async def test_a_second_of_training_sends_few_bytes_to_the_terminal(size, most_bytes, monkeypatch):
+    """Ten steps a second, as the program's own driver would write them."""
+    numbers, written, seconds = random.Random(1), [], 10
+    async with opened([*trained(0, 2000)], size) as screens:
+        driver = screens.app._driver
+        for second in range(seconds + 5):
+            if second == 5:
+                monkeypatch.setattr(type(driver), "is_headless", False)
+                monkeypatch.setattr(driver, "write", written.append)
+            screens.bench.run.waiting = tuple(
+                step(n, 1.4 + 3 * math.exp(-n / 200) + numbers.gauss(0, 0.06), 0.1 + numbers.gauss(0, 0.004))
+                for n in range(second * 10 + 1, second * 10 + 11)
+            )
+            screens.bench.share = 0.6 + numbers.random() / 5
+            screens.app.tick()
+            await screens.pilot.pause()
+        sent = len("".join(written).encode())
+        assert 20 * seconds < sent < most_bytes * seconds, sent / seconds

@@ -146,17 +146,6 @@ def test_a_question_waits_for_the_answer_to_the_one_before(monkeypatch):
     assert len(asked) == 1 and "> first?" in text and "> second?" not in text and "second?" in text
 
 
-def test_text_of_wide_signs_is_shown_whole(monkeypatch):
-    class Wide(FakeWriter):
-        """Writes without blanks."""
-
-        def continue_text(self, prompt, sampling, show):
-            show("\u6f22" * 200)
-
-    text = seen(TryDialog(bench_of(Wide, monkeypatch), None, ""), "enter")[-1]
-    assert text.count("\u6f22") == 200
-
-
 def test_a_run_of_a_task_that_there_is_not_is_told_and_ends_nothing(monkeypatch):
     bench, told = bench_of(FakeWriter, monkeypatch), []
     bench.run = SimpleNamespace(state=RunState(task="of another version"), folder=None)

@@ -3,7 +3,7 @@
 Textual's own writer holds 30 writes and then blocks the event loop for as long as the link is stalled: no key, no
 signal and no exit would get through. Its updates are cut at their right end only, so that everything from the left edge
 of the widget on is sent again: eight times the bytes of a Train screen at 200x50. A Textual that has other names sends
-its own, longer updates; `tests/ui/test_tight_updates.py` fails then.
+its own, longer updates; `tests/ui/test_train_page.py` counts the bytes of a second of training.
 """
 
 import os

@@ -1,0 +1,109 @@
+"""The program's screens as a person has them: keys and the mouse in, the text of the whole screen out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.ui.pictures import picture, screen_text
+from tui_trainer.config.load import Request
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.probe import probe
+from tui_trainer.ui.app import TrainerApp
+from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.workbench import Workbench
+
+PATIENCE_SECONDS, LOOK_SECONDS = 240.0, 0.02
+
+
+class Screens:
+    """The running application.
+
+    A key is taken before the next one is pressed. What it draws may come later: a page has to come together, and much
+    is worked out behind the screens. So text is waited for, with `shows`.
+    """
+
+    def __init__(self, app: TrainerApp, pilot: Any) -> None:
+        self.app, self.bench, self.pilot = app, app.bench, pilot
+
+    @property
+    def lines(self) -> list[str]:
+        return picture(self.app)
+
+    @property
+    def text(self) -> str:
+        return screen_text(self.app)
+
+    @property
+    def ended(self) -> bool:
+        return not self.app.is_running
+
+    async def press(self, *keys: str) -> None:
+        """Press keys by their names: `press("2", "/", *"rate", "enter")`."""
+        if keys:
+            await self.pilot.press(*keys)
+
+    async def until(self, ready: Callable[[], object]) -> None:
+        for _ in range(int(PATIENCE_SECONDS / LOOK_SECONDS)):
+            if ready():
+                return
+            await self.pilot.pause(LOOK_SECONDS)
+        raise AssertionError(f"it did not come:\n{self.app.crash or self.text}")
+
+    async def shows(self, *words: str, gone: str = "") -> str:
+        """The text of the screen once it has all of `words` and not `gone`."""
+        for _ in range(int(PATIENCE_SECONDS / LOOK_SECONDS)):
+            assert not self.app.crash, self.app.crash
+            text = self.text
+            if all(one in text for one in words) and not (gone and gone in text):
+                return text
+            await self.pilot.pause(LOOK_SECONDS)
+        missing = [one for one in words if one not in self.text]
+        raise AssertionError(f"{missing} did not come, or {gone!r} stayed:\n{self.text}")
+
+    async def settled(self) -> str:
+        """The text once nothing is worked on behind the screens, and the picture stays."""
+        background, before = self.bench.background, ""
+
+        def is_still() -> bool:
+            nonlocal before
+            was, before = before, self.text
+            return bool(was) and was == before and not background._waiting and not background._busy_with
+
+        await self.until(is_still)
+        return self.text
+
+    async def click(self, text: str, times: int = 1) -> None:
+        """Click on the first place that shows a text."""
+        await self.shows(text)
+        x, y = next((line.find(text), y) for y, line in enumerate(self.lines) if text in line)
+        await self.pilot.click(offset=(x + 1, y), times=times)
+
+    async def resize(self, width: int, height: int) -> None:
+        await self.pilot.resize_terminal(width, height)
+        await self.pilot.pause()
+
+
+@asynccontextmanager
+async def open_screens(
+    request: Request | None = None,
+    *,
+    size: tuple[int, int] = (80, 24),
+    hardware: Hardware | None = None,
+    bench: Workbench | None = None,
+    keymap: Keymap | None = None,
+) -> AsyncIterator[Screens]:
+    """The program once its config is read, planned and checked; without a request that of the quickstart."""
+    asked = request or Request(profile="quickstart")
+    bench = bench or Workbench(lambda: asked, hardware or probe(), UNICODE)
+    app = TrainerApp(bench, keymap or Keymap())
+    # Textual hides a page for 50 ms while it comes together for the first time: no test has to wait for that.
+    app.delay_update = lambda delay=0.0: None
+    async with app.run_test(size=size) as pilot:
+        screens = Screens(app, pilot)
+        await screens.until(lambda: bench.findings or app.crash)
+        await pilot.pause()
+        yield screens
+    assert not app.crash
