@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.program_server import give_room_on_the_disk
 from tests.programs import run_program, shared_folder
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.errors import EXIT_DONE
@@ -46,6 +47,8 @@ TINY = {
     "logging.logging_steps": 5,
 }
 
+
+give_room_on_the_disk()
 
 # Which test's run is the first of its process depends on their order: peaks of none are kept.
 next(carry_out_module._EARLIER_RUNS)

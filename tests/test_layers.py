@@ -5,7 +5,6 @@ The checkers take a text, so that each is also shown a text that breaks its rule
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import tui_trainer

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.models_room.conftest import VARIANTS, write_tokenizer
+from tests.models_room.conftest import write_tokenizer
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.files.fit import embedding_rows, misfits
 from tui_trainer.models.files.pickles import foreign_calls
 from tui_trainer.models.problems import length_problems, length_warning, model_problems
 from tui_trainer.models.shape import shape_of
@@ -56,13 +55,6 @@ def as_bin(folder: Path) -> Path:
 
 def test_a_good_model_has_no_problems(llama_folder):
     assert problems(llama_folder) == []
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_weights_of_every_family_fit_their_config(variant, make_tiny, tmp_path):
-    facts = find_model(str(make_tiny(variant).save(tmp_path)))
-    assert misfits(facts.shape, facts.headers) == []
-    assert embedding_rows(facts.shape, facts.headers) == 96
 
 
 def test_a_folder_without_weights_can_only_start_from_scratch(copied):
@@ -181,8 +173,7 @@ class _Payload:
         return os.system, (f"touch {self.canary}",)
 
 
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize("protocol", [2, 4, 5])
+@pytest.mark.parametrize("protocol", [2, 5])
 def test_a_pickle_that_runs_code_is_named_and_not_read(copied, tmp_path, protocol):
     import torch
 
