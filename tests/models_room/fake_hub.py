@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -64,6 +64,25 @@ def run(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedPro
         text=True,
         timeout=120,
     )
+
+
+_ONE_AFTER_ANOTHER = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from tui_trainer.cli import main
+for command in json.loads(sys.argv[1]):
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as error:
+        code = main(command)
+    print(json.dumps([code, output.getvalue(), error.getvalue()]))
+"""
+
+
+def run_each(*commands: Sequence[str], environment: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
+    """The commands of tui-trainer one after another, in one process."""
+    done = run("-c", _ONE_AFTER_ANOTHER, json.dumps(commands), environment=environment)
+    assert done.returncode == 0, done.stderr
+    results = map(json.loads, done.stdout.splitlines())
+    return [subprocess.CompletedProcess(command, *found) for command, found in zip(commands, results, strict=True)]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models_room.fake_hub import COMMIT, FakeHub, environment_of, run, serving
+from tests.models_room.fake_hub import COMMIT, FakeHub, environment_of, run, run_each, serving
 from tui_trainer.cli.models import offer_lines
 from tui_trainer.downloading.hub import DownloadOffer, HubFile, network_sentence
 from tui_trainer.downloading.model import MODEL, files_to_fetch
@@ -108,18 +108,18 @@ def test_a_gated_model_says_where_to_accept_and_how_to_log_in(hub, environment):
     assert right.returncode == 0 and "secret" not in right.stdout + right.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("org/none",), "the hub has no model org/none"),
-        pytest.param(("org/tiny", "--revision", "v9"), "org/tiny has no revision v9", marks=pytest.mark.e2e),
-        pytest.param(("../tiny",), "cannot be a name on the hub", marks=pytest.mark.e2e),
-    ],
-)
-def test_what_the_hub_does_not_have_is_one_sentence(arguments, words, environment):
-    done = download(*arguments, "--yes", environment=environment)
-    assert done.returncode == 2
-    assert words in done.stderr and done.stderr.count("\n") == 1
+ABSENT = {
+    ("org/none",): "the hub has no model org/none",
+    ("org/tiny", "--revision", "v9"): "org/tiny has no revision v9",
+    ("../tiny",): "cannot be a name on the hub",
+}
+
+
+def test_what_the_hub_does_not_have_is_one_sentence(environment):
+    commands = [["download", *arguments, "--yes"] for arguments in ABSENT]
+    for done, words in zip(run_each(*commands, environment=environment), ABSENT.values(), strict=True):
+        assert done.returncode == 2
+        assert words in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.e2e

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.planning.families import FAMILIES, ROW_TOKENS, config_of, counted, layer_of, setup_of
+from tests.planning.families import ROW_TOKENS, config_of, counted, layer_of, setup_of
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory.parts import ModelMemory
@@ -21,13 +21,10 @@ COMPILED = {"full 16 bits": HALF, "lora 16 bits": {"lora": True, **HALF}, "full 
             "lora autocast": {"lora": True, "precision": "bf16"}}  # fmt: skip
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("family", "name"),
-    [
-        pytest.param(family, name, marks=pytest.mark.e2e if (at + number) % 8 == 0 else pytest.mark.slow)
-        for number, name in enumerate(COMPILED)
-        for at, family in enumerate(FAMILIES)
-    ],
+    [("llama", "full 16 bits"), ("gpt2", "lora 16 bits"), ("phi3", "full autocast"), ("phi", "lora autocast")],
 )
 def test_a_compiled_layer_keeps_what_a_dry_run_counts(family, name):
     """By torch's own partition of each layer into a forward and a backward pass, which any backend takes."""
