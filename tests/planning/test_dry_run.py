@@ -34,14 +34,6 @@ def measure(family, setup, row_tokens=24, **changes):
     return measure_layer(config, shape_of(config), setup, row_tokens)
 
 
-def test_a_row_of_any_length_is_found_from_those_that_were_counted(monkeypatch):
-    """Masks and scores grow with the square of it."""
-    setup = setup_of("llama", packed=True)
-    found = measure("llama", setup, 40)[0]
-    monkeypatch.setattr(dry_run, "_lengths", lambda has_answers, most: [(40, 0), (20, 0)])
-    assert measure("llama", setup, 40)[0] == found
-
-
 def test_what_cannot_be_counted_says_why(monkeypatch):
     def ask(self, module, question, timeout_seconds):
         raise ChildFailed("ended with: no memory", "no memory")

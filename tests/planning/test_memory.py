@@ -6,7 +6,6 @@ import torch
 from tests.planning.families import config_of, counted, setup_of
 from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection, TuningSection
-from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import match_targets
 from tui_trainer.optimizers import OPTIMIZERS
@@ -208,15 +207,6 @@ def test_under_checkpointing_the_sum_is_there_too_while_the_loss_is_computed():
     assert more["head and loss"] == once["head and loss"] and more["gradients"] == 4 * shape_of(WIDE).parameters
 
 
-def test_an_evaluation_with_4_bits_unpacks_as_well(monkeypatch):
-    setup = replace(lora(device="cuda", four_bits=FourBits(), **HALF), method="qlora")
-    expected = Static(shape_of(WIDE), setup).unpacking_bytes(512 * 32)
-    assert expected > 2 * 2048 * 8192
-    unpacked = parts(setup, micro_batch=1, eval_batch=512, config=WIDE)["evaluation"]
-    monkeypatch.setattr(Static, "unpacking_bytes", lambda self, tokens: 0)
-    assert unpacked - parts(setup, micro_batch=1, eval_batch=512, config=WIDE)["evaluation"] == expected
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_head_that_trains_beside_adapters_has_its_gradients_in_chunks(device):
     setup = lora(device=device, loss_chunk_tokens=1024, **HALF)
@@ -252,17 +242,3 @@ def test_on_a_card_the_sum_of_16_bit_gradients_is_fp32():
     assert wide(full, accumulation=2)["gradients"] == 4 * trained, "beside the activations and logits of the next pass"
     once, more = (parts(full, micro_batch=1, config=WIDE, accumulation=n)["gradients"] for n in (1, 2))
     assert (once, more) == (4 * trained, 6 * trained)
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_an_evaluation_under_autocast_holds_the_16_bit_copy_of_one_weight(device, monkeypatch):
-    shape, autocast = shape_of(config_of("llama")), TrainingSetup(device=device, precision="bf16")
-    largest = max(2 * linear.inputs * linear.outputs for linear in shape.linears)
-    with_copy = parts(autocast, micro_batch=1, eval_batch=512)["evaluation"]
-    assert (
-        Static(shape, TrainingSetup()).largest_cast_bytes
-        == Static(shape, TrainingSetup(**HALF)).largest_cast_bytes
-        == 0
-    )
-    monkeypatch.setattr(Static, "largest_cast_bytes", 0)
-    assert with_copy - parts(autocast, micro_batch=1, eval_batch=512)["evaluation"] == largest
