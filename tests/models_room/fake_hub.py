@@ -71,9 +71,10 @@ import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
 from tui_trainer.cli import main
 for command in json.loads(sys.argv[1]):
-    with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as error:
+    files = [io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2)]
+    with redirect_stdout(files[0]), redirect_stderr(files[1]):
         code = main(command)
-    print(json.dumps([code, output.getvalue(), error.getvalue()]))
+    print(json.dumps([code, *(file.buffer.getvalue().decode() for file in files)]))
 """
 
 
