@@ -59,12 +59,16 @@ gc.set_threshold(700, 10, 100)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in a random order, the same for a seed")
+    words = "files in a random order, and the tests of each; the same order for the same seed"
+    parser.addoption("--shuffle", type=int, metavar="SEED", help=words)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if (seed := config.getoption("--shuffle")) is not None:
-        Random(seed).shuffle(items)
+        random = Random(seed)
+        # What a file makes once for its tests is made once.
+        of_file = {item.path: random.random() for item in items}
+        items.sort(key=lambda item: (of_file[item.path], random.random()))
 
 
 def pytest_runtest_setup() -> None:
