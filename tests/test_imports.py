@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from transformers.utils.logging import disable_progress_bar
 
+from tests.programs import shared_folder
 from tests.tiny_models import save_tiny_model
 from tui_trainer.models.catalogue import all_entries
+from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import fit_heads
 
 HEAVY = ("torch", "transformers", "datasets", "huggingface_hub", "textual", "peft")
@@ -23,9 +25,12 @@ PAIRS = 3
 COMMANDS = [["--help"], ["plan"], ["explain", "data"], ["runs"], ["profiles"]]
 LOOK = f"""
 import sys
+from pathlib import Path
 from tui_trainer.cli import main
+from tui_trainer.models import answers
 from tui_trainer.planning import fit
-# What only torch can answer is asked of another process, which takes its time.
+# What only torch can answer is asked of another process, which takes its time: here it has been.
+answers.prepared_data_folder = lambda environment: Path(ANSWERS)
 fit.measure_layer = lambda *_, **__: (None, "not counted in tests")
 for command in COMMANDS:
     assert main(command) == 0, command
@@ -38,13 +43,13 @@ sys.exit(f"loaded: {{loaded}}" if loaded else 0)
 
 def look(commands: list[list[str]]) -> str:
     """A program that carries the commands out, and fails when a heavy library was loaded for one."""
-    return LOOK.replace("COMMANDS", repr(commands))
+    return LOOK.replace("COMMANDS", repr(commands)).replace("ANSWERS", repr(str(shared_folder())))
 
 
 def run(*arguments: str, home: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"TUI_TRAINER_HOME": home}
     return subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=home, capture_output=True, text=True, timeout=120
+        [sys.executable, *arguments], env=environment, cwd=home, capture_output=True, text=True, timeout=300
     )
 
 
@@ -56,6 +61,7 @@ def test_light_commands_load_no_heavy_library(tmp_path):
     (tmp_path / "rows.csv").write_text("id,body\n" + "".join(f"{n},{n} sheep and a goat\n" for n in range(99)))
     decoders = [entry for entry in all_entries() if "causal_lm" in fit_heads(str(entry.config["model_type"]))]
     smallest = min(decoders, key=lambda entry: entry.parameters)
+    assert all(find_model(name).shape.parameters for name in (model, smallest.name))
     rows = pa.Table.from_pylist([{"text": f"{n} sheep and a goat"} for n in range(99)])
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"text": "{n} sheep and a goat"}}\n' for n in range(99)))
     pq.write_table(rows, tmp_path / "rows.parquet")

@@ -62,7 +62,7 @@ def run(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedPro
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
