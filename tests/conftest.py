@@ -11,11 +11,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.program_server import give_room_on_the_disk
 from tests.programs import run_program, shared_folder
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.errors import EXIT_DONE
@@ -49,11 +51,26 @@ TINY = {
 }
 
 
+give_room_on_the_disk()
+
 # Which test's run is the first of its process depends on their order: peaks of none are kept.
 next(carry_out_module._EARLIER_RUNS)
 
 # Garbage of all generations is collected a tenth as often.
 gc.set_threshold(700, 10, 100)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    words = "files in a random order, and the tests of each; the same order for the same seed"
+    parser.addoption("--shuffle", type=int, metavar="SEED", help=words)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (seed := config.getoption("--shuffle")) is not None:
+        random = Random(seed)
+        # What a file makes once for its tests is made once.
+        of_file = {item.path: random.random() for item in items}
+        items.sort(key=lambda item: (of_file[item.path], random.random()))
 
 
 def pytest_runtest_setup() -> None:
