@@ -155,6 +155,7 @@ def _story(run: OpenRun, gauges: GaugeWriter) -> Reason:
             hint = "the effective batch and what it learns are the same, but not necessarily to the bit"
             step = _saved_step(run.folder)
             journal.append(RunProblem(step=step, kind="another device", message=run.moved, hint=hint))
+        journal.append(*(RunProblem(step=step, kind="setting not used", message=note) for note in run.notes))
         prepare.tell_changed_versions(run.plan, journal)
         plan, data = run.plan, prepare.planned_data(run.plan, journal, progress)
     else:

@@ -3,13 +3,14 @@
 import platform
 import shlex
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC
 from importlib import metadata
 from time import monotonic
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
-from tui_trainer.data.preparing.cache import PreparedData
+from tui_trainer.data.preparing.cache import PreparedData, read_entry
 from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, DataError, FolderError, InputError, Problem
@@ -25,6 +26,7 @@ from tui_trainer.planning.plan_file import read_plan_file, write_plan_file
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Baselines
 
@@ -90,6 +92,7 @@ def exact_plan(
             with_memory_now(probe()),
             task.facts(loaded.config, data),
             data_key=data.folder.name,
+            data_fingerprint=data.fingerprint,
             model_key=task.model_key(loaded.config),
             versions=versions(),
             chosen_gpu=gpu,
@@ -104,25 +107,56 @@ def exact_plan(
 
 
 def planned_data(plan: Plan, journal: JournalWriter, progress: Progress) -> PreparedData:
-    """The data that a run began with. Raises InputError when it, or the model, is no longer the same."""
-    # First: with another tokenizer the prepared data would differ too, and would be blamed.
-    if find_task(plan.config.task.type).model_key(plan.config) != plan.model_key:
-        name = plan.config.model.model_name_or_path
+    """The rows that a run began with: those in the folder that its plan names, or made again where that is gone.
+
+    Raises InputError when the model is no longer the same, or the rows would be others.
+    """
+    config, task, started = plan.config, find_task(plan.config.task.type), monotonic()
+    # First: with another tokenizer the rows would differ too, and the data would be blamed.
+    if task.model_key(config) != plan.model_key:
+        name = config.model.model_name_or_path
         hint = "a resumed run would not continue the same curve; start a new run, or put the old model back"
         raise ConfigError(Problem(message="the model changed since this run began", where=name, hint=hint))
-    data = _prepare(plan.config, journal, progress)
-    if data.folder.name != plan.data_key:
-        hint = "a resumed run would not continue the same curve; start a new run, or put the old data back"
-        raise DataError("the data changed since this run began", where=plan.config.data.path, hint=hint)
+    folder = prepared_data_folder() / plan.data_key
+    if data := read_entry(folder):
+        data = replace(data, splits=plan.splits)
+        _report_changed_data(plan, data, journal, progress)
+    else:
+        now = task.rows_now(config, plan.data_key, plan.data_fingerprint, progress)
+        if now == "of other data":
+            hint = "a resumed run would not continue the same curve; start a new run, or put the old data back"
+            raise DataError("the data changed since this run began", where=config.data.path, hint=hint)
+        if now == "read otherwise":
+            message = "the rows of this run were prepared by an older version, and their folder is gone"
+            hint = "this version would make other rows of the data, and a resumed run would not continue the same "
+            hint += "curve; start a new run, put the folder back, or resume with the version that the run began with"
+            raise DataError(message, where=str(folder), hint=hint)
+        data = task.prepare(config, prepared_data_folder(), progress)
+    _announce_data(data, started, journal)
     return data
 
 
-def read_plan(folder: RunFolder) -> Plan | None:
-    """The plan that a run follows; None when it was ended before it had one. Raises FolderError."""
+def _report_changed_data(plan: Plan, data: PreparedData, journal: JournalWriter, progress: Progress) -> None:
+    """A run goes on with the rows that it has, whatever became of the files that they were made from."""
+    config = plan.config
+    try:
+        if not find_task(config.task.type).has_changed(config, data.fingerprint, progress):
+            return
+        message = f"the data changed since this run began: {one_line(config.data.path, 200)}"
+    except DataError as error:
+        message = f"the data of this run cannot be read any more: {one_line(str(error), 300)}"
+    hint = "the run goes on with the rows that were prepared when it began"
+    journal.append(RunProblem(kind="data changed", message=message, hint=hint))
+
+
+def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
+    """The plan that a run follows; None when it was ended before it had one. What of its settings is not used any more
+    is reported in `notes`. Raises FolderError, and ConfigError for a setting that is gone and decides what is learnt.
+    """
     if not folder.plan.is_file():
         return None
     try:
-        return read_plan_file(folder.plan.read_bytes())
+        return read_plan_file(folder.plan.read_bytes(), notes)
     except OSError as error:
         message = f"plan.json cannot be read: {error.strerror or error}"
         raise FolderError(message, where=str(folder.root)) from None
@@ -207,6 +241,11 @@ def versions() -> dict[str, str]:
 def _prepare(config: Config, journal: JournalWriter, progress: Progress) -> PreparedData:
     started = monotonic()
     data = find_task(config.task.type).prepare(config, prepared_data_folder(), progress)
+    _announce_data(data, started, journal)
+    return data
+
+
+def _announce_data(data: PreparedData, started: float, journal: JournalWriter) -> None:
     counts = data.counts
     journal.append(
         DataPrepared(
@@ -222,4 +261,3 @@ def _prepare(config: Config, journal: JournalWriter, progress: Progress) -> Prep
             notes=list(data.all_notes),
         )
     )
-    return data

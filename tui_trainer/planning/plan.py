@@ -91,6 +91,8 @@ class Plan(BaseModel):
     """The card of each process, where there are several; on the first node."""
     cpu_name: str
     data_key: str
+    data_fingerprint: str = ""
+    """Of the sources that the prepared data was made from; empty in plans that do not say."""
     model_key: str
     versions: dict[str, str]
     threads: Planned[int]
@@ -174,20 +176,23 @@ def make(
     facts: DataFacts,
     *,
     data_key: str = "",
+    data_fingerprint: str = "",
     model_key: str = "",
     versions: dict[str, str] | None = None,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
     """The plan for a config on this machine. Raises ConfigError with all problems.
 
-    `data_key` names the prepared data that `facts` were counted on, `model_key` the weights that the run starts from;
-    empty while they are estimates. `versions` are those of the libraries that the run begins with.
+    `data_key` names the prepared data that `facts` were counted on, `data_fingerprint` what it was made from, and
+    `model_key` the weights that the run starts from; empty while they are estimates. `versions` are those of the
+    libraries that the run begins with.
     """
     decisions = decide(loaded, hardware, facts, chosen_gpu)
     numbers = assemble(loaded, hardware, facts, decisions)
     plan = Plan(
         **numbers,
         data_key=data_key,
+        data_fingerprint=data_fingerprint,
         model_key=model_key,
         versions=versions or {},
         deadline=PlannedDeadline.of(loaded.config),
