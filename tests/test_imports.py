@@ -20,7 +20,7 @@ from tui_trainer.models.heads import fit_heads
 
 HEAVY = ("torch", "transformers", "datasets", "huggingface_hub", "textual", "peft")
 PAIRS = 5
-COMMANDS = [["--help"], ["plan"], ["explain", "data"], ["runs"], ["profiles"]]
+COMMANDS = [["--help"], ["plan"], ["explain", "data"], ["runs"], ["profiles"], ["guide", "start"]]
 LOOK = f"""
 import sys
 from tui_trainer.cli import main

@@ -382,35 +382,35 @@ def test_figures_that_cannot_be_read_are_a_failure():
     assert "- memory: its figures cannot be read (KeyError: 'predicted\\_bytes')" in text
 
 
-README = f"before\n{report.BEGIN}\nnone yet\n{report.END}\nafter\n"
+GUIDE = f"before\n{report.BEGIN}\nnone yet\n{report.END}\nafter\n"
 
 
 def test_only_figures_of_a_card_are_written_between_the_markers(tmp_path, capsys):
-    readme, out = tmp_path / "README.md", tmp_path / "out"
-    readme.write_text(README)
+    guide, out = tmp_path / "gpu.md", tmp_path / "out"
+    guide.write_text(GUIDE)
     out.mkdir()
     lines = lines_of(memory={"figures": GRID})
     (out / day.RESULTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert report.main([str(out), "--write", str(readme)]) == 0
-    text = readme.read_text()
+    assert report.main([str(out), "--write", str(guide)]) == 0
+    text = guide.read_text()
     assert text.startswith(f"before\n{report.BEGIN}\n\n| on a GPU |")
     assert text.endswith(f"\n{report.END}\nafter\n")
     assert "none yet" not in text
-    assert report.main([str(out), "--write", str(readme)]) == 0
-    assert readme.read_text() == text
+    assert report.main([str(out), "--write", str(guide)]) == 0
+    assert guide.read_text() == text
     lines[0]["figures"] |= {"dry": True, "card": None}
     (out / day.RESULTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert report.main([str(out), "--write", str(readme)]) == 2
-    assert readme.read_text() == text
+    assert report.main([str(out), "--write", str(guide)]) == 2
+    assert guide.read_text() == text
     assert "figures of no card" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", report.BEGIN, README + README, f"{report.END}{report.BEGIN}"])
+@pytest.mark.parametrize("text", ["", report.BEGIN, GUIDE + GUIDE, f"{report.END}{report.BEGIN}"])
 def test_a_file_without_the_two_markers_stays_as_it_is(text):
     with pytest.raises(ValueError, match="it needs the lines"):
         report.written(text, "table")
 
 
-def test_the_readme_has_the_markers():
-    text = (day.ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_guide_has_the_markers():
+    text = (day.ROOT / "tui_trainer/guides/gpu.md").read_text(encoding="utf-8")
     assert "table" in report.written(text, "table")

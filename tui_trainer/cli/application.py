@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_COMMAND = "train"
 _SECTIONS = {
-    "To train": "train plan check preview rehearse tune profiles explain diagnose import download install",
+    "To train": "train plan check preview rehearse tune profiles explain guide diagnose import download install",
     "Runs": "runs attach ask stop resume doctor report compare rename delete submit join track",
     "Trained models": "generate chat predict evaluate export bench publish",
 }
@@ -98,7 +98,8 @@ app = typer.Typer(
         "tui-trainer [CONFIG] [--profile NAME] [--model FOLDER] [--data PATH] [--set KEY=VALUE]... opens the screens; "
         "with --no-ui it trains at once and prints lines. "
         "Without CONFIG it is about the quickstart recipe, which needs no network and no GPU. "
-        "`tui-trainer train --help` lists the options, `tui-trainer profiles` the names for --profile."
+        "`tui-trainer train --help` lists the options, `tui-trainer profiles` the names for --profile, "
+        "`tui-trainer guide` the guides."
     ),
 )
 
