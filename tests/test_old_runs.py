@@ -169,7 +169,7 @@ def test_a_plan_lacks_new_fields_and_has_others_that_are_gone(runs):
     run = RunFolder(runs / "lora")
     whole = read_plan(run)
     optional = {name: field for name, field in Plan.model_fields.items() if not field.is_required()}
-    assert {"plan_version", "kernels", "strategy", "deadline", "data_fingerprint"} & optional.keys()
+    assert {"plan_version", "kernels", "strategy", "data_fingerprint"} <= optional.keys()
 
     def older(plan: dict[str, Any]) -> None:
         for name in optional.keys() - {"plan_version"}:
@@ -266,6 +266,8 @@ def refusal(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
 def test_what_is_gone_and_changes_what_is_learnt_is_refused_and_a_finished_run_opens(key, value, runs, gone, capsys):
     for name in ("lora", "finished"):
         with_setting(runs / name, key, value)
+    if key == "distributed.strategy":
+        change(runs / "finished", lambda plan: plan["strategy"].update(value=value))
     assert f"plan.json: {key}: {REMOVED[key].reason}" in refusal(runs / "lora", capsys)
     assert main(["report", "finished", "--json"]) == 0
     assert not json.loads(capsys.readouterr().out)["plan_fault"]
@@ -290,6 +292,20 @@ def test_what_is_gone_and_changes_nothing_is_dropped_with_a_warning(key, value, 
     assert_recorded(runs / "lora")
     [told] = problems(runs / "lora", "setting not used")
     assert told.startswith(f"plan.json: {key} = {value!r} is not used") and told.endswith(REMOVED[key].reason)
+
+
+def test_a_run_that_ended_before_it_had_a_plan_begins_with_what_its_config_still_means(runs, gone, capsys):
+    run = runs / "lora"
+    shutil.rmtree(run / "checkpoints")
+    for name in ("plan.json", "journal.jsonl"):
+        (run / name).unlink()
+    text = (run / "config.toml").read_text().replace("num_train_epochs = 4", "max_steps = 1")
+    (run / "config.toml").write_text(f'{text}\n[distributed]\nstrategy = "tp"\n')
+    assert f"distributed.strategy: {REMOVED['distributed.strategy'].reason}" in refusal(run, capsys)
+    (run / "config.toml").write_text(f'{text}\n[targets]\ndeadline = "3h"\n')
+    assert main(["resume", "lora", "--no-ui"]) == 0
+    assert "targets.deadline = '3h' is not used" in capsys.readouterr().out
+    assert list(Curve.of(run).losses) == [1]
 
 
 def test_what_follows_from_a_setting_that_is_gone_goes_with_it(runs, gone):
