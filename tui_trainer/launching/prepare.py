@@ -106,8 +106,8 @@ def exact_plan(
     return plan, data
 
 
-def planned_data(plan: Plan, journal: JournalWriter, progress: Progress) -> PreparedData:
-    """The rows that a run began with: those in the folder that its plan names, or made again where that is gone.
+def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: int = 0) -> PreparedData:
+    """The rows that a run began with, which goes on after `step`: in the folder that its plan names, or made again.
 
     Raises InputError when the model is no longer the same, or the rows would be others.
     """
@@ -120,7 +120,9 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress) -> Prep
     folder = prepared_data_folder() / plan.data_key
     if data := read_entry(folder):
         data = replace(data, splits=plan.splits)
-        _report_changed_data(plan, data, journal, progress)
+        if changed := _changed_data(plan, data, progress):
+            hint = "the run goes on with the rows that were prepared when it began"
+            journal.append(RunProblem(step=step, kind="data changed", message=changed, hint=hint))
     else:
         now = task.rows_now(config, plan.data_key, plan.data_fingerprint, progress)
         if now == "of other data":
@@ -136,17 +138,14 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress) -> Prep
     return data
 
 
-def _report_changed_data(plan: Plan, data: PreparedData, journal: JournalWriter, progress: Progress) -> None:
-    """A run goes on with the rows that it has, whatever became of the files that they were made from."""
+def _changed_data(plan: Plan, data: PreparedData, progress: Progress) -> str:
+    """What became of the files that the rows were made from; empty where they are as they were."""
     config = plan.config
     try:
-        if not find_task(config.task.type).has_changed(config, data.fingerprint, progress):
-            return
-        message = f"the data changed since this run began: {one_line(config.data.path, 200)}"
+        changed = find_task(config.task.type).has_changed(config, data.fingerprint, progress)
     except DataError as error:
-        message = f"the data of this run cannot be read any more: {one_line(str(error), 300)}"
-    hint = "the run goes on with the rows that were prepared when it began"
-    journal.append(RunProblem(kind="data changed", message=message, hint=hint))
+        return f"the data of this run cannot be read any more: {one_line(str(error), 300)}"
+    return f"the data changed since this run began: {one_line(config.data.path, 200)}" if changed else ""
 
 
 def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
@@ -180,7 +179,7 @@ def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) ->
     return measured
 
 
-def tell_changed_versions(plan: Plan, journal: JournalWriter) -> None:
+def tell_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> None:
     """A run that goes on with other libraries is told so: its curve may not continue to the bit."""
     now = versions()
     changed = [
@@ -188,7 +187,7 @@ def tell_changed_versions(plan: Plan, journal: JournalWriter) -> None:
     ]
     if changed:
         hint = "the run goes on, but not necessarily to the bit"
-        journal.append(RunProblem(kind="versions changed", message=", ".join(changed), hint=hint))
+        journal.append(RunProblem(step=step, kind="versions changed", message=", ".join(changed), hint=hint))
 
 
 def announce(plan: Plan, journal: JournalWriter, command: str) -> None:

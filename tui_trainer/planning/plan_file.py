@@ -90,7 +90,8 @@ def _refusal(found: dict[str, Any], problem: ValidationError) -> str:
     missing = [name for name, field in Plan.model_fields.items() if field.is_required() and name not in found]
     # The first field whose value is not one; that of the version says nothing.
     wrong = min(problem.errors(), key=lambda error: error["loc"] == (VERSION,))
-    said = one_line(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}", 160)
+    words = "this version does not know it" if wrong["type"] == "extra_forbidden" else wrong["msg"]
+    said = one_line(f"{'.'.join(map(str, wrong['loc']))}: {words}", 160)
     known = Plan.model_fields[VERSION].default
     if found.get(VERSION) == known:
         return f"plan.json is not a plan of this version: {_named('missing', missing) or said}"
