@@ -29,7 +29,7 @@ LEVELS = (
     {"models", "tracking"},
     {"data", "config", "hardware", "runs"},
     {"standard_files", "optimizers", "lr_schedules", "tuning_methods"},
-    {"errors", "units", "hub_layout", "deadlines"},
+    {"errors", "units", "hub_layout"},
     {"local_paths", "safe_text"},
 )
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -20,7 +20,7 @@ from tests.ui.pictures import screen_text
 from tests.ui.test_runs_screen import opened
 from tui_trainer import publishing
 from tui_trainer.cli import main
-from tui_trainer.config.removed import REMOVED, Removed
+from tui_trainer.config.removed import REMOVED
 from tui_trainer.data.preparing import cache
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.planning.plan import Plan
@@ -29,27 +29,11 @@ from tui_trainer.runs.folder import RunFolder
 RECORDED = {name: Curve.from_json(found) for name, found in json.loads(RESUMED.read_text()).items()}
 ANSWER = "the the the the"
 """Of the finished run to everything, where the likeliest token is taken."""
-GONE = {
-    "targets.deadline": Removed(reason="deadlines are not watched", default=""),
-    "distributed.strategy": Removed(
-        reason="layers are not split by width", value="tp", instead="auto", changes_what_is_learnt=True
-    ),
-    "task.source_language": Removed(reason="texts are not marked", default="", changes_what_is_learnt=True),
-    "model.kernels": Removed(reason="the hub's kernels are not loaded", value="hub", instead="auto"),
-}
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     return install(tmp_path)
-
-
-@pytest.fixture
-def gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings that are removed, whether or not they are already."""
-    for key, removed in GONE.items():
-        if key not in REMOVED:
-            monkeypatch.setitem(REMOVED, key, removed)
 
 
 def change(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -263,7 +247,7 @@ def refusal(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("key", "value"), [("distributed.strategy", "tp"), ("task.source_language", "en_XX")], ids=["width", "language"]
 )
-def test_what_is_gone_and_changes_what_is_learnt_is_refused_and_a_finished_run_opens(key, value, runs, gone, capsys):
+def test_what_is_gone_and_changes_what_is_learnt_is_refused_and_a_finished_run_opens(key, value, runs, capsys):
     for name in ("lora", "finished"):
         with_setting(runs / name, key, value)
     if key == "distributed.strategy":
@@ -285,7 +269,7 @@ def test_what_is_gone_and_changes_what_is_learnt_is_refused_and_a_finished_run_o
 @pytest.mark.parametrize(
     ("key", "value"), [("targets.deadline", "3h"), ("model.kernels", "hub")], ids=["deadline", "kernels"]
 )
-def test_what_is_gone_and_changes_nothing_is_dropped_with_a_warning(key, value, runs, gone, capsys):
+def test_what_is_gone_and_changes_nothing_is_dropped_with_a_warning(key, value, runs, capsys):
     with_setting(runs / "lora", key, value)
     assert main(["resume", "lora", "--no-ui"]) == 0
     assert f"{key} = {value!r} is not used" in capsys.readouterr().out
@@ -294,7 +278,7 @@ def test_what_is_gone_and_changes_nothing_is_dropped_with_a_warning(key, value, 
     assert told.startswith(f"plan.json: {key} = {value!r} is not used") and told.endswith(REMOVED[key].reason)
 
 
-def test_a_run_that_ended_before_it_had_a_plan_begins_with_what_its_config_still_means(runs, gone, capsys):
+def test_a_run_that_ended_before_it_had_a_plan_begins_with_what_its_config_still_means(runs, capsys):
     run = runs / "lora"
     shutil.rmtree(run / "checkpoints")
     for name in ("plan.json", "journal.jsonl"):
@@ -308,7 +292,7 @@ def test_a_run_that_ended_before_it_had_a_plan_begins_with_what_its_config_still
     assert list(Curve.of(run).losses) == [1]
 
 
-def test_what_follows_from_a_setting_that_is_gone_goes_with_it(runs, gone):
+def test_what_follows_from_a_setting_that_is_gone_goes_with_it(runs):
     def with_derived(plan: dict[str, Any]) -> None:
         plan["config"]["model"]["kernels"], plan["kernels"]["value"] = "hub", "of the hub"
 

@@ -71,12 +71,9 @@ session.observe = observe
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("strategy", ["fsdp", "tp"])
-def test_out_of_memory_in_the_evaluation_of_one_part_of_a_model_ends_all_and_goes_on_with_less(
-    tiny_run, forked_ranks, strategy
-):
+def test_out_of_memory_in_the_evaluation_of_one_part_of_a_model_ends_all_and_goes_on_with_less(tiny_run, forked_ranks):
     forked_ranks.prelude = lambda group, number: NO_MEMORY_TO_EVALUATE if (group, number) == (0, 1) else ""
-    changes = {"distributed.strategy": strategy, "evaluation.eval_steps": 4, "training.effective_batch_size": 8}
+    changes = {"distributed.strategy": "fsdp", "evaluation.eval_steps": 4, "training.effective_batch_size": 8}
     folder, outcome = tiny_run("short", TWO | changes)
     assert outcome.exit_code == 0, outcome.failure
     [problem] = events(folder, RunProblem)

@@ -255,15 +255,10 @@ def test_switches_are_read_from_the_settings_there_are(monkeypatch):
     for _, _, settings in found:
         assert settings.keys() == {"off", "on"}
         assert all(key in known for side in settings.values() for key in side)
-    choices = {**parts.choices_of_settings(), "model.kernels": ["auto", "none", "liger"]}
-    monkeypatch.setattr(parts, "choices_of_settings", lambda: choices)
-    monkeypatch.setattr(parts, "_KERNELS", {"liger": "json", "hub": "no_such_package"})
+    monkeypatch.setattr(parts, "find_spec", lambda name: name == "liger_kernel")
     found, left_out = parts.available_switches(dry=False)
     on = {title: settings["on"] for title, _, settings in found}
     assert on["kernels liger"] == {"model.kernels": "liger"}
-    assert left_out["kernels hub"] == "there is no such setting"
-    choices["model.kernels"].append("hub")
-    assert parts.available_switches(dry=False)[1]["kernels hub"] == "no_such_package is not installed"
     assert left_out["flash_attention_3"] == "flash_attn_interface is not installed"
 
 

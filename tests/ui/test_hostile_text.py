@@ -217,7 +217,7 @@ def test_the_config_screen_shows_them_and_nothing_happens(model):
 @pytest.mark.parametrize("size", SIZES)
 def test_the_checklist_shows_them_and_nothing_happens(size):
     for text in TEXTS:
-        check = Check(name="x", order=0, title="Title", guides=("A",), claim="2x", why="So.", look=lambda _: Verdict(
+        check = Check(name="x", order=0, title="Title", published="2x", why="So.", look=lambda _: Verdict(
             status="pass", evidence=""))  # fmt: skip
         verdict = Verdict(status="fail", evidence=text, details=(text, text), advice=text, fix={"data.path": text})
         finding = Finding(check=check, verdict=verdict)

@@ -28,8 +28,33 @@ class Removed:
     changes_what_is_learnt: bool = False
 
 
+_LANGUAGES = "name src_lang and tgt_lang in the tokenizer_config.json of the model, and leave this out"
 # By dotted key.
-REMOVED: dict[str, Removed] = {}
+REMOVED: dict[str, Removed] = {
+    "task.source_language": Removed(
+        reason="the language of the texts is no setting any more",
+        hint=_LANGUAGES,
+        default="",
+        changes_what_is_learnt=True,
+    ),
+    "task.target_language": Removed(
+        reason="the language of the answers is no setting any more",
+        hint=_LANGUAGES,
+        default="",
+        changes_what_is_learnt=True,
+    ),
+    "model.kernels": Removed(reason="kernels of the hub are not taken any more", value="hub", instead="auto"),
+    "targets.deadline": Removed(
+        reason="a run has no deadline any more; `tui-trainer plan` says how long it takes", default=""
+    ),
+    "distributed.strategy": Removed(
+        reason="tensor parallelism was removed",
+        hint="set it to fsdp, which splits each layer's weights over the cards",
+        value="tp",
+        instead="fsdp",
+        changes_what_is_learnt=True,
+    ),
+}
 
 
 def without_removed(

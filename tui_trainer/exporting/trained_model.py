@@ -12,7 +12,6 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, FolderError
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
-from tui_trainer.models.tokenizing.languages import set_languages
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.folder import RunFolder
@@ -214,10 +213,8 @@ def load_model(
 
 
 def load_tokenizer(trained: TrainedModel) -> "PreTrainedTokenizerBase":
-    """As it was saved with the model, marking texts with the languages of the run."""
-    tokenizer = tokenizer_in(trained, trained.folder)
-    set_languages(trained.config, tokenizer)
-    return tokenizer
+    """As it was saved with the model."""
+    return tokenizer_in(trained, trained.folder)
 
 
 def tokenizer_in(trained: TrainedModel, folder: Path) -> "PreTrainedTokenizerBase":

@@ -4,7 +4,6 @@ import platform
 import shlex
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC
 from importlib import metadata
 from time import monotonic
 
@@ -209,12 +208,10 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
     journal.append(
         PlanMade(
             **values,
-            row_shares=plan.row_shares,
             command=command,
             base_model=config.model.model_name_or_path if is_pretrained else "",
             lora_rank=config.tuning.r if config.tuning.has_adapter else None,
             targets={name: value for name, value in targets.items() if value},
-            deadline=plan.deadline.at.astimezone(UTC).isoformat() if plan.deadline else "",
             metric=config.evaluation.metric_for_best_model,
             best_precision=plan.best_precision or "",
             group_by_length=config.data.group_by_length,

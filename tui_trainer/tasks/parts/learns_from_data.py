@@ -267,6 +267,13 @@ class TableReader(Reader):
             self._tokenizer = own_tokenizer(self.config, self._head)
         return self._tokenizer
 
+    def language_notes(self) -> list[str]:
+        """The languages that the tokenizer marks texts with, where it marks them."""
+        own = None if self.learns else self.tokenizer
+        source, target = (getattr(own, name, None) for name in ("src_lang", "tgt_lang"))
+        to = f" to {target}" if target else ""
+        return [f"texts are marked with their language: {source}{to}"] if source else []
+
     def refuse_no_room(self, what: str, *, pair: bool = False) -> None:
         """Raises ConfigError for special tokens that leave no place for `what` stands between them."""
         count = self._specials.frame_tokens if self.learns else self.tokenizer.num_special_tokens_to_add
