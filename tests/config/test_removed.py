@@ -16,6 +16,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning import plan as planning
+from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.tasks.contract import DataFacts
 
 LEARNT = Removed(reason="moons are not learnt", hint="leave it out", default="", changes_what_is_learnt=True)
@@ -93,10 +94,12 @@ def test_the_plan_of_a_finished_run_is_read_whatever_it_says_of_what_is_gone():
     old["strategy"]["value"] = old["config"]["distributed"]["strategy"] = "tp"
     old["training_setup"]["widths"], old["config"]["targets"]["deadline"] = 2, "3h"
     old["deadline"] = {"at": "2026-11-24T18:00:00+01:00", "start": "2026-11-24T15:00:00+01:00"}
-    old["config"] = without_removed(old["config"], "plan.json", [], [], finished=True)
-    found = planning.Plan.model_validate_json(json.dumps(old))
-    assert found.strategy.value == "fsdp"
-    assert found.model_copy(update={"strategy": plan.strategy, "config": plan.config}) == plan
+    notes = list[str]()
+    found = read_plan_file(json.dumps(old).encode(), notes, finished=True)
+    assert len(notes) == 2 and found.strategy.value == "ddp" and found.config.distributed.strategy == "fsdp"
+    assert found.model_copy(update={"config": plan.config, "strategy": plan.strategy}) == plan
+    with pytest.raises(ConfigError, match=r"plan.json: distributed.strategy: tensor parallelism was removed"):
+        read_plan_file(json.dumps(old).encode())
 
 
 def test_the_editor_reports_it_and_saving_removes_it():

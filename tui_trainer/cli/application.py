@@ -15,9 +15,11 @@ from typer.core import TyperGroup
 
 from tui_trainer.errors import InputError
 from tui_trainer.safe_text import one_line
+from tui_trainer.standard_files import tell
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
+    from tui_trainer.exporting.trained_model import TrainedModel
     from tui_trainer.hardware.diagnosis import GpuChoice
     from tui_trainer.runs.folder import RunFolder
 
@@ -191,6 +193,16 @@ def run_named(reference: str) -> "RunFolder":
     from tui_trainer.runs.registry import find_run
 
     return find_run(reference)
+
+
+def trained_model(folder: "RunFolder", *, unfinished: bool = False) -> "TrainedModel":
+    """The model of a run; reports what of its settings is not used any more. Raises FolderError."""
+    from tui_trainer.exporting.trained_model import TrainedModel
+
+    trained = TrainedModel.of(folder, unfinished=unfinished)
+    for note in trained.notes:
+        tell(f"{folder.name}: {note}")
+    return trained
 
 
 def print_json(value: object) -> None:

@@ -6,9 +6,9 @@ facts, they are exact, and that plan is written to `plan.json` before step 1. A 
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
@@ -74,6 +74,8 @@ class Plan(BaseModel):
     """The card of each process, where there are several; on the first node."""
     cpu_name: str
     data_key: str
+    data_fingerprint: str = ""
+    """Of the sources that the prepared data was made from; empty in plans that do not say."""
     model_key: str
     versions: dict[str, str]
     threads: Planned[int]
@@ -130,12 +132,6 @@ class Plan(BaseModel):
     out_of_memory_events: int = 0
     """How often passes were made smaller since the run began."""
 
-    @field_validator("strategy", mode="before")
-    @classmethod
-    def _of_old_plans(cls, found: Any) -> Any:
-        """A finished run that was trained by tensor parallelism still opens; its config refuses all others."""
-        return {**found, "value": "fsdp"} if isinstance(found, dict) and found.get("value") == "tp" else found
-
     @property
     def is_group(self) -> bool:
         """Whether torchrun starts it, if only in one process: with weights on the host as well."""
@@ -156,18 +152,26 @@ def make(
     facts: DataFacts,
     *,
     data_key: str = "",
+    data_fingerprint: str = "",
     model_key: str = "",
     versions: dict[str, str] | None = None,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
     """The plan for a config on this machine. Raises ConfigError with all problems.
 
-    `data_key` names the prepared data that `facts` were counted on, `model_key` the weights that the run starts from;
-    empty while they are estimates. `versions` are those of the libraries that the run begins with.
+    `data_key` names the prepared data that `facts` were counted on, `data_fingerprint` what it was made from, and
+    `model_key` the weights that the run starts from; empty while they are estimates. `versions` are those of the
+    libraries that the run begins with.
     """
     decisions = decide(loaded, hardware, facts, chosen_gpu)
     numbers = assemble(loaded, hardware, facts, decisions)
-    plan = Plan(**numbers, data_key=data_key, model_key=model_key, versions=versions or {})
+    plan = Plan(
+        **numbers,
+        data_key=data_key,
+        data_fingerprint=data_fingerprint,
+        model_key=model_key,
+        versions=versions or {},
+    )
     room, config = decisions.room, loaded.config
     needed = plan.memory_bytes.value
     problems = disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))
