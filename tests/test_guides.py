@@ -29,6 +29,7 @@ from tui_trainer.cli.guide import FOLDER
 from tui_trainer.config.explain import find_settings
 from tui_trainer.config.load import Request, all_settings, all_tables, load
 from tui_trainer.config.profiles import all_profiles
+from tui_trainer.config.removed import REMOVED
 from tui_trainer.errors import InputError
 from tui_trainer.ui.actions import ACTIONS
 
@@ -38,7 +39,8 @@ OURS = typer.main.get_command(app)
 ROOT = Path(__file__).resolve().parent.parent
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 GUIDES = sorted(FOLDER.glob("*.md"))
-PAGES = [README, CONTRIBUTING, ROOT / "CHANGELOG.md", ROOT / "profiles/README.md", *GUIDES]
+CHANGELOG = ROOT / "CHANGELOG.md"
+PAGES = [README, CONTRIBUTING, CHANGELOG, ROOT / "profiles/README.md", *GUIDES]
 LONGEST_README_LINES = 180
 MARKS = {"not", "and", "or", "gpu", "slow", "e2e"}
 # A name or a number that the reader has.
@@ -138,8 +140,9 @@ def take(assignments: list[str]) -> None:
     load(Request(assignments=tuple(assignments)), lambda name: (None, ""))
 
 
-def wrong_settings(text: str, _path: Path = README) -> list[str]:
-    """Settings in sentences (`tuning.r`, `tuning.r = 8`), in config files and in files of keys."""
+def wrong_settings(text: str, path: Path = README) -> list[str]:
+    """Settings in sentences (`tuning.r`, `tuning.r = 8`), in config files and in files of keys. The changelog names
+    also those that are gone."""
     first_words = {table.split(".")[0] for table in all_tables()}
     written = [re.fullmatch(r"((\w+)(?:\.\w+)+)(?: = (.+))?", code) for code in code_of(text)]
     named = [(one[1], one[3]) for one in written if one and one[2] in first_words]
@@ -151,6 +154,8 @@ def wrong_settings(text: str, _path: Path = README) -> list[str]:
             elif name not in actions:
                 wrong.append(f"no action {name}")
     for key, value in named:
+        if path == CHANGELOG and key in REMOVED:
+            continue
         if key not in all_settings():
             wrong.append(f"no setting {key}")
             continue
