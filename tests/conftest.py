@@ -5,16 +5,19 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.program_server import give_room_on_the_disk
 from tests.programs import run_program, shared_folder
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.errors import EXIT_DONE
@@ -26,6 +29,7 @@ from tui_trainer.launching.start import OpenRun, load_config, open_new
 from tui_trainer.models import answers, child
 from tui_trainer.planning import fit
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.registry import remember
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 prepare_environment()
@@ -47,11 +51,26 @@ TINY = {
 }
 
 
+give_room_on_the_disk()
+
 # Which test's run is the first of its process depends on their order: peaks of none are kept.
 next(carry_out_module._EARLIER_RUNS)
 
 # Garbage of all generations is collected a tenth as often.
 gc.set_threshold(700, 10, 100)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    words = "files in a random order, and the tests of each; the same order for the same seed"
+    parser.addoption("--shuffle", type=int, metavar="SEED", help=words)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (seed := config.getoption("--shuffle")) is not None:
+        random = Random(seed)
+        # What a file makes once for its tests is made once.
+        of_file = {item.path: random.random() for item in items}
+        items.sort(key=lambda item: (of_file[item.path], random.random()))
 
 
 def pytest_runtest_setup() -> None:
@@ -200,19 +219,35 @@ def reference_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunFolder]:
-    """`finished("seq2seq")`: a tiny finished run of a task, trained once; its folder must not be changed."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunFolder]:
+    """`finished("seq2seq")`: a tiny finished run of a task, trained once; its folder must not be changed. With
+    `adapted` it is an adapter on a tiny Llama."""
+    from tests.tiny_models import save_tiny_model
     from tests.trained_runs import train
 
-    found: dict[str, RunFolder] = {}
+    found: dict[tuple[str, bool], RunFolder] = {}
 
-    def make(task: str) -> RunFolder:
-        if task not in found:
+    def make(task: str, adapted: bool = False) -> RunFolder:
+        if (task, adapted) not in found:
             with pytest.MonkeyPatch.context() as patch:
                 place = tmp_path_factory.mktemp(task)
                 patch.setenv("TUI_TRAINER_HOME", str(place / "home"))
                 patch.setattr(fit, "measure_layer", lambda *_, **__: (None, "not counted in tests"))
-                found[task] = train(place, task)
-        return found[task]
+                changes = {}
+                if adapted:
+                    model = save_tiny_model(place / "llama", "llama")
+                    changes = {
+                        "model.init": "pretrained", "model.model_name_or_path": model, "tuning.method": "lora",
+                    }  # fmt: skip
+                found[task, adapted] = train(place, task, changes)
+        return found[task, adapted]
 
     return make
+
+
+@pytest.fixture
+def adapted_run(finished: Callable[..., RunFolder], tmp_path: Path) -> RunFolder:
+    """A finished run called `causal_lm` with an adapter on a tiny Llama; a copy, which may be changed."""
+    root = shutil.copytree(finished("causal_lm", adapted=True).root, tmp_path / "runs" / "causal_lm")
+    remember(root)
+    return RunFolder(root)

@@ -3,8 +3,9 @@
     python tests/program_server.py SOCKET
 
 A start costs a fork instead of ten seconds of imports. What a program is given (arguments, variables, folder, standard
-files, terminal, cores) comes with the request; `tests/programs.py` asks. Nothing of tui_trainer is loaded here, so what
-a test puts in the place of a function of ours is in time. It ends when the last test process has gone.
+files, terminal, cores) comes with the request; `tests/programs.py` asks. Of tui_trainer only what plans and trains is
+loaded here: what a test replaces there it replaces in the module that uses it. Everything else is imported after the
+test's own lines. It ends when the last test process has gone.
 """
 
 from __future__ import annotations
@@ -36,8 +37,25 @@ transformers.models.auto.modeling_auto transformers.models.auto.tokenization_aut
 transformers.models.llama.modeling_llama transformers.tokenization_utils_tokenizers transformers.optimization
 transformers.generation.utils safetensors.torch tokenizers numpy pyarrow orjson xxhash psutil pynvml
 huggingface_hub huggingface_hub.file_download huggingface_hub._snapshot_download datasets sklearn.metrics
-textual.app textual.screen textual.drivers.linux_driver pydantic typer typer.testing tomlkit tomli_w yaml
+textual.app textual.screen textual.drivers.linux_driver pydantic typer typer.testing tomlkit tomli_w yaml peft
+tui_trainer.planning.plan tui_trainer.training.run
 """.split()
+
+
+def give_room_on_the_disk() -> None:
+    """16 of 32 TiB free from now on, wherever anything can be written: plans for large models ask what the disk holds,
+    and what the machine of the tests has left is no part of them."""
+    statvfs = os.statvfs
+
+    def with_room(path: Any) -> os.statvfs_result:
+        found = statvfs(path)
+        if not found.f_bavail:  # /proc
+            return found
+        blocks = (1 << 45) // found.f_frsize
+        # Before: sizes of a block. Behind: numbers of files, flags, the longest name.
+        return os.statvfs_result((*found[:2], blocks, blocks // 2, blocks // 2, *found[5:]))
+
+    os.statvfs = with_room
 
 
 def load() -> None:
@@ -162,6 +180,7 @@ def main() -> None:
     # Ctrl+C and a hang-up are for the tests, which then close their connections.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    give_room_on_the_disk()
     load()
     if not (request := serve(sys.argv[1])):
         return

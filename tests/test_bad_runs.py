@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.combinations import each_value_once
 from tests.trained_runs import asked_row, write_rows
 from tui_trainer.cli import main
 from tui_trainer.runs.folder import RunFolder
@@ -32,6 +31,7 @@ COMMANDS = {
 OF_THE_JOURNAL = {"report", "track"}
 LONG = "a" * 5000
 HOSTILE = "x\x1b[2J\u202e/../../etc"
+NO_RUNS = ("../x", "/etc", "/", "../../../../etc/passwd", "", HOSTILE, "nobody", "~nobody/x", LONG)
 
 
 def unfinished(run: RunFolder) -> str:
@@ -135,9 +135,7 @@ def test_what_reads_the_journal_alone_takes_every_run(spoil, run, tmp_path):
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    each_value_once(
-        COMMANDS, ["../x", "/etc", "/", "../../../../etc/passwd", "", HOSTILE, "nobody", "~nobody/x", LONG]
-    ),
+    zip(COMMANDS, NO_RUNS, strict=True),
 )
 def test_a_name_of_no_run_is_refused_in_one_sentence(command, name, run, tmp_path, capsys):
     refused([command, name, *COMMANDS[command]], "", tmp_path, capsys)

@@ -15,9 +15,9 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.combinations import each_value_once, first_by_default, in_the_sweep
+from tests.combinations import in_the_sweep
 from tests.programs import run_program
-from tests.tiny_models import NOT_PACKED, TRAINED, VOCABULARY, save_tiny_model, texts
+from tests.tiny_models import VOCABULARY, save_tiny_model, texts
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
@@ -87,7 +87,7 @@ def continue_a_prompt(model, folder) -> str:
     return tokenizer.decode(written[0], skip_special_tokens=True)
 
 
-@pytest.mark.parametrize(("family", "method"), each_value_once(TRAINED, ["full", "lora"]))
+@pytest.mark.parametrize(("family", "method"), [("gpt2", "lora"), ("gemma", "full")])
 def test_every_family_learns_and_its_result_loads_with_plain_libraries(family, method, tune, tiny_folder):
     folder, outcome = tune(family, method)
     assert outcome.exit_code == 0, outcome
@@ -107,7 +107,7 @@ def test_every_family_learns_and_its_result_loads_with_plain_libraries(family, m
     assert plan.packing.value
 
 
-@pytest.mark.parametrize("family", NOT_PACKED)
+@pytest.mark.parametrize("family", ["bloom", "mamba"])
 def test_families_that_mix_documents_run_unpacked(family, tune):
     folder, outcome = tune(family, changes={"training.max_steps": 3})
     assert outcome.exit_code == 0, outcome
@@ -196,13 +196,8 @@ def losses(tune):
         ("lora", {"training.gradient_checkpointing": "true"}, 0.0),
         ("full", {"dataloader.num_workers": 2, "dataloader.prefetch_factor": 3}, 0.0),
         ("full", {"training.loss_chunk_tokens": 16}, 1e-5),
-        in_the_sweep("full", {"training.per_device_train_batch_size": 1}, 1e-5),
-        pytest.param("full", {"training.mixed_precision": "bf16"}, 0.02, marks=pytest.mark.e2e),
-        pytest.param(
-            "full", {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}, 0.02, marks=pytest.mark.e2e
-        ),
+        ("full", {"training.per_device_train_batch_size": 1}, 1e-5),
         in_the_sweep("lora", {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}, 0.03),
-        in_the_sweep("full", {"model.attn_implementation": "eager"}, 1e-5),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
@@ -229,9 +224,8 @@ def test_a_capped_model_learns_the_same_in_chunks_and_is_not_chunked_where_its_c
     assert problems == [[], [], ["loss not in chunks"]]
 
 
-@pytest.mark.parametrize("optim", first_by_default(["adafactor", "sgd"]))
-def test_other_optimizers_learn_and_resume_to_the_same_bits(optim, tune, tmp_path):
-    changes = {"training.optim": optim, "training.learning_rate": 0.02, "training.max_steps": 8}
+def test_another_optimizer_learns_and_resumes_to_the_same_bits(tune, tmp_path):
+    changes = {"training.optim": "adafactor", "training.learning_rate": 0.02, "training.max_steps": 8}
     whole, outcome = tune("llama", changes={**changes, "output.name": "whole"})
     assert outcome.exit_code == 0, outcome
     steps = of_kind(whole, StepDone)
@@ -273,11 +267,10 @@ def hashes(folder: Path) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
-@pytest.mark.parametrize("method", [pytest.param("full", marks=pytest.mark.e2e), "lora"])
-def test_a_killed_run_ends_with_the_same_bits(method, tmp_path, tune, tiny_folder, documents):
-    changes = {"tuning.lora_dropout": 0.2 if method == "lora" else 0.0, "output.name": "whole"}
-    whole, _ = tune("gemma", method, changes)
-    settings = {**SETTINGS, **changes, "tuning.method": method, "output.runs_dir": tmp_path / "runs"}
+def test_a_killed_run_ends_with_the_same_bits(tmp_path, tune, tiny_folder, documents):
+    changes = {"tuning.lora_dropout": 0.2, "output.name": "whole"}
+    whole, _ = tune("gemma", "lora", changes)
+    settings = {**SETTINGS, **changes, "tuning.method": "lora", "output.runs_dir": tmp_path / "runs"}
     settings["output.name"] = "killed"
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     asked = ["--no-ui", "--model", str(tiny_folder("gemma")), "--data", str(documents), *words]

@@ -7,8 +7,6 @@ import json
 
 import pytest
 
-from tests.tiny_models import save_tiny_model
-from tests.trained_runs import train
 from tui_trainer.cli import main
 from tui_trainer.conversation import hold
 from tui_trainer.errors import DataError
@@ -155,13 +153,10 @@ def test_a_long_conversation_loses_its_oldest_turns_and_keeps_the_system_prompt(
     assert "S" in text.split("user")[0] and "last" in text and "Q0 " not in text
 
 
-def test_a_base_model_answers_before_the_tuned_one(tmp_path, monkeypatch, capsys):
-    save_tiny_model(tmp_path / "llama", "llama")
-    changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "llama", "tuning.method": "lora"}
-    run = train(tmp_path, "causal_lm", changes)
+def test_a_base_model_answers_before_the_tuned_one(adapted_run, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("The sheep\n"))
-    command = ["chat", run.name, "--against", "base", "--temperature", "0", "--max-new-tokens", "12", "--gpu", "none"]
-    assert main(command) == 0
+    greedy = ["--temperature", "0", "--max-new-tokens", "12", "--gpu", "none"]
+    assert main(["chat", adapted_run.name, "--against", "base", *greedy]) == 0
     lines = "".join(capsys.readouterr().out).split("[tuned] ")
     assert lines[0].startswith("[base] ") and lines[0].removeprefix("[base] ") != lines[1]
 

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.combinations import first_by_default, in_the_sweep
-from tests.test_predict import TASKS
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import train, training_row, write_rows
 from tui_trainer.cli import main
@@ -33,9 +31,7 @@ def evaluated(capsys, *arguments: object) -> dict:
     return json.loads(shown.out) | {"told": shown.err}
 
 
-@pytest.mark.parametrize(
-    "task", [pytest.param(task, marks=[pytest.mark.e2e] if task in ("seq2seq", "chat") else []) for task in TASKS]
-)
+@pytest.mark.parametrize("task", ["char_lm", "seq2seq", "token_classification"])
 def test_held_out_rows_give_what_the_run_measured_and_a_file_is_read_as_its_data_was(task, finished, capsys):
     run = finished(task)
     found = evaluated(capsys, run.root)
@@ -58,16 +54,8 @@ def test_held_out_rows_give_what_the_run_measured_and_a_file_is_read_as_its_data
     assert sorted(of_file["row_losses"]) == pytest.approx(sorted(losses), abs=1e-4)
 
 
-@pytest.fixture
-def adapted(tmp_path):
-    """A run with an adapter on a tiny Llama."""
-    save_tiny_model(tmp_path / "llama", "llama")
-    changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "llama", "tuning.method": "lora"}
-    return train(tmp_path, "causal_lm", changes)
-
-
-def test_an_adapter_stands_beside_its_base_with_the_rows_that_changed_most(adapted, capsys):
-    found = evaluated(capsys, adapted.name)
+def test_an_adapter_stands_beside_its_base_with_the_rows_that_changed_most(adapted_run, capsys):
+    found = evaluated(capsys, adapted_run.name)
     base, model = found["reference"], found["models"][0]
     assert (base["name"], model["name"]) == ("base", "causal_lm") and model["loss"] < base["loss"]
     differences = [one["loss_before"] - one["loss_after"] for one in found["changed"]]
@@ -76,7 +64,7 @@ def test_an_adapter_stands_beside_its_base_with_the_rows_that_changed_most(adapt
     assert abs(differences[0]) == pytest.approx(largest)
     assert all(one["before"] != one["after"] and one["text"].startswith("The ") for one in found["changed"])
     capsys.readouterr()
-    assert main(["evaluate", adapted.name, "--rows", "4", "--changed", "2"]) == 0
+    assert main(["evaluate", adapted_run.name, "--rows", "4", "--changed", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "4 rows: held out by causal_lm" and lines[1].split() == ["loss"]
     assert [line.split()[0] for line in lines[2:5]] == ["base", "causal_lm", "difference"]
@@ -84,38 +72,29 @@ def test_an_adapter_stands_beside_its_base_with_the_rows_that_changed_most(adapt
     assert len(lines) == 7 + 2 * 3
 
 
-@pytest.mark.parametrize("room", first_by_default([True, False]))
-def test_both_models_are_loaded_once_where_there_is_room_for_them(room, adapted, monkeypatch, capsys):
+def test_both_models_are_loaded_once_where_there_is_room_for_them(adapted_run, monkeypatch, capsys):
     loaded, load = [], evaluating.load_model
 
     def counted(folder, *rest, **more):
         loaded.append(folder)
         return load(folder, *rest, **more)
 
-    found = evaluated(capsys, adapted.name, "--changed", "3")
+    found = evaluated(capsys, adapted_run.name, "--changed", "3")
     monkeypatch.setattr(evaluating, "load_model", counted)
-    monkeypatch.setattr(evaluating, "memory_available_now", lambda: 2**40 if room else 0)
-    again = evaluated(capsys, adapted.name, "--changed", "3")
-    assert len(loaded) == (2 if room else 4) and again["changed"] == found["changed"]
-    loaded.clear()
-    evaluated(capsys, adapted.name, "--changed", "0")
+    for available_bytes, loads in ((2**40, 2), (0, 4)):
+        monkeypatch.setattr(evaluating, "memory_available_now", lambda available_bytes=available_bytes: available_bytes)
+        again = evaluated(capsys, adapted_run.name, "--changed", "3")
+        assert len(loaded) == loads and again["changed"] == found["changed"]
+        loaded.clear()
+    evaluated(capsys, adapted_run.name, "--changed", "0")
     assert len(loaded) == 2
 
 
-@pytest.mark.parametrize(
-    ("task", "family"),
-    [
-        ("sequence_classification", "bert"),
-        in_the_sweep("token_classification", "bert"),
-        pytest.param("seq2seq", "t5", marks=pytest.mark.e2e),
-        pytest.param("chat", "llama", marks=pytest.mark.e2e),
-    ],
-)
-def test_a_fully_tuned_model_is_measured_where_its_base_is_gone(task, family, tmp_path, capsys):
+def test_a_fully_tuned_model_is_measured_where_its_base_is_gone(tmp_path, capsys):
+    task, family = "sequence_classification", "bert"
     save_tiny_model(tmp_path / family, family)
     changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / family}
     changes |= {"tuning.method": "full", "training.max_steps": 2}
-    changes |= {"task.chat_template": "chatml", "data.max_length": 120} if task == "chat" else {}
     run = train(tmp_path, task, changes)
     before = evaluated(capsys, run.name, "--against", "none")
     shutil.rmtree(tmp_path / family)
@@ -130,14 +109,14 @@ def test_a_fully_tuned_model_is_measured_where_its_base_is_gone(task, family, tm
 
 
 @pytest.mark.e2e
-def test_a_folder_of_an_export_stands_beside_its_run(adapted, capsys):
-    assert main(["export", adapted.name, "--to", "merged"]) == 0
-    merged = adapted.root / "export/merged"
-    found = evaluated(capsys, adapted.name, merged, "--against", "none", "--rows", "7")
+def test_a_folder_of_an_export_stands_beside_its_run(adapted_run, capsys):
+    assert main(["export", adapted_run.name, "--to", "merged"]) == 0
+    merged = adapted_run.root / "export/merged"
+    found = evaluated(capsys, adapted_run.name, merged, "--against", "none", "--rows", "7")
     assert found["reference"] is None and not found["changed"] and found["rows"] == 7
     assert [one["name"] for one in found["models"]] == ["causal_lm", str(merged)]
     assert found["models"][0]["loss"] == pytest.approx(found["models"][1]["loss"], rel=1e-5)
-    assert evaluated(capsys, merged, "--against", adapted.name, "--rows", "3")["reference"]["name"] == "causal_lm"
+    assert evaluated(capsys, merged, "--against", adapted_run.name, "--rows", "3")["reference"]["name"] == "causal_lm"
 
 
 def test_a_base_model_without_a_head_for_the_labels_is_left_out(tmp_path, capsys):

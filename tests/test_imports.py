@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from statistics import median
-from time import perf_counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from transformers.utils.logging import disable_progress_bar
 
+from tests.programs import shared_folder
 from tests.tiny_models import save_tiny_model
 from tui_trainer.models.catalogue import all_entries
+from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import fit_heads
 
 HEAVY = ("torch", "transformers", "datasets", "huggingface_hub", "textual", "peft")
-PAIRS = 5
-COMMANDS = [["--help"], ["plan"], ["explain", "data"], ["runs"], ["profiles"]]
+PAIRS = 3
+COMMANDS = [["--help"], ["plan"], ["explain", "data"], ["runs"], ["profiles"], ["guide", "start"]]
 LOOK = f"""
 import sys
+from pathlib import Path
 from tui_trainer.cli import main
+from tui_trainer.models import answers
+from tui_trainer.planning import fit
+# What only torch can answer is asked of another process, which takes its time: here it has been.
+answers.prepared_data_folder = lambda environment: Path(ANSWERS)
+fit.measure_layer = lambda *_, **__: (None, "not counted in tests")
 for command in COMMANDS:
     assert main(command) == 0, command
+from tui_trainer.downloading import data_set, model
+from tui_trainer.models.problems import model_problems
 loaded = [name for name in {HEAVY!r} if name in sys.modules]
 sys.exit(f"loaded: {{loaded}}" if loaded else 0)
 """
@@ -33,20 +43,41 @@ sys.exit(f"loaded: {{loaded}}" if loaded else 0)
 
 def look(commands: list[list[str]]) -> str:
     """A program that carries the commands out, and fails when a heavy library was loaded for one."""
-    return LOOK.replace("COMMANDS", repr(commands))
+    return LOOK.replace("COMMANDS", repr(commands)).replace("ANSWERS", repr(str(shared_folder())))
 
 
 def run(*arguments: str, home: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"TUI_TRAINER_HOME": home}
     return subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=home, capture_output=True, text=True, timeout=120
+        [sys.executable, *arguments], env=environment, cwd=home, capture_output=True, text=True, timeout=300
     )
 
 
 def test_light_commands_load_no_heavy_library(tmp_path):
-    done = run("-c", look(COMMANDS), home=str(tmp_path))
+    """Nor do plans for a pretrained model and for a catalogued one, on tables and on saved data sets: pyarrow reads
+    them, and what declares nothing needs nobody who understands it."""
+    disable_progress_bar()
+    model = str(save_tiny_model(tmp_path / "model", "llama"))
+    (tmp_path / "rows.csv").write_text("id,body\n" + "".join(f"{n},{n} sheep and a goat\n" for n in range(99)))
+    decoders = [entry for entry in all_entries() if "causal_lm" in fit_heads(str(entry.config["model_type"]))]
+    smallest = min(decoders, key=lambda entry: entry.parameters)
+    assert all(find_model(name).shape.parameters for name in (model, smallest.name))
+    rows = pa.Table.from_pylist([{"text": f"{n} sheep and a goat"} for n in range(99)])
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"text": "{n} sheep and a goat"}}\n' for n in range(99)))
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    for split in ("train", "test"):
+        (tmp_path / "saved" / split).mkdir(parents=True)
+        with pa.ipc.new_stream(tmp_path / "saved" / split / "data-00000-of-00001.arrow", rows.schema) as writer:
+            writer.write_table(rows)
+    (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    plans = [
+        ["plan", "--model", model, "--data", "rows.csv", "--set", "tuning.method=lora"],
+        ["plan", "--model", smallest.name, "--data", "rows.csv"],
+        *(["plan", "--data", path] for path in ("rows.jsonl", "rows.parquet", "saved")),
+    ]
+    done = run("-c", look([*COMMANDS, *plans]), home=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "tui-trainer --no-ui" in done.stdout and "micro-batch" in done.stdout
+    assert "tui-trainer --no-ui" in done.stdout and done.stdout.count("micro-batch") >= 1 + len(plans)
 
 
 def test_the_application_loads_nothing_that_its_first_screen_does_not_show(tmp_path):
@@ -60,52 +91,28 @@ def test_the_application_loads_nothing_that_its_first_screen_does_not_show(tmp_p
     assert done.stderr.strip() == "[]"
 
 
-def test_a_plan_for_a_pretrained_model_loads_no_heavy_library(tmp_path):
-    disable_progress_bar()
-    model = str(save_tiny_model(tmp_path / "model", "llama"))
-    (tmp_path / "rows.csv").write_text("id,body\n" + "".join(f"{n},{n} sheep and a goat\n" for n in range(99)))
-    plan = ["plan", "--model", model, "--data", "rows.csv", "--set"]
-    decoders = [entry for entry in all_entries() if "causal_lm" in fit_heads(str(entry.config["model_type"]))]
-    smallest = min(decoders, key=lambda entry: entry.parameters)
-    catalogued = ["plan", "--model", smallest.name, "--data", "rows.csv"]
-    commands = [[*plan, "tuning.method=full"], [*plan, "tuning.method=lora"], catalogued]
-    done = run("-c", look(commands), home=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("micro-batch") == len(commands)
-
-
-def test_a_plan_on_tables_and_saved_data_sets_loads_no_reader_of_data_sets(tmp_path):
-    """pyarrow reads them; what declares nothing needs nobody who understands it."""
-    rows = pa.Table.from_pylist([{"text": f"{n} sheep and a goat"} for n in range(99)])
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"text": "{n} sheep and a goat"}}\n' for n in range(99)))
-    pq.write_table(rows, tmp_path / "rows.parquet")
-    for split in ("train", "test"):
-        (tmp_path / "saved" / split).mkdir(parents=True)
-        with pa.ipc.new_stream(tmp_path / "saved" / split / "data-00000-of-00001.arrow", rows.schema) as writer:
-            writer.write_table(rows)
-    (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    commands = [["plan", "--data", path] for path in ("rows.jsonl", "rows.parquet", "saved")]
-    done = run("-c", look(commands), home=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("micro-batch") == len(commands)
-
-
 def test_the_look_sees_a_heavy_library(tmp_path):
     (tmp_path / "peft.py").write_text("")
-    done = run("-c", "import sys; sys.path.insert(0, '.'); import peft" + look(COMMANDS), home=str(tmp_path))
+    done = run("-c", "import sys; sys.path.insert(0, '.'); import peft" + look([["--help"]]), home=str(tmp_path))
     assert done.returncode == 1
     assert "loaded: ['peft']" in done.stderr
 
 
+def children_seconds() -> float:
+    """Processor time of all processes that ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_takes_at_most_twice_the_time_of_its_libraries(tmp_path):
-    """A ratio within one run: interleaved, so that a busy machine slows both."""
+    """Of the processor, which other work on the machine hardly changes."""
     seconds: dict[str, list[float]] = {"help": [], "libraries": []}
     commands = {"help": ("-m", "tui_trainer", "--help"), "libraries": ("-c", "import typer, pydantic")}
     for _ in range(PAIRS):
         for name, command in commands.items():
-            started = perf_counter()
+            started = children_seconds()
             assert run(*command, home=str(tmp_path)).returncode == 0
-            seconds[name].append(perf_counter() - started)
+            seconds[name].append(children_seconds() - started)
     assert median(seconds["help"]) <= 2 * median(seconds["libraries"]), seconds
 
 

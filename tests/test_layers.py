@@ -1,11 +1,10 @@
-"""The architecture, read from the sources: who may import whom, where heavy libraries may stand, how long things are.
+"""The architecture, read from the sources: who may import whom, where heavy libraries may stand.
 
 The checkers take a text, so that each is also shown a text that breaks its rule.
 """
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import tui_trainer
@@ -29,7 +28,7 @@ LEVELS = (
     {"models", "tracking"},
     {"data", "config", "hardware", "runs"},
     {"standard_files", "optimizers", "lr_schedules", "tuning_methods"},
-    {"errors", "units", "hub_layout", "deadlines"},
+    {"errors", "units", "hub_layout"},
     {"local_paths", "safe_text"},
 )
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
@@ -41,8 +40,6 @@ HEAVY = {"torch", "transformers", "datasets", "peft", "accelerate", "bitsandbyte
 HEAVY_ROOMS = {"training", "exporting", "losses"}
 ONLY_IN = {"textual": "ui/", "pynvml": "hardware/nvml.py"}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
-LONGEST_FUNCTION = 80
-LONGEST_FILE = 400
 
 
 def room_of(path: str) -> str:
@@ -87,20 +84,6 @@ def misplaced_libraries(text: str, path: str) -> list[str]:
 
 def _is_part(name: str, library: str) -> bool:
     return name == library or name.startswith(f"{library}.")
-
-
-def long_parts(text: str, path: str) -> list[str]:
-    """Functions and files that are too long to be read at once."""
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    wrong = [
-        f"{path}:{function.lineno}: {function.name} has {length} lines"
-        for function in functions
-        if (length := function.end_lineno - function.lineno + 1) > LONGEST_FUNCTION
-    ]
-    lines = len(text.splitlines())
-    if lines > LONGEST_FILE:
-        wrong.append(f"{path}: {lines} lines")
-    return wrong
 
 
 def vague_names(_text: str, path: str) -> list[str]:
@@ -187,18 +170,6 @@ def test_a_misplaced_library_is_found():
     ]
     for path, text in right:
         assert misplaced_libraries(text, path) == [], (path, text)
-
-
-def test_functions_and_files_can_be_read_at_once():
-    assert swept(long_parts) == []
-
-
-def test_a_part_that_is_too_long_is_found():
-    body = "    x = 1\n"
-    assert long_parts("def f():\n" + body * LONGEST_FUNCTION, "a.py") == ["a.py:1: f has 81 lines"]
-    assert long_parts("class A:\n  async def f():\n" + body * LONGEST_FUNCTION, "a.py") == ["a.py:2: f has 81 lines"]
-    assert long_parts("def f():\n" + body * (LONGEST_FUNCTION - 1), "a.py") == []
-    assert long_parts("x = 1\n" * (LONGEST_FILE + 1), "a.py") == ["a.py: 401 lines"]
 
 
 def test_no_module_has_a_vague_name():

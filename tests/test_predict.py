@@ -57,24 +57,6 @@ def test_a_batch_predicts_what_each_row_does_alone_in_the_order_of_the_rows(task
     assert not list(tmp_path.glob("*.partial*"))
 
 
-def test_each_kind_of_prediction_says_what_its_task_finds(finished, tmp_path, capsys):
-    classifier, tagger = finished("sequence_classification"), finished("token_classification")
-    text = "The sheep runs home 4"
-    data = write_rows(tmp_path / "asked.jsonl", [{"text": text}])
-    assert predict(classifier, data, tmp_path / "labels.jsonl") == 0
-    [found] = (row["prediction"] for row in predictions(tmp_path / "labels.jsonl"))
-    assert found["label"] == max(found["probabilities"], key=found["probabilities"].get)
-    assert set(found["probabilities"]) == {"sheep", "hen", "cow", "horse"}
-    assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-4)
-    assert predict(tagger, data, tmp_path / "tags.jsonl") == 0
-    [found] = (row["prediction"] for row in predictions(tmp_path / "tags.jsonl"))
-    assert found["words"] == text.split() and len(found["tags"]) == 5
-    assert found["spans"] == [{"start": 4, "end": 9, "text": "sheep", "label": "SHEEP"}]
-    capsys.readouterr()
-    assert main(["generate", str(tagger.root), text]) == 0
-    assert capsys.readouterr().out == "The [sheep SHEEP] runs home 4\n"
-
-
 class Killed(BaseException):
     """What nobody catches."""
 

@@ -162,10 +162,10 @@ def save_tiny_model(folder: Path, family: str, **changes: Any) -> Path:
     return folder
 
 
-def save_tiny_translator(folder: Path, kind: str, words: Sequence[str]) -> Path:
+def save_tiny_translator(folder: Path, kind: str, words: Sequence[str], **languages: str) -> Path:
     """A model that translates among languages, with the tokenizer of its class: `nllb`, `mbart` or `mbart50`.
 
-    The tokenizer knows `words` whole; every text is marked with its language.
+    The tokenizer knows `words` whole; every text is marked with its language, by `src_lang` and `tgt_lang`.
     """
     tokens = [f"▁{word}" for word in words]
     special = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -173,14 +173,14 @@ def save_tiny_translator(folder: Path, kind: str, words: Sequence[str]) -> Path:
         merges = [(token[:at], token[at]) for token in tokens for at in range(1, len(token))]
         pieces = [*special, *(letter for token in tokens for letter in token), *("".join(pair) for pair in merges)]
         vocabulary = {piece: at for at, piece in enumerate(dict.fromkeys(pieces))}
-        languages = ["eng_Latn", "fra_Latn", "deu_Latn", "fuv_Latn"]
-        made: Any = NllbTokenizer(vocab=vocabulary, merges=list(dict.fromkeys(merges)), extra_special_tokens=languages)
+        named: dict[str, Any] = {"extra_special_tokens": ["eng_Latn", "fra_Latn", "deu_Latn", "fuv_Latn"], **languages}
+        made: Any = NllbTokenizer(vocab=vocabulary, merges=list(dict.fromkeys(merges)), **named)
     else:
         build, codes = {"mbart": (MBartTokenizer, MBART_LANGUAGES), "mbart50": (MBart50Tokenizer, MBART50_LANGUAGES)}[
             kind
         ]
         whole = [(piece, 0.0 if piece in special else -1.0) for piece in (*special, *tokens)]
-        made = build(vocab=[*whole, *((code, 0.0) for code in codes), ("<mask>", 0.0)])
+        made = build(vocab=[*whole, *((code, 0.0) for code in codes), ("<mask>", 0.0)], **languages)
     made.save_pretrained(folder)
     ids = {f"{name}_token_id": at for at, name in enumerate(("bos", "pad", "eos"))}
     fields = {**_BART, **ids, "decoder_start_token_id": 2, "vocab_size": len(made)}

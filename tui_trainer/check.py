@@ -9,7 +9,6 @@ from typing import Any
 
 from tui_trainer.checklist.contract import Finding, Status
 from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.guides import GUIDES, items_of, of_guide
 from tui_trainer.checklist.run import apply_fixes, counts, run_checks, worst
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.save import to_toml
@@ -17,11 +16,10 @@ from tui_trainer.config.toml_files import refuse_existing, write_new
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.diagnosis import GpuChoice
-from tui_trainer.planning.deadline_ways import way_line
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.safe_text import one_line
 
-_SHOWN_FIX_WIDTH, _ITEMS_WIDTH = 60, 9
+_SHOWN_FIX_WIDTH = 60
 _COUNTED: tuple[Status, ...] = ("pass", "warn", "fail", "n/a", "error")
 
 
@@ -32,11 +30,8 @@ def print_checks(
     fix: Path | None = None,
     progress: Progress | None = None,
     gpu: GpuChoice = None,
-    guide: str = "",
 ) -> int:
     """Print what the checks find; with `fix`, write a config with all fixes there first and check that one.
-
-    `guide`: only what is on the list of that one.
 
     Returns the exit code: 0, or 1 when something fails. Raises InputError when `fix` exists or cannot be written.
     """
@@ -48,21 +43,16 @@ def print_checks(
         refuse_existing(fix)
         loaded, changes, findings = apply_fixes(loaded, look)
         write_new(fix, to_toml(loaded))
-    findings = of_guide(findings, guide) if guide else findings
-    if guide and not as_json:
-        print(f"{guide}: {GUIDES[guide][1]}; the number is that of its list")
-    print(_as_json(findings, changes, fix) if as_json else "\n".join(check_lines(findings, changes, fix, guide)))
+    print(_as_json(findings, changes, fix) if as_json else "\n".join(check_lines(findings, changes, fix)))
     return EXIT_FAILED if worst(findings) in ("fail", "error") else EXIT_DONE
 
 
-def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None, guide: str = "") -> list[str]:
+def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> list[str]:
     """One line for each check, what can be done below it, and the counts: `27 pass, 1 warn, 0 fail, 9 n/a`."""
     width = max((len(finding.title) for finding in findings), default=0)
     lines = []
     for finding in findings:
-        first, *rest = _finding_lines(finding, width)
-        items = ", ".join(map(str, items_of(finding.check, guide))) if guide else ""
-        lines += [f"{items:<{_ITEMS_WIDTH}}{first}" if guide else first, *rest]
+        lines += _finding_lines(finding, width)
     found = counts(findings)
     lines += ["", ", ".join(f"{found[status]} {status}" for status in _COUNTED if found[status] or status != "error")]
     if fix is not None:
@@ -80,11 +70,10 @@ def _finding_lines(finding: Finding, width: int) -> list[str]:
         return [*lines, f"{indent}gain: {finding.gain_words}"] if finding.gain else lines
     lines += [f"{indent}{one_line(detail)}" for detail in verdict.details]
     lines += [f"{indent}fix: {c.key} = {_shown(c.old)} -> {_shown(c.new)}" for c in finding.changes]
-    lines += [f"{indent}or: {way_line(way)}" for way in verdict.ways[1:]]
     lines += [f"{indent}do: {one_line(verdict.advice)}"] if verdict.advice else []
     if finding.fix:
-        claim = f"; the guides claim: {finding.check.claim}" if finding.check.claim else ""
-        lines.append(f"{indent}gain: {finding.gain_words}{claim}")
+        published = f"; published: {finding.check.published}" if finding.check.published else ""
+        lines.append(f"{indent}gain: {finding.gain_words}{published}")
     return lines
 
 
@@ -108,11 +97,9 @@ def _as_object(finding: Finding) -> dict[str, Any]:
         "evidence": verdict.evidence,
         "details": list(verdict.details),
         "fix": {change.key: {"old": change.old, "new": change.new} for change in finding.changes} or None,
-        "ways": [{"words": way.words, "patch": way.patch, "seconds": way.seconds} for way in verdict.ways],
         "advice": verdict.advice,
         "why": check.why,
-        "guides": list(check.guides),
-        "claimed_by_guides": check.claim,
+        "published_gain": check.published,
         "measured_gain": finding.measured_gain,
         "reckoned_gain": verdict.reckoned_gain,
         "measured": _measured(finding),

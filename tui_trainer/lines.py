@@ -7,7 +7,8 @@ from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.planning.summary import marking_lines, model_words, place_words, tuning_words
+from tui_trainer.config.model_sections import is_known_attention
+from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.runs import events
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.result import LABELLING, best_before, grade, grade_of, loss_unit, score_lines
@@ -161,13 +162,11 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
         filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
     )
     lines = [f"run {name} in {folder}", profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
-    lines += marking_lines(plan)
     if not plan.train_rows.exact:
         lines.append(
             f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
             f"time {format_seconds(plan.duration_seconds.value)}, as far as can be said before the data is prepared"
         )
-    lines += [line.strip() for line in deadline_lines(plan)]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         lines.append("`tui-trainer rehearse` with the same arguments tries largest batch, save and evaluation first")
     return lines
@@ -228,11 +227,12 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         *(found or [f"learns from {one_line(plan.config.data.path)}"]),
         *(f"  {one_line(source.words(exact=plan.train_rows.exact))}" for source in plan.sources),
         *(f"  {one_line(use.words())}" for use in plan.splits),
-        *marking_lines(plan),
         f"trains {place_words(plan)}",
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
         *map(one_line, notes),
     ]
+    if not is_known_attention(attention := plan.config.model.attn_implementation):
+        lines.append(f"attention by {one_line(attention)} is not known to the plan: memory is counted as that of sdpa")
     lines += _number_lines(plan)
     for needed, parts in ((None, plan.memory_parts), (plan.host_memory_bytes, plan.host_memory_parts)):
         lines += [_plan_line("host memory", needed, format_bytes(needed.value))] if needed else []
@@ -240,25 +240,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
     lines.append(_plan_line("time of a step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
     lines.append(_plan_line("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)))
     memory = "that of the card" if plan.device == "cuda" else _ADDED
-    lines += deadline_lines(plan)
     return [*lines, "", f"~ estimated, = exact; memory is {memory}"]
-
-
-def deadline_lines(plan: Plan) -> list[str]:
-    """Whether a run that starts now is done in time, and what would make it."""
-    from tui_trainer.planning.deadline_ways import measured_switches, outlook, way_line, ways_to_make_it
-
-    if plan.deadline is None:
-        return []
-    label = f"{'deadline':<19} "
-    found = outlook(plan)
-    if found is None:
-        return [f"{label}not known: {plan.step_seconds.reason}"]
-    lines = [f"{label}{found.words}"]
-    if not found.in_time:
-        ways = ways_to_make_it(plan, plan.step_seconds.value or 0.0, found.seconds_left, measured_switches(plan))
-        lines += [f"  in time with      {way_line(way)}" for way in ways]
-    return lines
 
 
 def _number_lines(plan: Plan) -> Iterator[str]:

@@ -69,7 +69,7 @@ def _finding_lines(one: Finding) -> list[str]:
     lines = [f"{cost:<{_COST_WIDTH}}  {one_line(found.cause)}", f"{indent}{one_line(found.evidence)}"]
     lines += [f"{indent}set: {settings_words(found.fix)}"] if found.fix else []
     lines += [f"{indent}do: {one_line(found.advice)}"] if found.advice else []
-    return [*lines, f"{indent}why: {one.diagnosis.why} ({', '.join(one.diagnosis.guides)})"]
+    return [*lines, f"{indent}why: {one.diagnosis.why}"]
 
 
 def _as_object(folder: RunFolder, state: RunState, verdict: Verdict, fix: Path | None) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _as_object(folder: RunFolder, state: RunState, verdict: Verdict, fix: Path |
         "verdict": verdict.name or None,
         "words": verdict.words,
         "findings": [
-            {"diagnosis": one.name, **{name: getattr(one.diagnosis, name) for name in ("title", "why", "guides")}}
+            {"diagnosis": one.name, **{name: getattr(one.diagnosis, name) for name in ("title", "why")}}
             | asdict(one.found)
             for one in verdict.findings
         ],

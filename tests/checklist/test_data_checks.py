@@ -29,7 +29,6 @@ ROWS = {
     "train_tokens": 50_000,
     "train_labels": 9_000,
 }
-CHECKS = ("trained_share", "truncation", "eval_leaks", "label_balance")
 COMMON = {"problem_type": "single_label_classification"}
 
 
@@ -96,27 +95,6 @@ def test_rows_of_a_validation_split_are_held_out_whatever_the_share(basis):
     assert finding.status == "warn" and "corpus: rows that are evaluated on are trained on as well" in finding.evidence
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_nothing_is_said_before_the_data_is_prepared(basis, name):
-    for facts in (None, replace(basis.facts, counts=None)):
-        assert look(name, replace(basis, facts=facts)).status == "n/a"
-
-
-def test_rows_without_a_trained_token_are_told(seen):
-    assert look("trained_share", seen(untrained_rows=111)).status == "pass"
-    many = look("trained_share", seen(untrained_rows=112))
-    assert many.status == "warn" and "112 of 1,112 rows (10%) have nothing to learn within 128 tokens" in many.evidence
-    assert "tui-trainer preview" in many.advice
-
-
-def test_a_small_share_of_trained_tokens_is_told_where_tokens_are_learnt(seen):
-    assert look("trained_share", seen(train_labels=2500)).status == "pass"
-    little = look("trained_share", seen(train_labels=2499))
-    assert little.status == "warn" and "5.0% of 50,000 tokens train" in little.evidence
-    for other in ({"classes": 3}, {"target_tokens": 20}):
-        assert look("trained_share", seen(train_labels=900, of_facts=other)).status == "pass"
-
-
 def test_a_length_is_proposed_that_keeps_99_of_100_rows_whole(seen):
     assert look("truncation", seen(truncated_rows=10)).status == "pass"
     cut = look("truncation", seen(truncated_rows=11, details={"length_for_99_percent": 187}))
@@ -141,22 +119,6 @@ def test_documents_lose_nothing_and_a_stream_has_no_ends(seen):
     assert whole.status == "pass" and whole.evidence == "each of 890 documents fits into a row; none is cut"
     assert look("truncation", seen(**documents)).status == "n/a"
     assert look("eval_leaks", seen(**documents)).status == "n/a"
-
-
-def test_rows_on_both_sides_are_told_and_dedup_mends_it(seen):
-    assert look("eval_leaks", seen(leaked_rows=1)).status == "pass"
-    leaky = look("eval_leaks", seen(leaked_rows=2))
-    assert leaky.status == "warn" and leaky.fix == {"data.dedup": True}
-    assert "2 training rows have the text of one of 100 held-out rows" in leaky.evidence
-    assert look("eval_leaks", seen(leaked_rows=2, settings=("data.dedup=true",))).status == "pass"
-    assert look("eval_leaks", seen(leaked_rows=2, eval_rows=0)).status == "n/a"
-
-
-def test_documents_are_counted_whole_where_they_leak(seen):
-    documents = {"rows_read": 0, "documents_read": 1000, "eval_rows": 900, "eval_documents": 100}
-    assert look("eval_leaks", seen(**documents, leaked_rows=1)).status == "pass"
-    leaky = look("eval_leaks", seen(**documents, leaked_rows=2))
-    assert leaky.fix == {"data.dedup": True} and "one of 100 held-out rows" in leaky.evidence
 
 
 def test_rare_classes_are_told_and_weights_mend_it(seen):

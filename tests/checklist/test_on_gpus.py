@@ -8,7 +8,7 @@ import pytest
 
 from tui_trainer.checklist.contract import Context, Finding
 from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import all_checks, patched, run_checks
+from tui_trainer.checklist.run import all_checks, run_checks
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.start import load_config
@@ -50,7 +50,6 @@ PASCAL = machine("NVIDIA GeForce GTX 1080 Ti", (6, 1), 11)
 RTX = machine("NVIDIA GeForce RTX 4090", (8, 9), 24)
 H200 = machine("NVIDIA H200", (9, 0), 141)
 WITH_BITSANDBYTES = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, bitsandbytes="0.48")
-WITH_LIGER = machine("NVIDIA H200", (9, 0), 141, **{"liger-kernel": "0.8.5"})
 T4_WITH_BITSANDBYTES = machine("Tesla T4", (7, 5), 15, bitsandbytes="0.48")
 
 
@@ -88,56 +87,6 @@ def found(name: str, context: Context) -> Finding:
 
 
 FULL = {"tuning.method": "full", "training.learning_rate": "auto"}
-# Name of the check, recipe, what is wrong, the machine.
-BAD = [
-    ("precision", "qwen-lora", {"training.mixed_precision": "no"}, RTX),
-    ("precision", "qwen-lora", {"training.mixed_precision": "fp16"}, RTX),
-    ("precision", "tinyllama-lora", {"training.mixed_precision": "no"}, T4),
-    ("tf32", "tinyllama-lora", {"training.mixed_precision": "no", "training.tf32": "false"}, RTX),
-    ("attention", "qwen-lora", {"model.attn_implementation": "eager"}, RTX),
-    ("attention", "qwen-lora", {"model.attn_implementation": "flash_attention_2"}, T4),
-    ("torch_compile", "qwen-lora", {}, H200),
-    ("kernels", "qwen-lora", {"model.kernels": "none"}, WITH_LIGER),
-    ("kernels", "qwen-lora", {"model.kernels": "liger", "training.torch_compile": "true"}, WITH_LIGER),
-    ("kernels", "qwen-lora", {"model.kernels": "liger", "training.deterministic": "true"}, WITH_LIGER),
-    ("gradient_checkpointing", "tinyllama-lora", {"training.gradient_checkpointing": "true"}, H200),
-    (
-        "gradient_checkpointing",
-        "tinyllama-lora",
-        {"training.gradient_checkpointing": "true", "training.per_device_train_batch_size": 1},
-        RTX,
-    ),
-    ("gradient_checkpointing", "llama-8b-lora", {"training.gradient_checkpointing": "false"}, RTX),
-    ("optimizer", "qwen-lora", FULL, WITH_BITSANDBYTES),
-    ("lora_rank", "qwen-lora", {"tuning.r": 512}, H200),
-    ("lora_rank", "qwen-lora", {"tuning.target_modules": '"q_proj, v_proj"'}, RTX),
-    ("lora_alpha", "qwen-lora", {"tuning.r": 4}, RTX),
-    ("lora_alpha", "qwen-lora", {"tuning.lora_alpha": 1.0}, RTX),
-    ("lora_alpha", "qwen-lora", {"tuning.lora_alpha": 128.0, "tuning.use_rslora": "true"}, RTX),
-    ("padding", "qwen-lora", {"data.packing": "false"}, RTX),
-    ("sequence_length", "tinyllama-lora", {"data.max_length": 4096}, RTX),
-    ("data_loading", "qwen-lora", {"dataloader.num_workers": 0}, RTX),
-    ("learning_rate", "qwen-lora", {"training.learning_rate": 0.01}, RTX),
-    ("learning_rate", "qwen-lora", {"training.learning_rate": 1e-5}, RTX),
-    ("learning_rate", "qwen-lora", {"tuning.method": "full", "training.learning_rate": 1e-3}, H200),
-    ("memory", "tinyllama-lora", {"training.effective_batch_size": 64, "data.packing": "false",
-                                  "training.per_device_train_batch_size": 64}, T4),
-    ("memory", "qwen-lora", FULL, RTX),
-    ("model_size", "qwen-lora", FULL, RTX),
-    ("memory", "llama-8b-lora", {}, T4_WITH_BITSANDBYTES),
-    ("model_size", "llama-8b-lora", {}, T4_WITH_BITSANDBYTES),
-    ("lora_rank", "mistral-7b-qlora", {"tuning.target_modules": '"q_proj, v_proj"'}, WITH_BITSANDBYTES),
-    ("lora_alpha", "mistral-7b-qlora", {"tuning.r": 4}, WITH_BITSANDBYTES),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "recipe", "changes", "hardware"), BAD)
-def test_a_fix_is_offered_and_makes_its_check_pass(asked, name, recipe, changes, hardware):
-    loaded = asked(recipe, changes)
-    before = found(name, seen(loaded, hardware))
-    assert before.is_open and before.fix, before.verdict
-    after = found(name, seen(patched(loaded, before.fix), hardware))
-    assert after.status in ("pass", "n/a"), (dict(before.fix), after.verdict)
 
 
 @pytest.mark.parametrize("hardware", [T4, PASCAL, RTX, H200], ids=["t4", "pascal", "rtx", "h200"])
@@ -151,16 +100,6 @@ def test_every_check_looks_at_every_recipe_on_every_card(asked, recipe, hardware
         assert any(sign.isdigit() for sign in evidence) or finding.status == "n/a", evidence
         assert evidence.isascii() and "\n" not in evidence and not evidence.endswith(".")
         assert not finding.is_open or finding.fix or finding.verdict.advice, finding.name
-
-
-def test_fused_kernels_are_on_where_card_and_family_have_them(asked):
-    on = found("kernels", seen(asked("qwen-lora"), WITH_LIGER)).verdict
-    assert (on.status, on.switch) == ("pass", "fused kernels: liger-kernel")
-    assert "not measured on a card" in on.evidence
-    absent = found("kernels", seen(asked("qwen-lora"), RTX)).verdict
-    assert absent.status == "n/a" and absent.advice.startswith("uv pip install liger-kernel")
-    unknown = found("kernels", seen(asked("distilgpt2-full"), RTX)).verdict
-    assert (unknown.status, unknown.advice) == ("n/a", "")
 
 
 def test_flash_attention_3_is_named_where_packed_rows_are_tried_with_it(asked):
@@ -228,32 +167,6 @@ def test_weights_in_4_bits_are_the_last_step_where_there_is_what_packs_them(aske
     assert without.fix is None and "uv pip install bitsandbytes" in without.verdict.advice
     library = found("libraries", seen(asked("mistral-7b-qlora"), T4))
     assert library.status == "fail" and "needs bitsandbytes" in library.verdict.evidence
-
-
-def test_a_short_run_is_not_compiled_and_a_long_one_pays_for_it(asked):
-    loaded, compiled = asked("qwen-lora"), asked("qwen-lora", {"training.torch_compile": "true"})
-    assert found("torch_compile", seen(loaded, RTX, seconds=300)).status == "n/a"
-    assert found("torch_compile", seen(compiled, RTX, seconds=300)).fix == {"training.torch_compile": False}
-    assert found("torch_compile", seen(compiled, RTX, seconds=7200)).status == "pass"
-    without_triton = machine("NVIDIA GeForce RTX 4090", (8, 9), 24, triton=None)
-    assert "triton" in found("torch_compile", seen(compiled, without_triton, seconds=7200)).verdict.evidence
-    assert "7.0 and newer" in found("torch_compile", seen(asked("distilgpt2-full"), PASCAL)).verdict.evidence
-
-
-def test_tf32_is_told_by_the_card(asked):
-    for hardware, status, words in ((T4, "n/a", "7.5 has no TF32"), (RTX, "pass", "not computed in bf16")):
-        verdict = found("tf32", seen(asked("qwen-lora"), hardware)).verdict
-        assert verdict.status == status and words in verdict.evidence
-
-
-def test_a_library_that_the_settings_need_is_missed(asked):
-    loaded = asked("tinyllama-lora")
-    assert found("libraries", seen(loaded, RTX)).status == "pass"
-    missing = found("libraries", seen(loaded, machine("NVIDIA GeForce RTX 4090", (8, 9), 24, peft=None)))
-    assert missing.status == "fail" and "peft" in missing.verdict.advice
-    eight_bits = asked("tinyllama-lora", {"training.optim": "adamw_8bit"})
-    refused = found("libraries", gather(eight_bits, hardware=RTX))
-    assert refused.status == "fail" and refused.fix == {"training.optim": "adamw_torch_fused"}
 
 
 def test_packed_rows_are_not_documents(asked):

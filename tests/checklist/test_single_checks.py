@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from dataclasses import replace
 
 import pytest
@@ -15,11 +14,11 @@ from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import patched, run_checks
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.diagnosis import diagnose
-from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware
+from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.start import load_config
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, StepDone, TextSampled
 from tui_trainer.runs.remaining import EVALUATION_SHARE
-from tui_trainer.units import GIB, MIB
+from tui_trainer.units import GIB
 
 MACHINE = Hardware(
     cpu_name="Test CPU",
@@ -42,21 +41,6 @@ def look(name: str, seen: Context) -> Verdict:
 
 def on(name: str, **facts) -> Verdict:
     return look(name, context(hardware=replace(MACHINE, **facts)))
-
-
-def test_a_card_that_stays_idle_is_told_first_of_all():
-    cpu_build = on("device", gpus=(CARD, CARD), libraries={"torch": "2.15.0"}, driver=Driver(cuda=(13, 0)))
-    assert cpu_build.status == "fail" and "2 GPUs stay idle (H200, 141.0 GiB): torch is built" in cpu_build.evidence
-    assert "trains on the CPU (Test CPU, 4 usable cores)" in cpu_build.evidence and "whl/cu" in cpu_build.advice
-    lost = on("device", gpus=(replace(CARD, problem="has fallen off the bus"),))
-    assert lost.status == "fail" and "has fallen off the bus" in lost.evidence
-    hidden = on("device", gpus=(replace(CARD, visible=False),))
-    assert hidden.status == "warn" and hidden.advice == "unset CUDA_VISIBLE_DEVICES"
-    assert on("device").status == "n/a" and "no GPU" in on("device").evidence
-    silent = on("device", driver=Driver(problem="NVML version mismatch"))
-    assert silent.status == "warn" and "NVML version mismatch" in silent.evidence and "nvidia-smi" in silent.advice
-    driverless = on("device", nvidia_pci_devices=2)
-    assert driverless.status == "fail" and driverless.evidence.startswith("2 NVIDIA cards on the PCI bus")
 
 
 def test_a_used_card_passes():
@@ -107,91 +91,9 @@ def test_torch_is_judged_as_the_hardware_screen_judges_it(served, built, gpu, li
         assert sentence in verdict.evidence and remedy in verdict.advice and verdict.advice
 
 
-def test_without_a_driver_libraries_have_nothing_to_agree_on():
-    assert on("libraries").status == "n/a"
-
-
-@pytest.mark.parametrize(
-    ("flags", "width", "status", "words"),
-    [
-        ({"avx2", "avx512_bf16"}, 256, "pass", "bf16: native on this CPU (avx512_bf16)"),
-        ({"avx2", "avx512_bf16"}, 128, "n/a", "fp32: at width 128 the casts of bf16 cost more"),
-        ({"avx2"}, 256, "n/a", "fp32: this CPU computes bf16 only by emulation"),
-    ],
-)
-def test_precision_is_what_the_plan_says_with_its_reason(flags, width, status, words):
-    loaded = load_config(Request(assignments=(f"model.scratch.hidden_size={width}",)))
-    verdict = look("precision", context(loaded, replace(MACHINE, cpu_flags=frozenset(flags))))
-    assert verdict.status == status and verdict.evidence.startswith(words)
-    assert verdict.details == ("weights are kept in float32: they train, and small updates are lost in 16 bits",)
-
-
-@pytest.mark.parametrize(
-    ("environment", "unset"),
-    [
-        ({"OMP_WAIT_POLICY": "ACTIVE"}, "unset OMP_WAIT_POLICY"),
-        ({"OMP_NUM_THREADS": "1"}, "unset OMP_NUM_THREADS"),
-        ({"OMP_NUM_THREADS": "64"}, "unset OMP_NUM_THREADS"),
-        ({"OMP_THREAD_LIMIT": "2", "MKL_NUM_THREADS": "1"}, "unset OMP_THREAD_LIMIT MKL_NUM_THREADS"),
-    ],
-)
-def test_variables_that_hurt_the_threads_are_named(environment, unset):
-    verdict = look("cpu_threads", context(environment=environment))
-    assert verdict.status == "warn" and verdict.advice == unset
-    assert all(name in verdict.evidence for name in environment)
-
-
 def test_variables_that_do_no_harm_pass():
     for environment in ({}, {"OMP_NUM_THREADS": "3"}, {"OMP_WAIT_POLICY": "passive"}, {"OMP_NUM_THREADS": "x"}):
         assert look("cpu_threads", context(environment=environment)).status == "pass", environment
-
-
-def test_a_busy_machine_is_told_with_its_guests():
-    for cores, load, status in (
-        (4, 0.9, "pass"),
-        (4, 1.1, "warn"),
-        (2, 0.7, "pass"),
-        (2, 0.9, "warn"),
-        (64, 9, "pass"),
-    ):
-        seen = context(hardware=replace(MACHINE, usable_cores=cores), load_average=load)
-        assert look("busy_machine", seen).status == status, (cores, load)
-    assert look("busy_machine", context(load_average=None)).status == "n/a"
-    guest = replace(CARD, processes=(GpuProcess(pid=77, name="python", memory_bytes=3 * GIB),))
-    verdict = look("busy_machine", context(hardware=replace(MACHINE, gpus=(guest,)), load_average=0.0))
-    assert verdict.status == "warn" and verdict.details == ("GPU 0: python 77, 3.0 GiB",)
-    ourselves = replace(CARD, processes=(GpuProcess(pid=os.getpid(), name="this program", memory_bytes=3 * GIB),))
-    verdict = look("busy_machine", context(hardware=replace(MACHINE, gpus=(ourselves,)), load_average=0.0))
-    assert verdict.status == "pass"
-
-
-def test_how_busy_a_card_is_waits_for_a_run():
-    assert "GPU 0 25%" in on("gpu_utilisation", gpus=(CARD,)).evidence
-    assert on("gpu_utilisation", gpus=(CARD,)).status == on("gpu_utilisation").status == "n/a"
-
-
-def test_memory_that_is_not_reported_is_not_judged():
-    assert on("memory", memory_available_bytes=None).status == "n/a"
-    assert look("disk", context(disk_free_bytes=None)).status == "n/a"
-
-
-def test_too_little_memory_fails_and_little_warns():
-    loaded = load_config(Request(assignments=("training.per_device_train_batch_size=16",)))
-    needed = context(loaded).planned.memory_bytes.value
-    tight = context(loaded, replace(MACHINE, memory_available_bytes=int(needed * 1.1)))
-    short = context(loaded, replace(MACHINE, memory_available_bytes=int(needed * 0.9)))
-    assert look("memory", tight).status == "warn" and look("memory", short).status == "fail"
-
-
-def test_memory_that_no_cut_saves_is_said_so():
-    loaded = load_config(Request(assignments=("model.scratch.hidden_size=1024", "model.scratch.num_hidden_layers=8")))
-    verdict = look("memory", context(loaded, replace(MACHINE, memory_available_bytes=200 * MIB)))
-    assert verdict.status == "fail" and verdict.fix is None and "hidden_size" in verdict.advice
-
-
-def test_a_disk_that_cannot_hold_even_one_checkpoint_gets_advice():
-    verdict = look("disk", context(disk_free_bytes=20 * MIB))
-    assert verdict.status == "fail" and verdict.fix is None and "--set output.runs_dir=FOLDER" in verdict.advice
 
 
 def test_the_cache_passes_when_it_is_there_and_fails_where_it_cannot_be_made():
@@ -213,14 +115,6 @@ def test_prepared_data_is_found(tiny_run, tiny_config):
     assert "prepared already" in look("data_cache", after).evidence
     assert after.earlier is not None and after.earlier.name == "one" and after.earlier.steps == 30
     assert 0 < after.earlier.data_share < 1 and after.earlier.save_bytes_per_second
-
-
-def test_the_wait_for_data_is_judged_by_what_was_measured():
-    assert look("data_loading", context(earlier=None)).status == "n/a"
-    quick = EarlierRun(name="r", steps=100, data_share=0.004)
-    assert look("data_loading", context(earlier=quick)).status == "pass"
-    slow = look("data_loading", context(earlier=replace(quick, data_share=0.3)))
-    assert slow.status == "warn" and "30.0% of 100 steps of run r" in slow.evidence
 
 
 def step(number: int) -> StepDone:
@@ -312,24 +206,6 @@ def test_a_learning_rate_is_judged_by_the_range_of_its_optimizer():
         assert [judged(optim, rate).status for rate in (few, fit, many)] == ["warn", "pass", "warn"], optim
         assert judged(optim, few).fix == judged(optim, many).fix == {"training.learning_rate": "auto"}
         assert judged(optim, "auto").status == "pass"
-
-
-def test_a_rate_that_was_written_for_sgd_does_not_stay_with_adamw():
-    settings = ("training.optim=sgd", "training.learning_rate=0.1")
-    fix = look("optimizer", context(load_config(Request(assignments=settings)))).fix
-    assert fix == {"training.optim": "adamw_torch_fused", "training.learning_rate": "auto"}
-
-
-def test_where_only_a_measured_step_tells_the_time_no_check_guesses_it():
-    seen = context(earlier=None)
-    unknown = seen.planned.step_seconds.model_copy(update={"value": None, "reason": "measure one step first"})
-    timeless = replace(
-        seen, plan=seen.planned.model_copy(update={"step_seconds": unknown, "duration_seconds": unknown})
-    )
-    for name in ("throughput", "duration", "cadence", "checkpoints"):
-        verdict = look(name, timeless)
-        assert verdict.status == "n/a" and "not known" in verdict.evidence, name
-    assert look("torch_compile", timeless).status == "n/a" and look("data_size", timeless).status == "pass"
 
 
 def test_your_own_learning_rate_is_not_scaled():

@@ -21,7 +21,6 @@ PATHS = ("output.runs_dir",)  # "other" in data.path may be a data set of the hu
 def other_value(setting: Setting):
     """A value of this setting that is allowed and is not its default."""
     special = {
-        "targets.deadline": "18:00",
         "schema_version": 1,
         "profile": "char-lm",
         "output.name": 'a "quoted" \\ n\u00e4me\n',
@@ -31,7 +30,7 @@ def other_value(setting: Setting):
     if bool in setting.kinds:
         return setting.default is not True
     if str in setting.kinds:
-        return "other"
+        return str(setting.choices[-1]) if setting.choices else "other"
     if float in setting.kinds and setting.default != "auto":
         return math.nextafter(setting.default, 0) if setting.default else 0.3
     return setting.default * 2 if isinstance(setting.default, int) and setting.default else 3

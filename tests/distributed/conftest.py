@@ -67,12 +67,12 @@ def stopped_run(tiny_run: Callable[..., Any], forked_ranks: SimpleNamespace) -> 
 def killed_run(
     reference_group: Callable[..., RunFolder], tiny_run: Callable[..., Any], forked_ranks: SimpleNamespace
 ) -> Callable[..., RunFolder]:
-    """`killed_run(changes, rank)`: a run that lost a process at its sixth step, which cost it no bit."""
+    """`killed_run(changes, rank, before=...)`: a run that lost a process at its sixth step, which cost it no bit."""
 
-    def make(changes: dict[str, Any], killed: int) -> RunFolder:
+    def make(changes: dict[str, Any], killed: int, **more: Any) -> RunFolder:
         whole = reference_group(changes)
         forked_ranks.prelude = lambda group, rank: spoilt(6, DIES) if (group, rank) == (0, killed) else ""
-        folder, outcome = tiny_run("killed", changes)
+        folder, outcome = tiny_run("killed", changes, **more)
         assert outcome.exit_code == 0 and len(forked_ranks.started) == 2
         assert same(folder, whole)
         return folder  # type: ignore[no-any-return]

@@ -70,13 +70,18 @@ def striking(*args, **more):
 """
 # Calls that come once in a step or in a save: (module, function, in which calls of a run).
 CALLS = (
-    ("components", "take_step", (1, 5, 9, 12)),
+    ("components", "take_step", (1, 9, 12)),
     ("optimizer", "_clip", (2, 6, 10)),
     ("checkpoint", "_save_weights", (1, 2, 4)),
     ("checkpoints", "random_tensors", (2, 3)),
 )
 # Of a run: all that its first two saves write. The fourth is at the last step.
 CHANGES, CHANGES_AT_A_TIME = 50, 5
+SOME = [pytest.param(range(4, CHANGES, 15), marks=pytest.mark.e2e)]
+ALL = [
+    pytest.param(range(first, first + CHANGES_AT_A_TIME), marks=pytest.mark.slow)
+    for first in range(0, CHANGES, CHANGES_AT_A_TIME)
+]
 # A file of weights, one of the optimizer's counters and one of its parts, each beside and renamed, in two saves.
 CHANGES_OF_ANOTHER = 12
 
@@ -120,16 +125,15 @@ def sweep(reference_group, tiny_run, forked_ranks):
     return run
 
 
-@pytest.mark.parametrize("first", one_e2e(range(0, CHANGES, CHANGES_AT_A_TIME)))
-def test_the_first_process_killed_at_each_change_on_the_disk(sweep, first):
-    numbers = range(first, first + CHANGES_AT_A_TIME)
+@pytest.mark.parametrize("numbers", SOME + ALL, ids=str)
+def test_the_first_process_killed_at_each_change_on_the_disk(sweep, numbers):
     ends = sweep([(0, AT_CHANGE.format(number=number, strike="kill_self")) for number in numbers])
     assert [codes[0] for codes in ends] == [-9] * len(numbers)
 
 
-@pytest.mark.e2e
-def test_another_process_killed_at_each_change_of_its_own_on_the_disk(sweep):
-    numbers = range(CHANGES_OF_ANOTHER)
+@pytest.mark.parametrize("each", one_e2e([4, 1]))
+def test_another_process_killed_at_each_change_of_its_own_on_the_disk(sweep, each):
+    numbers = range(0, CHANGES_OF_ANOTHER, each)
     ends = sweep([(1, AT_CHANGE.format(number=number, strike="kill_self")) for number in numbers])
     assert [codes[1] for codes in ends] == [-9] * len(numbers)
 
@@ -142,7 +146,8 @@ def test_another_process_killed_in_a_step_or_a_save(sweep, call):
     assert [codes[1] for codes in ends] == [-9] * len(numbers)
 
 
-@pytest.mark.parametrize("strike", one_e2e(["kill_agent", "kill_group"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("strike", ["kill_agent", "kill_group"])
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call[1])
 def test_all_of_them_killed_and_torchrun_killed(sweep, call, strike):
     """Without torchrun the processes leave by themselves, before the next ones begin."""
@@ -152,8 +157,14 @@ def test_all_of_them_killed_and_torchrun_killed(sweep, call, strike):
     assert ends == [[-9, -9] if strike == "kill_group" else [1, 1]] * len(numbers)
 
 
-@pytest.mark.parametrize("strike", one_e2e(["kill_group", "kill_agent"]))
-def test_all_of_them_killed_and_torchrun_killed_at_changes_on_the_disk(sweep, strike):
-    numbers = range(3, CHANGES, 7)
+@pytest.mark.parametrize(
+    ("strike", "each"),
+    [
+        pytest.param("kill_group", 21, marks=pytest.mark.e2e),
+        *(pytest.param(strike, 7, marks=pytest.mark.slow) for strike in ("kill_group", "kill_agent")),
+    ],
+)
+def test_all_of_them_killed_and_torchrun_killed_at_changes_on_the_disk(sweep, strike, each):
+    numbers = range(3, CHANGES, each)
     ends = sweep([(0, AT_CHANGE.format(number=number, strike=strike)) for number in numbers])
     assert len(ends) == len(numbers)

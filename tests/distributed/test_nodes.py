@@ -78,12 +78,6 @@ def test_two_nodes_of_one_process_learn_what_one_of_two_does(tiny_run, on_two_no
     assert made.command == f"1 process here, and on node 1 `tui-trainer join {folder.root} --node-rank 1`"
 
 
-def test_four_processes_on_two_nodes(on_two_nodes, tiny_run, forked_ranks):
-    alone, _ = tiny_run("alone", ONE | {"distributed.processes": 4})
-    folder, outcome, _ = on_two_nodes("nodes", NODES | {"distributed.processes": 2})
-    assert outcome.exit_code == 0 and steps(folder) == steps(alone)
-
-
 def test_a_killed_process_of_the_other_node_is_named_and_both_begin_anew(on_two_nodes, tiny_run, forked_ranks):
     alone, _ = tiny_run("alone", ONE)
     once = []

@@ -20,7 +20,7 @@ def in_a_fork(arguments):
 
 
 @pytest.mark.parametrize(
-    ("each", "start"), [pytest.param(1, in_its_own_process, marks=pytest.mark.e2e), (30, in_a_fork)]
+    ("each", "start"), [pytest.param(3, in_its_own_process, marks=pytest.mark.e2e), (30, in_a_fork)]
 )
 def test_a_run_killed_at_any_change_on_the_disk_resumes_to_the_same_bits(each, start):
     done = start(["--json", "--each", str(each)])

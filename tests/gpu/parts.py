@@ -301,7 +301,6 @@ def alone(part: Part, shape: str, method: str, settings: Mapping[str, str], *, l
 
 
 Switch = tuple[str, str, dict[str, dict[str, str]]]
-_KERNELS = {"liger": "liger_kernel", "hub": "kernels"}
 _ATTENTION = {
     "flash_attention_2": "flash_attn",
     "flash_attention_3": "flash_attn_interface",
@@ -321,14 +320,11 @@ def available_switches(*, dry: bool) -> tuple[list[Switch], dict[str, str]]:
     for method in ("full", "lora"):
         compiled = {"off": {"training.torch_compile": "false"}, "on": {"training.torch_compile": "true"}}
         found.append(("compile", method, compiled))
-        for kernels, package in _KERNELS.items():
-            if kernels not in known.get("model.kernels", ()):
-                left_out[f"kernels {kernels}"] = "there is no such setting"
-            elif not find_spec(package):
-                left_out[f"kernels {kernels}"] = f"{package} is not installed"
-            else:
-                sides = {"off": {"model.kernels": "none"}, "on": {"model.kernels": kernels}}
-                found.append((f"kernels {kernels}", method, sides))
+        if find_spec("liger_kernel"):
+            sides = {"off": {"model.kernels": "none"}, "on": {"model.kernels": "liger"}}
+            found.append(("kernels liger", method, sides))
+        else:
+            left_out["kernels liger"] = "liger_kernel is not installed"
     for attention in known["model.attn_implementation"]:
         package = _ATTENTION.get(attention)
         if package and not find_spec(package):

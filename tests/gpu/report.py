@@ -1,6 +1,6 @@
-"""The lines of `tests.gpu.day` as the README's table: what was measured, on which card, when, and what failed.
+"""The lines of `tests.gpu.day` as a table of the guide: what was measured, on which card, when, and what failed.
 
-    python -m tests.gpu.report FOLDER [--write README.md]
+    python -m tests.gpu.report FOLDER [--write tui_trainer/guides/gpu.md]
 
 Prints Markdown; with --write it replaces what stands between the two markers of that file. Every figure comes from a
 line. Lines of a dry run are printed and never written: they are of no card.
@@ -18,7 +18,8 @@ from typing import Any
 
 from tests.gpu.day import RESULTS, SHARES, read_lines
 
-BEGIN, END = "<!-- figures of a GPU: python -m tests.gpu.report FOLDER --write README.md -->", "<!-- end of them -->"
+BEGIN = "<!-- figures of a GPU: python -m tests.gpu.report FOLDER --write tui_trainer/guides/gpu.md -->"
+END = "<!-- end of them -->"
 _GIB = 2**30
 _LONGEST_CELL = 300
 Figures = Mapping[str, Any]

@@ -45,13 +45,14 @@ time.sleep(600)
 
 
 def test_at_its_limit_a_part_ends_with_all_that_it_started(tmp_path, monkeypatch):
+    output = tmp_path / "work" / day.OUTPUT
+    # The limit comes as soon as the part is at work, however slow the machine is.
+    monkeypatch.setattr(day, "monotonic", lambda: monotonic() + 600 * bool(output.exists() and output.read_bytes()))
     monkeypatch.setattr(day, "_GRACE_SECONDS", 0.5)
-    started = monotonic()
-    line = run(STUBBORN.replace("PLACE", str(tmp_path / "pids")), tmp_path / "work", limit_seconds=3)
+    line = run(STUBBORN.replace("PLACE", str(tmp_path / "pids")), tmp_path / "work", limit_seconds=600)
     assert line.state == "timeout"
-    assert line.reason == "not done in 3 s"
+    assert line.reason == "not done in 600 s"
     assert line.error == ["at work"]
-    assert monotonic() - started < 60
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert not any(is_alive(pid) for pid in pids)
@@ -255,15 +256,10 @@ def test_switches_are_read_from_the_settings_there_are(monkeypatch):
     for _, _, settings in found:
         assert settings.keys() == {"off", "on"}
         assert all(key in known for side in settings.values() for key in side)
-    choices = {**parts.choices_of_settings(), "model.kernels": ["auto", "none", "liger"]}
-    monkeypatch.setattr(parts, "choices_of_settings", lambda: choices)
-    monkeypatch.setattr(parts, "_KERNELS", {"liger": "json", "hub": "no_such_package"})
+    monkeypatch.setattr(parts, "find_spec", lambda name: name == "liger_kernel")
     found, left_out = parts.available_switches(dry=False)
     on = {title: settings["on"] for title, _, settings in found}
     assert on["kernels liger"] == {"model.kernels": "liger"}
-    assert left_out["kernels hub"] == "there is no such setting"
-    choices["model.kernels"].append("hub")
-    assert parts.available_switches(dry=False)[1]["kernels hub"] == "no_such_package is not installed"
     assert left_out["flash_attention_3"] == "flash_attn_interface is not installed"
 
 
@@ -382,35 +378,35 @@ def test_figures_that_cannot_be_read_are_a_failure():
     assert "- memory: its figures cannot be read (KeyError: 'predicted\\_bytes')" in text
 
 
-README = f"before\n{report.BEGIN}\nnone yet\n{report.END}\nafter\n"
+GUIDE = f"before\n{report.BEGIN}\nnone yet\n{report.END}\nafter\n"
 
 
 def test_only_figures_of_a_card_are_written_between_the_markers(tmp_path, capsys):
-    readme, out = tmp_path / "README.md", tmp_path / "out"
-    readme.write_text(README)
+    guide, out = tmp_path / "gpu.md", tmp_path / "out"
+    guide.write_text(GUIDE)
     out.mkdir()
     lines = lines_of(memory={"figures": GRID})
     (out / day.RESULTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert report.main([str(out), "--write", str(readme)]) == 0
-    text = readme.read_text()
+    assert report.main([str(out), "--write", str(guide)]) == 0
+    text = guide.read_text()
     assert text.startswith(f"before\n{report.BEGIN}\n\n| on a GPU |")
     assert text.endswith(f"\n{report.END}\nafter\n")
     assert "none yet" not in text
-    assert report.main([str(out), "--write", str(readme)]) == 0
-    assert readme.read_text() == text
+    assert report.main([str(out), "--write", str(guide)]) == 0
+    assert guide.read_text() == text
     lines[0]["figures"] |= {"dry": True, "card": None}
     (out / day.RESULTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert report.main([str(out), "--write", str(readme)]) == 2
-    assert readme.read_text() == text
+    assert report.main([str(out), "--write", str(guide)]) == 2
+    assert guide.read_text() == text
     assert "figures of no card" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", report.BEGIN, README + README, f"{report.END}{report.BEGIN}"])
+@pytest.mark.parametrize("text", ["", report.BEGIN, GUIDE + GUIDE, f"{report.END}{report.BEGIN}"])
 def test_a_file_without_the_two_markers_stays_as_it_is(text):
     with pytest.raises(ValueError, match="it needs the lines"):
         report.written(text, "table")
 
 
-def test_the_readme_has_the_markers():
-    text = (day.ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_guide_has_the_markers():
+    text = (day.ROOT / "tui_trainer/guides/gpu.md").read_text(encoding="utf-8")
     assert "table" in report.written(text, "table")

@@ -292,6 +292,13 @@ def test_two_attention_kernels_of_an_axolotl_file_are_told(read):
     assert why(off) == {"flash_attention": Why.AUTOMATIC}
 
 
+def test_tensor_parallelism_of_an_axolotl_file_is_named_as_missing(read):
+    imported = read({"base_model": "m", "tensor_parallel_size": 2}, "axolotl")
+    (left,) = (one for one in imported.left_out if one.key == "tensor_parallel_size")
+    assert left.why is Why.NOT_SUPPORTED and "whole layers" in left.reason
+    assert why(read({"base_model": "m", "tensor_parallel_size": 1}, "axolotl")) == {"tensor_parallel_size": Why.ALWAYS}
+
+
 def test_a_misspelt_key_is_left_out_with_its_nearest_neighbour(read):
     imported = read({"learning_rat": 1e-4, "seed": 1, "num_train_epochs": 1})
     [left] = imported.left_out

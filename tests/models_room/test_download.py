@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.models_room.fake_hub import COMMIT, FakeHub, environment_of, run, serving
+from tests.combinations import in_the_sweep
+from tests.models_room.fake_hub import COMMIT, FakeHub, environment_of, run, run_each, serving
 from tui_trainer.cli.models import offer_lines
 from tui_trainer.downloading.hub import DownloadOffer, HubFile, network_sentence
 from tui_trainer.downloading.model import MODEL, files_to_fetch
@@ -52,7 +53,7 @@ def download(*arguments: str, environment: dict[str, str]) -> subprocess.Complet
 
 
 def test_a_model_is_downloaded_found_and_not_fetched_again(hub, environment, llama_folder):
-    done = download("org/tiny", "--yes", environment=environment)
+    done, again = run_each(["download", "org/tiny", "--yes"], ["download", "org/tiny"], environment=environment)
     assert done.returncode == 0, done.stderr
     assert "org/tiny, revision main" in done.stdout and "apache-2.0" in done.stdout
     assert "100 %" in done.stderr
@@ -61,10 +62,8 @@ def test_a_model_is_downloaded_found_and_not_fetched_again(hub, environment, lla
     assert facts.folder is not None and facts.folder.name == COMMIT
     assert (facts.folder / "model.safetensors").read_bytes() == (llama_folder / "model.safetensors").read_bytes()
     assert facts.weights == "safetensors" and facts.tokenizer_files
-
-    hub.asked.clear()
-    again = download("org/tiny", environment=environment)  # nothing is missing, so nothing is asked
-    assert again.returncode == 0 and "model.safetensors" not in hub.asked
+    # The second time nothing is missing, so nothing is asked.
+    assert again.returncode == 0 and hub.asked.count("model.safetensors") == 1
 
 
 @pytest.mark.e2e
@@ -75,26 +74,24 @@ def test_without_a_terminal_and_without_yes_nothing_is_fetched(hub, environment)
     assert "size" in done.stdout and not any(hub.asked)
 
 
-def test_a_terminal_is_asked_and_no_is_the_default(hub, environment):
-    def answer(key: str) -> tuple[int, str]:
-        master, slave = os.openpty()
-        command = [sys.executable, "-m", "tui_trainer", "download", "org/tiny"]
-        with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment) as child:
-            os.close(slave)
-            shown = b""
-            while b"download it? [y/N]" not in shown:
-                shown += os.read(master, 4096)
-            os.write(master, f"{key}\n".encode())
-            with suppress(OSError):  # nobody holds the other end any more
-                while more := os.read(master, 4096):
-                    shown += more
-        os.close(master)
-        return child.returncode, shown.decode()
-
-    code, text = answer("")
-    assert code == 3 and "nothing was downloaded" in text and not any(hub.asked)
-    code, text = answer("y")
-    assert code == 0 and "org/tiny is in" in text.replace("\r\n", " ")
+@pytest.mark.parametrize(
+    ("key", "code", "words"), [("", 3, "nothing was downloaded"), in_the_sweep("y", 0, "org/tiny is in")]
+)
+def test_a_terminal_is_asked_and_no_is_the_default(key, code, words, hub, environment):
+    master, slave = os.openpty()
+    command = [sys.executable, "-m", "tui_trainer", "download", "org/tiny"]
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment) as child:
+        os.close(slave)
+        shown = b""
+        while b"download it? [y/N]" not in shown:
+            shown += os.read(master, 4096)
+        os.write(master, f"{key}\n".encode())
+        with suppress(OSError):  # nobody holds the other end any more
+            while more := os.read(master, 4096):
+                shown += more
+    os.close(master)
+    assert child.returncode == code and words in shown.decode().replace("\r\n", " ")
+    assert any(hub.asked) == (code == 0)
 
 
 @pytest.mark.e2e
@@ -108,18 +105,18 @@ def test_a_gated_model_says_where_to_accept_and_how_to_log_in(hub, environment):
     assert right.returncode == 0 and "secret" not in right.stdout + right.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("org/none",), "the hub has no model org/none"),
-        pytest.param(("org/tiny", "--revision", "v9"), "org/tiny has no revision v9", marks=pytest.mark.e2e),
-        pytest.param(("../tiny",), "cannot be a name on the hub", marks=pytest.mark.e2e),
-    ],
-)
-def test_what_the_hub_does_not_have_is_one_sentence(arguments, words, environment):
-    done = download(*arguments, "--yes", environment=environment)
-    assert done.returncode == 2
-    assert words in done.stderr and done.stderr.count("\n") == 1
+ABSENT = {
+    ("org/none",): "the hub has no model org/none",
+    ("org/tiny", "--revision", "v9"): "org/tiny has no revision v9",
+    ("../tiny",): "cannot be a name on the hub",
+}
+
+
+def test_what_the_hub_does_not_have_is_one_sentence(environment):
+    commands = [["download", *arguments, "--yes"] for arguments in ABSENT]
+    for done, words in zip(run_each(*commands, environment=environment), ABSENT.values(), strict=True):
+        assert done.returncode == 2
+        assert words in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.e2e

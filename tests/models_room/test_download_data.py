@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.combinations import first_by_default
-from tests.models_room.fake_hub import COMMIT, FakeHub, commit_of, environment_of, run, serving
+from tests.models_room.fake_hub import COMMIT, FakeHub, commit_of, environment_of, run, run_each, serving
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.data.sources.choice import Choice
@@ -163,18 +162,18 @@ def put_into_cache(folder: Path, name: str, cache: Path) -> Path:
 
 
 def test_a_data_set_is_downloaded_read_and_not_fetched_again(hub, environment):
-    done = fetch("org/one", environment=environment)
+    again = ["download", "--data", "hub:org/one"]
+    done, again = run_each(["download", "--data", "org/one", "--yes"], again, environment=environment)
     assert done.returncode == 0, done.stderr
     told = done.stdout
     assert "data set org/one, revision main" in told and "apache-2.0" in told and "127.0.0.1" in told
     assert "100 %" in done.stderr and told.rstrip().endswith('data.path = "hub:org/one"')
-    assert sorted(hub.asked) == ["README.md", "rows.jsonl"]
+    # The second time nothing is missing, so nothing is asked.
+    assert again.returncode == 0 and sorted(hub.asked) == ["README.md", "rows.jsonl"]
 
     source = open_source("hub:org/one")
     assert [file.label for file in source.entries] == ["org/one/rows.jsonl"] and COMMIT in str(source.files[0])
     assert len(list(source.documents())) == 40
-    again = run("-m", "tui_trainer", "download", "--data", "hub:org/one", environment=environment)
-    assert again.returncode == 0 and len(hub.asked) == 2  # nothing is missing, so nothing is asked
 
 
 def test_what_is_no_data_is_left_out_and_the_splits_are_named(hub, environment):
@@ -231,9 +230,11 @@ def test_a_revision_is_its_own_snapshot(hub, environment):
         DataError, match=r"org/one is not on this machine; run `tui-trainer download --data hub:org/one`"
     ):
         open_source("hub:org/one")
-    unknown = fetch("org/one@v9", environment=environment)
+    commands = [
+        ["download", "--data", *words, "--yes"] for words in (["org/one@v9"], ["org/one@v2", "--revision", "v9"])
+    ]
+    unknown, twice = run_each(*commands, environment=environment)
     assert unknown.returncode == 2 and "org/one has no revision v9; set the part behind the @" in unknown.stderr
-    twice = fetch("org/one@v2", "--revision", "v9", environment=environment)
     assert twice.returncode == 2 and "two revisions" in twice.stderr
 
 
@@ -249,14 +250,12 @@ def test_a_loading_script_is_not_run_and_the_hubs_own_copy_is_named(hub, environ
 
 @pytest.mark.e2e
 def test_gated_and_private_data_sets_say_what_they_need(hub, environment):
-    without = fetch("org/gated", environment=environment)
+    commands = [["download", "--data", name, "--yes"] for name in ("org/gated", "org/private")]
+    without, hidden = run_each(*commands, environment=environment)
     assert without.returncode == 2 and f"accept it on {hub.url}/datasets/org/gated" in without.stderr
-    hidden = fetch("org/private", environment=environment)
     assert hidden.returncode == 2 and "the hub has no data set org/private that this account may see" in hidden.stderr
     assert "a private data set needs `hf auth login` or HF_TOKEN" in hidden.stderr and not hub.asked
-    token = environment | {"HF_TOKEN": "secret"}
-    for name in ("org/gated", "org/private"):
-        right = fetch(name, environment=token)
+    for right in run_each(*commands, environment=environment | {"HF_TOKEN": "secret"}):
         assert right.returncode == 0 and "secret" not in right.stdout + right.stderr
 
 
@@ -270,12 +269,11 @@ ABSENT = {
 }
 
 
-@pytest.mark.parametrize("path", first_by_default(ABSENT))
-def test_what_the_hub_does_not_have_is_one_sentence(path, environment):
-    words = ABSENT[path]
-    done = fetch(path, environment=environment)
-    assert done.returncode == 2
-    assert words in done.stderr and done.stderr.count("\n") == 1
+def test_what_the_hub_does_not_have_is_one_sentence(environment):
+    commands = [["download", "--data", path, "--yes"] for path in ABSENT]
+    for done, words in zip(run_each(*commands, environment=environment), ABSENT.values(), strict=True):
+        assert done.returncode == 2
+        assert words in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.e2e
@@ -289,17 +287,16 @@ def test_without_a_network_the_folder_to_copy_into_is_named(environment):
 
 @pytest.mark.e2e
 def test_one_name_is_asked_for_and_no_other_command_asks_the_hub(hub, environment):
-    none = run("-m", "tui_trainer", "download", environment=environment)
+    none, silent = run_each(["download"], ["download", "--data", "org/one"], environment=environment)
     assert none.returncode == 2 and "--data owner/name" in none.stderr
-    silent = run("-m", "tui_trainer", "download", "--data", "org/one", environment=environment)
     assert silent.returncode == 2 and "add --yes" in silent.stderr and not hub.asked
     hub.requests.clear()
-    for command in (("plan",), ("preview",), ("--no-ui",), ("check",)):
-        done = run("-m", "tui_trainer", *command, "--data", "hub:org/one", environment=environment)
+    commands = [[command, "--data", "hub:org/one"] for command in ("plan", "preview", "--no-ui", "check")]
+    for done in run_each(*commands, environment=environment):
         told = done.stdout + done.stderr
         assert "the data set org/one is not on this machine; run `tui-trainer download --data hub:org/one`" in told
         assert "or copy its files into ./one and give that path" in told
-        assert done.returncode == 2 or command == ("check",)
+        assert done.returncode == 2 or done.args[0] == "check"
     assert hub.requests == [] and not (Path(environment["TUI_TRAINER_HOME"]) / "runs").exists()
 
 

@@ -35,7 +35,7 @@ def test_a_shape_is_that_of_the_model_that_transformers_builds(variant, head):
         assert sum(f".{name}".endswith(f".{entry.path}") for name in names) >= entry.count, entry
 
 
-@EVERY
+@pytest.mark.parametrize(("variant", "head"), [CASES[0], ("gpt2", "token_classification"), CASES[-1]])
 def test_more_labels_make_a_wider_classifier(variant, head):
     tiny = headed(variant, head)
     shape, wider = (shape_of(tiny.config, head=head, labels=labels) for labels in (LABELS, LABELS + 2))
@@ -53,7 +53,6 @@ def test_the_weights_of_such_a_model_fit_its_config_and_a_lost_one_does_not(vari
     assert misfits(replace(shape, layers=7, stored_blocks=7), headers)
 
 
-@pytest.mark.filterwarnings("ignore")
 @EVERY
 def test_adapters_and_the_head_that_is_trained_with_them_count_as_in_peft(variant, head):
     from peft import LoraConfig, get_peft_model
@@ -74,7 +73,7 @@ def test_adapters_and_the_head_that_is_trained_with_them_count_as_in_peft(varian
 
 @pytest.mark.parametrize(
     ("variant", "positions"),
-    [("bert", 40), ("roberta", 38), ("xlm-roberta", 38), ("mpnet", 38), ("distilbert", 512), ("bart", 40)],
+    [("bert", 40), ("roberta", 38), ("mpnet", 38), ("bart", 40)],
 )
 def test_a_row_of_all_positions_goes_through_and_one_more_does_not(variant, positions):
     import torch

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tests.tiny_models import ENCODERS, SEQ2SEQ, save_tiny_model, tiny_tokenizer
+from tests.tiny_models import ENCODERS, save_tiny_model, tiny_tokenizer
 from tui_trainer.config.sections import Config, ModelSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.facts import find_model
@@ -16,8 +16,13 @@ from tui_trainer.models.loading import load_config, load_pretrained, load_tokeni
 from tui_trainer.models.problems import model_problems
 
 LABELS = Labels(("no", "yes", "both"), "single_label_classification")
-FAMILIES = {**dict.fromkeys(ENCODERS, CLASSIFYING), **dict.fromkeys(SEQ2SEQ, ("seq2seq_lm",))}
-FAMILIES |= dict.fromkeys(("llama", "gpt2", "qwen2"), CLASSIFYING)
+# Both heads of BERT, and one of every other family.
+FAMILIES = [
+    ("bert", "token_classification"),
+    *((family, CLASSIFYING[place % 2]) for place, family in enumerate((*ENCODERS, "llama", "gpt2"))),
+    ("t5", "seq2seq_lm"),
+    ("bart", "seq2seq_lm"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +48,7 @@ def load(folder, head, labels=LABELS, seed=1, **more):
     ), told
 
 
-@pytest.mark.parametrize(("family", "head"), [(family, head) for family, heads in FAMILIES.items() for head in heads])
+@pytest.mark.parametrize(("family", "head"), FAMILIES)
 def test_a_folder_of_the_family_is_planned_loaded_and_run_with_the_head(family, head, folder_of):
     folder = folder_of(family)
     labels = len(LABELS.names) if head in CLASSIFYING else 0
@@ -62,7 +67,7 @@ def test_a_folder_of_the_family_is_planned_loaded_and_run_with_the_head(family, 
         assert model.config.id2label == {0: "no", 1: "yes", 2: "both"}
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "llama"])
+@pytest.mark.parametrize("family", ["bert", "llama"])
 def test_a_new_head_comes_from_the_seed_and_the_body_from_the_files(family, folder_of):
     import torch
 

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.models_room.conftest import VARIANTS, write_tokenizer
-from tui_trainer.models.catalogue import all_entries
+from tests.models_room.conftest import write_tokenizer
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.files.fit import embedding_rows, misfits
 from tui_trainer.models.files.pickles import foreign_calls
 from tui_trainer.models.problems import length_problems, length_warning, model_problems
 from tui_trainer.models.shape import shape_of
@@ -58,13 +56,6 @@ def test_a_good_model_has_no_problems(llama_folder):
     assert problems(llama_folder) == []
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_weights_of_every_family_fit_their_config(variant, make_tiny, tmp_path):
-    facts = find_model(str(make_tiny(variant).save(tmp_path)))
-    assert misfits(facts.shape, facts.headers) == []
-    assert embedding_rows(facts.shape, facts.headers) == 96
-
-
 def test_a_folder_without_weights_can_only_start_from_scratch(copied):
     (copied / "model.safetensors").rename(copied / "weights.safetensors")
     (only,) = problems(copied)
@@ -75,11 +66,7 @@ def test_a_folder_without_weights_can_only_start_from_scratch(copied):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"vocab_size": 100}, "model.embed_tokens.weight is 96 x 32 and by config.json 100 x 32"),
         ({"hidden_size": 64}, "model.embed_tokens.weight is 96 x 32 and by config.json 96 x 64"),
-        ({"num_hidden_layers": 3}, "config.json says 3 layers, the weights have 2"),
-        ({"num_hidden_layers": 1}, "config.json says 1 layers, the weights have 2"),
-        ({"intermediate_size": 50}, "model.layers.0.mlp.gate_proj.weight is 48 x 32 and by config.json 50 x 32"),
         ({"num_key_value_heads": 4}, "self_attn.k_proj.weight is 16 x 32 and by config.json 32 x 32"),
     ],
 )
@@ -87,11 +74,6 @@ def test_weights_that_do_not_fit_the_config_are_named(changes, words, copied):
     change_config(copied, **changes)
     found = problems(copied)
     assert any(words in problem for problem in found), found
-
-
-def test_a_missing_tensor_is_named_before_it_is_made_up(copied):
-    change_tensors(copied, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
-    assert "1 of 2 mlp.up_proj.weight are missing" in problems(copied)[0]
 
 
 def test_a_missing_head_is_named_unless_it_is_tied(copied):
@@ -113,19 +95,6 @@ def test_names_of_old_files_fit(make_tiny, tmp_path):
     assert problems(folder) == []
 
 
-def test_files_without_tensors_are_no_weights(copied):
-    (copied / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    assert "hold no tensors" in problems(copied)[0]
-
-
-def test_damaged_weights_are_reported_once(copied):
-    path = copied / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-5])
-    (only,) = problems(copied)
-    assert "model.safetensors is cut short: 5 of" in only
-    assert problems(copied, "scratch") == []
-
-
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
 def test_code_that_comes_with_a_model_is_not_run_without_a_word(copied, file):
     path = copied / file
@@ -136,30 +105,12 @@ def test_code_that_comes_with_a_model_is_not_run_without_a_word(copied, file):
     assert len(problems(copied, "scratch")) == 1
 
 
-def test_quantised_weights_cannot_be_trained(copied):
-    change_config(copied, quantization_config={"quant_method": "gptq", "bits": 4})
-    assert "stored quantised (gptq)" in problems(copied)[0]
-
-
 def test_a_tokenizer_larger_than_the_embedding_is_refused(copied):
     write_tokenizer(copied, words=93)
     (only,) = problems(copied)
     assert "the tokenizer has 97 tokens and the embedding 96 rows" in only
     write_tokenizer(copied, words=92)
     assert problems(copied) == []
-
-
-def test_a_folder_without_a_tokenizer_is_refused(copied):
-    (copied / "tokenizer.json").unlink()
-    assert "the folder has no tokenizer" in problems(copied)[0]
-    assert problems(copied, "scratch") == []
-
-
-def test_a_model_that_is_only_catalogued_names_both_ways(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    name = all_entries()[0].name
-    (only,) = model_problems(find_model(name), "pretrained", False)
-    assert f"tui-trainer download {name}" in str(only) and f"./{name.rpartition('/')[2]}" in str(only)
 
 
 def test_bin_files_of_plain_tensors_pass(copied):
@@ -181,8 +132,7 @@ class _Payload:
         return os.system, (f"touch {self.canary}",)
 
 
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize("protocol", [2, 4, 5])
+@pytest.mark.parametrize("protocol", [2, 5])
 def test_a_pickle_that_runs_code_is_named_and_not_read(copied, tmp_path, protocol):
     import torch
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from transformers import AutoTokenizer
 
-from tests.tiny_models import SHAPES, save_tiny_model
-from tui_trainer.models.tokenizing import token_ids as asking
+from tests.tiny_models import save_tiny_model
 from tui_trainer.models.tokenizing.token_ids import cut_token_ids, token_ids
 
 TEXTS = ["", "a", "The loop ends.\nThen all is done, and again.", "naïve 🦆 </s> <s> [SEP] <|endoftext|>", " x  y "]
 PAIRS = ["second", "", "a much longer second text, " * 5, "b", "c d"]
-FAMILIES = (*SHAPES, "bert", "roberta", "t5", "bart")
+# Of each kind of tokenizer, and of each set of special tokens around a text.
+FAMILIES = ("llama", "gpt2", "bert", "roberta", "t5", "bart")
 LIMIT = 9
 
 
@@ -22,14 +22,6 @@ def tokenizer(request, tmp_path_factory):
     return AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.fixture(params=["direct", "called"])
-def way(request, monkeypatch, tokenizer):
-    assert asking._is_common(tokenizer), "or the two ways are one"
-    if request.param == "called":
-        monkeypatch.setattr(asking, "_is_common", lambda _: False)
-
-
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("split", [True, False])
 def test_whole_texts(tokenizer, special, split):
@@ -37,7 +29,6 @@ def test_whole_texts(tokenizer, special, split):
     assert token_ids(tokenizer, TEXTS, special_tokens=special, split_special_tokens=split) == asked
 
 
-@pytest.mark.usefixtures("way")
 def test_cut_texts(tokenizer):
     whole = tokenizer(TEXTS)["input_ids"]
     asked = tokenizer(TEXTS, truncation=True, max_length=LIMIT)["input_ids"]
@@ -49,7 +40,6 @@ def test_cut_texts(tokenizer):
     assert token_ids(tokenizer, TEXTS) == whole
 
 
-@pytest.mark.usefixtures("way")
 def test_cut_pairs_with_their_segments(tokenizer):
     asked = tokenizer(TEXTS, PAIRS, truncation=True, max_length=LIMIT, return_token_type_ids=True)
     found = cut_token_ids(tokenizer, TEXTS, LIMIT, pairs=PAIRS, segments=True)
@@ -71,6 +61,5 @@ def test_a_tokenizer_with_a_way_of_its_own_is_called(tokenizer):
     tokenizer.__class__, kind = Louder, type(tokenizer)
     try:
         assert token_ids(tokenizer, ["ab cd"]) == [tokenizer(["AB CD"])["input_ids"][0]]
-        assert not asking._is_common(tokenizer)
     finally:
         tokenizer.__class__ = kind

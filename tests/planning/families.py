@@ -8,7 +8,6 @@ from tui_trainer.planning.memory.parts import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 
 ROWS, ROW_TOKENS = 2, 24
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "phi", "phi3", "gpt2")
 
 
 def config_of(family, **changes):

@@ -34,14 +34,6 @@ def measure(family, setup, row_tokens=24, **changes):
     return measure_layer(config, shape_of(config), setup, row_tokens)
 
 
-def test_a_row_of_any_length_is_found_from_those_that_were_counted(monkeypatch):
-    """Masks and scores grow with the square of it."""
-    setup = setup_of("llama", packed=True)
-    found = measure("llama", setup, 40)[0]
-    monkeypatch.setattr(dry_run, "_lengths", lambda has_answers, most: [(40, 0), (20, 0)])
-    assert measure("llama", setup, 40)[0] == found
-
-
 def test_what_cannot_be_counted_says_why(monkeypatch):
     def ask(self, module, question, timeout_seconds):
         raise ChildFailed("ended with: no memory", "no memory")
@@ -71,13 +63,9 @@ _HALVES = {
 # Attention of other kinds, experts, recurrence, and layers that differ from one another; the quick ones first.
 ARCHITECTURES = {
     "lfm2": {**_SMALL, "layer_types": ["conv", "conv", "full_attention", "conv", "conv"]},
-    "gemma2": {**_SMALL, "head_dim": 16},
     "olmoe": {**_SMALL, "num_experts": 4, "num_experts_per_tok": 2},
+    "gemma2": {**_SMALL, "head_dim": 16},
     "bloom": {"hidden_size": 64, "n_layer": 3, "n_head": 4, "vocab_size": 200},
-    "olmo2": _SMALL,
-    "llama": _SMALL,
-    "phi": _SMALL,
-    "gpt_neox": _SMALL,
     "mamba": {"hidden_size": 64, "num_hidden_layers": 3, "state_size": 4, "vocab_size": 200},
     "recurrent_gemma": {**_SMALL, "head_dim": 16, "lru_width": 64, "attention_window_size": 32},
     "modernbert": {**_SMALL, "cls_token_id": 1, "sep_token_id": 2},
@@ -86,7 +74,7 @@ ARCHITECTURES = {
 _HEADS = {"modernbert": "sequence_classification", "m2m_100": "seq2seq_lm"}
 
 
-@pytest.mark.parametrize("family", first_by_default(ARCHITECTURES, 4))
+@pytest.mark.parametrize("family", first_by_default(ARCHITECTURES, 2))
 def test_any_architecture_is_counted(family):
     """As much is kept as the whole model really keeps of one more row, with numbers."""
     head = _HEADS.get(family, "causal_lm")

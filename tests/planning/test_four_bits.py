@@ -29,11 +29,6 @@ PARAMETERS = 8_030_261_248
 ADAPTERS = 41_943_040
 
 
-@pytest.fixture(autouse=True)
-def endless_disk(monkeypatch):
-    monkeypatch.setattr(planning, "disk_free_bytes", lambda path: None)
-
-
 def planned(hardware=RTX_4090, recipe=RECIPE, **settings):
     assignments = tuple(f"{key.replace('__', '.')}={value}" for key, value in settings.items())
     return planning.make(loaded_on(hardware, recipe, assignments), hardware, FACTS)

@@ -50,7 +50,6 @@ def test_auto_takes_none_elsewhere_and_says_why(hardware, family, settings, reas
 
 @pytest.mark.parametrize(("hardware", "family", "kernels", "refusal"), [
     (H200, "llama", "liger", "liger-kernel is not installed"),
-    (H200, "llama", "hub", "kernels is not installed"),
     (CPU, "llama", "liger", "on the CPU"),
     (LIGER, "gpt2", "liger", "none for gpt2"),
 ])  # fmt: skip
@@ -62,9 +61,3 @@ def test_what_is_asked_for_by_name_and_cannot_be_is_refused(hardware, family, ke
 def test_by_name_they_stay_with_compiled_layers():
     settings = {"model__kernels": "liger", "training__torch_compile": "true"}
     assert planned(LIGER, **settings)[::2] == ("liger", "")
-
-
-def test_kernels_of_the_hub_are_taken_by_name_only():
-    hub = replace(H200, libraries={**H200.libraries, "kernels": "0.17"})
-    assert planned(hub)[0] == "none"
-    assert planned(hub, "gpt2", model__kernels="hub")[::2] == ("hub", "")

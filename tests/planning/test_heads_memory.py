@@ -129,8 +129,9 @@ def test_the_backward_pass_holds_scores_while_a_table_of_distances_trains():
     assert not layer_of(t5, TrainingSetup(**answering, **adapted)).keeps_scores
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize(("name", "head"), [("bert", "sequence_classification"), in_the_sweep("t5", "seq2seq_lm")])
+@pytest.mark.parametrize(
+    ("device", "name", "head"), [("cpu", "bert", "sequence_classification"), in_the_sweep("cuda", "t5", "seq2seq_lm")]
+)
 def test_checkpointing_keeps_one_layer_of_many(device, name, head):
     config = headed(name, head).config | {"num_hidden_layers": 12, "num_layers": 12, "num_decoder_layers": 12}
     answer = ANSWER_TOKENS if head == "seq2seq_lm" else 0
@@ -155,8 +156,7 @@ def test_logits_are_those_of_rows_of_tokens_or_of_answers():
     assert logits_bytes(T5, "seq2seq_lm", target_tokens=30) == 12 * 8 * 30 * 8000
 
 
-@pytest.mark.parametrize(("variant", "head"), [("bert", "token_classification"), ("albert", "token_classification"),
-                                               ("t5-gated", "seq2seq_lm"), ("bart", "seq2seq_lm")])  # fmt: skip
+@pytest.mark.parametrize(("variant", "head"), [("bert", "token_classification"), ("t5-gated", "seq2seq_lm")])
 def test_operations_are_those_that_torch_counts(variant, head):
     import torch
     from torch.utils.flop_counter import FlopCounterMode

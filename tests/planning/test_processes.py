@@ -174,8 +174,7 @@ def large(hardware, **settings):
     return planning.make(loaded, hardware, replace(FACTS, vocabulary=128_256))
 
 
-def test_a_model_that_does_not_fit_on_one_card_is_split(monkeypatch):
-    monkeypatch.setattr(planning, "disk_free_bytes", lambda folder: None)
+def test_a_model_that_does_not_fit_on_one_card_is_split():
     plan = large(FOUR, training__effective_batch_size=16)
     assert (plan.processes.value, plan.strategy.value) == (4, "fsdp")
     assert plan.strategy.reason == "only a part of the model fits in a process"
@@ -220,8 +219,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("size", "count", "method", "strategy", "reason"), TABLE)
-def test_what_8_billion_parameters_take_of_cards(monkeypatch, size, count, method, strategy, reason):
-    monkeypatch.setattr(planning, "disk_free_bytes", lambda folder: None)
+def test_what_8_billion_parameters_take_of_cards(size, count, method, strategy, reason):
     cards = [
         replace(card(n), name=f"Test card of {size} GB", memory_bytes=size * 10**9, memory_free_bytes=size * 10**9)
         for n in range(count)
@@ -239,8 +237,7 @@ def test_what_8_billion_parameters_take_of_cards(monkeypatch, size, count, metho
     assert plan.memory_bytes.value <= size * 10**9
 
 
-def test_nodes_have_all_parts_each_where_they_fit(monkeypatch):
-    monkeypatch.setattr(planning, "disk_free_bytes", lambda folder: None)
+def test_nodes_have_all_parts_each_where_they_fit():
     several = {"distributed__nodes": 2, "training__effective_batch_size": 16}
     plan = large(replace(FOUR, memory_bytes=4096 * GIB), **several)
     assert (plan.strategy.value, plan.training_setup.shards) == ("hsdp", 4)
@@ -292,12 +289,7 @@ def cards_of(count, size):
     return replace(machine(*cards), memory_bytes=256 * GIB)
 
 
-@pytest.fixture
-def no_disk(monkeypatch):
-    monkeypatch.setattr(planning, "disk_free_bytes", lambda folder: None)
-
-
-def test_all_weights_of_8_billion_parameters_train_on_one_card_of_24_gb_from_the_host(no_disk):
+def test_all_weights_of_8_billion_parameters_train_on_one_card_of_24_gb_from_the_host():
     plan = offloaded(cards_of(1, 24))
     assert (plan.processes.value, plan.strategy.value, plan.is_group) == (1, "fsdp", True)
     assert plan.strategy.reason == "weights that stay on the host go to a card layer by layer"
@@ -311,13 +303,13 @@ def test_all_weights_of_8_billion_parameters_train_on_one_card_of_24_gb_from_the
     assert "CPU offload" in shown and "the CPU updates them" in shown and "fsdp" in shown
 
 
-def test_the_machine_has_to_have_room_for_what_cards_have_not(no_disk):
+def test_the_machine_has_to_have_room_for_what_cards_have_not():
     with pytest.raises(ConfigError, match="GiB of the machine's memory beside the GPU's"):
         offloaded(replace(cards_of(1, 24), memory_bytes=96 * GIB))
 
 
 @pytest.mark.dry_run
-def test_parts_on_the_host_are_those_of_all_processes_together(no_disk):
+def test_parts_on_the_host_are_those_of_all_processes_together():
     one, two = (offloaded(replace(cards_of(count, 24), memory_bytes=1024 * GIB)) for count in (1, 2))
 
     def kept(plan):
@@ -347,48 +339,8 @@ def test_on_a_cpu_an_offload_changes_nothing_and_says_so():
         ({"training__optim": "adafactor"}, "the state of adafactor is not split"),
     ],
 )
-def test_what_does_not_go_with_weights_on_the_host_is_one_sentence(no_disk, settings, words):
+def test_what_does_not_go_with_weights_on_the_host_is_one_sentence(settings, words):
     with pytest.raises(ConfigError) as caught:
         offloaded(cards_of(1, 80), **settings)
     [problem] = caught.value.problems
     assert words in problem.message
-
-
-def test_layers_split_by_width_have_their_share_of_all_rows(no_disk):
-    hardware = replace(cards_of(4, 80), memory_bytes=1024 * GIB)
-    settings = {"training__effective_batch_size": 3, "training__gradient_checkpointing": "true"}
-    plan = large(hardware, distributed__strategy="tp", **settings)
-    assert (plan.processes.value, plan.strategy.value, plan.row_shares) == (4, "tp", 1)
-    # Three rows, and each of four processes computes all of them.
-    assert plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value == 3
-    whole = large(one_huge(), **settings)
-    parts, all_parts = ({p.name: p.bytes for p in one.memory_parts} for one in (plan, whole))
-    for name in ("weights", "optimizer"):
-        assert parts[name] == pytest.approx(all_parts[name] / 4, rel=0.01), name
-    assert plan.step_flops == pytest.approx(whole.step_flops / 4)
-    assert plan.step_seconds.value is None and plan.kernels.value == "none"
-
-
-def test_layers_split_by_width_are_not_trained_in_fp16_whoever_chose_it(no_disk):
-    cards = tuple(replace(gpu, capability=(7, 5)) for gpu in cards_of(4, 141).gpus)
-    hardware = replace(cards_of(4, 141), gpus=cards, memory_bytes=1024 * GIB)
-    for chosen in ("auto", "fp16"):
-        with pytest.raises(ConfigError) as caught:
-            large(hardware, distributed__strategy="tp", training__mixed_precision=chosen)
-        (problem,) = caught.value.problems
-        assert problem.key == "training.mixed_precision" and "fp16 has a loss scale" in problem.message
-        plan = large(hardware, distributed__strategy="fsdp", training__mixed_precision=chosen)
-        assert (plan.strategy.value, plan.precision.value) == ("fsdp", "fp16")
-    plan = large(hardware, distributed__strategy="tp", training__mixed_precision="no")
-    assert (plan.strategy.value, plan.precision.value) == ("tp", "fp32")
-
-
-def test_layers_split_by_width_go_on_where_heads_are_divided(no_disk):
-    hardware = replace(cards_of(4, 141), memory_bytes=1024 * GIB)
-    plan = large(hardware, distributed__strategy="tp", training__effective_batch_size=6)
-    fewer, words = in_processes(plan, hardware, 2)
-    assert words == "going on in 2 processes instead of 4"
-    product = fewer.per_device_train_batch_size.value * fewer.gradient_accumulation_steps.value
-    assert product == plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value
-    with pytest.raises(ConfigError, match="32 attention heads are not divided by 3 processes"):
-        in_processes(plan, hardware, 3)

@@ -273,13 +273,8 @@ def no_child(monkeypatch):
     monkeypatch.setattr(child.AnsweringChild, "ask", lambda *asked: pytest.fail(f"not shipped: {asked[1:3]}"))
 
 
-@pytest.fixture
-def endless_disk(monkeypatch):
-    monkeypatch.setattr(planning, "disk_free_bytes", lambda path: None)
-
-
 @pytest.mark.parametrize(("recipe", "name"), each_value_once(RECIPES, HARDWARE))
-def test_every_recipe_is_planned_on_the_machine_of_every_hardware_profile(recipe, name, endless_disk):
+def test_every_recipe_is_planned_on_the_machine_of_every_hardware_profile(recipe, name):
     hardware = machine_of(name)
     loaded = loaded_on(hardware, recipe, ANY_MODEL if recipe == "finetune" else ())
     if (recipe, name) in TOO_LARGE:
@@ -303,7 +298,7 @@ def test_every_recipe_is_planned_on_the_machine_of_every_hardware_profile(recipe
 
 
 @pytest.mark.parametrize("name", sorted(set(HARDWARE) - {"cpu", "k80"}))
-def test_a_larger_card_takes_more_rows_at_once(name, endless_disk):
+def test_a_larger_card_takes_more_rows_at_once(name):
     rows = []
     for size in (11 * GIB, 24 * GIB, 128 * GIB):
         card = replace(machine_of(name).gpus[0], memory_bytes=size, memory_free_bytes=size)

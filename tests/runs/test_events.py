@@ -35,8 +35,6 @@ ONE_OF_EACH = [
         e.GpuReading(index=-1, utilization_share=math.nan, power_watts=math.inf, temperature_celsius=-math.inf)]),
     e.TextSampled(prompt=HOSTILE, text="NaN"),
     e.RunProblem(kind="checkpoint damaged", message=HOSTILE, hint="none"),
-    e.DeadlineAtRisk(step=9, kind="deadline", message="m", hint="h", due=AT, expected=AT, step_seconds=0.5,
-                     ways=[e.WayInTime(words="2 of 5 epochs", patch={"training.num_train_epochs": 2.0}, seconds=9.0)]),
     e.MicroBatchReduced(step=57, kind="out of memory", message=HOSTILE, hint="", what="training", rows_before=8,
                         rows=4, passes=8, longest_row=512, peak_memory_bytes=2**33),
     e.ControlApplied(action="save", request_id=3),

@@ -1,8 +1,11 @@
+import json
 import math
 
 import pytest
 
+from tests.runs.test_comparison import PLANNED
 from tui_trainer.runs import events as e
+from tui_trainer.runs.event_lines import from_line, to_line
 from tui_trainer.runs.journal import JournalReader, JournalWriter
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.state import RunState, fold
@@ -190,6 +193,15 @@ def test_kinds_of_a_later_version_change_nothing():
     unknown = e.Unknown(kind="LaterKind", step=99, data={"x": 1})
     known = [started(), *steps(1, 3)]
     assert fold([*known, unknown, unknown]) == fold(known)
+
+
+def test_a_journal_of_a_run_that_had_a_deadline_is_read():
+    at = "2026-11-24T18:00:00+00:00"
+    plan = json.loads(to_line(PLANNED)) | {"deadline": at, "row_shares": 1}
+    late = {"event": "DeadlineAtRisk", "step": 2, "kind": "deadline", "message": "late", "due": at, "ways": [{}]}
+    planned, unknown = (from_line(json.dumps(line)) for line in (plan, late))
+    assert planned == PLANNED and isinstance(unknown, e.Unknown)
+    assert fold([started(), planned, *steps(1, 2), unknown]) == fold([started(), PLANNED, *steps(1, 2)])
 
 
 def test_a_long_journal_folds_into_less_than_a_hundred_bytes_per_step(tmp_path):

@@ -44,6 +44,7 @@ def run_others(run_on_card, monkeypatch):
 
 
 def test_a_deterministic_run_after_others_ends_with_the_bytes_of_one_alone(run_on_card, monkeypatch):
+    """One that begins after them, and one that is taken up again after them."""
     card, alone, failure = run_on_card("causal_lm", STRICT, name="alone")
     assert not failure, failure
     assert card.computed[VARLEN_BACKWARD], "the attention that has two kernels on this card"
@@ -52,20 +53,14 @@ def test_a_deterministic_run_after_others_ends_with_the_bytes_of_one_alone(run_o
     assert torch.backends.cuda.cudnn_sdp_enabled()
     _, after, failure = run_on_card("causal_lm", STRICT, name="after")
     assert not failure, failure
-    assert differing(weights_of(alone), weights_of(after)) == []
-
-
-def test_it_is_taken_up_again_after_others_to_the_byte(run_on_card, monkeypatch):
-    _, folder, failure = run_on_card("causal_lm", STRICT)
-    assert not failure, failure
-    whole = weights_of(folder)
+    whole = weights_of(alone)
+    assert differing(whole, weights_of(after)) == []
     for step in (2, 3):
-        shutil.rmtree(folder.checkpoints / f"step-{step}")
-    shutil.rmtree(folder.model)
-    run_others(run_on_card, monkeypatch)
-    _, _, failure = run_on_card("causal_lm", folder=folder)
+        shutil.rmtree(alone.checkpoints / f"step-{step}")
+    shutil.rmtree(alone.model)
+    _, _, failure = run_on_card("causal_lm", folder=alone)
     assert not failure, failure
-    assert differing(whole, weights_of(folder)) == []
+    assert differing(whole, weights_of(alone)) == []
 
 
 def test_cublas_that_began_without_its_setting_is_found(run_on_card, monkeypatch):

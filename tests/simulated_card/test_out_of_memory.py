@@ -42,9 +42,8 @@ def too_large(monkeypatch):
     [
         ("lora", "fp16"),
         pytest.param("qlora", "bf16", marks=pytest.mark.e2e),
-        pytest.param("full", "bf16", marks=pytest.mark.e2e),
     ],
-    ids=["fp16", "4 bits", "masters"],
+    ids=["fp16", "4 bits"],
 )
 def test_the_same_batch_goes_again_on_a_card(method, precision, run_on_card, too_large):
     settings = {**DROPOUT, "tuning.method": method, "training.mixed_precision": precision}

@@ -36,10 +36,7 @@ _LITTLE = {
 CASES = {
     "full in 16 bits": {"tuning.method": "full", "model.dtype": "bfloat16"},
     "lora, checkpoints, chunks": {**_LITTLE, "evaluation.per_device_eval_batch_size": 1},
-    "full": {"tuning.method": "full"},
-    "lora": {"tuning.method": "lora"},
     "qlora": {"tuning.method": "qlora"},
-    "checkpoints": {"tuning.method": "full", "training.gradient_checkpointing": "true"},
     "accumulation": {"tuning.method": "full", "training.per_device_train_batch_size": 2},
 }
 

@@ -114,7 +114,6 @@ FAULTS = [
      "mat1 and mat2 must have the same dtype|expected m1 and m2 to have the same dtype"),
     (batches_are_not_pinned, "causal_lm", PADDED, "micro-batches copy to the card losses/micro_batch.py"),
     (times_are_read_before_they_are_over, "causal_lm", PADDED, "CUDA error: device not ready"),
-    (masks_are_asked_for_on_the_device, "causal_lm", PADDED, "micro-batches .*losses/next_token.py .*masking_utils"),
     (masks_are_asked_for_on_the_device, "seq2seq", {"evaluation.generate_rows": 0},
      "micro-batches .*losses/next_token.py .*masking_utils"),
 ]  # fmt: skip
@@ -160,7 +159,6 @@ KERNEL_FAULTS = [
     ("norm", _wrong_numbers, "with it logits differ by"),
     ("RMSNormFunction", _WrongBackward, "with it gradients differ by"),
     pytest.param("RMSNormFunction", _NoBackward, "RuntimeError: Triton Error", marks=pytest.mark.e2e),
-    pytest.param("rotary", lambda q, k, *_: (q, k), "with it logits differ by", marks=pytest.mark.e2e),
 ]
 
 

@@ -59,9 +59,7 @@ def taken_up_again(run_on_card):
         ("lora", "adamw_torch_fused", "fp16"),
         ("qlora", "paged_adamw_8bit", "bf16"),
         pytest.param("lora", "adafactor", "no", marks=pytest.mark.e2e),
-        pytest.param("full", "adamw_8bit", "bf16", marks=pytest.mark.e2e),
         pytest.param("full", "adamw_torch_4bit", "bf16", marks=pytest.mark.e2e),
-        pytest.param("lora", "adamw_torch_8bit", "fp16", marks=pytest.mark.e2e),
     ],
 )
 def test_a_run_that_is_taken_up_again_ends_with_the_same_bytes(method, optim, precision, taken_up_again):

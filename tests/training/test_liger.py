@@ -59,7 +59,7 @@ PROBE = """
         model = tiny_model(family)
         run = SimpleNamespace(model=model, loss=NextTokenLoss(model), device=cpu,
                               mixed_precision=MixedPrecision("fp32", cpu))
-        assert difference(run, batch, lambda: _switch_on(model, "liger")) == "", family
+        assert difference(run, batch, lambda: _switch_on(model)) == "", family
     print("the same")
 """
 
@@ -71,7 +71,7 @@ def test_what_it_changes_is_taken_back_to_the_last_name(family):
     before = [dict(vars(names)), *(dict(vars(module)) for module in model.modules())]
     expected = model(input_ids=tokens).logits
     with taken_back():
-        assert fused_kernels._switch_on(model, "liger") >= 7, "three layers' worth of norms and MLPs"
+        assert fused_kernels._switch_on(model) >= 7, "three layers' worth of norms and MLPs"
         assert vars(names)["apply_rotary_pos_emb"].__module__.startswith("liger_kernel")
         assert type(model).forward.__module__ == names.__name__ and "forward" not in vars(model), "the loss is ours"
     assert [dict(vars(names)), *(dict(vars(module)) for module in model.modules())] == before

@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers.utils import logging as transformers_logging
 
-from tests.combinations import first_by_default
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
@@ -84,13 +83,12 @@ def stop_after_third_step(monkeypatch):
         pytest.param(stop_after_third_step, EXIT_STOPPED, id="stopped"),
     ],
 )
-@pytest.mark.parametrize("workers", first_by_default([1, 0]))
 def test_a_run_that_is_over_has_left_no_model_and_no_optimizer(
-    tiny_run, models, without_collector, monkeypatch, prepare_end, expected, workers
+    tiny_run, models, without_collector, monkeypatch, prepare_end, expected
 ):
     """No cycle holds them."""
     prepare_end(monkeypatch)
-    _, outcome = tiny_run("over", {"dataloader.num_workers": workers, "checkpoint.save_steps": 5})
+    _, outcome = tiny_run("over", {"dataloader.num_workers": 1, "checkpoint.save_steps": 5})
     assert outcome.exit_code == expected, outcome
     assert len(models) == 2
     assert [reference() for reference in models] == [None, None]

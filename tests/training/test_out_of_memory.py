@@ -115,14 +115,9 @@ def shortage(monkeypatch):
     found.steps = set()
 
 
-@pytest.mark.parametrize(
-    "error",
-    [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), MemoryError(), CPU_ALLOCATOR],
-    ids=["gpu", "host", "cpu allocator"],
-)
-def test_a_first_step_without_memory_ends_with_the_weights_of_a_run_begun_so(reference_run, tiny_run, shortage, error):
+def test_a_first_step_without_memory_ends_with_the_weights_of_a_run_begun_so(reference_run, tiny_run, shortage):
     small = reference_run(WHOLE | {MICRO: 1})
-    shortage.steps, shortage.rows, shortage.error = {1}, 1, error
+    shortage.steps, shortage.rows = {1}, 1
     folder, outcome = tiny_run("failing", WHOLE)
     assert outcome.exit_code == EXIT_DONE, outcome
     assert shortage.failed == 2
@@ -155,9 +150,7 @@ CASES = {
     "accumulation": ({MICRO: 2}, 1),
     "a last part that is smaller": ({"training.effective_batch_size": 7, MICRO: 7}, 4),
     "batches made ahead": ({"dataloader.num_workers": 2}, 2),
-    "not at the first": ({"training.max_grad_norm": 0}, 2),
     "Adafactor": ({"training.optim": "adafactor"}, 2),
-    "bf16": ({"training.mixed_precision": "bf16"}, 2),
     "sgd": ({"training.optim": "sgd", "training.gradient_checkpointing": "true"}, 2),
 }
 
@@ -166,7 +159,7 @@ CASES = {
     ("case", "place"),
     [*((case, "backward") for case in CASES), ("accumulation", "forward"), ("accumulation", "second pass")],
 )
-def test_however_a_step_is_made_and_wherever_it_fails(reference_run, tiny_run, shortage, case, place, bf16_on_the_cpu):
+def test_however_a_step_is_made_and_wherever_it_fails(reference_run, tiny_run, shortage, case, place):
     changes, rows = CASES[case]
     small = reference_run(WHOLE | changes | {MICRO: rows})
     shortage.steps, shortage.rows, shortage.place = {1}, rows, place
@@ -687,9 +680,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.e2e
-# Not at the limit of a pass of 64 rows, which fits in one step and not in the next.
-@pytest.mark.parametrize("megabytes", [0, 220])
-def test_a_real_limit_of_the_address_space_is_survived(tmp_path, megabytes):
+def test_a_real_limit_of_the_address_space_is_survived(tmp_path):
     """Nothing is injected: malloc itself has no more."""
 
     def train(name, rows, megabytes):
@@ -705,9 +696,8 @@ def test_a_real_limit_of_the_address_space_is_survived(tmp_path, megabytes):
         assert done.returncode == EXIT_DONE, done.stdout[-3000:] + done.stderr[-3000:]
         return RunFolder(tmp_path / name), done.stdout
 
-    folder, printed = train("limited", 256, megabytes)
-    reduced = of_kind(folder, MicroBatchReduced)
-    assert bool(reduced) == bool(megabytes) == ("out of memory: 256 rows x 1 -> 128 rows x 2" in printed)
-    if reduced:
-        small, _ = train("small", reduced[-1].rows, 0)
-        assert weights_of(folder) == weights_of(small)
+    # Not at the limit of a pass of 64 rows, which fits in one step and not in the next.
+    folder, printed = train("limited", 256, 220)
+    assert "out of memory: 256 rows x 1 -> 128 rows x 2" in printed
+    small, printed = train("small", of_kind(folder, MicroBatchReduced)[-1].rows, 0)
+    assert "out of memory" not in printed and weights_of(folder) == weights_of(small)

@@ -3,12 +3,14 @@
 import json
 import math
 import re
+import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tui_trainer.data.preparing import cache
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import free_name, open_again
@@ -278,13 +280,18 @@ def test_three_failed_saves_in_a_row_end_the_run(tiny_run, monkeypatch):
     assert "third failure" in outcome.failure
 
 
-def test_changed_data_is_refused_on_resume(tiny_run, sheep):
-    folder, _ = tiny_run("changed", before=lambda run: None)
-    (folder.journal).write_text("")
+def test_rows_that_are_gone_and_would_be_others_are_refused_with_what_changed(
+    tiny_run, sheep, private_home, monkeypatch
+):
+    folder, _ = tiny_run("changed")
+    folder.journal.write_text("")
+    shutil.rmtree(private_home / "cache")
+    monkeypatch.setattr(cache, "PREPARATION_VERSION", cache.PREPARATION_VERSION + 1)
+    outcome = carry_out(open_again(folder))
+    assert outcome.exit_code == 2 and "prepared by an older version" in str(outcome.problems[0])
     sheep.write_text(sheep.read_text().replace("sheep", "goats"))
     outcome = carry_out(open_again(folder))
-    assert outcome.exit_code == 2
-    assert "data changed" in str(outcome.problems[0])
+    assert outcome.exit_code == 2 and "the data changed since this run began" in str(outcome.problems[0])
     assert folder.plan.is_file()
 
 

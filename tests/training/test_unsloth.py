@@ -64,10 +64,9 @@ def losses(folder: Path) -> tuple[list[float], list[float]]:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("method", ["lora", "full"])
-def test_it_trains_in_its_environment_and_learns_the_same(made, tmp_path, method):
+def test_it_trains_in_its_environment_and_learns_the_same(made, tmp_path):
     """The stand-in computes what transformers does, so each loss is equal."""
-    wanted = asked(tmp_path, tuning__method=method, training__max_steps=6, output__name="one", checkpoint__save_steps=2)
+    wanted = asked(tmp_path, tuning__method="lora", training__max_steps=6, output__name="one", checkpoint__save_steps=2)
     assert main(["--no-ui", *words_of(wanted)]) == 0
     first = tmp_path / "runs" / "one"
     found = losses(first)

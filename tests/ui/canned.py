@@ -48,8 +48,8 @@ FACTS = DataFacts(
 
 
 def finding(name: str, status: str, order: int, evidence: str, **fix) -> Finding:
-    check = Check(name=name, order=order, title=f"The {name} suits the run", guides=("A quick win 1",),
-                  why="Time is money.", claim="2x faster (guide A)", look=lambda _: verdict)  # fmt: skip
+    check = Check(name=name, order=order, title=f"The {name} suits the run",
+                  why="Time is money.", published="2x faster (arXiv:1234.56789)", look=lambda _: verdict)  # fmt: skip
     patch = {key.replace("__", "."): value for key, value in fix.items()}
     changes = tuple(Change(key=key, old=0.1, new=new) for key, new in patch.items())
     switch = f"{name}: on" if order < 4 else ""

@@ -30,8 +30,7 @@ def finding(name: str, status: str = "pass", order: int = 0, **changes) -> Findi
         name=name,
         order=order,
         title=f"Title of {name}",
-        guides=("A quick win 1", "E should see 2"),
-        claim="2x faster (guide A)",
+        published="2x faster (arXiv:1234.56789)",
         why="Because it is so.",
         look=lambda context: Verdict(status="pass", evidence=""),
     )

@@ -134,7 +134,7 @@ def hardware_of(texts) -> Hardware:
 
 
 def findings() -> list[Finding]:
-    check = Check(name="x", order=0, title="Title", guides=("A",), claim="2x", why="So.",
+    check = Check(name="x", order=0, title="Title", published="2x", why="So.",
                   look=lambda _: Verdict(status="pass", evidence=""))  # fmt: skip
     verdicts = (Verdict(status="fail", evidence=text, details=(text,), advice=text, fix={"data.path": text})
                 for text in TEXTS)  # fmt: skip

@@ -1,4 +1,4 @@
-"""F12 in a dialog, the guides' lists, ways to be in time, and trying the machine: keys that came to screens."""
+"""F12 in a dialog, and trying the machine: keys that came to screens."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from threading import Event
 
 import pytest
 
-from tests.checklist.test_checks import asked, seen
 from tests.hardware.test_trial import GOOD
 from tests.ui.pictures import in_event_loop, screen_text
 from tests.ui.test_checklist_page import opened
 from tests.ui.test_hardware_page import MACHINES
 from tests.ui.test_hardware_page import opened as opened_hardware
-from tui_trainer.checklist.guides import GUIDES
-from tui_trainer.checklist.run import run_checks
-from tui_trainer.config.load import value_of
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.screens import hardware as page_module
 
@@ -35,39 +31,6 @@ async def test_f12_in_a_dialog_writes_a_picture_of_it(tmp_path, monkeypatch):
         (picture,) = tmp_path.glob("tui-trainer-screen-*.svg")
         assert app.dialog is not None and app.dialog.heading in picture.read_text().replace("&#160;", " ")
         await pilot.press("escape")
-
-
-@in_event_loop
-async def test_a_key_shows_the_list_of_one_guide_after_the_other():
-    findings = run_checks(seen(asked()))
-    async with opened((160, 60), findings) as (app, pilot):
-        everything = len(app.page.model.visible)
-        for guide in GUIDES:
-            await pilot.press("f")
-            shown = app.page.model.visible
-            assert app.page.model.guide == guide and 0 < len(shown) < everything
-            assert f"guide {guide}" in screen_text(app)
-        await pilot.press("f")
-        assert app.page.model.guide == "" and len(app.page.model.visible) == everything
-
-
-@in_event_loop
-async def test_one_of_three_ways_to_be_in_time_is_chosen():
-    late = run_checks(seen(asked(training__max_steps=2000, targets__deadline="60s")))
-    async with opened((120, 50), late) as (app, pilot):
-        place = next(at for at, one in enumerate(app.page.model.visible) if one.name == "deadline")
-        app.page.model.chosen = app.page.model.visible[place].name
-        app.draw()
-        await pilot.pause()
-        text = screen_text(app)
-        assert "way 1" in text and "way 3" in text, text
-        await pilot.press("a")
-        assert app.dialog is not None
-        await pilot.press("2")
-        await pilot.pause()
-        second = next(one for one in late if one.name == "deadline").verdict.ways[1]
-        for key, value in second.patch.items():
-            assert value_of(app.bench.document.loaded.config, key) == value
 
 
 @in_event_loop

@@ -54,7 +54,7 @@ def session_of(question: dict[str, Any], place: Path, name: str) -> "Iterator[tu
         job = Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions=versions())
         with opened_session(job, journal, lambda: False) as (session, resident):
             # Of several processes one is measured: what the first would do.
-            session.batches.ranks = Ranks(count=plan.row_shares)
+            session.batches.ranks = Ranks(count=plan.processes.value)
             yield session, resident
 
 

@@ -1,1 +1,1 @@
-"""Is it ready, and is it fast: every tip of the guides as a check of this machine and this config."""
+"""Is it ready, and is it fast: every tip as a check of this machine and this config."""

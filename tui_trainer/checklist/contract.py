@@ -1,7 +1,7 @@
 """What a check is and what it finds. Files in `checks/` are light to import and load no torch.
 
-A check looks at facts that were gathered before (`Context`), so it takes no time and changes nothing. What a guide
-claims (`claim`) is never shown as if it were measured here: that is a `Gain`.
+A check looks at facts that were gathered before (`Context`), so it takes no time and changes nothing. What others
+measured (`published`) is never shown as if it were measured here: that is a `Gain`.
 """
 
 import json
@@ -24,7 +24,6 @@ from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_gains import Gain, is_of_steps
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
-from tui_trainer.runs.events import WayInTime
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.contract import DataFacts
 
@@ -119,6 +118,13 @@ class Context:
         """Planned passes over the training text."""
         return self.planned.total_steps.value / self.planned.steps_per_epoch.value
 
+    def at_most_steps(self, steps: int) -> Patch:
+        """At most so many steps, at least one; a whole number of epochs where that is possible."""
+        whole_epochs = steps // self.planned.steps_per_epoch.value
+        if self.config.training.max_steps or whole_epochs < 1:
+            return {"training.max_steps": max(1, steps)}
+        return {"training.num_train_epochs": float(whole_epochs)}
+
     @property
     def step_rows(self) -> int:
         """The most rows that a step takes in; packed ones are fewer than the documents behind them."""
@@ -144,8 +150,6 @@ class Verdict:
     reckoned_gain: float | None = None
     """How many times as fast the whole run would be with the fix, where its steps stay the same."""
     reckoned_from: str = ""
-    ways: tuple[WayInTime, ...] = ()
-    """Several fixes, of which one is enough; `fix` is the first of them."""
 
 
 Look = Callable[[Context], Verdict]
@@ -153,8 +157,7 @@ Look = Callable[[Context], Verdict]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One item of the checklist. `guides` name the places in the source documents, `claim` is what they promise;
-    a check of our own has none.
+    """One item of the checklist. `published`: the gain that others measured, with its source.
 
     Its name is that of its file, and `why` the first line of that. `is_for_speed`: what it warns of costs time and
     nothing else, so that a fix which was measured to be slower here is none. `fallback`: what mends a setting that no
@@ -164,8 +167,7 @@ class Check:
     look: Look = field(kw_only=False)
     order: int
     title: str
-    guides: tuple[str, ...] = ()
-    claim: str = ""
+    published: str = ""
     why: str = ""
     is_for_speed: bool = False
     needs_plan: bool = True

@@ -15,15 +15,17 @@ from typer.core import TyperGroup
 
 from tui_trainer.errors import InputError
 from tui_trainer.safe_text import one_line
+from tui_trainer.standard_files import tell
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
+    from tui_trainer.exporting.trained_model import TrainedModel
     from tui_trainer.hardware.diagnosis import GpuChoice
     from tui_trainer.runs.folder import RunFolder
 
 _DEFAULT_COMMAND = "train"
 _SECTIONS = {
-    "To train": "train plan check preview rehearse tune profiles explain diagnose import download install",
+    "To train": "train plan check preview rehearse tune profiles explain guide diagnose import download install",
     "Runs": "runs attach ask stop resume doctor report compare rename delete submit join track",
     "Trained models": "generate chat predict evaluate export bench publish",
 }
@@ -96,7 +98,8 @@ app = typer.Typer(
         "tui-trainer [CONFIG] [--profile NAME] [--model FOLDER] [--data PATH] [--set KEY=VALUE]... opens the screens; "
         "with --no-ui it trains at once and prints lines. "
         "Without CONFIG it is about the quickstart recipe, which needs no network and no GPU. "
-        "`tui-trainer train --help` lists the options, `tui-trainer profiles` the names for --profile."
+        "`tui-trainer train --help` lists the options, `tui-trainer profiles` the names for --profile, "
+        "`tui-trainer guide` the guides."
     ),
 )
 
@@ -190,6 +193,16 @@ def run_named(reference: str) -> "RunFolder":
     from tui_trainer.runs.registry import find_run
 
     return find_run(reference)
+
+
+def trained_model(folder: "RunFolder", *, unfinished: bool = False) -> "TrainedModel":
+    """The model of a run; reports what of its settings is not used any more. Raises FolderError."""
+    from tui_trainer.exporting.trained_model import TrainedModel
+
+    trained = TrainedModel.of(folder, unfinished=unfinished)
+    for note in trained.notes:
+        tell(f"{folder.name}: {note}")
+    return trained
 
 
 def print_json(value: object) -> None:

@@ -18,6 +18,7 @@ from tui_trainer.cli.application import (
     print_json,
     run_named,
     shares_options,
+    trained_model,
 )
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.standard_files import tell
@@ -56,9 +57,8 @@ def bench_model(
 ) -> None:
     """A trained model at work: one by one, in batches, with beams, in fewer bits, compiled, exported."""
     from tui_trainer.bench.inference import BATCHED, NEW_TOKENS, ONE_BY_ONE, InferenceBench, notes, table
-    from tui_trainer.exporting.trained_model import TrainedModel
 
-    trained = TrainedModel.of(run_named(run))
+    trained = trained_model(run_named(run))
     asked = InferenceBench(trained, rows, rounds, gpu, tell, only or ())
     found = asked.measure()
     figures = asked.figures(found)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tui_trainer.cli.application import AsJson, Asked, GpuName, app, option, shares_options
-from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, InputError, name_hint
+from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.standard_files import show_progress, tell
 
@@ -42,22 +42,18 @@ def check(
         list[str] | None,
         option("--measure", "NAME", "Measure first what this check gains here, or all of them; may be repeated."),
     ] = None,
-    guide: Annotated[str, option("--guide", "A|C|D|E", "Only the checklist of this guide.")] = "",
     seconds: Annotated[float, typer.Option(min=1, help="The most that measuring one of them takes.")] = 300,
 ) -> None:
     """Go through the checklist: is it ready, and is it fast? Exit code 1 when something fails."""
     from tui_trainer.check import print_checks
-    from tui_trainer.checklist.guides import GUIDES
 
-    if guide.upper() not in ("", *GUIDES):
-        raise InputError(f"there is no checklist of a guide {guide[:20]!r}", hint=name_hint(guide, GUIDES))
     loaded = asked.load(gpu)
     is_whole = True
     if measure:
         from tui_trainer.bench.gains import GainBench
 
         is_whole = GainBench(loaded=loaded, names=measure, told=tell, gpu=gpu, seconds=seconds).measure()
-    code = print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress, gpu=gpu, guide=guide.upper())
+    code = print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress, gpu=gpu)
     raise typer.Exit(code if is_whole else EXIT_STOPPED)
 
 

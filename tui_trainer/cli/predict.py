@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, option, run_named
+from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, option, run_named, trained_model
 from tui_trainer.errors import EXIT_STOPPED, DataError, InputError
 from tui_trainer.standard_files import show_progress, tell
 
@@ -49,12 +49,11 @@ def predict(
     size = _batch_size(batch_size)
     folder = run_named(run)
     from tui_trainer.exporting.predicting import Requested, inference_device, predict_file
-    from tui_trainer.exporting.trained_model import TrainedModel
     from tui_trainer.local_paths import from_the_root
     from tui_trainer.models.writing import Sampling
     from tui_trainer.units import format_seconds
 
-    trained = TrainedModel.of(folder)
+    trained = trained_model(folder)
     config = trained.plan.config
     usual = config.task.max_target_length if config.task.type == "seq2seq" else 200
     sampling = Sampling(max_new_tokens=max_new_tokens or usual, temperature=temperature, seed=seed, num_beams=beams)

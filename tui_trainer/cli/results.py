@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, RunReference, app, option, run_named
+from tui_trainer.cli.application import AsJson, RunReference, app, option, run_named, trained_model
 from tui_trainer.cli.models import agrees, transfer_progress
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError
 from tui_trainer.standard_files import show_progress, tell, write_progress
@@ -77,10 +77,9 @@ def export(
     formats = [find_format(name) for name in dict.fromkeys(to)]
     from tui_trainer.exporting.export import Certifier, expected_seconds, target_of
     from tui_trainer.exporting.export import export as write
-    from tui_trainer.exporting.trained_model import TrainedModel
     from tui_trainer.units import format_bytes, format_seconds
 
-    trained = TrainedModel.of(folder)
+    trained = trained_model(folder)
     certifier = Certifier(trained)
     targets = [target_of(trained, one, out) for one in formats]
     is_good = True

@@ -59,7 +59,8 @@ def resume(
     if shown.no_ui:
         from tui_trainer.headless import follow
 
-        raise typer.Exit(follow(again, as_json=shown.as_json))
+        greeting = again.loaded.notes if again.loaded else ()
+        raise typer.Exit(follow(again, as_json=shown.as_json, greeting=greeting))
     raise shown.on_screens(gpu=gpu, resumed=again)
 
 

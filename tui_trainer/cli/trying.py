@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, option, print_json, run_named
+from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, option, print_json, run_named, trained_model
 from tui_trainer.errors import InputError
 from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import show_progress, tell
@@ -40,6 +40,8 @@ def generate(
     writer = Writer(folder)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     print(f"{folder.name}: {source}", file=sys.stderr)
+    for note in writer.notes:
+        tell(f"{folder.name}: {note}")
     if prompt is not None:
         continue_once(writer, prompt, sampling)
         return
@@ -64,9 +66,7 @@ def chat(
 
     # Before torch is loaded, which takes seconds.
     source = source_words(weights_of(folder))
-    from tui_trainer.exporting.trained_model import TrainedModel
-
-    trained = TrainedModel.of(folder, unfinished=True)
+    trained = trained_model(folder, unfinished=True)
     if trained.head != "causal_lm":
         hint = f"`tui-trainer generate {folder.name}` asks it one text at a time"
         raise InputError(f"{folder.name} learnt {trained.task.name}, which holds no conversation", hint=hint)
@@ -113,9 +113,8 @@ def evaluate(
 
     from tui_trainer.exporting.evaluating import Evaluator, run_of
     from tui_trainer.exporting.predicting import inference_device
-    from tui_trainer.exporting.trained_model import TrainedModel
 
-    trained = TrainedModel.of(run_of(models[0]))
+    trained = trained_model(run_of(models[0]))
     evaluator = Evaluator(trained, inference_device(gpu), show_progress)
     found = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
     for note in found.notes:

@@ -54,7 +54,7 @@ class Document:
     def _read(self) -> None:
         problems: list[Problem] = []
         self.digest = file_digest(self.file) if self.file else None
-        layers = user_layers(self.request, problems)
+        layers = self._written_layers = user_layers(self.request, problems)
         self._base = {key: layer for layer in layers for key in layer.values}
         self._file_problems = tuple(problems)
         self._done, self._undone = list[Step](), list[Step]()
@@ -296,7 +296,7 @@ class Document:
         config = validate({key: layer.values[key] for key, layer in layers.items()}, layers, problems)
         if config is None:
             return None, {}
-        plain = presets.under(with_absolute_paths(config), layers)
+        plain = presets.under(with_absolute_paths(config), layers).noting(self._written_layers)
         found = self._fit(plain)
         return found, {key: layer for key, layer in found.layers.items() if plain.layers.get(key) is not layer}
 

@@ -8,14 +8,11 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, time
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
-
-from tui_trainer.deadlines import due
 
 Auto = Literal["auto"]
 PositiveInt = Annotated[int, Field(ge=1, le=10**7)]
@@ -77,21 +74,6 @@ class NameIn(Form):
     def _check(self, name: str) -> None:
         if name not in self.table:
             raise ValueError("not one of the choices")
-
-
-def _time_as_text(value: Any) -> Any:
-    """TOML has times of its own."""
-    return value.isoformat() if isinstance(value, date | time) else value
-
-
-def _check_deadline(text: str) -> None:
-    if text:
-        due(text, datetime.now())
-
-
-Deadline = Annotated[
-    str, BeforeValidator(_time_as_text), Form('such as "18:00", "2026-11-24 07:30" or "3h"', _check_deadline)
-]
 
 
 def _check_address(text: str) -> None:

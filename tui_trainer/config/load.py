@@ -3,7 +3,7 @@
 Precedence: defaults < recipe < hardware profile < config file < `--set`. All mistakes are reported together.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import StrEnum
@@ -18,6 +18,7 @@ from tui_trainer.config.fields import Setting, settings_of
 from tui_trainer.config.nearest import nearest_setting
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.profiles import Profile, find_profile
+from tui_trainer.config.removed import REMOVED, without_removed
 from tui_trainer.config.sections import Config
 from tui_trainer.config.toml_files import nest, parse_toml, read_toml
 from tui_trainer.errors import ConfigError, Problem
@@ -62,6 +63,8 @@ class Layer:
     origin: Origin
     where: str
     values: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    """What was written and is not used any more, a sentence each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +77,7 @@ class LoadedConfig:
     hardware_profile: Profile | None
     hardware_reason: str = ""
     notes: tuple[str, ...] = ()
-    """What was made of presets that do not fit, a sentence each."""
+    """What was made of presets that do not fit, and what is not used any more, a sentence each."""
 
     def origin(self, key: str) -> Origin:
         return self.layers[key].origin if key in self.layers else Origin.DEFAULT
@@ -91,6 +94,10 @@ class LoadedConfig:
         """The same mistake with the place where its setting was written, if it names a setting and no place."""
         by_user = not problem.where and self.origin(problem.key).by_user
         return replace(problem, where=self.where(problem.key)) if by_user else problem
+
+    def noting(self, layers: Iterable[Layer]) -> Self:
+        """The same with what these layers have to note."""
+        return replace(self, notes=(*self.notes, *(note for layer in layers for note in layer.notes)))
 
     def fitted(self, key: str, value: Any, why: str) -> Self:
         """The same with another value for a setting, where a preset or a default does not fit what the user chose.
@@ -118,6 +125,8 @@ class Presets:
     hardware_reason: str = ""
     layers: Mapping[str, Layer] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What a profile sets and is not used any more."""
 
     def value(self, key: str) -> Any:
         """What the profiles and the defaults give. `profile` itself is the recipe that was asked for."""
@@ -131,6 +140,7 @@ class Presets:
             recipe=self.recipe,
             hardware_profile=self.hardware_profile,
             hardware_reason=self.hardware_reason,
+            notes=self.notes,
         )
 
 
@@ -166,7 +176,7 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     config = validate({key: layer.values[key] for key, layer in by_key.items()}, by_key, problems)
     if problems or config is None:
         raise ConfigError(problems)
-    return presets.under(with_absolute_paths(config), by_key)
+    return presets.under(with_absolute_paths(config), by_key).noting(written)
 
 
 def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
@@ -182,11 +192,13 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
         except ConfigError as error:
             problems.extend(error.problems)
         else:
-            where = str(path)
-            layers.append(Layer(origin=Origin.FILE, where=where, values=flatten(raw, where, problems)))
+            where, notes = str(path), list[str]()
+            values = flatten(raw, where, problems, notes)
+            layers.append(Layer(origin=Origin.FILE, where=where, values=values, notes=tuple(notes)))
     layers += [_option(key, value) for key, value in request.shortcuts.items()]
-    assigned = _assignments(request.assignments, problems)
-    layers.append(Layer(origin=Origin.COMMAND_LINE, where="--set", values=assigned))
+    notes = []
+    assigned = _assignments(request.assignments, problems, notes)
+    layers.append(Layer(origin=Origin.COMMAND_LINE, where="--set", values=assigned, notes=tuple(notes)))
     return [*layers, _option("profile", request.profile)] if request.profile else layers
 
 
@@ -197,10 +209,11 @@ def _option(key: str, value: str) -> Layer:
 def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: HardwareChoice) -> Presets:
     """The profiles for a recipe and for the user's own choice of hardware. What cannot be found becomes a problem."""
     problems: list[Problem] = []
+    notes: list[str] = []
     layers: dict[str, Layer] = {}
 
     def take(origin: Origin, profile: Profile) -> None:
-        values = flatten(profile.values, str(profile.path), problems)
+        values = flatten(profile.values, str(profile.path), problems, notes)
         layer = Layer(origin=origin, where=f"{origin.value} {profile.name}", values=values)
         layers.update(dict.fromkeys(values, layer))
 
@@ -227,6 +240,7 @@ def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: Hard
         hardware_reason=reason,
         layers=layers,
         problems=tuple(problems),
+        notes=tuple(notes),
     )
 
 
@@ -242,7 +256,7 @@ def _last(key: str, layers: list[Layer], default: str) -> str:
     return found[-1] if found else default
 
 
-def _assignments(assignments: tuple[str, ...], problems: list[Problem]) -> dict[str, Any]:
+def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -250,11 +264,11 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem]) -> dict[
         if not equals:
             hint = f"write {key}=VALUE" if key in all_settings() else did_you_mean(key)
             problems.append(Problem(message=f"{one_line(assignment, 60)!r} is no KEY=VALUE", where="--set", hint=hint))
-        elif key not in all_settings():
+        elif key not in all_settings() and key not in REMOVED:
             problems.append(_unknown(key, "--set"))
         else:
             values[key] = _value(key, text.strip())
-    return values
+    return flatten(nest(values), "--set", problems, notes)
 
 
 def _value(key: str, text: str) -> Any:
@@ -263,12 +277,12 @@ def _value(key: str, text: str) -> Any:
         value = parse_toml(f"value = {text}", "")["value"]
     except ConfigError:
         return text
-    wants_text_only = all_settings()[key].kinds == (str,)
+    wants_text_only = key in REMOVED or all_settings()[key].kinds == (str,)
     return text if wants_text_only and not isinstance(value, str | list) else value
 
 
-def flatten(raw: dict[str, Any], where: str, problems: list[Problem]) -> dict[str, Any]:
-    """Known settings by dotted key; what is unknown becomes a problem."""
+def flatten(raw: dict[str, Any], where: str, problems: list[Problem], notes: list[str] | None = None) -> dict[str, Any]:
+    """Known settings by dotted key; what is unknown becomes a problem, what is gone one or a note (`removed.py`)."""
     flat: dict[str, Any] = {}
     tables = all_tables()
 
@@ -287,7 +301,7 @@ def flatten(raw: dict[str, Any], where: str, problems: list[Problem]) -> dict[st
             else:
                 problems.append(_unknown(key, where))
 
-    walk(raw, "")
+    walk(without_removed(raw, where, notes if notes is not None else [], problems), "")
     return flat
 
 

@@ -1,8 +1,9 @@
 """[model], [tuning] and [quantization]: what a run starts from, which weights are trainable, and in how many bits."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Literal, get_args
 
-from tui_trainer.config.fields import Auto, NameIn, Names, PositiveInt, Section, option
+from tui_trainer.config.fields import Auto, Form, NameIn, Names, PositiveInt, Section, option
 from tui_trainer.tuning_methods import TUNING_METHODS
 
 
@@ -42,6 +43,20 @@ class ScratchSection(Section):
         return -(-self.hidden_size * 8 // 3 // 32) * 32
 
 
+KnownAttention = Literal["auto", "sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
+_OTHER_ATTENTION = re.compile(r"flash_attention_\d+|[\w.-]+/[\w.-]+(@[\w./-]+)?(:\w+)?", re.ASCII)
+
+
+def is_known_attention(name: str) -> bool:
+    """Whether the plan knows what it needs; transformers takes others as well."""
+    return name in get_args(KnownAttention)
+
+
+def _check_attention(name: str) -> None:
+    if not is_known_attention(name) and not _OTHER_ATTENTION.fullmatch(name):
+        raise ValueError("no attention")
+
+
 class ModelSection(Section):
     model_name_or_path: str = option("", completes="folder")
     """The model to start from: a folder, or its name on the hub."""
@@ -60,18 +75,18 @@ class ModelSection(Section):
         advanced=True,
     )
     """unsloth: it loads and adapts language models, in an environment of its own (`tui-trainer install unsloth`)."""
-    attn_implementation: Literal[
-        "auto", "sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"
+    attn_implementation: Annotated[
+        KnownAttention | str, Form('such as "kernels-community/flash-attn2"', _check_attention)
     ] = option("auto", memory="eager keeps all scores", speed="a fused kernel never writes the scores", advanced=True)
-    """Which attention kernel; auto: torch's fused one wherever the model has it."""
-    kernels: Literal["auto", "none", "liger", "hub"] = option(
+    """Which attention kernel; auto: torch's fused one wherever the model has it. Other names are those of transformers:
+    sdpa is used where it cannot load one."""
+    kernels: Literal["auto", "none", "liger"] = option(
         "auto",
         memory="fewer activations are kept",
         speed="fewer passes over memory; not measured on a card here",
         advanced=True,
     )
-    """Fused kernels for norms and gated MLPs, where they give the same numbers; auto: liger-kernel's on a GPU; hub:
-    those of the hub in the cache."""
+    """Fused kernels for norms and gated MLPs, where they give the same numbers; auto: liger-kernel's on a GPU."""
     trust_remote_code: bool = option(False, advanced=True)
     """Run Python code that comes with the model; it can do all that you can."""
     scratch: ScratchSection = ScratchSection()

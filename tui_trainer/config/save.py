@@ -20,6 +20,7 @@ from tui_trainer.config.editing import toml_text
 from tui_trainer.config.load import LoadedConfig, all_settings, flatten, value_of
 from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.paths import absolute
+from tui_trainer.config.removed import REMOVED
 from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import file_digest, nest, parse_toml
 from tui_trainer.errors import ConfigError, Problem
@@ -143,7 +144,7 @@ def _merged(path: Path, document: Document, where: str) -> str:
 
 
 def _remove_others(tree: MutableMapping[str, Any], wanted: dict[str, Any]) -> None:
-    for key in all_settings():
+    for key in (*all_settings(), *REMOVED):
         *tables, name = key.split(".")
         table: Any = tree
         for part in tables:

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from tui_trainer.config.fields import (
     Address,
     Auto,
-    Deadline,
     NameIn,
     Names,
     Numbers,
@@ -48,11 +47,6 @@ class TaskSection(Section):
     """Sequence to sequence: text put before every input, with its space: T5 was trained with "summarize: "."""
     max_target_length: PositiveInt = option(128, unit="tokens", memory="logits grow with it", step="x2")
     """Sequence to sequence: tokens of the answer."""
-    source_language: str = option("", advanced=True)
-    """The language of the texts, where the tokenizer marks it (NLLB, M2M100, mBART), by its name there: eng_Latn,
-    en, en_XX."""
-    target_language: str = option("", advanced=True)
-    """Sequence to sequence: the language of the answers, where the tokenizer marks it: fra_Latn, fr, fr_XX."""
 
 
 class DataSection(Section):
@@ -238,8 +232,6 @@ class LoggingSection(Section):
 
 
 class TargetsSection(Section):
-    deadline: Deadline = option("")
-    """Be done by then: a time of day, a day and a time, or a length from the start (3h); empty: no deadline."""
     samples_per_second: float = option(0.0, low=0, unit="rows/s")
     """Train at least so many rows a second; 0: no target."""
     memory_gib: float = option(0.0, low=0, unit="GiB")
@@ -262,11 +254,11 @@ class DistributedSection(Section):
     """Machines that train one model together, each with so many processes; in a step of Slurm those that it has."""
     rendezvous: Address = option("", advanced=True)
     """Where the nodes meet: HOST:PORT of the first one; empty: its name and a free port."""
-    strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "deepspeed-2", "deepspeed-3"] = option(
-        "auto", memory="fsdp, hsdp, tp, -3 split weights and state; deepspeed-2 the state"
+    strategy: Literal["auto", "ddp", "fsdp", "hsdp", "deepspeed-2", "deepspeed-3"] = option(
+        "auto", memory="fsdp, hsdp, deepspeed-3 split weights and state; deepspeed-2 the state"
     )
-    """ddp: a copy each; fsdp: a part; hsdp: a part of its node's copy; tp: a part of each layer; deepspeed-2, -3:
-    ZeRO; auto: ddp, else fsdp or hsdp."""
+    """ddp: a copy each; fsdp: a part; hsdp: a part of its node's copy; deepspeed-2, -3: ZeRO; auto: ddp, else fsdp or
+    hsdp."""
     cpu_offload: bool = option(
         False,
         memory="a card has only what computes",
@@ -275,11 +267,6 @@ class DistributedSection(Section):
     )
     """Weights, gradients and optimizer state stay in the machine's memory, and the CPU updates them: with fsdp,
     hsdp or DeepSpeed, on one card as well."""
-
-    @property
-    def shares_rows(self) -> bool:
-        """Whether each process learns from rows of its own: parts of a layer compute the same ones."""
-        return self.strategy != "tp"
 
 
 class OutputSection(Section):

@@ -35,7 +35,7 @@ Look = Callable[[RunView], Cause | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """One rule. `guides` name the places in the source documents and notes that it stands in, `why` the reason.
+    """One rule; `why` is its reason.
 
     `needs_steps`: it is not asked before there are enough steps to judge by.
     """
@@ -43,17 +43,15 @@ class Diagnosis:
     look: Look
     name: str
     title: str
-    guides: tuple[str, ...]
     why: str
     needs_steps: bool = True
     least_share: float = BAR_SHARE
     """A cause that costs less, and is no fault, is no finding."""
 
 
-def diagnosis(title: str, *guides: str, **more: Any) -> Callable[[Look], Diagnosis]:
+def diagnosis(title: str, **more: Any) -> Callable[[Look], Diagnosis]:
     """Makes a diagnosis of the function that looks, whose docstring says why; `more` are its other fields."""
-    facts = {"title": title, "guides": guides, **more}
-    return lambda look: Diagnosis(look=look, name=look.__name__, why=look.__doc__ or "", **facts)
+    return lambda look: Diagnosis(look=look, name=look.__name__, title=title, why=look.__doc__ or "", **more)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

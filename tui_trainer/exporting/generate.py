@@ -24,7 +24,7 @@ class Writer:
         """Load the final model, or the newest checkpoint of a run that has none yet; with `base` the model in that
         folder instead, with the tokenizer of the run. Raises FolderError."""
         trained = TrainedModel.of(run, unfinished=True)
-        self.source, self._config = trained.folder, trained.config
+        self.source, self.notes, self._config = trained.folder, trained.notes, trained.config
         self._task: Any = trained.task
         self._tokenizer = load_tokenizer(trained)
         if base:

@@ -29,10 +29,15 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
             f"put the model back; `tui-trainer evaluate {trained.run.name} --data FILE` needs only the rows of a file"
         )
         raise InputError(f"{message}, which is not on this disk", hint=hint)
-    data = trained.task.prepare(trained.config, prepared_data_folder(), progress)
-    if data.folder.name != trained.plan.data_key:
+    plan, task = trained.plan, trained.task
+    now = task.rows_now(trained.config, plan.data_key, plan.data_fingerprint, progress)
+    if now == "the same":
+        return task.prepare(trained.config, prepared_data_folder(), progress)
+    if now == "of other data":
         raise InputError("the data changed since this run, so its held-out rows cannot be read again")
-    return data
+    message = "the rows of this run were prepared by an older version, and their folder is gone"
+    hint = f"`tui-trainer evaluate {trained.run.name} --data FILE` measures on the rows of a file"
+    raise InputError(message, where=str(prepared_data_folder() / plan.data_key), hint=hint)
 
 
 def layout_of(trained: TrainedModel, model: Any, rows_at_a_time: int) -> RowLayout:

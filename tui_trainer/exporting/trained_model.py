@@ -12,7 +12,6 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, FolderError
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
-from tui_trainer.models.tokenizing.languages import set_languages
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.folder import RunFolder
@@ -73,6 +72,8 @@ class TrainedModel:
     folder: Path
     head: Head
     base: Path | None
+    notes: tuple[str, ...] = ()
+    """What of the settings of the run this version does not use any more."""
 
     @classmethod
     def of(cls, run: RunFolder, *, unfinished: bool = False) -> "TrainedModel":
@@ -85,13 +86,14 @@ class TrainedModel:
             raise FolderError("this run has no final model yet", where=run.name, hint=hint)
         folder = weights_of(run)
         try:
-            plan = read_plan_file(run.plan.read_bytes())
+            notes = list[str]()
+            plan = read_plan_file(run.plan.read_bytes(), notes, finished=True)
         except (OSError, ValueError) as error:
             raise FolderError(f"the plan of this run cannot be read: {error}", where=run.name) from None
         head = head_of(plan.config.task.type)
         base = base_of(folder, head, plan.config.model.revision)
         config = _with_model_here(plan.config, base or folder, head)
-        return cls(run=run, plan=plan, config=config, folder=folder, head=head, base=base)
+        return cls(run=run, plan=plan, config=config, folder=folder, head=head, base=base, notes=tuple(notes))
 
     @property
     def task(self) -> Task:
@@ -211,10 +213,8 @@ def load_model(
 
 
 def load_tokenizer(trained: TrainedModel) -> "PreTrainedTokenizerBase":
-    """As it was saved with the model, marking texts with the languages of the run."""
-    tokenizer = tokenizer_in(trained, trained.folder)
-    set_languages(trained.config, tokenizer)
-    return tokenizer
+    """As it was saved with the model."""
+    return tokenizer_in(trained, trained.folder)
 
 
 def tokenizer_in(trained: TrainedModel, folder: Path) -> "PreTrainedTokenizerBase":

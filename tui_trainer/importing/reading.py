@@ -1,4 +1,4 @@
-"""A YAML or JSON file as keys and values. JSON may hold comments and trailing commas, as guides print it.
+"""A YAML or JSON file as keys and values. JSON may hold comments and trailing commas, as documentation prints it.
 
 What would be lost in silence is an error here: a key that stands there twice, text after the end.
 """

@@ -155,8 +155,9 @@ def _story(run: OpenRun, gauges: GaugeWriter) -> Reason:
             hint = "the effective batch and what it learns are the same, but not necessarily to the bit"
             step = _saved_step(run.folder)
             journal.append(RunProblem(step=step, kind="another device", message=run.moved, hint=hint))
-        prepare.tell_changed_versions(run.plan, journal)
-        plan, data = run.plan, prepare.planned_data(run.plan, journal, progress)
+        journal.append(*(RunProblem(step=step, kind="setting not used", message=note) for note in run.notes))
+        prepare.tell_changed_versions(run.plan, journal, step)
+        plan, data = run.plan, prepare.planned_data(run.plan, journal, progress, step)
     else:
         assert run.loaded is not None, "a run has a plan or a config"
         plan, data = prepare.exact_plan(run.loaded, run.folder, journal, progress, gpu=run.gpu, tunes=True)

@@ -112,7 +112,7 @@ def step_rows(plan: Plan) -> int:
     """What one optimizer step is cut from in one process: rows of the data, or those that packed documents share."""
     if plan.packing.value:
         return plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value
-    return -(-min(plan.effective_batch_size.value, plan.train_rows.value) // plan.row_shares)
+    return -(-min(plan.effective_batch_size.value, plan.train_rows.value) // plan.processes.value)
 
 
 def try_micro_batches(

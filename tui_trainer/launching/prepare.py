@@ -3,13 +3,13 @@
 import platform
 import shlex
 from contextlib import suppress
-from datetime import UTC
+from dataclasses import replace
 from importlib import metadata
 from time import monotonic
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
-from tui_trainer.data.preparing.cache import PreparedData
+from tui_trainer.data.preparing.cache import PreparedData, read_entry
 from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, DataError, FolderError, InputError, Problem
@@ -25,6 +25,7 @@ from tui_trainer.planning.plan_file import read_plan_file, write_plan_file
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Baselines
 
@@ -90,6 +91,7 @@ def exact_plan(
             with_memory_now(probe()),
             task.facts(loaded.config, data),
             data_key=data.folder.name,
+            data_fingerprint=data.fingerprint,
             model_key=task.model_key(loaded.config),
             versions=versions(),
             chosen_gpu=gpu,
@@ -103,26 +105,56 @@ def exact_plan(
     return plan, data
 
 
-def planned_data(plan: Plan, journal: JournalWriter, progress: Progress) -> PreparedData:
-    """The data that a run began with. Raises InputError when it, or the model, is no longer the same."""
-    # First: with another tokenizer the prepared data would differ too, and would be blamed.
-    if find_task(plan.config.task.type).model_key(plan.config) != plan.model_key:
-        name = plan.config.model.model_name_or_path
+def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: int = 0) -> PreparedData:
+    """The rows that a run began with, which goes on after `step`: in the folder that its plan names, or made again.
+
+    Raises InputError when the model is no longer the same, or the rows would be others.
+    """
+    config, task, started = plan.config, find_task(plan.config.task.type), monotonic()
+    # First: with another tokenizer the rows would differ too, and the data would be blamed.
+    if task.model_key(config) != plan.model_key:
+        name = config.model.model_name_or_path
         hint = "a resumed run would not continue the same curve; start a new run, or put the old model back"
         raise ConfigError(Problem(message="the model changed since this run began", where=name, hint=hint))
-    data = _prepare(plan.config, journal, progress)
-    if data.folder.name != plan.data_key:
-        hint = "a resumed run would not continue the same curve; start a new run, or put the old data back"
-        raise DataError("the data changed since this run began", where=plan.config.data.path, hint=hint)
+    folder = prepared_data_folder() / plan.data_key
+    if data := read_entry(folder):
+        data = replace(data, splits=plan.splits)
+        if changed := _changed_data(plan, data, progress):
+            hint = "the run goes on with the rows that were prepared when it began"
+            journal.append(RunProblem(step=step, kind="data changed", message=changed, hint=hint))
+    else:
+        now = task.rows_now(config, plan.data_key, plan.data_fingerprint, progress)
+        if now == "of other data":
+            hint = "a resumed run would not continue the same curve; start a new run, or put the old data back"
+            raise DataError("the data changed since this run began", where=config.data.path, hint=hint)
+        if now == "read otherwise":
+            message = "the rows of this run were prepared by an older version, and their folder is gone"
+            hint = "this version would make other rows of the data, and a resumed run would not continue the same "
+            hint += "curve; start a new run, put the folder back, or resume with the version that the run began with"
+            raise DataError(message, where=str(folder), hint=hint)
+        data = task.prepare(config, prepared_data_folder(), progress)
+    _announce_data(data, started, journal)
     return data
 
 
-def read_plan(folder: RunFolder) -> Plan | None:
-    """The plan that a run follows; None when it was ended before it had one. Raises FolderError."""
+def _changed_data(plan: Plan, data: PreparedData, progress: Progress) -> str:
+    """What became of the files that the rows were made from; empty where they are as they were."""
+    config = plan.config
+    try:
+        changed = find_task(config.task.type).has_changed(config, data.fingerprint, progress)
+    except DataError as error:
+        return f"the data of this run cannot be read any more: {one_line(str(error), 300)}"
+    return f"the data changed since this run began: {one_line(config.data.path, 200)}" if changed else ""
+
+
+def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
+    """The plan that a run follows; None when it was ended before it had one. What of its settings is not used any more
+    is reported in `notes`. Raises FolderError, and ConfigError for a setting that is gone and decides what is learnt.
+    """
     if not folder.plan.is_file():
         return None
     try:
-        return read_plan_file(folder.plan.read_bytes())
+        return read_plan_file(folder.plan.read_bytes(), notes)
     except OSError as error:
         message = f"plan.json cannot be read: {error.strerror or error}"
         raise FolderError(message, where=str(folder.root)) from None
@@ -146,7 +178,7 @@ def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) ->
     return measured
 
 
-def tell_changed_versions(plan: Plan, journal: JournalWriter) -> None:
+def tell_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> None:
     """A run that goes on with other libraries is told so: its curve may not continue to the bit."""
     now = versions()
     changed = [
@@ -154,7 +186,7 @@ def tell_changed_versions(plan: Plan, journal: JournalWriter) -> None:
     ]
     if changed:
         hint = "the run goes on, but not necessarily to the bit"
-        journal.append(RunProblem(kind="versions changed", message=", ".join(changed), hint=hint))
+        journal.append(RunProblem(step=step, kind="versions changed", message=", ".join(changed), hint=hint))
 
 
 def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
@@ -176,12 +208,10 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
     journal.append(
         PlanMade(
             **values,
-            row_shares=plan.row_shares,
             command=command,
             base_model=config.model.model_name_or_path if is_pretrained else "",
             lora_rank=config.tuning.r if config.tuning.has_adapter else None,
             targets={name: value for name, value in targets.items() if value},
-            deadline=plan.deadline.at.astimezone(UTC).isoformat() if plan.deadline else "",
             metric=config.evaluation.metric_for_best_model,
             best_precision=plan.best_precision or "",
             group_by_length=config.data.group_by_length,
@@ -207,6 +237,11 @@ def versions() -> dict[str, str]:
 def _prepare(config: Config, journal: JournalWriter, progress: Progress) -> PreparedData:
     started = monotonic()
     data = find_task(config.task.type).prepare(config, prepared_data_folder(), progress)
+    _announce_data(data, started, journal)
+    return data
+
+
+def _announce_data(data: PreparedData, started: float, journal: JournalWriter) -> None:
     counts = data.counts
     journal.append(
         DataPrepared(
@@ -222,4 +257,3 @@ def _prepare(config: Config, journal: JournalWriter, progress: Progress) -> Prep
             notes=list(data.all_notes),
         )
     )
-    return data

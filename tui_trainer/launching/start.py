@@ -33,6 +33,7 @@ class OpenRun:
     """A run that nobody else has. A new one has a config and no plan yet; one that goes on has its plan.
 
     `gpu` is what was asked for. `moved` says where it goes on instead of on the card of its plan; empty: there.
+    `notes`: what of the settings of its plan is not used any more, a sentence each.
     """
 
     folder: RunFolder
@@ -45,6 +46,7 @@ class OpenRun:
     is_new: bool = True
     gpu: GpuChoice = None
     moved: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def load_config(request: Request, *, gpu: GpuChoice = None) -> LoadedConfig:
@@ -120,7 +122,8 @@ def open_again(
     # What was asked before this moment was meant for an earlier start.
     controls = Controls(folder.control)
     try:
-        plan, words = read_plan(folder), ""
+        notes = list[str]()
+        plan, words = read_plan(folder, notes), ""
         if plan:
             if problems := environment_problems(plan.config):
                 raise ConfigError(problems)
@@ -136,7 +139,7 @@ def open_again(
     remembered = registry.remember(folder.root) is None
     return OpenRun(
         folder=folder, lock=lock, controls=controls, journal=journal, remembered=remembered, loaded=loaded, gpu=gpu,
-        plan=plan, is_new=False, moved=words,
+        plan=plan, is_new=False, moved=words, notes=tuple(notes),
     )  # fmt: skip
 
 

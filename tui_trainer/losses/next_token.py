@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from tui_trainer.losses.chunked_head import chunked_head_loss, transform_product
 from tui_trainer.losses.masks import known_masks
@@ -84,10 +83,10 @@ class NextTokenLoss:
 
     def _in_chunks(self, hidden_Nh: Tensor, labels_N: Tensor, smoothing: float) -> Tensor:
         layer = _layer_of(self._head)
-        biases = [_whole(bias) for bias in (layer.bias, self._added_bias) if bias is not None]
+        biases = [bias for bias in (layer.bias, self._added_bias) if bias is not None]
         return chunked_head_loss(
             hidden_Nh,
-            _whole(layer.weight),
+            layer.weight,
             labels_N,
             self.chunk_tokens,
             smoothing,
@@ -112,11 +111,6 @@ class NextTokenLoss:
             self._hidden = hidden_Nh
             hidden_Nh = hidden_Nh[:1].detach()
         return (hidden_Nh, *args[1:])
-
-
-def _whole(weight: Tensor) -> Tensor:
-    """Of a head that is split by width all processes compute all logits."""
-    return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
 def _layer_of(head: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from tui_trainer.config.model_sections import is_known_attention
 from tui_trainer.config.sections import Config, ModelSection
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.architectures import read_json
@@ -257,8 +258,10 @@ def new_model(
 
 
 def _attention(model: ModelSection) -> dict[str, Any]:
-    """auto leaves the choice to transformers: torch's fused kernel wherever the model has it."""
-    return {} if model.attn_implementation == "auto" else {"attn_implementation": model.attn_implementation}
+    """auto leaves the choice to transformers: torch's fused kernel wherever the model has it. One that is not known to
+    the plan is tried on the loaded model: `training/fused_kernels.py`."""
+    name = model.attn_implementation
+    return {"attn_implementation": name} if name != "auto" and is_known_attention(name) else {}
 
 
 def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigError:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from tui_trainer.errors import Problem
+from tui_trainer.models.architectures import read_json
 from tui_trainer.models.config_fields import MODEL_KEY
 from tui_trainer.models.facts import ModelFacts
 from tui_trainer.models.files.fit import embedding_rows, misfits
@@ -16,6 +17,12 @@ from tui_trainer.models.tokenizing.tokenizer import sentencepiece_file, tokenize
 from tui_trainer.safe_text import one_line
 
 Init = Literal["pretrained", "scratch"]
+# Those that mark each text with its language, and take English where their files name none. A folder that does not name
+# the class of its tokenizer gets that of its architecture. Source: the tokenization files of transformers 5.23.
+_LANGUAGE_TOKENIZERS = frozenset(
+    {"NllbTokenizer", "MBartTokenizer", "MBart50Tokenizer", "M2M100Tokenizer", "PLBartTokenizer"}
+)
+_LANGUAGE_MODELS = frozenset({"mbart", "m2m_100", "nllb-moe", "plbart"})
 _SCRATCH = 'set model.init = "scratch" to start from random weights'
 
 
@@ -34,6 +41,24 @@ def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> li
         found += [] if facts.damage else _weight_problems(facts, facts.folder)
         found += _tokenizer_problems(facts, facts.folder)
     return found
+
+
+def language_problems(facts: ModelFacts, *, writes_answers: bool) -> list[Problem]:
+    """A tokenizer that marks texts with their languages, in a folder that does not name these."""
+    if facts.folder is None:
+        return []
+    settings = read_json(facts.folder / "tokenizer_config.json") or {}
+    kind = settings.get("tokenizer_class") or facts.config.get("tokenizer_class")
+    marks = str(kind).removesuffix("Fast") in _LANGUAGE_TOKENIZERS
+    marks |= kind is None and facts.config.get("model_type") in _LANGUAGE_MODELS
+    missing = [name for name in ("src_lang", "tgt_lang")[: 1 + writes_answers] if not settings.get(name)]
+    if not marks or not missing:
+        return []
+    names = " and ".join(missing)
+    what = f"the tokenizer marks each text with its language, and tokenizer_config.json does not name {names}"
+    example = ", ".join(f'"{name}": "{code}"' for name, code in (("src_lang", "eng_Latn"), ("tgt_lang", "fra_Latn")))
+    hint = f"take a folder whose tokenizer_config.json has them, by the tokenizer's own names: {example}"
+    return [_about(facts, what, hint)]
 
 
 def unsafe_conversion_command(folder: Path, files: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from tui_trainer.planning.calibration import read_calibration
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
 from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
-from tui_trainer.planning.fused_kernels import NOT_USED, fused_kernels
+from tui_trainer.planning.fused_kernels import fused_kernels
 from tui_trainer.planning.kept_tables import machine_key, shape_key, timed_as
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_memory import measured_words, nearest_peak
@@ -152,7 +152,7 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         "packing": made.packing,
         "longest_row": row_tokens(loaded.config, made.setup),
         "training_setup": made.setup,
-        "kernels": fused_kernels(loaded, hardware, made.target, shape) if made.setup.widths == 1 else NOT_USED,
+        "kernels": fused_kernels(loaded, hardware, made.target, shape),
         "loader_workers": choices.loader_workers(loaded, made.target),
     }
 
@@ -231,8 +231,6 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         row_tokens=max(1, round(facts.row_tokens)) if as_documents else longest,
         document_tokens=facts.row_tokens or None,
     )
-    # Each computes its part of every layer, and all of the head.
-    flops /= setup.widths
     key = shape_key(shape, setup, cut.micro, rows, longest, cut.processes)
     card_name = timed_as(gpu.name or "", setup) if gpu else ""
     machine = machine_key(hardware.cpu_name, made.threads.value, setup.precision, card_name)

@@ -79,8 +79,6 @@ def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
 def _requested(loaded: LoadedConfig) -> int:
     """Processes among which the rows of a step are shared; 0 with `auto`."""
     distributed = loaded.config.distributed
-    if not distributed.shares_rows:
-        return distributed.nodes
     return 0 if distributed.processes == "auto" else distributed.processes * distributed.nodes
 
 

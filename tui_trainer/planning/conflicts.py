@@ -1,13 +1,11 @@
 """What does not go together: settings with each other, and settings with the machine."""
 
 from dataclasses import replace
-from datetime import datetime
 
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
-from tui_trainer.deadlines import due, length_seconds
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.lr_schedules import LR_SCHEDULES
@@ -67,7 +65,6 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     if config.targets.score and config.evaluation.metric_for_best_model == "loss":
         message = f"is {config.targets.score:g}, but {METRIC_KEY} names no score"
         problems.append(loaded.problem("targets.score", message, "set it, or targets.loss for the held-out loss"))
-    problems += deadline_problems(loaded)
     training = config.training
     rate, end_rate = training.learning_rate, LR_SCHEDULES[training.lr_scheduler_type].end_rate
     if rate != "auto" and rate <= end_rate:
@@ -131,16 +128,6 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
         )
         for key, (value, allowed) in settings.items()
         if value not in allowed
-    ]
-
-
-def deadline_problems(loaded: LoadedConfig) -> list[Problem]:
-    """A day that is over."""
-    text, now = loaded.config.targets.deadline, datetime.now().astimezone()
-    if not text or length_seconds(text) is not None or due(text, now) > now:
-        return []
-    return [
-        loaded.problem("targets.deadline", f"is {text}, which is over", 'set a later one, or a length such as "3h"')
     ]
 
 

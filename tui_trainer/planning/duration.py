@@ -84,8 +84,6 @@ def step_time(
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
         return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'this shape')}")
-    if setup.widths > 1:
-        return estimated(None, "how long layers wait for their other parts is not known: measure a step")
     if calibration.flops_per_second is not None:
         rate = calibration.flops_per_second
         return estimated(flops / rate, f"{_runs(calibration, 'a similar model')} here ({rate / 1e9:.0f} GFLOP/s)")

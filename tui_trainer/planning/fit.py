@@ -11,7 +11,6 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.measured_memory import corrected, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
-from tui_trainer.planning.memory.by_width import own_config
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.parts import Batch, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -59,7 +58,6 @@ def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tup
     """The setup with what a dry run counted, and what the memory is reckoned from."""
     reason = "the sum of the parts, at the peak of a step"
     model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
-    model = own_config(model, shape, setup.widths) if setup.widths > 1 else model
     layer, why_not = measure_layer(model, shape, setup, row_tokens(config, setup))
     if layer is None:
         reason += f"; activations by a general formula, as those of {shape.model_type} are {why_not}"

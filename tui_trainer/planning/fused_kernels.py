@@ -1,4 +1,4 @@
-"""Which library's kernels compute what lies between a model's matmuls: `model.kernels`, resolved for this machine.
+"""Whether kernels of Liger compute what lies between a model's matmuls: `model.kernels`, resolved for this machine.
 
 Whether they give the same numbers is asked of the very model at the start of each run (`training/fused_kernels.py`).
 """
@@ -14,11 +14,10 @@ from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.planned import Planned, estimated, exact
 
-Kernels = Literal["none", "liger", "hub"]
+Kernels = Literal["none", "liger"]
 
 KEY = "model.kernels"
-LIBRARIES: dict[Kernels, str] = {"liger": "liger-kernel", "hub": "kernels"}
-"""The distribution that each comes with."""
+LIBRARY = "liger-kernel"
 # Decoders of text. Source: MODEL_TYPE_TO_APPLY_LIGER_FN in liger_kernel/transformers/monkey_patch.py of 0.8.5.
 LIGER_FAMILIES = frozenset(
     "exaone4 gemma gemma2 gemma3_text glm4 granite hunyuan_v1_dense llama ministral mistral mixtral nemotron olmo2 "
@@ -32,8 +31,7 @@ def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shap
     config = loaded.config
     if config.model.kernels != "auto":
         return exact(config.model.kernels, f"from {loaded.where(KEY)}")
-    # Kernels of the hub are code that came from there: only on the user's word.
-    why_not = "Unsloth brings its own" if is_asked(config) else lack("liger", hardware, target, shape)
+    why_not = "Unsloth brings its own" if is_asked(config) else lack(hardware, target, shape)
     if not why_not and config.training.torch_compile:
         # Compiled SwiGLU was 3.1 times as fast as Liger's (Liger-Kernel #1330, B300).
         why_not = "compiled layers fuse the same operations"
@@ -41,30 +39,28 @@ def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shap
         why_not = "torch cannot tell whether kernels of a library give the same bits each time"
     if why_not:
         return exact("none", f"auto: {why_not}")
-    version = hardware.libraries.get(LIBRARIES["liger"])
+    version = hardware.libraries.get(LIBRARY)
     return estimated("liger", f"auto: liger-kernel {version} knows {shape.model_type}")
 
 
 def kernel_problems(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> list[Problem]:
     """Kernels that were asked for by name and cannot be here."""
-    requested = loaded.config.model.kernels
-    if requested == "auto" or requested == "none" or not (why_not := lack(requested, hardware, target, shape)):
+    if loaded.config.model.kernels != "liger" or not (why_not := lack(hardware, target, shape)):
         return []
-    return [loaded.problem(KEY, f"{requested}: {why_not}", "set it to auto, which takes what there is")]
+    return [loaded.problem(KEY, f"liger: {why_not}", "set it to auto, which takes what there is")]
 
 
-def lack(kernels: Kernels, hardware: Hardware, target: Target, shape: ModelShape) -> str:
+def lack(hardware: Hardware, target: Target, shape: ModelShape) -> str:
     """Why this machine or this model has none of them, as a clause; empty where both have."""
-    library = LIBRARIES[kernels]
     if target.device == "cpu":
         return "they are for GPUs, and this run is on the CPU"
-    if hardware.libraries.get(library) is None:
-        return f"{library} is not installed"
-    if kernels == "liger" and hardware.libraries.get("triton", "") is None:
+    if hardware.libraries.get(LIBRARY) is None:
+        return f"{LIBRARY} is not installed"
+    if hardware.libraries.get("triton", "") is None:
         return "triton, which they are written in, is not installed"
     capability = target.gpu.capability if target.gpu else None
     if capability and capability < TENSOR_CORES_FROM:
         return f"they need compute capability 7.0, this card has {dotted(capability)}"
-    if kernels == "liger" and shape.model_type not in LIGER_FAMILIES:
+    if shape.model_type not in LIGER_FAMILIES:
         return f"liger-kernel has none for {shape.model_type}"
     return ""

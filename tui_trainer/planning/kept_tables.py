@@ -24,10 +24,8 @@ def machine_key(cpu_name: str, threads: int, precision: "Precision" = "fp32", ca
 
 
 def timed_as(card_name: str, setup: "TrainingSetup") -> str:
-    """The name under which the rate of a card is kept: where it waits for the host or for others it is another one."""
-    if setup.cpu_offload:
-        return f"{card_name}, weights on the host"
-    return f"{card_name}, layers split over {setup.widths}" if setup.widths > 1 else card_name
+    """The name under which the rate of a card is kept: where it waits for the host it is another one."""
+    return f"{card_name}, weights on the host" if setup.cpu_offload else card_name
 
 
 def shape_key(
@@ -46,7 +44,6 @@ def shape_key(
         setup.provider: setup.provider != "transformers",
         f"{processes}processes": processes > 1,
         "ckpt": setup.gradient_checkpointing,
-        f"{setup.widths}widths": setup.widths > 1,
         "packed": setup.packed,
         "offloaded": setup.cpu_offload,
         "compiled": setup.compiled,

@@ -28,7 +28,6 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.processes import cards_for, split_over, tightest
 from tui_trainer.planning.remedies import BITSANDBYTES
-from tui_trainer.planning.strategies import BY_WIDTH, split_lack
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.safe_text import one_line
@@ -80,17 +79,13 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         return plan, ""
     if cards and here > len(cards):
         raise ConfigError(Problem(message=f"{here} processes need a card each, and {len(cards)} can be used"))
-    by_width = plan.strategy.value == BY_WIDTH
-    too_far = "what they send each other is too much for the network" if nodes > 1 else ""
-    if by_width and (why_not := too_far or split_lack(plan.model_shape(), wanted)):
-        raise ConfigError(Problem(message=f"the layers are split by width, and {why_not}"))
-    if wanted > plan.effective_batch_size.value and not by_width:
+    if wanted > plan.effective_batch_size.value:
         message = f"{wanted} processes, but a step has {plan.effective_batch_size.value} rows: each needs one"
         raise ConfigError(Problem(message=message))
     words = f"going on in {wanted} {'process' if wanted == 1 else 'processes'} instead of {before}"
     words += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
-    rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * plan.row_shares
-    share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // (1 if by_width else wanted))
+    rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * before
+    share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // wanted)
     micro, eval_batch = min(plan.per_device_train_batch_size.value, share), plan.per_device_eval_batch_size
     if plan.config.evaluation.per_device_eval_batch_size == "auto":
         eval_batch = exact(min(eval_batch.value, micro), eval_batch.reason)
@@ -107,7 +102,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         "shape_key": "",
     }
     together = plan.model_copy(update=changes)
-    shape, setup = plan.model_shape(), _shared(plan.training_setup, together, plan.row_shares)
+    shape, setup = plan.model_shape(), _shared(plan.training_setup, together, before)
     setup, _ = with_dry_run(plan.config, shape, setup)
     target = Target.planned(hardware, plan.device, plan.device_reason, plan.gpu_uuid)
     room = MemoryBudget.of(hardware, tightest(hardware, target, uuids), here)
@@ -118,7 +113,7 @@ def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
     """What each of the plan's processes has of the model and of a step's rows, which were shared by `before`."""
     strategy = plan.strategy.value if plan.is_group else "ddp"
     setup = split_over(setup, strategy, plan.processes.value, plan.processes_per_node)
-    rows = -(-setup.most_rows * before // plan.row_shares)
+    rows = -(-setup.most_rows * before // plan.processes.value)
     # Of another number of processes nothing was measured.
     return replace(setup, most_rows=rows, measured_peaks=())
 
@@ -189,7 +184,7 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
     shape, setup = setup_of(plan, target)
     room = MemoryBudget.of(hardware, target, plan.processes_per_node)
     split, words = _split(plan, hardware, shape, setup, room, words)
-    gpu, config, shares = target.gpu, plan.config, plan.row_shares
+    gpu, config, processes = target.gpu, plan.config, plan.processes.value
     changes: dict[str, Any] = {
         "device": target.device,
         "device_name": full_name(gpu) if gpu else hardware.cpu_name,
@@ -202,9 +197,9 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
             shape,
             setup,
             split.per_device_train_batch_size.value,
-            -(-min(plan.effective_batch_size.value, plan.train_rows.value) // shares),
+            -(-min(plan.effective_batch_size.value, plan.train_rows.value) // processes),
             row_tokens(config, setup),
-            shares,
+            processes,
         ),
     }
     return split.model_copy(update=changes), words
@@ -255,7 +250,7 @@ def _split(
     if room.free_bytes is not None and memory.total_bytes(parts) > room.share * room.free_bytes:
         rows = micro * accumulation
         if not plan.packing.value:
-            rows = -(-plan.effective_batch_size.value // plan.row_shares)
+            rows = -(-plan.effective_batch_size.value // plan.processes.value)
         fits = largest_micro_batch(shape, setup, plan.config, room, micro)
         micro = -(-rows // -(-rows // fits))
         if micro != plan.per_device_train_batch_size.value:

@@ -5,9 +5,8 @@ facts, they are exact, and that plan is written to `plan.json` before step 1. A 
 """
 
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -15,7 +14,6 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.preparing.mixture import SourceRows
 from tui_trainer.data.sources.named_splits import SplitUse
-from tui_trainer.deadlines import due
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice
 from tui_trainer.hardware.facts import Hardware
@@ -47,25 +45,10 @@ from tui_trainer.planning.processes import (
     tightest,
 )
 from tui_trainer.planning.remedies import remedies
-from tui_trainer.planning.strategies import BY_WIDTH, Strategy, deepspeed_problems
+from tui_trainer.planning.strategies import Strategy, deepspeed_problems
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
-
-
-class PlannedDeadline(BaseModel):
-    """When a run has to be done, and when the counting began: at its first plan."""
-
-    model_config = ConfigDict(frozen=True)
-
-    at: datetime
-    start: datetime
-
-    @classmethod
-    def of(cls, config: Config) -> Self | None:
-        """None where none was set."""
-        now = datetime.now().astimezone()
-        return cls(at=due(config.targets.deadline, now), start=now) if config.targets.deadline else None
 
 
 class Plan(BaseModel):
@@ -91,6 +74,8 @@ class Plan(BaseModel):
     """The card of each process, where there are several; on the first node."""
     cpu_name: str
     data_key: str
+    data_fingerprint: str = ""
+    """Of the sources that the prepared data was made from; empty in plans that do not say."""
     model_key: str
     versions: dict[str, str]
     threads: Planned[int]
@@ -146,18 +131,11 @@ class Plan(BaseModel):
     duration_seconds: Planned[float | None]
     out_of_memory_events: int = 0
     """How often passes were made smaller since the run began."""
-    deadline: PlannedDeadline | None = None
-    """None where `targets.deadline` is empty."""
 
     @property
     def is_group(self) -> bool:
         """Whether torchrun starts it, if only in one process: with weights on the host as well."""
         return self.processes.value > 1 or self.cpu_offload.value
-
-    @property
-    def row_shares(self) -> int:
-        """Among how many processes the rows of a step are shared: layers split by width compute the same rows."""
-        return 1 if self.strategy.value == BY_WIDTH else self.processes.value
 
     @property
     def processes_per_node(self) -> int:
@@ -174,23 +152,25 @@ def make(
     facts: DataFacts,
     *,
     data_key: str = "",
+    data_fingerprint: str = "",
     model_key: str = "",
     versions: dict[str, str] | None = None,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
     """The plan for a config on this machine. Raises ConfigError with all problems.
 
-    `data_key` names the prepared data that `facts` were counted on, `model_key` the weights that the run starts from;
-    empty while they are estimates. `versions` are those of the libraries that the run begins with.
+    `data_key` names the prepared data that `facts` were counted on, `data_fingerprint` what it was made from, and
+    `model_key` the weights that the run starts from; empty while they are estimates. `versions` are those of the
+    libraries that the run begins with.
     """
     decisions = decide(loaded, hardware, facts, chosen_gpu)
     numbers = assemble(loaded, hardware, facts, decisions)
     plan = Plan(
         **numbers,
         data_key=data_key,
+        data_fingerprint=data_fingerprint,
         model_key=model_key,
         versions=versions or {},
-        deadline=PlannedDeadline.of(loaded.config),
     )
     room, config = decisions.room, loaded.config
     needed = plan.memory_bytes.value
@@ -232,14 +212,12 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     group = processes_of(loaded, hardware, target, chosen_gpu)
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     processes = group.count.value
-    # How many of them share the rows of a step.
-    shares = processes if config.distributed.shares_rows else 1
     packed = packing(loaded, facts, shape, config.training.effective_batch_size)
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
         packed=packed.value,
         longest_row=widest,
-        most_rows=-(-most_rows(config, facts, packed.value, config.training.effective_batch_size) // shares),
+        most_rows=-(-most_rows(config, facts, packed.value, config.training.effective_batch_size) // processes),
         document_tokens=0.0 if packed.value else facts.row_tokens,
         target_tokens=facts.target_tokens,
     )
@@ -257,19 +235,17 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         one_row = replace(setup, shards=shards)
         return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
 
-    strategy = strategy_of(loaded, group, shape, fits, in_fp16=setup.precision == "fp16", offloads=offloads)
+    strategy = strategy_of(loaded, group, fits, offloads=offloads)
     setup = split_over(setup, strategy.value, processes, group.per_node)
-    if setup.widths > 1:
-        setup, memory_reason = with_dry_run(config, shape, setup)
     tunes = config.training.per_device_train_batch_size == TUNE
-    key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, shares)
+    key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, processes)
     setup = replace(setup, measured_peaks=measured_peaks(key))
     kept = kept_micro_batch(key) if tunes else None
 
     def largest_fit(limit: int) -> int:
         return min(limit, kept.rows) if kept else largest_micro_batch(shape, setup, config, room, limit)
 
-    cut = cut_batch(loaded, largest_fit, shares)
+    cut = cut_batch(loaded, largest_fit, processes)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
     problems += deepspeed_problems(loaded, hardware, strategy.value, setup)
     problems += fp16_problems(config, shape.model_type) + kernel_problems(loaded, hardware, target, shape)
@@ -285,7 +261,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         words = kept.words if kept else f"{cut.micro_reason}; the fastest is measured before the start"
         cut = replace(cut, micro_reason=words)
     # A micro-batch and a number of parts that were both written make another effective batch.
-    rows = -(-most_rows(config, facts, packed.value, cut.effective) // shares)
+    rows = -(-most_rows(config, facts, packed.value, cut.effective) // processes)
     return Decisions(
         target=target,
         group=replace(

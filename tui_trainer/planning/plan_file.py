@@ -1,9 +1,17 @@
-"""plan.json: written, and read again by the version that wrote it, or one whose plans have the same fields."""
+"""plan.json: written, and read again by this version and by later ones.
+
+An older plan is read as it was meant: a field that it does not have takes its default, which is what its program did,
+and one that is gone is left out. `plan_version` is raised only when an old field gets another meaning; then plans of
+the version before are refused. Of settings that are gone `config/removed.py` says what becomes.
+"""
 
 import json
+from typing import Any
 
 from pydantic import ValidationError
 
+from tui_trainer.config.removed import REMOVED, without_removed
+from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.safe_text import one_line
@@ -17,33 +25,84 @@ def write_plan_file(folder: RunFolder, plan: Plan) -> None:
     folder.write_file(folder.plan, plan.model_dump_json(indent=1).encode())
 
 
-def read_plan_file(content: bytes) -> Plan:
-    """The plan. Raises ValueError with a clause about plan.json: by whom it was written, and which field is wrong."""
-    try:
-        return Plan.model_validate_json(content)
-    except ValidationError as error:
-        problem = error
+def read_plan_file(content: bytes, notes: list[str] | None = None, *, finished: bool = False) -> Plan:
+    """The plan; what of its settings is not used any more is reported in `notes`.
+
+    `finished`: the run will not be trained any further, so a setting that this version does not understand is reported
+    and left out. Otherwise it is refused: raises ConfigError for what is gone on purpose, and ValueError with a clause
+    about plan.json for all else: by whom it was written, and which field is wrong.
+    """
+    notes = [] if notes is None else notes
     try:
         found = json.loads(content)
     except ValueError as error:
         raise ValueError(f"plan.json is damaged: {one_line(str(error), 80)}") from None
     if not isinstance(found, dict):
         raise ValueError("plan.json is damaged: it holds no fields") from None
-    missing = _named("missing", [name for name in Plan.model_fields if name not in found])
-    unknown = _named("unknown", [name for name in found if name not in Plan.model_fields])
+    if isinstance(found.get("config"), dict):
+        problems = list[Problem]()
+        found["config"] = without_removed(found["config"], "plan.json", notes, problems, finished=finished)
+        if problems:
+            raise ConfigError(problems)
+    while True:
+        try:
+            return Plan.model_validate_json(json.dumps(found))
+        except ValidationError as error:
+            if not _leave_out(found, error, notes, finished=finished):
+                raise ValueError(_refusal(found, error)) from None
+
+
+def _leave_out(found: dict[str, Any], error: ValidationError, notes: list[str], *, finished: bool) -> bool:
+    """Take out of a plan one field that is wrong and can be done without; False where there is none."""
+    # Where plans of its version are not read, nothing is known of what a field means.
+    if any(wrong["loc"] == (VERSION,) for wrong in error.errors()):
+        return False
+    gone = {key.rpartition(".")[2] for key in REMOVED}
+    for wrong in error.errors():
+        name, *inner = map(str, wrong["loc"])
+        if name == "config":
+            if finished and _remove(found["config"], inner, notes):
+                return True
+        elif name in found and not Plan.model_fields[name].is_required() and (finished or name in gone):
+            # What was derived from a setting that is gone has its name.
+            del found[name]
+            return True
+    return False
+
+
+def _remove(config: Any, path: list[str], notes: list[str]) -> bool:
+    """A setting that is wrong, out of a nested config; behind its name the path may go on with a member of a union."""
+    table, key = config, ""
+    for name in path:
+        if not isinstance(table, dict) or name not in table:
+            return False
+        key = f"{key}.{name}" if key else name
+        if isinstance(table[name], dict) and name != path[-1]:
+            table = table[name]
+            continue
+        shown = one_line(json.dumps(table.pop(name)), 60)
+        notes.append(f"plan.json: {key} = {shown} is not used: this version does not know it")
+        return True
+    return False
+
+
+def _refusal(found: dict[str, Any], problem: ValidationError) -> str:
+    missing = [name for name, field in Plan.model_fields.items() if field.is_required() and name not in found]
     # The first field whose value is not one; that of the version says nothing.
     wrong = min(problem.errors(), key=lambda error: error["loc"] == (VERSION,))
-    said = one_line(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}", 160)
-    fields = "; ".join(filter(None, (missing, unknown))) or said
+    words = "this version does not know it" if wrong["type"] == "extra_forbidden" else wrong["msg"]
+    said = one_line(f"{'.'.join(map(str, wrong['loc']))}: {words}", 160)
     known = Plan.model_fields[VERSION].default
     if found.get(VERSION) == known:
-        raise ValueError(f"plan.json is not a plan of this version: {fields}") from None
+        return f"plan.json is not a plan of this version: {_named('missing', missing) or said}"
+    unknown = _named("unknown", [name for name in found if name not in Plan.model_fields])
+    fields = "; ".join(filter(None, (_named("missing", missing), unknown))) or said
     versions = found.get("versions")
     writer = versions.get("tui-trainer") if isinstance(versions, dict) else None
     named = f"tui-trainer {one_line(str(writer), 40)}" if writer else "another version"
     written = one_line(str(found.get(VERSION, "none")), 20)
     numbers = f"{VERSION} {written}, where this one reads {known}"
-    raise ValueError(f"plan.json was written by {named} ({numbers}): {fields}") from None
+    return f"plan.json was written by {named} ({numbers}): {fields}"
 
 
 def _named(what: str, names: list[str]) -> str:

@@ -7,13 +7,11 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.diagnosis import GpuChoice, usable_gpus
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.strategies import (
-    BY_WIDTH,
     NODES,
     OFFLOAD,
     SPLITTING,
@@ -21,7 +19,6 @@ from tui_trainer.planning.strategies import (
     ZERO_STAGES,
     Strategy,
     split_problems,
-    tensor_parallel_problems,
 )
 from tui_trainer.planning.training_setup import TrainingSetup
 
@@ -84,10 +81,8 @@ def _here(loaded: LoadedConfig, hardware: Hardware, target: Target, chosen_gpu: 
 def strategy_of(
     loaded: LoadedConfig,
     group: Group,
-    shape: ModelShape,
     fits: Callable[[int], bool],
     *,
-    in_fp16: bool = False,
     offloads: bool = False,
 ) -> Planned[Strategy]:
     """Whether each process has a copy of the model or a part of it. `fits(shards)`: whether one row in a pass fits
@@ -98,15 +93,10 @@ def strategy_of(
     if processes == 1 and not offloads:
         return COPIES
     has_nodes = group.nodes > 1 and group.per_node > 1
-    if requested in ("ddp", BY_WIDTH):
+    if requested == "ddp":
         if offloads:
-            has = "all weights" if requested == "ddp" else "its part of all weights"
-            message = f"is {requested}, which has {has} on each card: {OFFLOAD} = true keeps them on the host"
+            message = f"is ddp, which has all weights on each card: {OFFLOAD} = true keeps them on the host"
             raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp"))
-        if requested == BY_WIDTH:
-            by_width = tensor_parallel_problems(loaded, shape, processes, group.nodes, in_fp16=in_fp16)
-            if problems := [*split_problems(loaded), *by_width]:
-                raise ConfigError(problems)
         return exact(requested, f"from {loaded.where(STRATEGY)}")
     if requested == "auto" and offloads:
         if problems := split_problems(loaded):
@@ -132,10 +122,8 @@ def strategy_of(
 
 def split_over(setup: TrainingSetup, strategy: Strategy, processes: int, per_node: int) -> TrainingSetup:
     """What each process has of the model."""
-    if strategy == BY_WIDTH:
-        return replace(setup, shards=1, widths=processes, zero_stage=0)
     shards = {"ddp": 1, "hsdp": per_node}.get(strategy, processes)
-    return replace(setup, shards=shards, widths=1, zero_stage=ZERO_STAGES.get(strategy, 0))
+    return replace(setup, shards=shards, zero_stage=ZERO_STAGES.get(strategy, 0))
 
 
 def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Planned[bool]:
@@ -161,7 +149,7 @@ def _automatic(loaded: LoadedConfig, cards: list[Gpu], chosen_gpu: GpuChoice) ->
     if len(alike) == 1:
         return Group(count=exact(1, "one card" if len(cards) == 1 else "the other cards are not alike"))
     rows = loaded.config.training.effective_batch_size
-    if rows < len(alike) and loaded.config.distributed.shares_rows:
+    if rows < len(alike):
         return _on(alike[:rows], f"{len(alike)} cards, but a step has {rows} rows only")
     return _on(alike, f"{len(alike)} cards of one kind")
 
@@ -173,7 +161,7 @@ def _on(cards: list[Gpu], reason: str) -> Group:
 
 def _with_rows(loaded: LoadedConfig, count: int) -> int:
     rows = loaded.config.training.effective_batch_size
-    if count > rows and loaded.config.distributed.shares_rows:
+    if count > rows:
         key, is_there, hint = PROCESSES, str(count), f"set it to {rows} or less, or {EFFECTIVE} higher"
         if (nodes := loaded.config.distributed.nodes) > 1:
             key, is_there = NODES, f"{nodes}, which makes {count} processes"

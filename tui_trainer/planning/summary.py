@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui_trainer.models.tokenizing.languages import language_words
 from tui_trainer.safe_text import one_line
 from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.units import format_count
@@ -55,12 +54,6 @@ def tuning_words(plan: Plan) -> str:
     if trained >= every:
         return f"all {format_count(every)} parameters are trainable"
     return f"{format_count(trained)} of {format_count(every)} parameters are trainable"
-
-
-def marking_lines(plan: Plan) -> list[str]:
-    """In which languages texts are read and written, where the tokenizer marks that."""
-    words = language_words(plan.config)
-    return [f"texts are marked with their languages: {one_line(words)}"] if words else []
 
 
 def model_words(plan: Plan) -> str:

@@ -82,8 +82,6 @@ class TrainingSetup:
     """Behind an encoder: tokens of the longest answer, with which every row is reckoned."""
     shards: int = 1
     """Processes over which weights, gradients and the optimizer's state are split."""
-    widths: int = 1
-    """Processes over which each layer is split by its width: all of them compute the same rows."""
     zero_stage: int = 0
     """Of DeepSpeed: 2 splits gradients and the optimizer's state alone, 3 the weights as well."""
     cpu_offload: bool = False

@@ -162,7 +162,7 @@ def _costs(state: RunState, starts: list[Start], energy_joules: float | None, di
 
 def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:
     try:
-        return read_plan_file(folder.plan.read_bytes()), ""
+        return read_plan_file(folder.plan.read_bytes(), finished=True), ""
     except FileNotFoundError:
         return None, ""
     except OSError as error:

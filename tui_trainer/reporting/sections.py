@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tui_trainer.doctor.examine import examine
-from tui_trainer.planning.summary import marking_lines, model_words, place_words, tuning_words
+from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.reporting.curves import Chart
 from tui_trainer.reporting.facts import RunFacts, Start
 from tui_trainer.reporting.model_rows import Rows
@@ -131,7 +131,6 @@ def _asked(facts: RunFacts) -> Iterator[Block]:
                 ("data", plan.config.data.path),
                 ("presets", profiles),
                 ("place", place_words(plan)),
-                *(("languages", line) for line in marking_lines(plan)),
             ]
         )
     if facts.plan_fault:

@@ -9,9 +9,6 @@ from typing import Any, Final
 
 from tui_trainer.units import utc_now
 
-Settings = dict[str, str | int | float | bool]
-"""Values by dotted key, as they would be written."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -73,9 +70,9 @@ class PlanMade(Event):
 
     `eval_every_steps` and `save_every_steps` are 0 where it happens only at the end; None in journals without them.
     `base_model` is empty for a model from scratch, `lora_rank` None where all weights are trainable. `targets` are
-    those of [targets] that are numbers and were set, `deadline` when it has to be done (UTC), `metric` is
-    `evaluation.metric_for_best_model`. From `precision` on: settings as they came out, for what judges the run later;
-    `best_precision` is what `training.mixed_precision = "auto"` takes here. Empty or None in journals without them.
+    those of [targets] that were set, `metric` is `evaluation.metric_for_best_model`. From `precision` on: settings as
+    they came out, for what judges the run later; `best_precision` is what `training.mixed_precision = "auto"` takes
+    here. Empty or None in journals without them.
     """
 
     total_steps: int
@@ -95,7 +92,6 @@ class PlanMade(Event):
     base_model: str = ""
     lora_rank: int | None = None
     targets: dict[str, float] = field(default_factory=dict)
-    deadline: str = ""
     metric: str = "loss"
     precision: str = ""
     best_precision: str = ""
@@ -109,8 +105,6 @@ class PlanMade(Event):
     most_learning_rate: float | None = None
     memory_budget_bytes: int | None = None
     processes: int = 1
-    row_shares: int | None = None
-    """Among how many of them the rows of a step are shared; None in journals that do not say: all."""
     command: str = ""
     """What starts the processes, where there are several."""
     best_samples_per_second: float | None = None
@@ -304,25 +298,6 @@ class MicroBatchReduced(RunProblem):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WayInTime:
-    """Settings with which the next run would be done in about so many seconds."""
-
-    words: str
-    patch: Settings
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlineAtRisk(RunProblem):
-    """At this rate the run will be done at `expected`, after `due` (both UTC). Each of the `ways` is enough alone."""
-
-    due: str
-    expected: str
-    step_seconds: float
-    ways: list[WayInTime] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ControlApplied(Event):
     """A request of control.json was carried out."""
 
@@ -363,6 +338,6 @@ KINDS: Final[dict[str, type[Event]]] = {
     for kind in (
         RunStarted, PhaseChanged, Progress, DataPrepared, PlanMade, LibrariesLoaded, BaselinesMeasured, StepDone,
         BetweenSteps, RanksTimed, EvalDone, EpochDone, CheckpointSaved, GaugesRead, TextSampled, RunProblem,
-        MicroBatchReduced, DeadlineAtRisk, ControlApplied, RunFinished, RunFailed,
+        MicroBatchReduced, ControlApplied, RunFinished, RunFailed,
     )
 }  # fmt: skip

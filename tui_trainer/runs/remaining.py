@@ -9,10 +9,10 @@ from tui_trainer.runs.state import WARM_UP_STEPS, RunState
 # Until one was measured: forward alone is one of three equal parts of a step (the backward pass has two products for
 # each), and this many bytes of weights and two moments (12 a parameter) are copied, hashed and synced in a second.
 EVALUATION_SHARE: Final = 1 / 3
-SAVE_BYTES_PER_SECOND: Final = 300e6
+_SAVE_BYTES_PER_SECOND: Final = 300e6
 _CHECKPOINT_BYTES_PER_PARAMETER: Final = 12
 # A text of 160 tokens from a model of four to eight layers: 0.3 to 1 s, the first one of a process the longest.
-SAMPLE_SECONDS: Final = 0.5
+_SAMPLE_SECONDS: Final = 0.5
 
 
 def eta_seconds(state: RunState) -> float | None:
@@ -38,13 +38,13 @@ def _between_seconds_left(state: RunState) -> float:
     if plan is None:
         return _share_left(state, evals) + _share_left(state, saves)
     eval_guess = (plan.eval_rows or 0) * EVALUATION_SHARE / rate if rate else 0.0
-    save_guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / SAVE_BYTES_PER_SECOND
+    save_guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / _SAVE_BYTES_PER_SECOND
     seconds = _seconds_left(state, evals, None if plan.eval_rows is None else plan.eval_every_steps, eval_guess)
     seconds += _seconds_left(state, saves, plan.save_every_steps, save_guess)
     if plan.sample_every_steps:
         costs = [done.seconds for done in state.samples if done.seconds > 0]
         texts = state.total_steps // plan.sample_every_steps - state.step // plan.sample_every_steps
-        seconds += texts * (fmean(costs) if costs else SAMPLE_SECONDS)
+        seconds += texts * (fmean(costs) if costs else _SAMPLE_SECONDS)
     return seconds
 
 

@@ -12,8 +12,7 @@ from tui_trainer.units import format_count
 # Tasks whose samples are labels, not texts.
 LABELLING = ("sequence_classification", "token_classification")
 _CLEARLY_WORSE = 1.02
-# From guide E, which calls 2,000 rows a second excellent on one card: 1,500 are good, 1,000 acceptable, below 500
-# there is a problem. Here the best is this machine's own.
+# Of the best rate that this machine had itself.
 _GRADES = ((0.95, "excellent"), (0.75, "good"), (0.5, "acceptable"), (0.25, "slow"), (0.0, "a problem"))
 
 

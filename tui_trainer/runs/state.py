@@ -68,8 +68,6 @@ class RunState:
 
     versions: dict[str, str] = field(default_factory=dict)
     baselines: events.BaselinesMeasured | None = None
-    at_risk: events.DeadlineAtRisk | None = None
-    """Of this start; None while it has not been noticed that the run will miss its deadline."""
     data: events.DataPrepared | None = None
     plan: events.PlanMade | None = None
     resident_bytes_before: int | None = None
@@ -128,10 +126,7 @@ class RunState:
                 if self.plan is not None and event.what == "training":
                     rows, passes = event.rows, event.passes
                     self.plan = replace(self.plan, per_device_train_batch_size=rows, gradient_accumulation_steps=passes)
-            case events.DeadlineAtRisk():
-                self.at_risk = event
-                self.problems.append(event)
-            case events.RunProblem():  # any other: those two are problems as well
+            case events.RunProblem():  # any other: that one is a problem as well
                 self.problems.append(event)
             case events.RunFinished():
                 self.finished, self.failed, self.progress = event, None, None
@@ -186,7 +181,7 @@ class RunState:
         self._drop_after(-1 if event.resumed_from_step is None else event.resumed_from_step)
         self.step = event.resumed_from_step or 0
         self.phase, self.progress = "preparing", None
-        self.finished = self.failed = self.resident_bytes_before = self.at_risk = None
+        self.finished = self.failed = self.resident_bytes_before = None
         self.steps_since_start = self.readings_since_start = 0
         self.times = StepTimes()
         self.recent.clear()

@@ -3,29 +3,22 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
-from tui_trainer.deadlines import clock_words
-from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.result import best_evaluation, held_out_loss, newest_scores
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.runs.state import RunState
 from tui_trainer.units import GIB, format_bytes
 
-_DEADLINE = "done"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """One setting of [targets]. `measured` is None while it is not known; bytes where `requested` is bytes too, and
-    seconds since 1970 of a deadline. `is_forecast`: it is measured at the end."""
+    """One setting of [targets]. `measured` is None while it is not known; bytes where `requested` is bytes too."""
 
     label: str
     requested: float
     measured: float | None
     at_most: bool
     show: Callable[[float], str] = number
-    is_forecast: bool = False
 
     @property
     def met(self) -> bool | None:
@@ -36,23 +29,20 @@ class Target:
 
     @property
     def verdict(self) -> str:
-        if self.is_forecast and self.met is not None:
-            return "in time" if self.met else "too late"
         return {True: "met", False: "not met", None: "not known yet"}[self.met]
 
     @property
     def words(self) -> str:
         """`samples/s 28.3 (at least 20)`."""
         measured = "--" if self.measured is None else self.show(self.measured)
-        bound = "by" if self.label == _DEADLINE else "at most" if self.at_most else "at least"
+        bound = "at most" if self.at_most else "at least"
         return f"{self.label} {measured} ({bound} {self.show(self.requested)})"
 
 
 def targets_of(state: RunState) -> list[Target]:
     requested = state.plan.targets if state.plan else {}
-    deadline = _deadline(state)
     metric = plain(state.plan.metric) if state.plan else ""
-    return ([deadline] if deadline else []) + [
+    return [
         Target(
             label=metric if name == "score" else label,
             requested=requested[name] * (GIB if in_bytes else 1),
@@ -63,26 +53,6 @@ def targets_of(state: RunState) -> list[Target]:
         for name, (label, at_most, in_bytes, measure) in _TARGETS.items()
         if requested.get(name)
     ]
-
-
-def _deadline(state: RunState) -> Target | None:
-    """When the run is done, or will be at the rate of its last steps."""
-    if state.plan is None or not state.plan.deadline:
-        return None
-    by, over = datetime.fromisoformat(state.plan.deadline), state.finished or state.failed
-    done = state.finished.at if state.finished and state.finished.reason != "stopped" else ""
-    left = eta_seconds(state)
-    if not over and left is not None and state.last_step is not None:
-        done = state.last_step.at
-    expected = (datetime.fromisoformat(done) + timedelta(seconds=left or 0.0)).timestamp() if done else None
-    return Target(
-        label=_DEADLINE,
-        requested=by.timestamp(),
-        measured=expected,
-        at_most=True,
-        show=lambda stamp: clock_words(datetime.fromtimestamp(stamp), by),
-        is_forecast=not over,
-    )
 
 
 def targets_summary(state: RunState) -> str:

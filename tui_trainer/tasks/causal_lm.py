@@ -23,7 +23,7 @@ class CausalLm(LearnsNextToken):
 
     name = "causal_lm"
     title = "Causal language model"
-    reads: tuple[str, ...] = ("source_language",)
+    reads: tuple[str, ...] = ()
     packs = True
     rows: RowKind = "documents"
 

@@ -47,7 +47,7 @@ class Chat(LearnsNextToken):
 
     name = "chat"
     title = "Chat and instructions"
-    reads = ("loss_on", "chat_template", "source_language")
+    reads = ("loss_on", "chat_template")
     packs = True
     continues = False
     specials = FOR_CHAT

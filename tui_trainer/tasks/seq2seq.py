@@ -21,7 +21,6 @@ from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.fp16 import fp16_problems
 from tui_trainer.models.heads import Head
-from tui_trainer.models.tokenizing.languages import language_words, set_languages
 from tui_trainer.models.tokenizing.token_ids import cut_token_ids
 from tui_trainer.models.writing import Sampling, answered, pad_token_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow
@@ -51,7 +50,7 @@ class Seq2Seq(LearnsNextToken):
     title = "Text to text"
     head: Head = "seq2seq_lm"
     specials = FOR_ANSWERS
-    reads = ("source_prefix", "max_target_length", "source_language", "target_language")
+    reads = ("source_prefix", "max_target_length")
     tells_padding = True
     metrics = SCORES
     continues = False
@@ -104,7 +103,6 @@ class Seq2Seq(LearnsNextToken):
         return _texts(tokenizer, [row.tokens])[0], f"{answer} (expected: {reference})"
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
-        set_languages(config, tokenizer)
         return QuestionInputs(config.data, config.task.source_prefix)
 
     def encode_inputs(
@@ -151,9 +149,7 @@ class _Reader(TableReader):
         return encoded
 
     def notes(self) -> list[str]:
-        languages = language_words(self.config)
-        marked = [f"texts are marked with their languages, {languages}"] if languages else []
-        return [*self._pair.notes(), *marked]
+        return [*self._pair.notes(), *self.language_notes()]
 
 
 def _fit_problems(config: Config) -> list[Problem]:

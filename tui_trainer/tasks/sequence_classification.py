@@ -58,7 +58,7 @@ class SequenceClassification(Task):
 
     name = "sequence_classification"
     title = "Classification of texts"
-    reads = ("problem_type", "class_weights", "source_language")
+    reads = ("problem_type", "class_weights")
     tells_padding = True
     head: Head = "sequence_classification"
     specials = FOR_CLASSES

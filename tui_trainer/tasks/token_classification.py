@@ -47,7 +47,7 @@ class TokenClassification(Task):
 
     name = "token_classification"
     title = "Tags of words, such as names"
-    reads = ("class_weights", "source_language")
+    reads = ("class_weights",)
     tells_padding = True
     head: Head = "token_classification"
     specials = FOR_WORDS

@@ -45,9 +45,8 @@ class Batches:
     def documents(self, step: int) -> list[TokenRow]:
         """What one optimizer step learns from, in this process."""
         indices = self.order.at(step)
-        number, count = self.ranks.row_share
-        if count > 1:
-            indices = indices[share_of(self.rows.lengths[indices], number, count)]
+        if self.ranks.count > 1:
+            indices = indices[share_of(self.rows.lengths[indices], self.ranks.number, self.ranks.count)]
         return [self.rows.example(int(index)) for index in indices]
 
     def at(self, step: int) -> list[MicroBatch]:

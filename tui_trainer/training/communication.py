@@ -56,14 +56,12 @@ def seconds_of(spans: Sequence[Span]) -> float:
     return sum(seconds_between(*span) for span in spans)
 
 
-def in_one(gradients: Sequence[Tensor], send: Callable[[Tensor], object]) -> None:
-    """Send them as one flat tensor, and take over what became of it."""
-    if not gradients:
-        return
+def sum_in_one(gradients: Sequence[Tensor]) -> None:
+    """Over all processes, as one flat tensor."""
     flat = torch.cat([gradient.flatten() for gradient in gradients])
-    send(flat)
-    for gradient, sent in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(sent.view_as(gradient))
+    dist.all_reduce(flat)
+    for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(summed.view_as(gradient))
 
 
 class TimedCollective:

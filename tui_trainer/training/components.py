@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tui_trainer.config.model_sections import is_known_attention
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
@@ -18,7 +19,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.fused_kernels import Kernels
-from tui_trainer.planning.strategies import BY_WIDTH, SPLITTING, ZERO_STAGES
+from tui_trainer.planning.strategies import SPLITTING, ZERO_STAGES
 from tui_trainer.tasks import find_task
 from tui_trainer.training import varlen
 from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
@@ -37,7 +38,6 @@ from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
 from tui_trainer.training.sharded_tensors import InParts
 from tui_trainer.training.step import StepReport, take_step
-from tui_trainer.training.tensor_parallel import TensorParallel
 from tui_trainer.training.together import Together
 from tui_trainer.training.zero import Zero
 from tui_trainer.training.zero_optimizer import ZeroOptimizer
@@ -65,11 +65,9 @@ class Components:
         # With weights on the host one process is a group as well.
         strategy = plan.strategy.value if ranks.host is not None else "ddp"
         stage = ZERO_STAGES.get(strategy, 0)
-        if ranks.count > 1:
-            ranks.shares_rows = plan.row_shares > 1
         # What does not fit on one card is made on the host, and goes there part by part.
         place = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
-        self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.row_share[0])
+        self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.number)
         if strategy in (*SPLITTING, "deepspeed-3"):
             self._keep_layers(tell)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
@@ -111,8 +109,6 @@ class Components:
             self._require_same(job)
         if not stage:
             self.optimizer = RunOptimizer(self.model, config.training, lr=plan.learning_rate.value)
-        if isinstance(self.together, TensorParallel):
-            self.together.follow(self.optimizer)
         self.learning_rate = LR_SCHEDULES[config.training.lr_scheduler_type].learning_rate(
             plan.learning_rate.value, warmup_steps=plan.warmup_steps.value, total_steps=plan.total_steps.value
         )
@@ -140,8 +136,6 @@ class Components:
     def _split(self, strategy: str, timed: Communication) -> Together:
         """The model in parts, before its optimizer is made; DeepSpeed splits it later."""
         plan, ranks = self.plan, self.ranks
-        if strategy == BY_WIDTH:
-            return TensorParallel(ranks, self.device, self.model, timed)
         if strategy not in SPLITTING:
             return Together()
         layers, copies = decoder_layers(self.model), plan.nodes if strategy == "hsdp" else 1
@@ -208,13 +202,14 @@ class Components:
     def _probed_kernels(self, layout: Callable[..., Layout], rows: Rows, tell: Tell) -> Kernels:
         """Attention and fused kernels of libraries, where they compute what the model's own operations do."""
         kernels = self.plan.kernels.value
-        library_attends = self.config.model.attn_implementation in FLASH_KERNELS
+        attention = self.config.model.attn_implementation
+        library_attends = attention in FLASH_KERNELS or not is_known_attention(attention)
         if kernels == "none" and not library_attends:
             return kernels
         count = min(2, self.plan.per_device_train_batch_size.value, len(rows))
         batch = next(windows(rows, range(count), layout(rows=count))).to(self.device)
         if library_attends:
-            check_attention(self, batch, tell)
+            check_attention(self, attention, batch, tell)
         return use_kernels(self, kernels, batch, tell)
 
     def _compile_optimizer(self, tell: Tell) -> None:

@@ -4,7 +4,7 @@ taken back after the run.
 Liger's fused cross entropy is not taken. It is a forward pass of the whole model that computes the head for every place
 and gives no logits; the loss here computes it for places with a label only, in chunks where the plan says so
 (`losses/next_token.py`, `losses/chunked_head.py`), which saves the same memory and, on answers in conversations, more
-time. Of the hub's kernels neither loss nor linear layers are taken: LoRA's and those in 4 bits are none of theirs.
+time.
 """
 
 import sys
@@ -16,13 +16,11 @@ import torch
 from torch import nn
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.planning.fused_kernels import LIBRARIES, Kernels
+from tui_trainer.planning.fused_kernels import LIBRARY, Kernels
 from tui_trainer.training.compiled import Trainable
 from tui_trainer.training.job import Tell
-from tui_trainer.training.process import replaced
 from tui_trainer.training.rounding_probe import reason_against
 
-_HUB_LAYERS = ("RMSNorm", "SwiGLUMLP", "GeGLUMLP")
 _ABSENT = object()
 Change = tuple[Any, str, Any]
 """A module, class or namespace, the name in it, and what was there before."""
@@ -51,14 +49,20 @@ def taken_back() -> Iterator[None]:
         _undo()
 
 
-def check_attention(run: Trainable, batch: MicroBatch, tell: Tell) -> None:
-    """Back to torch's kernel, or the model's own operations where it has none for it, where the library's differs with
-    the data's own padded rows. Whether it keeps packed documents apart is asked later, by `leak_probe.py`."""
+def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Tell) -> None:
+    """Back to torch's kernel, or the model's own operations where it has none for it, where the library's cannot be
+    loaded, or differs with the data's own padded rows. Whether it keeps packed documents apart is asked later, by
+    `leak_probe.py`."""
     model = run.model
-    requested = str(model.config._attn_implementation)
     own = "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
     model.set_attn_implementation(own)
-    if reason := reason_against(run, batch, lambda: model.set_attn_implementation(requested)):
+
+    def switch() -> None:
+        model.set_attn_implementation(requested)
+        if model.config._attn_implementation == own:
+            raise LookupError(f"transformers keeps {own} for this model")
+
+    if reason := reason_against(run, batch, switch):
         model.set_attn_implementation(own)
         hint = 'model.attn_implementation = "auto" takes it from the start'
         tell("attention changed", f"{requested} is not used: {reason}", f"{own} is used instead; {hint}")
@@ -70,36 +74,33 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell)
     if kernels == "none":
         return kernels
     if run.device.type != "cuda":
-        tell("kernels not used", f"{LIBRARIES[kernels]} is for GPUs", "the model's own operations compute the same")
+        tell("kernels not used", f"{LIBRARY} is for GPUs", "the model's own operations compute the same")
         return "none"
     before, counts = len(_changes), [0]
 
     def switch() -> None:
-        counts[0] = _switch_on(run.model, kernels)
+        counts[0] = _switch_on(run.model)
 
     if reason := reason_against(run, batch, switch):
         _undo(before)
         torch.cuda.empty_cache()
         hint = 'the model\'s own operations are used; model.kernels = "none" does not try'
-        tell("kernels not used", f"{LIBRARIES[kernels]} is not used: {reason}", hint)
+        tell("kernels not used", f"{LIBRARY} is not used: {reason}", hint)
         return "none"
-    message = f"{LIBRARIES[kernels]} computes {counts[0]} norms and MLPs of the model"
+    message = f"{LIBRARY} computes {counts[0]} norms and MLPs of the model"
     tell("kernels", message, "logits and gradients are the same within rounding")
     return kernels
 
 
-def _switch_on(model: Any, kernels: Kernels) -> int:
+def _switch_on(model: Any) -> int:
     """Layers that compute otherwise now. Raises LookupError where there are none."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     owners = [*base.modules(), *_namespaces(base)]
     before = [dict(vars(owner)) for owner in owners]
     try:
-        if kernels == "liger":
-            from transformers.integrations.liger import apply_liger_kernel
+        from transformers.integrations.liger import apply_liger_kernel
 
-            apply_liger_kernel(base, {"cross_entropy": False, "fused_linear_cross_entropy": False})
-        else:
-            _from_hub(base)
+        apply_liger_kernel(base, {"cross_entropy": False, "fused_linear_cross_entropy": False})
     finally:
         changes = [
             (owner, name, old.get(name, _ABSENT))
@@ -110,15 +111,8 @@ def _switch_on(model: Any, kernels: Kernels) -> int:
         _changes.extend(changes)
     replaced = [owner for owner, name, _ in changes if name == "forward" and isinstance(owner, nn.Module)]
     if not replaced:
-        raise LookupError(_NOTHING[kernels])
+        raise LookupError("it has no kernel for this model")
     return len(replaced)
-
-
-_NOTHING: dict[Kernels, str] = {
-    "liger": "it has no kernel for this model",
-    "hub": "no kernel for this model is in the cache, and none is fetched without being asked: "
-    "hf download kernels-community/liger-kernels",
-}
 
 
 def _namespaces(model: Any) -> list[Any]:
@@ -129,19 +123,3 @@ def _namespaces(model: Any) -> list[Any]:
     found = [sys.modules[name] for name in sorted(names) if name in sys.modules and ".modeling_" in name]
     classes = (x for module in found for x in vars(module).values() if isinstance(x, type))
     return [*found, *(x for x in dict.fromkeys(classes) if x.__module__ in names)]
-
-
-def _from_hub(model: Any) -> None:
-    import kernels
-    from huggingface_hub import constants
-    from transformers.integrations.hub_kernels import get_kernel_mapping_transformers
-
-    known = get_kernel_mapping_transformers()
-    mapping = {name: known[name] for name in _HUB_LAYERS if name in known}
-    fallback = getattr(kernels, "KernelizeFallback", None)
-    # transformers would put them on anew with each change between training and evaluation, and go to the hub for it:
-    # the same ones serve both.
-    with replaced(vars(constants), HF_HUB_OFFLINE=True), kernels.use_kernel_mapping(mapping, inherit_mapping=False):
-        kernels.kernelize(
-            model, device="cuda", mode=kernels.Mode.TRAINING, use_fallback=fallback.ALL if fallback else True
-        )

@@ -234,28 +234,18 @@ def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _groups(parameters: Sequence[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Only matrices decay. No operation takes sharded and whole ones together."""
+    """Only matrices decay."""
     return [
-        {"params": [p for p in kind if (p.ndim >= 2) is decays], "weight_decay": weight_decay if decays else 0.0}
-        for kind in _kinds(parameters)
+        {"params": [p for p in parameters if (p.ndim >= 2) is decays], "weight_decay": weight_decay if decays else 0.0}
         for decays in (True, False)
     ]
 
 
-def _kinds(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Those that are whole, and those of which each process has a part; most models have one kind only."""
-    kinds = ([tensor for tensor in tensors if isinstance(tensor, DTensor) is sharded] for sharded in (False, True))
-    return [kind for kind in kinds if kind] or [[]]
-
-
 def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
     """Clip to `max_grad_norm` and return the norm before; 0 only measures."""
-    kinds = _kinds([parameter for parameter in parameters if parameter.grad is not None])
-    norms = [whole(torch.nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None])) for kind in kinds]
-    norm = torch.stack(norms).norm() if len(norms) > 1 else norms[0]
+    norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     if max_grad_norm:
-        for kind in kinds:
-            torch.nn.utils.clip_grads_with_norm_(kind, max_grad_norm, norm)
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
     return norm
 
 

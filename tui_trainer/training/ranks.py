@@ -33,8 +33,6 @@ class Ranks:
     """The group for values of the host."""
     has_news: Callable[[], object] = lambda: False
     """Of the first process: whether there is something that all should hear before the next step."""
-    shares_rows: bool = field(default=True, init=False)
-    """Whether each has rows of its own; else all compute the same ones, each a part of every layer."""
     hears_news: bool = field(default=True, init=False)
     """Whether it said so at the last step."""
     times: GroupTimes = field(init=False)
@@ -47,17 +45,11 @@ class Ranks:
         """The one that writes the journal, checkpoints and the final model."""
         return self.number == 0
 
-    @property
-    def row_share(self) -> tuple[int, int]:
-        """Which share of the rows is this process's, and of how many."""
-        return (self.number, self.count) if self.shares_rows else (0, 1)
-
     def sum_counts(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """The same numbers of all rows added up; once for each step, with what they tell each other then."""
+        """The same numbers of all processes added up; once for each step, with what they tell each other then."""
         if self.count == 1:
             return tuple(counts)
-        own = counts if self.shares_rows or self.is_first else [0] * len(counts)
-        numbers = torch.tensor([*own, int(self.is_first and bool(self.has_news())), *self.times.to_tell()])
+        numbers = torch.tensor([*counts, int(self.is_first and bool(self.has_news())), *self.times.to_tell()])
         dist.all_reduce(numbers, group=self.host)
         summed = numbers.tolist()
         self.hears_news = bool(summed[len(counts)])
@@ -73,8 +65,8 @@ class Ranks:
         return tuple(found.tolist())
 
     def sum(self, number: Tensor) -> Tensor:
-        """Of all rows, on the device of each."""
-        if self.row_share[1] > 1:
+        """Of all processes, on the device of each."""
+        if self.count > 1:
             dist.all_reduce(number)
         return number
 

@@ -9,12 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.training.communication import Communication, in_one
+from tui_trainer.training.communication import Communication, sum_in_one
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.together import LossSum, Together
 
@@ -78,7 +77,7 @@ class Replicas(Together):
                 if parameter.grad is None:
                     # What had no part in a step of this process counts as 0 there.
                     parameter.grad = torch.zeros_like(parameter)
-            in_one([parameter.grad for parameter in bucket if parameter.grad is not None], dist.all_reduce)
+            sum_in_one([parameter.grad for parameter in bucket if parameter.grad is not None])
         self.communication.since(began)
 
 

@@ -12,7 +12,6 @@ from tui_trainer.runs.folder import RunFolder, folder_size
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.compiled import compiler
 from tui_trainer.training.control_handler import ControlHandler
-from tui_trainer.training.deadline_watch import DeadlineWatch
 from tui_trainer.training.fused_kernels import taken_back
 from tui_trainer.training.job import Job, Reason, Result
 from tui_trainer.training.process import kernel_threads, settings_of
@@ -55,14 +54,10 @@ def _train(session: Session, journal: JournalWriter, handler: ControlHandler) ->
     journal.append(PhaseChanged(phase="training", step=session.position.step))
     # A stop may have cut an evaluation short, and the checkpoint of that step was saved without it.
     session.evaluate_if_due()
-    deadline = DeadlineWatch(session)
     for step in range(session.position.step + 1, plan.total_steps.value + 1):
         if session.position.stopped_early or handler.wants_stop():
             break
-        deadline.step_begins()
         session.take_step(step)
-        if at_risk := deadline.look():
-            journal.append(at_risk)
         if due(step, session.batches.order.steps_per_epoch):
             session.finish_epoch()
         session.evaluate_if_due()

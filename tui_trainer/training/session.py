@@ -230,8 +230,7 @@ class Session:
         where memory runs out.
         """
         components, progress = self.components, self._evaluation_progress()
-        number, count = self.ranks.row_share
-        own = self._eval_chosen[number::count]
+        own = self._eval_chosen[self.ranks.number :: self.ranks.count]
         while True:
             layout = components.eval_layout
 
@@ -247,7 +246,7 @@ class Session:
             parts = self.ranks.gathered(part)
             whole = [part for part in parts if isinstance(part, Evaluation)]
             if len(whole) == len(parts):
-                return concluded(components, whole[:count])
+                return concluded(components, whole)
             found = next((part for part in parts if isinstance(part, Shortage)), None)
             if found is None:
                 # A stop, which some may have seen before the others.

@@ -63,8 +63,8 @@ def placed_as(value: Tensor, like: Tensor) -> Tensor:
 
 
 def is_in_boxes(tensor: Tensor | InParts) -> TypeGuard[DTensor]:
-    """Whether each process has one box of it. Where it was split twice along one dimension, as layers of tensor
-    parallelism are by FSDP, it has several (`_StridedShard`)."""
+    """Whether each process has one box of it. Where it was split twice along one dimension it has several
+    (`_StridedShard`)."""
     return (
         isinstance(tensor, DTensor)
         and tensor.numel() > 0

@@ -111,7 +111,6 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("checklist", "cancel", "escape", "end measuring", "End the measuring; what is measured is kept.", 5),
     _action("checklist", "undo", "u", "undo", "Take the last change of the config back.", 20),
     _action("checklist", "open_only", "o", "only open", "Only what needs a look, or all checks again.", 40),
-    _action("checklist", "guide", "f", "guide", "The checklist of one guide, in its order: A, C, D, E; then all."),
     _action("checklist", "again", "r", "check again", "Run all checks anew.", 30),
     #
     _action("train", "pause", "p", "pause", "Pause the run, or let it go on. No loss changes by it.", 10),

@@ -12,8 +12,6 @@ from textual.widget import Widget
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.doctor.contract import Finding, Verdict
 from tui_trainer.errors import FolderError, InputError, TuiTrainerError
-from tui_trainer.planning.deadline_ways import way_line
-from tui_trainer.runs.events import WayInTime
 from tui_trainer.safe_text import one_line, visible
 from tui_trainer.tasks import find_task
 from tui_trainer.ui.dialogs import Dialog, FieldDialog
@@ -48,19 +46,16 @@ class DoctorDialog(Dialog):
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        ways = len(self._ways)
-        in_time = [("1" if ways == 1 else f"1-{ways}", "be in time")] * bool(ways)
-        return (*in_time, *[("a", "apply to the config")] * ("a" in self._patches), ("escape", "close"))
-
-    @property
-    def _patches(self) -> dict[str, Patch]:
-        """What the next run can be made with, by its key."""
-        patches = {str(number): way.patch for number, way in enumerate(self._ways, 1)}
-        return patches | ({"a": self._verdict.fix} if self._verdict and self._verdict.fix else {})
+        return (*[("a", "apply to the config")] * bool(self._fix), ("escape", "close"))
 
     @property
     def _verdict(self) -> Verdict | None:
         return self._run.doctor.verdict
+
+    @property
+    def _fix(self) -> Patch | None:
+        """What the next run can be made with."""
+        return self._verdict.fix if self._verdict else None
 
     def lines(self, width: int) -> list[Line]:
         verdict = self._verdict
@@ -71,38 +66,25 @@ class DoctorDialog(Dialog):
             rows += [*folded([(verdict.healthy, "good" if verdict.is_known else "dim")], width), []]
         for one in verdict.findings:
             rows += [*self._finding(one, width), []]
-        return [*rows, *self._deadline(width)] if self._ways else rows[:-1]
-
-    @property
-    def _ways(self) -> list[WayInTime]:
-        at_risk = self._run.state.at_risk
-        return at_risk.ways if at_risk else []
-
-    def _deadline(self, width: int) -> list[Line]:
-        """That the run will be late, and what the next one can be made with."""
-        at_risk = self._run.state.at_risk
-        rows: list[Line] = folded([(at_risk.message if at_risk else "", "warn")], width)
-        for number, way in enumerate(self._ways, 1):
-            rows += labelled(str(number), self.glyphs.only(one_line(way_line(way))), _LABEL, width, "accent")
-        return rows
+        return rows[:-1]
 
     def _finding(self, one: Finding, width: int) -> list[Line]:
         found, only = one.found, self.glyphs.only
         role: Role = "bad" if found.is_fault else "warn" if one.matters else "text"
         head: Line = [(one.diagnosis.title, role), (f"  {one.cost_words}", "bold")]
         told = [("", only(found.cause)), ("", only(found.evidence)), ("set", settings_words(found.fix or {}))]
-        told += [("do", only(found.advice)), ("why", one.diagnosis.why), ("see", ", ".join(one.diagnosis.guides))]
+        told += [("do", only(found.advice)), ("why", one.diagnosis.why)]
         rows = [head]
         for label, text in told:
             if text:
-                kind: Role = "accent" if label == "set" else "dim" if label in ("why", "see") else "text"
+                kind: Role = "accent" if label == "set" else "dim" if label == "why" else "text"
                 rows += labelled(label, text, _LABEL, width, kind)
         return rows
 
     def press(self, key: str, character: str | None) -> bool:
-        if (patch := self._patches.get(character or "")) is None:
+        if character != "a" or not self._fix:
             return True
-        take_settings_of(self._bench, self._run.folder, patch)
+        take_settings_of(self._bench, self._run.folder, self._fix)
         return False
 
 

@@ -8,8 +8,6 @@ from tui_trainer.checklist.memory_fit import with_micro_batch
     order=310,
     title="Accumulation in equal parts",
     is_for_speed=True,
-    guides=("A quick win 3", "D quick win 5", "C advanced 1", "B batch processing"),
-    claim="better convergence at the same memory (guide A)",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

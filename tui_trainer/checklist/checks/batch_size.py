@@ -1,4 +1,7 @@
-"""Each pass has a fixed cost; the gradient is the same however the effective batch is cut."""
+"""Each pass has a fixed cost; the gradient is the same however the effective batch is cut.
+
+Source: McCandlish et al., An Empirical Model of Large-Batch Training, arXiv:1812.06162.
+"""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import BUSY_TOKENS, memory_with, with_micro_batch
@@ -8,8 +11,6 @@ from tui_trainer.checklist.memory_fit import BUSY_TOKENS, memory_with, with_micr
     order=300,
     title="Micro-batch keeps the cores busy",
     is_for_speed=True,
-    guides=("D quick win 1", "C quick win 3", "C checklist 4", "B batch processing", "E optimisation 1"),
-    claim="2x by doubling (guide D); 2-3x (guide C); 80 % (guide B)",
 )
 def look(context: Context) -> Verdict:
     plan, tokens = context.planned, context.row_tokens

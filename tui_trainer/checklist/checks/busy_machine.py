@@ -10,7 +10,7 @@ from tui_trainer.units import format_bytes
 _BUSY_SHARE, _LEAST_LOAD = 0.25, 0.75
 
 
-@check(order=40, title="The machine is free", guides=("B slow training 3", "C training is slower 5"), needs_plan=False)
+@check(order=40, title="The machine is free", needs_plan=False)
 def look(context: Context) -> Verdict:
     hardware = context.hardware
     guests = [

@@ -47,8 +47,6 @@ class _Overhead:
 @check(
     order=490,
     title="Few interruptions",
-    guides=("B evaluation and checkpointing", "D both low 3", "E configuration summary"),
-    claim="20 % faster, evaluations 10 % instead of 25 % of the time (guide B)",
 )
 def look(context: Context) -> Verdict:
     if context.step_seconds is None:

@@ -1,4 +1,4 @@
-"""A trainer that saved only after all 25 epochs lost everything in a crash (guide E)."""
+"""A run that saves only at its end loses everything in a crash."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.units import format_seconds
@@ -10,7 +10,6 @@ _MOST_SECONDS, _GOOD_SECONDS = 1800.0, 600.0
 @check(
     order=500,
     title="Saved while it trains",
-    guides=("E critical bug fix", "E validation 4", "B evaluation and checkpointing"),
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

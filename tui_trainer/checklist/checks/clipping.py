@@ -1,4 +1,7 @@
-"""Gradients have rare outliers; without a limit one of them undoes hundreds of steps."""
+"""Gradients have rare outliers; without a limit one of them undoes hundreds of steps.
+
+Source: Pascanu et al., On the difficulty of training recurrent neural networks, arXiv:1211.5063.
+"""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 
@@ -8,8 +11,6 @@ _KEY, _GOOD, _MOST = "training.max_grad_norm", 1.0, 10.0
 @check(
     order=460,
     title="Gradient clipping",
-    guides=("A training strategy 3", "E optimisation 8", "C training is unstable 3"),
-    claim="more stable, fewer failed runs (guides A, E)",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

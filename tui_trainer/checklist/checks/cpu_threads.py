@@ -1,4 +1,7 @@
-"""Fewer threads than cores leave cores idle; more of them take turns and wait for each other."""
+"""Fewer threads than cores leave cores idle; more of them take turns and wait for each other.
+
+Source: the documentation of PyTorch on CPU threading.
+"""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 
@@ -6,7 +9,10 @@ from tui_trainer.checklist.contract import Context, Verdict, check, passed, warn
 _SPINNING = "threads that wait never sleep, and one other program makes a step ten times as long"
 
 
-@check(order=50, title="CPU threads match the cores", guides=("C CPU optimisation 2", "A CPU optimisation"))
+@check(
+    order=50,
+    title="CPU threads match the cores",
+)
 def look(context: Context) -> Verdict:
     threads, environment = context.planned.threads.value, context.environment
     wrong: list[tuple[str, str]] = []

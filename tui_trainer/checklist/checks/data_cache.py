@@ -13,8 +13,6 @@ _SPOOL_BYTES_OF_CHARACTERS = 2
 @check(
     order=240,
     title="Data is prepared once",
-    guides=("A quick win 5", "A data pipeline 1", "C checklist 6", "B dataset loading"),
-    claim="10x faster reruns (guide A)",
 )
 def look(context: Context) -> Verdict:
     plan, folder = context.planned, context.cache.path

@@ -1,4 +1,7 @@
-"""Workers help where rows are decoded or tokenised on the way; for small data they cost more than they give."""
+"""Workers help where rows are decoded or tokenised on the way; for small data they cost more than they give.
+
+Source: the documentation of torch.utils.data.
+"""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 
@@ -9,8 +12,6 @@ _KEY, _MOST_SHARE, _SOME_WORKERS = "dataloader.num_workers", 0.05, 2
     order=250,
     title="Training does not wait for data",
     is_for_speed=True,
-    guides=("A quick win 4", "D quick win 2", "D quick win 3", "D quick win 4", "E optimisation 7", "C bottleneck 3"),
-    claim="30 % faster (guide A); workers 30-50 %, prefetch 20-30 %, persistent 10-15 % (guide D)",
 )
 def look(context: Context) -> Verdict:
     earlier, workers = context.earlier, context.planned.loader_workers

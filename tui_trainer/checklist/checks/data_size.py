@@ -10,7 +10,6 @@ _MOST_LEFT_OUT = 0.1
 @check(
     order=230,
     title="All of the text is used",
-    guides=("E diagnostic tool: dataset sizes match your limits", "E still slow 3"),
 )
 def look(context: Context) -> Verdict:
     plan, limit = context.planned, context.config.data.max_chars

@@ -10,8 +10,6 @@ from tui_trainer.units import format_bytes
 @check(
     order=20,
     title="The GPU is there and used",
-    guides=("E diagnostic tool", "E still slow 1", "A GPU selection", "B slow training 1"),
-    claim="1x to 5x between cards (guide A)",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

@@ -12,8 +12,6 @@ _ROOMY_SHARE = 0.5
 @check(
     order=340,
     title="Disk has room to spare",
-    guides=("B evaluation and checkpointing",),
-    claim="less disk with save_total_limit 1 instead of 2 (guide B)",
 )
 def look(context: Context) -> Verdict:
     plan, free = context.planned, context.disk_free_bytes

@@ -2,7 +2,6 @@
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import smaller_model
-from tui_trainer.planning.deadline_ways import at_most_steps
 from tui_trainer.units import format_seconds
 
 _DAY_SECONDS = 86_400.0
@@ -13,8 +12,6 @@ _FIX_SHARE = 0.8
 @check(
     order=410,
     title="Time until it is done",
-    guides=("E diagnostic tool: estimate training time",),
-    claim="4 hours for 1M characters and 25 epochs on an RTX 4080 Super (guide E)",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned
@@ -27,4 +24,4 @@ def look(context: Context) -> Verdict:
     within = int(plan.total_steps.value * _DAY_SECONDS / seconds * _FIX_SHARE)
     if within < 1:
         return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: one step takes a day")
-    return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=at_most_steps(plan, within))
+    return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(within))

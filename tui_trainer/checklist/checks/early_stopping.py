@@ -1,4 +1,7 @@
-"""After the best held-out loss each further pass costs time and makes the model worse."""
+"""After the best held-out loss each further pass costs time and makes the model worse.
+
+Source: Prechelt, Early Stopping - But When?, 1998.
+"""
 
 from typing import Any
 
@@ -13,8 +16,6 @@ _MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, 0.1
 @check(
     order=480,
     title="Stops when it no longer improves",
-    guides=("A training strategy 2",),
-    claim="saves the rest of the compute (guide A)",
 )
 def look(context: Context) -> Verdict:
     plan, patience = context.planned, context.config.evaluation.early_stopping_patience

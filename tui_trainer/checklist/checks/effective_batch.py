@@ -7,7 +7,8 @@ _STEPS_IN_AN_EPOCH = 8
 
 
 @check(
-    order=320, title="Effective batch suits the data", guides=("A quick win 3", "B recommendations", "C quick win 3")
+    order=320,
+    title="Effective batch suits the data",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

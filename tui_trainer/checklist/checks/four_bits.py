@@ -1,4 +1,7 @@
-"""Frozen weights need not be exact; each product unpacks them first, which costs time."""
+"""Frozen weights need not be exact; each product unpacks them first, which costs time.
+
+Source: Dettmers et al., QLoRA, arXiv:2305.14314.
+"""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, memory_with
@@ -14,8 +17,7 @@ _INSTALL = f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora"
 @check(
     order=295,
     title="Four bits where memory is short",
-    guides=("C checklist 3", "C VRAM 1"),
-    claim="75 % of the model's memory (guide C)",
+    published="4.127 bits a parameter (QLoRA, arXiv:2305.14314, section 3)",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

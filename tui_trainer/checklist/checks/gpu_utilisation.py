@@ -6,8 +6,6 @@ from tui_trainer.checklist.contract import Context, Verdict, check, not_applicab
 @check(
     order=170,
     title="GPU kept busy",
-    guides=("C checklist 9", "D target metrics", "B key metrics", "E still slow 1"),
-    claim="GPU 75-95 %, its memory 80-95 % (guide D); above 90 % (guides B, C)",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

@@ -8,8 +8,6 @@ from tui_trainer.tasks import find_task
 @check(
     order=520,
     title="Greedy decoding",
-    guides=("A quick win 7",),
-    claim="5x faster than beam search (guide A)",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

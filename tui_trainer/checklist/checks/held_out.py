@@ -6,7 +6,7 @@ _KEY, _GOOD_SHARE = "data.eval_fraction", 0.1
 _MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
 
 
-@check(order=260, title="Text is held out", guides=("E critical bug fix", "B dataset loading"), needs_plan=False)
+@check(order=260, title="Text is held out", needs_plan=False)
 def look(context: Context) -> Verdict:
     plan, data = context.plan, context.config.data
     share = data.eval_fraction

@@ -1,9 +1,12 @@
-"""Norms, gated MLPs and rotary embeddings in one pass over memory each, with fewer activations kept."""
+"""Norms, gated MLPs and rotary embeddings in one pass over memory each, with fewer activations kept.
+
+Source: Hsu et al., Liger Kernel, arXiv:2410.10989.
+"""
 
 from dataclasses import replace
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.planning.fused_kernels import KEY, LIBRARIES, lack
+from tui_trainer.planning.fused_kernels import KEY, LIBRARY, lack
 
 _PROBED = (
     "logits and gradients are compared with the model's own before the first step, and where they differ it is off"
@@ -16,9 +19,8 @@ def look(context: Context) -> Verdict:
     compiled, deterministic = (getattr(context.config.training, key) for key in ("torch_compile", "deterministic"))
     if planned.value == "none":
         return _without(context, compiled or deterministic)
-    name = f"{LIBRARIES[planned.value]} {basis.hardware.libraries.get(LIBRARIES[planned.value]) or ''}".strip()
-    switch = f"fused kernels: {LIBRARIES[planned.value]}"
-    if planned.value == "liger" and compiled:
+    name, switch = f"{LIBRARY} {basis.hardware.libraries.get(LIBRARY) or ''}".strip(), f"fused kernels: {LIBRARY}"
+    if compiled:
         # Liger-Kernel #1330, B300.
         sentence = f"{name} in compiled layers: a compiled SwiGLU was 3.1 times as fast as Liger's (published)"
         return warned(sentence, fix={KEY: "auto"}, switch=switch)
@@ -30,14 +32,13 @@ def look(context: Context) -> Verdict:
 
 def _without(context: Context, other_way: bool) -> Verdict:
     basis, planned = context.basis, context.planned.kernels
-    why_not = lack("liger", basis.hardware, basis.target, basis.shape)
-    library = LIBRARIES["liger"]
-    version = basis.hardware.libraries.get(library)
+    why_not = lack(basis.hardware, basis.target, basis.shape)
+    version = basis.hardware.libraries.get(LIBRARY)
     if context.config.model.kernels == "none" and not why_not and not other_way:
-        installed = f"{library} {version} is installed and knows {basis.shape.model_type}"
+        installed = f"{LIBRARY} {version} is installed and knows {basis.shape.model_type}"
         return warned(f'off by model.kernels = "none": {installed}', fix={KEY: "auto"}, switch="fused kernels: off")
     reason = why_not or planned.reason.removeprefix("auto: ")
-    with_it = replace(basis.hardware, libraries={**basis.hardware.libraries, library: "installed"})
-    would_do = version is None and not lack("liger", with_it, basis.target, basis.shape)
-    advice = f"uv pip install {library}, and they are tried" if would_do else ""
+    with_it = replace(basis.hardware, libraries={**basis.hardware.libraries, LIBRARY: "installed"})
+    would_do = version is None and not lack(with_it, basis.target, basis.shape)
+    advice = f"uv pip install {LIBRARY}, and they are tried" if would_do else ""
     return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")

@@ -7,8 +7,6 @@ from tui_trainer.planning.learning_rates import KEY, peak_rate, what_trains
 @check(
     order=420,
     title="Learning rate in range",
-    guides=("C hyperparameter tuning", "C training is unstable 1", "A training strategy 1"),
-    claim="2e-4 to start with, for LoRA on pretrained models (guide C); 5e-5 for all weights (guide A)",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

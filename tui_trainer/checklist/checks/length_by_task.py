@@ -3,8 +3,8 @@
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.automatic_values import is_from_scratch
 
-# From guide C: text generation 1024-2048, summarisation 512-1024, question answering 512; from guide D: 128 for
-# classes and tags of short texts, which models of this kind take up to 512.
+# A starting point: text generation 1024-2048, summarisation 512-1024, question answering 512; 128 for classes and tags
+# of short texts, which models of this kind take up to 512.
 _RANGES = {
     "causal_lm": (1024, 2048),
     "chat": (1024, 2048),
@@ -17,8 +17,6 @@ _RANGES = {
 @check(
     order=211,
     title="Length suits the task",
-    guides=("C quick win 5", "C checklist 7", "D optimal settings"),
-    claim="faster in proportion to the reduction (guide C)",
 )
 def look(context: Context) -> Verdict:
     plan, config = context.planned, context.config
@@ -29,7 +27,7 @@ def look(context: Context) -> Verdict:
     low, high = _RANGES[config.task.type]
     longest = context.facts.longest_row if context.facts and context.facts.longest_row else plan.longest_row
     used = min(config.data.max_length, longest)
-    sentence = f"rows of up to {used:,} tokens; {config.task.type} takes {low:,} to {high:,} (guides C and D)"
+    sentence = f"rows of up to {used:,} tokens; {config.task.type} takes {low:,} to {high:,} as a rule"
     if used <= high:
         short = "" if longest <= config.data.max_length or used >= low else f"; data.max_length {low:,} would cut fewer"
         return passed(sentence + short)

@@ -7,7 +7,7 @@ from tui_trainer.optimizers import DEFAULT, OPTIMIZERS
 from tui_trainer.tuning_methods import TUNING_METHODS
 
 
-@check(order=30, title="Libraries fit the driver", guides=("E diagnostic tool", "E still slow 3"), needs_plan=False)
+@check(order=30, title="Libraries fit the driver", needs_plan=False)
 def look(context: Context) -> Verdict:
     hardware = context.hardware
     if missing := _missing(context):

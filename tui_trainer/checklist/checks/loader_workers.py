@@ -1,4 +1,7 @@
-"""Heavy preprocessing is done once, before the training; what is left for loader threads is to copy tokens."""
+"""Heavy preprocessing is done once, before the training; what is left for loader threads is to copy tokens.
+
+Source: the documentation of torch.utils.data.
+"""
 
 from typing import Any
 
@@ -13,8 +16,6 @@ _MOST_WORKERS = 8
     order=252,
     title="Loader threads suit the cores",
     is_for_speed=True,
-    guides=("A data loading 4", "C CPU 1", "D bottleneck 2", "E optimisation 7"),
-    claim="4 workers for 8 cores, 2 for 4 (guide E); min(16, cores - 1) for heavy preprocessing (guide D)",
 )
 def look(context: Context) -> Verdict:
     plan, cores = context.planned, context.hardware.usable_cores

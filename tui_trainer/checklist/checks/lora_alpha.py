@@ -1,4 +1,7 @@
-"""Lowering the rank alone, as guides advise to save memory, makes the update stronger: alpha goes with it."""
+"""Lowering the rank alone, to save memory, makes the update stronger: alpha goes with it.
+
+Source: Hu et al., LoRA, arXiv:2106.09685, section 4.1.
+"""
 
 import math
 
@@ -8,7 +11,10 @@ _KEY = "tuning.lora_alpha"
 _LEAST, _GOOD, _MOST = 0.5, 2.0, 4.0
 
 
-@check(order=205, title="LoRA's update is scaled well", guides=("C reduce memory 3",))
+@check(
+    order=205,
+    title="LoRA's update is scaled well",
+)
 def look(context: Context) -> Verdict:
     tuning = context.config.tuning
     if not tuning.has_adapter:

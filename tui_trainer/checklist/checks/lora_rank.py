@@ -1,4 +1,7 @@
-"""The rank bounds what adapters can learn; beyond that it costs memory and time for nothing."""
+"""The rank bounds what adapters can learn; beyond that it costs memory and time for nothing.
+
+Source: Hu et al., LoRA, arXiv:2106.09685, section 7.2.
+"""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.models.targets import ALL_LINEAR, adapted
@@ -16,8 +19,6 @@ _BITS_A_PARAMETER, _BITS_A_TOKEN = 2.0, 1.0
 @check(
     order=204,
     title="LoRA rank suits the data",
-    guides=("C reduce memory 3", "C bottleneck 2"),
-    claim="memory in proportion to the rank, worse models with very low ones (guide C)",
 )
 def look(context: Context) -> Verdict:
     plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape

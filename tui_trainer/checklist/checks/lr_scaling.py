@@ -1,4 +1,8 @@
-"""A mean over more rows has less noise, so the step along it can be longer."""
+"""A mean over more rows has less noise, so the step along it can be longer.
+
+Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677 (linear); Krizhevsky,
+arXiv:1404.5997 (square root).
+"""
 
 import math
 from typing import Any
@@ -13,8 +17,6 @@ _MOST_RATE = 1e-2
 @check(
     order=430,
     title="Learning rate fits the batch",
-    guides=("D learning rate scaling",),
-    claim="square root of the growth of the batch, or linear (guide D)",
 )
 def look(context: Context) -> Verdict:
     loaded, recipe = context.loaded, context.loaded.recipe

@@ -8,7 +8,6 @@ from tui_trainer.units import format_bytes
 @check(
     order=330,
     title="Memory has room to spare",
-    guides=("E memory issues", "C bottleneck 2", "B CUDA out of memory", "D target metrics"),
 )
 def look(context: Context) -> Verdict:
     room, needed = context.basis.room, context.planned.memory_bytes.value

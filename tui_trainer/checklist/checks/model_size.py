@@ -1,4 +1,7 @@
-"""Time and memory grow with the parameters; what they can learn is limited by the text."""
+"""Time and memory grow with the parameters; what they can learn is limited by the text.
+
+Source: Sanh et al., DistilBERT, arXiv:1910.01108.
+"""
 
 from itertools import chain
 from typing import Any
@@ -20,8 +23,7 @@ _TABLE = "model.scratch."
 @check(
     order=200,
     title="Model size suits the data",
-    guides=("A quick win 1", "A GPU selection", "D underutilisation 5"),
-    claim="2-3x faster, 40 % less memory with a smaller model (guide A)",
+    published="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

@@ -13,8 +13,6 @@ from tui_trainer.units import format_bytes, format_count
 @check(
     order=120,
     title="Fused AdamW",
-    guides=("E should see 2", "E optimisation 4", "E optimisation 9", "B training arguments", "C reduce memory 4"),
-    claim="5-15 % faster optimizer step (guide E); +10 % (guide B)",
     fallback={OPTIMIZER: DEFAULT},
 )
 def look(context: Context) -> Verdict:

@@ -4,7 +4,7 @@ from tui_trainer.checklist.contract import Context, Verdict, check, failed, pass
 from tui_trainer.units import format_bytes, format_seconds
 
 
-@check(order=10, title="The run can be planned", guides=("E diagnostic tool: configuration issues",), needs_plan=False)
+@check(order=10, title="The run can be planned", needs_plan=False)
 def look(context: Context) -> Verdict:
     if context.problems or context.plan is None:
         count = len(context.problems)

@@ -9,8 +9,6 @@ _IN_8_BITS = ("int8", "onnx-int8")
 @check(
     order=530,
     title="Quantised for production",
-    guides=("A quick win 8", "A model quantization"),
-    claim="4x smaller, 2x faster (guide A)",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

@@ -1,4 +1,7 @@
-"""Small steps at the end settle what large steps found."""
+"""Small steps at the end settle what large steps found.
+
+Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983.
+"""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.lr_schedules import LR_SCHEDULES
@@ -9,8 +12,6 @@ _KEY = "training.lr_scheduler_type"
 @check(
     order=440,
     title="Learning rate goes down",
-    guides=("A training strategy 1", "C learning rate scheduler"),
-    claim="5-10 % better final loss (guide A)",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

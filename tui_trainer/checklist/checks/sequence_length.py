@@ -13,8 +13,6 @@ _FIX_ROWS, _FIX_TOKENS = 2 * _FEWEST_ROWS, 128
 @check(
     order=210,
     title="Sequence length suits the text",
-    guides=("C quick win 5", "C checklist 7"),
-    claim="faster in proportion to the reduction (guide C)",
 )
 def look(context: Context) -> Verdict:
     plan, length, facts = context.planned, context.config.data.max_length, context.facts

@@ -4,14 +4,16 @@ import math
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.config.changes import Patch
-from tui_trainer.planning.deadline_ways import at_most_steps
 from tui_trainer.units import format_number
 
 _FEWEST_STEPS, _GOOD_STEPS = 100, 200
 _MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
 
 
-@check(order=400, title="Number of steps", guides=("E diagnostic tool: configuration issues", "B recommendations"))
+@check(
+    order=400,
+    title="Number of steps",
+)
 def look(context: Context) -> Verdict:
     plan = context.planned
     total, passes = plan.total_steps.value, context.epochs
@@ -25,5 +27,5 @@ def look(context: Context) -> Verdict:
     stops_early = context.config.evaluation.early_stopping_patience > 0
     most = max(_GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
     if passes > _MOST_EPOCHS and total > most and not stops_early:
-        return warned(f"{sentence}: long after the text is known by heart", fix=at_most_steps(plan, most))
+        return warned(f"{sentence}: long after the text is known by heart", fix=context.at_most_steps(most))
     return passed(sentence)

@@ -7,7 +7,10 @@ _TOKEN_BYTES = 4
 _MOST_SHARE = 0.1
 
 
-@check(order=254, title="The disk keeps up", guides=("C bottleneck 3", "D underutilisation 3", "E still slow 3"))
+@check(
+    order=254,
+    title="The disk keeps up",
+)
 def look(context: Context) -> Verdict:
     plan, measured, step = context.planned, context.data_read, context.step_seconds
     if measured is None:

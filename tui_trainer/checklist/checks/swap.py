@@ -10,8 +10,6 @@ _MOST_BYTES, _MOST_SHARE = 512 * MIB, 0.05
 @check(
     order=45,
     title="Nothing is swapped out",
-    guides=("E optimisation 1",),
-    claim="memory swapping turned 4 hours into 20 (guide E)",
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:

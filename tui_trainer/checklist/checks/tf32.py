@@ -1,4 +1,7 @@
-"""Ampere and newer cards multiply fp32 much faster when ten bits of mantissa are enough."""
+"""Ampere and newer cards multiply fp32 much faster when ten bits of mantissa are enough.
+
+Source: NVIDIA A100 data sheet.
+"""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.hardware.abilities import dotted
@@ -10,8 +13,7 @@ _KEY = "training.tf32"
     order=110,
     title="TF32 and cuDNN autotune",
     is_for_speed=True,
-    guides=("E should see 1", "E optimisation 3", "E optimisation 5", "C mixed precision"),
-    claim="up to 8x faster matmuls, 1-2 % for cuDNN (guide E)",
+    published="8x the rate of fp32 matmuls on an A100 (its data sheet)",
 )
 def look(context: Context) -> Verdict:
     gpu, precision = context.basis.target.gpu, context.planned.precision.value

@@ -9,7 +9,10 @@ _MOST_CUT = 0.01
 _ROUND = 8
 
 
-@check(order=212, title="Few rows lose their end", guides=("C quick win 5", "C checklist 7"))
+@check(
+    order=212,
+    title="Few rows lose their end",
+)
 def look(context: Context) -> Verdict:
     facts, length = context.facts, context.config.data.max_length
     if facts is None or facts.counts is None:

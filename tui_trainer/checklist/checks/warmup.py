@@ -1,4 +1,7 @@
-"""AdamW's averages know nothing at first: full steps along them can spoil the start."""
+"""AdamW's averages know nothing at first: full steps along them can spoil the start.
+
+Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2.
+"""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.lr_schedules import LR_SCHEDULES
@@ -9,8 +12,6 @@ _KEY, _GOOD_SHARE, _MOST_SHARE = "training.warmup_steps", 0.05, 0.2
 @check(
     order=450,
     title="Warm-up",
-    guides=("A training strategy 1", "C warmup ratio", "C training is unstable 2"),
-    claim="10 % of the steps (guide A); 3 % (guide C)",
 )
 def look(context: Context) -> Verdict:
     plan = context.planned

@@ -23,7 +23,7 @@ def _disk_bytes_per_second(view: RunView) -> float | None:
     return rate if rate >= _LEAST_BYTES_PER_SECOND or (from_storage and stall >= _STALLED_SHARE) else None
 
 
-@diagnosis("Slow disk", "C bottleneck 3", "D both low 1", "E common issues")
+@diagnosis("Slow disk")
 def slow_disk(view: RunView) -> Cause | None:
     """Prepared data is read through the memory that is free; what does not fit there comes from the disk each time."""
     share, rate = view.share(view.data_seconds), _disk_bytes_per_second(view)
@@ -40,7 +40,7 @@ def slow_disk(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Waiting for data", "C bottleneck 3", "C bottleneck 1", "D low GPU 2", "D low CPU 1", "E common issues")
+@diagnosis("Waiting for data")
 def waiting_for_data(view: RunView) -> Cause | None:
     """A processor that waits for its batch computes nothing meanwhile."""
     share, workers = view.share(view.data_seconds), view.plan.loader_workers if view.plan else None
@@ -55,7 +55,7 @@ def waiting_for_data(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Padding", "C data loading 2", "C data loading 3", "B training arguments")
+@diagnosis("Padding")
 def padding(view: RunView) -> Cause | None:
     """Rows of one pass are as long as its longest; grouping like with like, or packing, avoids it."""
     sums, plan = view.sums, view.plan

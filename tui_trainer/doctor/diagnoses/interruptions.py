@@ -11,7 +11,7 @@ def _often(every: int | None) -> str:
     return f", every {every} steps" if every else ""
 
 
-@diagnosis("Cache emptied often", "B memory leak", "B memory management")
+@diagnosis("Cache emptied often")
 def cache_emptied(view: RunView) -> Cause | None:
     """What is given back is asked for again in the next step; a healthy run needs none of it."""
     share, seconds = view.share(view.empty_cache_seconds), view.of_whole(view.empty_cache_seconds)
@@ -24,7 +24,7 @@ def cache_emptied(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Much evaluation", "B evaluation and checkpointing", "D both low 3")
+@diagnosis("Much evaluation")
 def evaluations(view: RunView) -> Cause | None:
     """While a run evaluates, it does not train."""
     seconds = [one.seconds for one in view.state.evals if one.scheduled]
@@ -41,7 +41,7 @@ def evaluations(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Many checkpoints", "B evaluation and checkpointing", "D both low 3")
+@diagnosis("Many checkpoints")
 def checkpoints(view: RunView) -> Cause | None:
     """Training waits while a checkpoint is written and made safe on the disk."""
     saves, every = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
@@ -58,7 +58,7 @@ def checkpoints(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Many text samples", "D both low 3")
+@diagnosis("Many text samples")
 def text_samples(view: RunView) -> Cause | None:
     """A text takes one pass of the model for each of its tokens."""
     if not view.state.samples:
@@ -73,7 +73,7 @@ def text_samples(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Logging too often", "D both low 3", "E configuration summary")
+@diagnosis("Logging too often")
 def journal_writes(view: RunView) -> Cause | None:
     """Each group of steps that is written waits once for the device, and for the file."""
     group, busy = view.plan.logging_steps if view.plan else None, view.gpu_mean("utilization_share")
@@ -91,7 +91,7 @@ def journal_writes(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Time between steps", "D both low", "E still slow")
+@diagnosis("Time between steps")
 def between_steps(view: RunView) -> Cause | None:
     """Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should be next to nothing."""
     share = view.share(view.other_seconds)

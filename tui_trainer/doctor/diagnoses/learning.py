@@ -18,13 +18,7 @@ def _learning_rate(rate: float) -> Patch:
     return {"training.learning_rate": float(f"{rate:.2g}")}
 
 
-@diagnosis(
-    "Learning rate too high",
-    "C training is unstable 1",
-    "C training is unstable 2",
-    "A training strategies 1",
-    needs_steps=False,
-)
+@diagnosis("Learning rate too high", needs_steps=False)
 def learning_rate_high(view: RunView) -> Cause | None:
     """Steps that are too long jump over what they should go down to."""
     blocks, plan = view.losses, view.plan
@@ -55,7 +49,7 @@ def learning_rate_high(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Gradients exploding", "A training strategies 3", "C training is unstable 3", "E gradient clipping")
+@diagnosis("Gradients exploding")
 def gradients_exploding(view: RunView) -> Cause | None:
     """Clipping shortens them; what makes them long is mostly the learning rate, or rows that do not belong there."""
     norms = [norm for norm in view.state.grad_norms[-_SEEN:] if math.isfinite(norm)]
@@ -74,9 +68,9 @@ def gradients_exploding(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Loss not finite", "C bottleneck 4", "C training is unstable", needs_steps=False)
+@diagnosis("Loss not finite", needs_steps=False)
 def not_finite(view: RunView) -> Cause | None:
-    """The guides' ladder: bf16 instead of fp16, a lower learning rate, clipping, more warm-up, the data."""
+    """In this order: bf16 instead of fp16, a lower learning rate, clipping, more warm-up, the data."""
     state, plan = view.state, view.plan
     last = state.last_step
     if last is None:
@@ -99,7 +93,7 @@ def not_finite(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Loss flat", "C training is unstable 5", "A training strategies 1")
+@diagnosis("Loss flat")
 def loss_flat(view: RunView) -> Cause | None:
     """Too low a learning rate, frozen weights, or labels that have nothing to do with the inputs."""
     blocks, plan = view.losses, view.plan
@@ -119,7 +113,7 @@ def loss_flat(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Overfitting", "A training strategies 2", "A training strategies 4")
+@diagnosis("Overfitting")
 def overfitting(view: RunView) -> Cause | None:
     """Steps after the best held-out loss cost time and make the model worse."""
     evals = [done for done in view.state.evals if math.isfinite(done.loss)]

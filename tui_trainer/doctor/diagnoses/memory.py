@@ -13,7 +13,7 @@ _LEAST_GROWTH, _LEAST_GROWTH_BYTES = 0.1, 64 * MIB
 _FULL_SHARE, _LEAST_FREE_SHARE = 0.96, 0.03
 
 
-@diagnosis("Memory growing", "B memory leak", "B key metrics")
+@diagnosis("Memory growing")
 def memory_growing(view: RunView) -> Cause | None:
     """Memory is stable after two or three steps; what grows on ends in an out-of-memory error, hours later."""
     readings = [(one.step, used) for one in view.all_readings if (used := _used_bytes(one, view)) is not None]
@@ -51,17 +51,9 @@ def _used_bytes(reading: GaugesRead, view: RunView) -> float | None:
     return sum(filter(None, known)) or None
 
 
-@diagnosis(
-    "Memory nearly full",
-    "B out of memory",
-    "C bottleneck 2",
-    "C memory usage too high",
-    "D out of memory",
-    "E memory issues",
-    least_share=0,
-)
+@diagnosis("Memory nearly full", least_share=0)
 def memory_full(view: RunView) -> Cause | None:
-    """The guides' ladder: half the rows of a pass at twice the accumulation, 4 bits, shorter rows, checkpointing."""
+    """In this order: half the rows of a pass at twice the accumulation, 4 bits, shorter rows, checkpointing."""
     used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
     free = view.mean("memory_available_bytes")
     own = view.mean("process_memory_bytes")

@@ -26,7 +26,7 @@ _SLOWER = 1.3
 _CROWDED = 0.1
 
 
-@diagnosis("Other processes", "B slow training 3", "C troubleshooting 4", "C troubleshooting 5", least_share=0)
+@diagnosis("Other processes", least_share=0)
 def other_processes(view: RunView) -> Cause | None:
     """Threads of one matmul wait for the slowest of them: one core taken away holds all others up."""
     return _on_the_card(view) if view.on_gpu else _on_the_cores(view)
@@ -71,7 +71,7 @@ def _on_the_card(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("More threads than cores", "A CPU optimisation", "C CPU optimisation 2")
+@diagnosis("More threads than cores")
 def threads_take_turns(view: RunView) -> Cause | None:
     """Threads beyond the cores compute nothing more, and every matmul waits for the last of them."""
     wait, others, cores, threads = (
@@ -92,7 +92,7 @@ def threads_take_turns(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("One slow process", "A several GPUs")
+@diagnosis("One slow process")
 def slow_rank(view: RunView) -> Cause | None:
     """All processes end a step together: the others wait for the slowest in each."""
     found = slowest_rank(view.state)
@@ -109,7 +109,7 @@ def slow_rank(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("One thread", "A CPU optimisation", "C CPU optimisation 2", "E common issues")
+@diagnosis("One thread")
 def one_thread(view: RunView) -> Cause | None:
     """Matmuls share their work among threads; with one of them all cores but one have nothing to do."""
     threads, cores = view.state.threads, view.mean("usable_cores")
@@ -125,14 +125,7 @@ def one_thread(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis(
-    "fp32 where 16 bits are native",
-    "A quick win 2",
-    "C quick win 2",
-    "C troubleshooting 3",
-    "D optimisation 3",
-    "E optimisation 6",
-)
+@diagnosis("fp32 where 16 bits are native")
 def slow_precision(view: RunView) -> Cause | None:
     """Matmuls in 16 bits are faster and halve activations, where the processor has them natively."""
     plan = view.plan
@@ -151,7 +144,7 @@ def slow_precision(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Card throttled", "B key metrics", "C troubleshooting 1")
+@diagnosis("Card throttled")
 def throttled(view: RunView) -> Cause | None:
     """A card that is too hot or at its power limit lowers its clock, and every kernel takes longer."""
     slowed = [gpu for reading in view.readings for gpu in reading.gpus if gpu.slowed_by]
@@ -171,7 +164,7 @@ def throttled(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Compiled again and again", "E monitor first epoch", "B advanced 1")
+@diagnosis("Compiled again and again")
 def compiles_again(view: RunView) -> Cause | None:
     """If all epochs are slow and not only the first, compiling has not paid."""
     plan, seconds = view.plan, view.state.step_seconds[-_SEEN:]
@@ -192,7 +185,7 @@ def compiles_again(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Launch-bound", "C bottleneck 1", "D low GPU 1", "D low GPU 4", "B slow training 1", "E still slow 1")
+@diagnosis("Launch-bound")
 def launch_bound(view: RunView) -> Cause | None:
     """A kernel takes about 10 microseconds to start; larger batches and compiled layers have fewer of them a token."""
     busy, plan = view.gpu_mean("utilization_share"), view.plan
@@ -211,7 +204,7 @@ def launch_bound(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Small batches", "C bottleneck 1", "D low GPU 1", "D both low 2", "E batch size vs throughput")
+@diagnosis("Small batches")
 def small_batch(view: RunView) -> Cause | None:
     """The optimizer, the start of each kernel and the Python around it cost the same for one row as for many."""
     plan, sums = view.plan, view.sums
@@ -237,7 +230,7 @@ def small_batch(view: RunView) -> Cause | None:
     )
 
 
-@diagnosis("Slower than before", "E monitor first epoch", "E memory")
+@diagnosis("Slower than before")
 def slower_later(view: RunView) -> Cause | None:
     """The first epoch may be the slow one, for it compiles; later ones that are slower have another reason."""
     seconds = view.state.step_seconds

@@ -19,6 +19,7 @@ _CONVERSATIONS = ("chat_template", "sharegpt", "alpaca", "input_output")
 _NO_REWARDS = "models learn from texts and answers, not from preferences or rewards"
 _KERNEL = Automatic("the kernel is chosen where none is asked for")
 _OFF = NotNeeded("off")
+_WHOLE_LAYERS = "each process computes whole layers; distributed.strategy = fsdp splits their weights"
 # Not its alpaca, which has no sentence before the first instruction, nor those of mistral, which put spaces elsewhere.
 _TEMPLATES = hf.chat_template(chatml="chatml", gemma="gemma", llama3="llama3", phi_3="phi3", phi_35="phi3")
 
@@ -197,7 +198,7 @@ IMPORTER = Importer(
             "chunked_cross_entropy cut_cross_entropy liger_* lora_*_kernel fused_*": hf.OWN_KERNELS,
             "gc_steps": To("training.empty_cache_steps", values={-1: NotNeeded("off in the file")}),
             "dp_shard_size": Off(hf.SEVERAL_PROCESSES),
-            "tensor_parallel_size context_parallel_size": Same((1,), hf.SEVERAL_PROCESSES),
+            "tensor_parallel_size context_parallel_size": Same((1,), hf.SEVERAL_PROCESSES, _WHOLE_LAYERS),
             "world_size": NotNeeded(hf.SEVERAL_PROCESSES),
             "wandb_* mlflow_* comet_* swanlab_*": hf.NOT_SENT,
             "peft_* lora_* loraplus_* relora*": Off("plain LoRA is trained"),

@@ -1,4 +1,4 @@
-"""The nested YAML of a character-level trainer (guide E), whose settings are the recipe `char-lm`."""
+"""The nested YAML of a character-level trainer, whose settings are the recipe `char-lm`."""
 
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import batch, every_epochs

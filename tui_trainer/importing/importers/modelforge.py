@@ -1,4 +1,4 @@
-"""ModelForge's JSON (guide C). Where a file says nothing else, it cuts a batch into 4 parts of 1 row.
+"""ModelForge's JSON. Where a file says nothing else, it cuts a batch into 4 parts of 1 row.
 
 Source: ModelForge/schemas/training_schemas.py and strategies/ of ForgeOpus/ModelForge at 0d8ff5664.
 """

@@ -1,4 +1,4 @@
-"""The flat file of somebody's own training script, with the names that such scripts use (guides A, B and D)."""
+"""The flat file of somebody's own training script, with the names that such scripts use."""
 
 from tui_trainer.importing.conversion import Importer
 from tui_trainer.importing.groups import batch, method

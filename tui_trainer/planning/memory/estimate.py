@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.by_width import gathered_head, own_part
 from tui_trainer.planning.memory.cpu import cpu_parts
 from tui_trainer.planning.memory.gpu import gpu_parts
 from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart, Static
@@ -26,14 +25,10 @@ def memory_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple
     Layers are reckoned with what a dry run found (`TrainingSetup.counted`); without it by a general formula, which a
     plan has to state.
     """
-    beside: tuple[MemoryPart, ...] = ()
-    if setup.widths > 1:
-        beside = (gathered_head(shape, setup),)
-        shape, setup = own_part(shape, setup)
     batch = replace(batch, labels_each=1 if shape.head == "sequence_classification" else setup.target_tokens)
     if setup.device == "cuda":
-        return (*gpu_parts(shape, setup, batch), *beside)
-    parts = (*cpu_parts(shape, setup, batch), *beside)
+        return gpu_parts(shape, setup, batch)
+    parts = cpu_parts(shape, setup, batch)
     if setup.zero_stage:
         # There what is on the host is where it is computed with.
         static = Static(shape, replace(setup, cpu_offload=False))

@@ -156,6 +156,7 @@ class LabelledTexts(TableReader):
         why = "as its first rows show" if self.config.task.problem_type == AUTO else "as task.problem_type says"
         notes = [
             *self._choices.notes(),
+            *self.language_notes(),
             f"the labels are in the column '{one_line(self._labels.column, 40)}': {words}, {why}",
         ]
         return [*notes, ", ".join(self._class_words())] if self._names else notes

@@ -8,12 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tui_trainer.config.fields import Section
 from tui_trainer.config.mixture import paths_in, weights_of
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.pack import expected_packed_rows
 from tui_trainer.data.columns.row_reader import Reader
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
-from tui_trainer.data.preparing.cache import Cut, PreparedData, RowKind, find_entry
+from tui_trainer.data.preparing.cache import (
+    Cut,
+    PreparedData,
+    RowKind,
+    RowsNow,
+    find_entry,
+    fingerprint_of,
+    rows_now,
+)
 from tui_trainer.data.preparing.estimate import Rate, estimate
 from tui_trainer.data.preparing.mixture import sources_in
 from tui_trainer.data.preparing.prepare import prepare
@@ -41,6 +50,13 @@ if TYPE_CHECKING:
 
 # From where on a table gets a process a core: a tokenizer and what it imports take 3 s to begin and 300 MB in each.
 _LARGE_BYTES, _MOST_PROCESSES = 64 * MIB, 8
+# What every key of prepared data names, settings that are gone at the default that they had. A newer setting is named
+# only where it is not at its default: else no run would find the rows again that it was prepared under.
+_TASK_IN_KEYS = {
+    "type": "causal_lm", "loss_on": "assistant", "chat_template": "", "problem_type": "auto", "class_weights": "none",
+    "source_prefix": "", "max_target_length": 128, "source_language": "", "target_language": "",
+}  # fmt: skip
+_COLUMNS_IN_KEYS = {"text_column": "auto", "text_pair_column": "", "label_column": "auto", "target_column": "auto"}
 
 
 def sources_of(config: Config) -> list[Source]:
@@ -120,6 +136,15 @@ class LearnsFromData:
             processes = min(probe().usable_cores, _MOST_PROCESSES)
         return prepare(sources, self.reader(config), self.cut(config), cache_dir, progress, processes=processes)
 
+    def rows_now(self, config: Config, key: str, fingerprint: str, progress: Progress) -> RowsNow:
+        """What `prepare` would give in place of the rows that once got this `key`, from data with this `fingerprint`
+        (empty: not known). Raises DataError."""
+        return rows_now(sources_of(config), self.cut(config), key, fingerprint, progress)
+
+    def has_changed(self, config: Config, fingerprint: str, progress: Progress) -> bool:
+        """Whether the sources are no longer those that had this fingerprint. Raises DataError."""
+        return fingerprint_of(sources_of(config), progress) != fingerprint
+
     def facts(self, config: Config, data: PreparedData) -> DataFacts:
         """How much data there is, exactly."""
         counts = data.counts
@@ -182,10 +207,10 @@ class LearnsFromData:
 
     def reading(self, config: Config) -> dict[str, Any]:
         """Every setting that decides which tokens and labels a row gives."""
-        data, scratch = config.data, trains_tokenizer(config)
-        columns = {name: value for name, value in data.model_dump().items() if name.endswith("_column")}
-        vocabulary = config.model.scratch.vocab_size if scratch else 0
-        return {"task": config.task.model_dump(), "vocabulary": vocabulary, **columns}
+        data = _in_keys(config.data, _COLUMNS_IN_KEYS)
+        columns = {name: value for name, value in data.items() if name.endswith("_column")}
+        vocabulary = config.model.scratch.vocab_size if trains_tokenizer(config) else 0
+        return {"task": _in_keys(config.task, _TASK_IN_KEYS), "vocabulary": vocabulary, **columns}
 
     def _row_sizes(
         self, config: Config, tokens: int, labels: int, rows: int, lengths: Sequence[int], longest_row: int
@@ -209,6 +234,11 @@ class LearnsFromData:
             return []
         message = "a table is read row by row, and no row of it is cut"
         return [Problem(message=message, key="data.max_chars", hint="set it to 0; data.max_rows limits the rows")]
+
+
+def _in_keys(section: Section, always: Mapping[str, Any]) -> dict[str, Any]:
+    named = section.model_dump(include=set(always))
+    return {**always, **named, **section.model_dump(exclude_defaults=True)}
 
 
 class TableReader(Reader):
@@ -236,6 +266,13 @@ class TableReader(Reader):
         if self._tokenizer is None:
             self._tokenizer = own_tokenizer(self.config, self._head)
         return self._tokenizer
+
+    def language_notes(self) -> list[str]:
+        """The languages that the tokenizer marks texts with, where it marks them."""
+        own = None if self.learns else self.tokenizer
+        source, target = (getattr(own, name, None) for name in ("src_lang", "tgt_lang"))
+        to = f" to {target}" if target else ""
+        return [f"texts are marked with their language: {source}{to}"] if source else []
 
     def refuse_no_room(self, what: str, *, pair: bool = False) -> None:
         """Raises ConfigError for special tokens that leave no place for `what` stands between them."""

@@ -10,6 +10,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.preparing.byte_bpe import FOR_TEXT, TRAINED_HERE, Specials
 from tui_trainer.errors import Problem
 from tui_trainer.models import unsloth
+from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.facts import ModelFacts, find_model, require_folder
 from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
@@ -22,10 +23,9 @@ from tui_trainer.models.loading import (
     settle_generation,
     tokenizer_of_file,
 )
-from tui_trainer.models.problems import length_problems, model_problems
+from tui_trainer.models.problems import language_problems, length_problems, model_problems
 from tui_trainer.models.scratch import scratch_config, scratch_problems
 from tui_trainer.models.shape import ModelShape, shape_of
-from tui_trainer.models.tokenizing.languages import language_problems, language_words, languages_of, set_languages
 from tui_trainer.models.tokenizing.tokenizer import tokenizer_facts, tokens_per_character
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.tasks.contract import InputReader, Tell
@@ -65,8 +65,7 @@ class StartsFromModel:
             return scratch_problems(model.scratch, self.head) if scratch else [missing]
         facts = model_of(config, self.head)
         found = length_problems(facts.shape, config.data.max_length)
-        languages = None if scratch else languages_of(facts.folder, facts.config)
-        found += language_problems(config, languages, has_target=self.head == "seq2seq_lm")
+        found += [] if scratch else language_problems(facts, writes_answers=self.head == "seq2seq_lm")
         # A model that only the catalogue knows can be planned; it is refused when it should be trained.
         return found if facts.folder is None else found + model_problems(facts, model.init, model.trust_remote_code)
 
@@ -152,9 +151,16 @@ def trains_tokenizer(config: Config) -> bool:
 
 
 def own_tokenizer(config: Config, head: Head) -> Tokenizer:
-    """The tokenizer that comes with the model, which marks texts with the languages of the settings."""
-    tokenizer = load_tokenizer(require_folder(model_of(config, head)), config.model.trust_remote_code)
-    set_languages(config, tokenizer)
+    """The tokenizer that comes with the model. Raises ConfigError for one that marks texts with a language that it has
+    no token for: transformers would mark them as unknown words."""
+    folder = require_folder(model_of(config, head))
+    tokenizer = load_tokenizer(folder, config.model.trust_remote_code)
+    if hasattr(tokenizer, "set_src_lang_special_tokens"):
+        marks = list(tokenizer("")["input_ids"])
+        marks += tokenizer(text_target="")["input_ids"] if head == "seq2seq_lm" else []
+        if tokenizer.unk_token_id in marks:
+            message = "the tokenizer has no token for src_lang or tgt_lang in tokenizer_config.json"
+            raise bad_model(message, "write them as its special tokens name them", str(folder))
     return tokenizer
 
 
@@ -181,9 +187,4 @@ def tokenizer_of(config: Config, head: Head) -> tuple[str, int | None, int]:
         eos_id = next(iter(model.eos_token_ids), None)
     # Code that comes with the model may make another tokenizer of the same files.
     code = " with its code" if model.has_remote_code and config.model.trust_remote_code else ""
-    languages = f" {words}" if (words := language_words(config)) else ""
-    return (
-        f"{model.tokenizer_key or ''}{code}{languages}",
-        eos_id,
-        found.vocabulary if found else model.shape.vocabulary,
-    )
+    return f"{model.tokenizer_key or ''}{code}", eos_id, found.vocabulary if found else model.shape.vocabulary

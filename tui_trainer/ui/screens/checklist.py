@@ -3,17 +3,14 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar, Final
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
 from tui_trainer.checklist.contract import ALL, STATUSES, Finding, Status
-from tui_trainer.checklist.guides import GUIDES, of_guide
 from tui_trainer.checklist.run import counts
-from tui_trainer.config.changes import Patch, settings_words
-from tui_trainer.planning.deadline_ways import way_line
+from tui_trainer.config.changes import settings_words
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.actions import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
@@ -28,7 +25,6 @@ _LABEL_COLUMNS: Final = 7
 _ROLES: Final[dict[Status, Role]] = {"pass": "good", "warn": "warn", "fail": "bad", "error": "bad", "n/a": "dim"}
 _COUNTED: Final[tuple[Status, ...]] = ("pass", "warn", "fail", "n/a", "error")
 _LEAST_EVIDENCE: Final = 12
-_WAYS = 70
 
 
 @dataclass
@@ -38,8 +34,6 @@ class ChecklistModel:
     findings: list[Finding] = field(default_factory=list)
     chosen: str = ""
     open_only: bool = False
-    guide: str = ""
-    """The letter of a guide: only what is on its list; empty: all."""
     title_cells: int = 0
     _order: dict[str, int] = field(default_factory=dict)
 
@@ -62,13 +56,7 @@ class ChecklistModel:
 
     @property
     def visible(self) -> list[Finding]:
-        listed = of_guide(self.findings, self.guide) if self.guide else self.findings
-        return [finding for finding in listed if finding.is_open or not self.open_only]
-
-    def next_guide(self) -> None:
-        names = ["", *GUIDES]
-        self.guide = names[(names.index(self.guide) + 1) % len(names)]
-        self.chosen = self.visible[0].name if self.visible else self.chosen
+        return [finding for finding in self.findings if finding.is_open or not self.open_only]
 
     @property
     def selected(self) -> Finding | None:
@@ -97,8 +85,7 @@ def counts_line(
             continue
         role: Role = _ROLES[status] if found[status] else "dim"
         line += [(f" {found[status]:>2}", role), (f" {status} ", "dim" if status == "n/a" else "text")]
-    words = f"guide {model.guide}  " if model.guide else ""
-    words += "only open  " if model.open_only else ""
+    words = "only open  " if model.open_only else ""
     if not listed:
         words = f"nothing is open: press {all_key} for all checks " if model.findings else f"{waiting} "
     elif listed > rows:
@@ -135,18 +122,15 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
     title = fit([(finding.title, "bold")], max(width - width_of(status), 0), glyphs.ellipsis)
     lines: list[Line] = [beside(title, status, width)]
     lines += paragraph(one_line(verdict.evidence), width)
-    for change in finding.changes if not verdict.ways else ():
+    for change in finding.changes:
         words = f"{change.key}: {one_line(json.dumps(change.old))} {glyphs.arrow} {one_line(json.dumps(change.new))}"
         lines += labelled("fix", words, _LABEL_COLUMNS, width, "accent")
-    for number, way in enumerate(verdict.ways, 1):
-        lines += labelled(f"way {number}", one_line(way_line(way)), _LABEL_COLUMNS, width, "accent")
     if verdict.advice:
         lines += labelled("do", one_line(verdict.advice), _LABEL_COLUMNS, width)
-    if check.claim or finding.alternative:
-        claim = f"; the guides claim: {check.claim}" if check.claim else ""
-        lines += labelled("gain", f"{finding.gain_words}{claim}", _LABEL_COLUMNS, width)
+    if check.published or finding.alternative:
+        published = f"; published: {check.published}" if check.published else ""
+        lines += labelled("gain", f"{finding.gain_words}{published}", _LABEL_COLUMNS, width)
     lines += labelled("why", check.why, _LABEL_COLUMNS, width)
-    lines += labelled("guides", ", ".join(check.guides) or "none: a check of our own", _LABEL_COLUMNS, width, "dim")
     for place, detail in enumerate(verdict.details):
         lines += labelled("" if place else "more", one_line(detail), _LABEL_COLUMNS, width, "dim")
     return lines
@@ -263,20 +247,8 @@ class ChecklistPage(ListPage):
         chosen = self._chosen_fix
         if chosen is None:
             return
-        if len(ways := chosen.verdict.ways) > 1:
-            lines = [
-                line for number, way in enumerate(ways, 1) for line in labelled(str(number), way_line(way), 2, _WAYS)
-            ]
-            answers = [
-                (str(number), "apply", partial(self._take, chosen, way.patch)) for number, way in enumerate(ways, 1)
-            ]
-            self.bench.app.ask(f"{chosen.title}: one of these is enough", lines, answers)
-        else:
-            self._take(chosen, chosen.fix or {})
-
-    def _take(self, chosen: Finding, patch: Patch) -> None:
-        done = f"applied: {one_line(settings_words(patch))}; {self._undo_key} takes it back"
-        self._patch(patch, f"the fix of {chosen.title}", done)
+        done = f"applied: {one_line(settings_words(chosen.fix or {}))}; {self._undo_key} takes it back"
+        self._patch(chosen.fix or {}, f"the fix of {chosen.title}", done)
 
     def _patch(self, changes: Mapping[str, Any], label: str, done: str) -> None:
         problems = self.bench.apply(changes, label)
@@ -328,11 +300,6 @@ class ChecklistPage(ListPage):
 
     def action_open_only(self) -> None:
         self.model.open_only = not self.model.open_only
-
-    def action_guide(self) -> None:
-        self.model.next_guide()
-        guide = self.model.guide
-        self.bench.tell(f"guide {guide}: {GUIDES[guide][1]}" if guide else "all checks")
 
     def action_again(self) -> None:
         self.model.sort()

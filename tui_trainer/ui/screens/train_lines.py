@@ -269,9 +269,9 @@ class TrainScene:
             words = "".join(_trainable(plan))
             model = [("model", f"{self._base_name(plan)} on {device}")]
             model += [("LoRA", f"r {plan.lora_rank}, {words}") if plan.lora_rank else ("trains", f"{words} parameters")]
-        passes, shares = plan.gradient_accumulation_steps, plan.row_shares or plan.processes
-        parts = [passes, plan.per_device_train_batch_size, *[shares] * (shares > 1)]
-        cut = f" = {f' {self.glyphs.times} '.join(map(str, parts))}" if passes > 1 or shares > 1 else ""
+        passes, processes = plan.gradient_accumulation_steps, plan.processes
+        parts = [passes, plan.per_device_train_batch_size, *[processes] * (processes > 1)]
+        cut = f" = {f' {self.glyphs.times} '.join(map(str, parts))}" if passes > 1 or processes > 1 else ""
         rows = [
             *model,
             ("data", f"{data.rows:,} rows, {format_count(data.tokens)} tokens" if data else "--"),

@@ -1,0 +1,790 @@
+"""For every check, a table of inputs that make it pass, warn, fail or not apply: settings, a made-up machine and what
+was gathered beside them. Asserted are the status and the keys of the fix, as `tui-trainer check --json` has them, never
+sentences; and that the fix mends. A state that no input reaches is written down with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tui_trainer.checklist.contract import Context, Finding
+from tui_trainer.checklist.earlier_run import EarlierRun, Exported
+from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.run import all_checks, patched, run_checks
+from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.data.preparing.cache import Counts
+from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware
+from tui_trainer.hardware.storage import ReadRate
+from tui_trainer.launching.start import load_config
+from tui_trainer.planning import plan as planning
+from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.units import GIB, MIB
+
+STATES = ("pass", "warn", "fail", "n/a")
+
+LIBRARIES = {
+    "torch": "2.15.0",
+    "pip": "26.0",
+    "peft": "0.18",
+    "bitsandbytes": None,
+    "triton": "3.4",
+    "flash-attn": None,
+}
+CPU = Hardware(
+    cpu_name="Test CPU",
+    usable_cores=4,
+    memory_bytes=16 * GIB,
+    memory_available_bytes=8 * GIB,
+    platform="Linux",
+    python_version="3.11",
+)
+CPU_WITH_BF16 = replace(CPU, cpu_flags=frozenset({"avx2", "avx512_bf16"}))
+
+
+def with_card(name: str, capability: tuple[int, int], gib: float, **libraries: str | None) -> Hardware:
+    """A machine with one idle card, and a torch that serves it."""
+    memory = int(gib * GIB)
+    card = Gpu(index=0, name=name, capability=capability, memory_bytes=memory, memory_free_bytes=int(0.97 * memory))
+    return replace(
+        CPU,
+        usable_cores=8,
+        memory_bytes=64 * GIB,
+        memory_available_bytes=60 * GIB,
+        gpus=(card,),
+        driver=Driver(version="580", cuda=(13, 0)),
+        torch_cuda=(12, 6) if capability < (7, 5) else (13, 0),
+        libraries=LIBRARIES | libraries,
+    )
+
+
+GTX_1080 = with_card("NVIDIA GeForce GTX 1080 Ti", (6, 1), 11)
+T4 = with_card("Tesla T4", (7, 5), 15)
+V100 = with_card("Tesla V100", (7, 0), 32)
+RTX_4090 = with_card("NVIDIA GeForce RTX 4090", (8, 9), 24)
+H100 = with_card("NVIDIA H100", (9, 0), 80)
+H100_WITHOUT_TRITON = with_card("NVIDIA H100", (9, 0), 80, triton=None)
+H100_WITH_LIGER = with_card("NVIDIA H100", (9, 0), 80, **{"liger-kernel": "0.8.5"})
+T4_WITH_BITSANDBYTES = with_card("Tesla T4", (7, 5), 15, bitsandbytes="0.48")
+RTX_5090_WITH_BITSANDBYTES = with_card("NVIDIA GeForce RTX 5090", (12, 0), 31.8, bitsandbytes="0.48")
+
+
+def changed(machine: Hardware, **facts: Any) -> Hardware:
+    """The machine with something else about its first card."""
+    return replace(machine, gpus=(replace(machine.gpus[0], **facts),))
+
+
+def guest(pid: int) -> Hardware:
+    """A card with a process on it."""
+    return changed(H100, processes=(GpuProcess(pid=pid, name="python", memory_bytes=3 * GIB),))
+
+
+@dataclass(frozen=True)
+class Input:
+    """Settings on top of a recipe, a machine, and what was gathered beside them.
+
+    `run_seconds` is what the whole run is planned to take, None: only a measured step tells. `memory_share` is the free
+    memory of the machine as a share of what the plan needs. `gathered` replaces fields of the context; `counted` is
+    what preparing the data counted, `facts` what else is known of it. `fix` names the settings of the fix, all of them.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    hardware: Hardware = CPU
+    recipe: str = "quickstart"
+    run_seconds: float | None = 600.0
+    is_measured: bool = False
+    memory_share: float = 0.0
+    gathered: Mapping[str, Any] = field(default_factory=dict)
+    counted: Mapping[str, int] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    cache: Mapping[str, Any] = field(default_factory=dict)
+    fix: tuple[str, ...] = ()
+    is_mended: bool = True
+    """Whether the fix is tried: not where what was counted is made up."""
+
+
+def given(settings: Mapping[str, Any] | None = None, hardware: Hardware = CPU, recipe: str = "", **rest: Any) -> Input:
+    """On a CPU the quickstart, on a card a LoRA of Qwen 2.5 1.5B, unless something else is said."""
+    recipe = recipe or ("qwen-lora" if hardware.gpus else "quickstart")
+    return Input(settings=settings or {}, hardware=hardware, recipe=recipe, **rest)
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A state that no input of this table reaches, and why."""
+
+    reason: str
+
+
+QUICKSTART, FINE_TUNING = given(), given(hardware=H100)
+CANNOT_BE_PLANNED = given({"data.path": "/nowhere/missing.txt"})
+LABELS = given(recipe="docstring-topics")
+NEVER_FAILS = Unreached("it warns at most: such a run can be made")
+ALWAYS_JUDGED = Unreached("it is judged by the settings alone, with or without a plan")
+FULL = {"tuning.method": "full", "training.learning_rate": "auto"}
+MICRO, EFFECTIVE = "training.per_device_train_batch_size", "training.effective_batch_size"
+ACCUMULATION, EVAL_BATCH = "training.gradient_accumulation_steps", "evaluation.per_device_eval_batch_size"
+CHECKPOINTING, COMPILE, RATE = "training.gradient_checkpointing", "training.torch_compile", "training.learning_rate"
+PATIENCE, EVALUATE, SAVE = "evaluation.early_stopping_patience", "evaluation.eval_steps", "checkpoint.save_steps"
+STEPS, EPOCHS = "training.max_steps", "training.num_train_epochs"
+WEEK = 7 * 86_400.0
+EARLIER = EarlierRun(name="earlier", steps=100, data_share=0.004)
+INT8 = Exported(format="int8", bytes=MIB, trained_bytes=4 * MIB, seconds_per_row=0.1, trained_seconds_per_row=0.2)
+CLASSES = {"problem_type": "single_label_classification", "class_rows": {"joy": 900, "anger": 90}}
+EVEN_CLASSES = {"problem_type": "single_label_classification", "class_rows": {"joy": 99, "anger": 90}}
+
+
+def rows(
+    fix: tuple[str, ...] = (), settings: Mapping[str, Any] | None = None, facts: Any = None, **counted: int
+) -> Input:
+    """A table of 1,000 rows that was prepared, of which so much was counted."""
+    return Input(settings=settings or {}, counted=counted, facts=facts or {}, fix=fix, is_mended=False)
+
+
+TABLE: dict[str, dict[str, Input | Unreached | list[Input]]] = {
+    "plan": {
+        "pass": QUICKSTART,
+        "warn": Unreached("a run can be planned or it cannot"),
+        "fail": [CANNOT_BE_PLANNED, FINE_TUNING],  # the model is not on this machine: planned, and cannot start
+        "n/a": Unreached("a run can be planned or it cannot"),
+    },
+    "device": {
+        "pass": FINE_TUNING,
+        "warn": [
+            given(hardware=changed(H100, visible=False)),
+            given(hardware=replace(CPU, driver=Driver(problem="NVML version mismatch"))),
+        ],
+        "fail": [
+            given(hardware=changed(H100, problem="has fallen off the bus")),
+            given(hardware=replace(H100, torch_cuda=None)),
+            given(hardware=replace(CPU, nvidia_pci_devices=2)),
+        ],
+        "n/a": QUICKSTART,
+    },
+    "libraries": {
+        "pass": FINE_TUNING,
+        "warn": given(hardware=replace(H100, torch_cuda=None)),
+        "fail": [
+            given({"training.optim": "adamw_8bit"}, RTX_4090, fix=("training.optim",)),
+            given(hardware=with_card("NVIDIA H100", (9, 0), 80, peft=None)),
+        ],
+        "n/a": QUICKSTART,
+    },
+    "busy_machine": {
+        "pass": [given(gathered={"load_average": 0.9}), given(hardware=guest(os.getpid()))],
+        "warn": [given(gathered={"load_average": 1.1}), given(hardware=guest(1))],
+        "fail": NEVER_FAILS,
+        "n/a": given(gathered={"load_average": None}),
+    },
+    "swap": {
+        "pass": QUICKSTART,
+        "warn": given(gathered={"swap_used_bytes": 3 * GIB}),
+        "fail": NEVER_FAILS,
+        "n/a": given(gathered={"swap_used_bytes": None}),
+    },
+    "cpu_threads": {
+        "pass": QUICKSTART,
+        "warn": [
+            given(gathered={"environment": {"OMP_WAIT_POLICY": "ACTIVE"}}),
+            given(gathered={"environment": {"OMP_NUM_THREADS": "1"}}),
+            given(gathered={"environment": {"OMP_NUM_THREADS": "64"}}),
+            given(gathered={"environment": {"OMP_THREAD_LIMIT": "2", "MKL_NUM_THREADS": "1"}}),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": CANNOT_BE_PLANNED,
+    },
+    "precision": {
+        "pass": [FINE_TUNING, given(hardware=V100), given(hardware=CPU_WITH_BF16, recipe="char-lm")],
+        "warn": [
+            given({"training.mixed_precision": "no"}, RTX_4090, fix=("training.mixed_precision",)),
+            given({"training.mixed_precision": "no"}, T4, "tinyllama-lora", fix=("training.mixed_precision",)),
+            given({"training.mixed_precision": "bf16"}, CPU_WITH_BF16, fix=("training.mixed_precision",)),
+        ],
+        "fail": given({"training.mixed_precision": "fp16"}, fix=("training.mixed_precision",)),
+        "n/a": QUICKSTART,
+    },
+    "tf32": {
+        "pass": FINE_TUNING,
+        "warn": given(
+            {"training.mixed_precision": "no", "training.tf32": False},
+            RTX_4090,
+            "tinyllama-lora",
+            fix=("training.tf32",),
+        ),
+        "fail": NEVER_FAILS,
+        "n/a": [QUICKSTART, given(hardware=T4)],
+    },
+    "optimizer": {
+        "pass": QUICKSTART,
+        "warn": [
+            given({"training.optim": "sgd"}, fix=("training.optim",)),
+            given({"training.optim": "sgd", RATE: 0.1}, fix=("training.optim", RATE)),
+            given(FULL, RTX_5090_WITH_BITSANDBYTES, fix=("training.optim",)),
+        ],
+        "fail": given({"training.optim": "paged_adamw_8bit"}, fix=("training.optim",)),
+        "n/a": CANNOT_BE_PLANNED,
+    },
+    "torch_compile": {
+        "pass": given({COMPILE: True}, RTX_4090, run_seconds=7200.0),
+        "warn": [
+            given({COMPILE: True}, fix=(COMPILE,)),
+            given({COMPILE: True}, RTX_4090, run_seconds=300.0, fix=(COMPILE,)),
+            given({COMPILE: True}, H100_WITHOUT_TRITON, run_seconds=7200.0, fix=(COMPILE,)),
+            given(hardware=H100, run_seconds=7200.0, fix=(COMPILE,)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": [
+            QUICKSTART,
+            given(run_seconds=None),
+            given(hardware=RTX_4090, run_seconds=300.0),
+            given(hardware=GTX_1080, recipe="distilgpt2-full", run_seconds=7200.0),
+        ],
+    },
+    "attention": {
+        "pass": [QUICKSTART, FINE_TUNING],
+        "warn": [
+            given({"model.attn_implementation": "eager"}, fix=("model.attn_implementation",)),
+            given({"model.attn_implementation": "eager"}, RTX_4090, fix=("model.attn_implementation",)),
+        ],
+        "fail": [
+            given({"model.attn_implementation": "flash_attention_2"}, fix=("model.attn_implementation",)),
+            given({"model.attn_implementation": "flash_attention_2"}, T4, fix=("model.attn_implementation",)),
+        ],
+        "n/a": CANNOT_BE_PLANNED,
+    },
+    "kernels": {
+        "pass": given(hardware=H100_WITH_LIGER),
+        "warn": [
+            given({"model.kernels": "none"}, H100_WITH_LIGER, fix=("model.kernels",)),
+            given({"model.kernels": "liger", COMPILE: True}, H100_WITH_LIGER, fix=("model.kernels",)),
+            given({"model.kernels": "liger", "training.deterministic": True}, H100_WITH_LIGER, fix=("model.kernels",)),
+        ],
+        "fail": given({"model.kernels": "liger"}, H100, fix=("model.kernels",)),
+        "n/a": [QUICKSTART, FINE_TUNING, given(hardware=H100_WITH_LIGER, recipe="distilgpt2-full")],
+    },
+    "unsloth": {
+        "pass": given({"data.packing": True}, H100_WITH_LIGER),
+        "warn": given({"data.packing": False, "training.loss_chunk_tokens": 0}, RTX_4090),
+        "fail": NEVER_FAILS,
+        "n/a": [QUICKSTART, given(hardware=RTX_4090, recipe="distilgpt2-full")],
+    },
+    "gradient_checkpointing": {
+        "pass": QUICKSTART,
+        "warn": [
+            given({CHECKPOINTING: True}, fix=(CHECKPOINTING,)),
+            given({CHECKPOINTING: True}, H100, "tinyllama-lora", fix=(CHECKPOINTING,)),
+            given(
+                {CHECKPOINTING: True, MICRO: 1},
+                RTX_4090,
+                "tinyllama-lora",
+                fix=(CHECKPOINTING,),
+            ),
+            given(
+                {CHECKPOINTING: False},
+                RTX_4090,
+                "llama-8b-lora",
+                fix=(CHECKPOINTING,),
+            ),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": CANNOT_BE_PLANNED,
+    },
+    "throughput": {
+        "pass": given(is_measured=True),
+        "warn": Unreached("it tells a figure and judges none"),
+        "fail": Unreached("it tells a figure and judges none"),
+        "n/a": [QUICKSTART, given(run_seconds=None)],
+    },
+    "gpu_utilisation": {
+        "pass": Unreached("before a run there is nothing to measure; nothing looks at an earlier run's"),
+        "warn": Unreached("before a run there is nothing to measure; nothing looks at an earlier run's"),
+        "fail": Unreached("before a run there is nothing to measure; nothing looks at an earlier run's"),
+        "n/a": [QUICKSTART, FINE_TUNING],
+    },
+    "model_size": {
+        "pass": [QUICKSTART, FINE_TUNING],
+        "warn": [
+            # From scratch: `test_checks.py`, because each width that is tried is asked of a process with torch.
+            given(FULL, RTX_4090, fix=("tuning.method",)),
+            given(hardware=T4_WITH_BITSANDBYTES, recipe="llama-8b-lora", fix=("tuning.method",)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": CANNOT_BE_PLANNED,
+    },
+    "model_choice": {
+        "pass": FINE_TUNING,
+        "warn": [
+            given(hardware=H100, recipe="tinyllama-lora", run_seconds=WEEK),
+            given({"tuning.method": "full"}, T4, "llama-8b-lora"),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": QUICKSTART,
+    },
+    "lora_rank": {
+        "pass": FINE_TUNING,
+        "warn": [
+            given({"tuning.r": 512}, H100, fix=("tuning.r",)),
+            given({"tuning.target_modules": "q_proj, v_proj"}, RTX_4090, fix=("tuning.target_modules",)),
+            given(
+                {"tuning.target_modules": "q_proj, v_proj"},
+                RTX_5090_WITH_BITSANDBYTES,
+                "mistral-7b-qlora",
+                fix=("tuning.target_modules",),
+            ),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": QUICKSTART,
+    },
+    "lora_alpha": {
+        "pass": FINE_TUNING,
+        "warn": [
+            given({"tuning.r": 4}, RTX_4090, fix=("tuning.lora_alpha",)),
+            given({"tuning.r": 4}, RTX_5090_WITH_BITSANDBYTES, "mistral-7b-qlora", fix=("tuning.lora_alpha",)),
+            given({"tuning.lora_alpha": 1.0}, RTX_4090, fix=("tuning.lora_alpha",)),
+            given({"tuning.lora_alpha": 128.0, "tuning.use_rslora": True}, RTX_4090, fix=("tuning.lora_alpha",)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": QUICKSTART,
+    },
+    "sequence_length": {
+        "pass": [QUICKSTART, FINE_TUNING],
+        "warn": [
+            given({"data.max_length": 8}, fix=("data.max_length",)),
+            given({"data.max_length": 65_536}, fix=("data.max_length",)),
+            given({"data.max_length": 4096}, RTX_4090, "tinyllama-lora", fix=("data.max_length",)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": CANNOT_BE_PLANNED,
+    },
+    "length_by_task": {
+        "pass": FINE_TUNING,
+        "warn": given({"data.max_length": 4096}, H100, facts={"longest_row": 5000}),
+        "fail": NEVER_FAILS,
+        "n/a": QUICKSTART,
+    },
+    "truncation": {
+        "pass": [rows(truncated_rows=10), rows(rows_read=0, train_documents=790, facts={"packed_rows": 3.0})],
+        "warn": [
+            rows(("data.max_length",), truncated_rows=11, facts={"details": {"length_for_99_percent": 187}}),
+            rows(("data.max_length",), truncated_rows=1000),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": [QUICKSTART, rows(rows_read=0)],
+    },
+    "padding": {
+        "pass": [QUICKSTART, FINE_TUNING],
+        "warn": given({"data.packing": False}, RTX_4090, fix=("data.packing",)),
+        "fail": given({"data.packing": True, "model.provider": "unsloth"}, RTX_4090, fix=("data.packing",)),
+        "n/a": given(gathered={"facts": None}),
+    },
+    "data_size": {
+        "pass": [QUICKSTART, given(run_seconds=None), given({"data.max_chars": 10**9})],
+        "warn": given({"data.max_chars": 100_000}, fix=("data.max_chars",)),
+        "fail": NEVER_FAILS,
+        "n/a": given(gathered={"all_tokens": None}),
+    },
+    "trained_share": {
+        "pass": [rows(untrained_rows=111), rows(train_labels=2500), rows(train_labels=900, facts={"classes": 3})],
+        "warn": [rows(untrained_rows=112), rows(train_labels=2499)],
+        "fail": NEVER_FAILS,
+        "n/a": QUICKSTART,
+    },
+    "label_balance": {
+        "pass": [
+            rows(facts={"details": EVEN_CLASSES}),
+            rows(facts={"details": CLASSES}, settings={"task.class_weights": "balanced"}),
+        ],
+        "warn": rows(("task.class_weights",), facts={"details": CLASSES}),
+        "fail": NEVER_FAILS,
+        "n/a": [
+            QUICKSTART,
+            rows(facts={"details": CLASSES | {"problem_type": "regression"}}),
+            rows(facts={"details": CLASSES | {"problem_type": "multi_label_classification"}}),
+        ],
+    },
+    "data_cache": {
+        "pass": QUICKSTART,
+        "warn": Unreached("data can be prepared or it cannot"),
+        "fail": [given(cache={"writable": False}), given(cache={"free_bytes": 1000})],
+        "n/a": CANNOT_BE_PLANNED,
+    },
+    "data_loading": {
+        "pass": given(gathered={"earlier": EARLIER}),
+        "warn": [
+            given(gathered={"earlier": replace(EARLIER, data_share=0.3)}),
+            given({"dataloader.num_workers": 3}, fix=("dataloader.num_workers",)),
+            given({"dataloader.num_workers": 0}, RTX_4090, fix=("dataloader.num_workers",)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": QUICKSTART,
+    },
+    "loader_workers": {
+        "pass": FINE_TUNING,
+        "warn": [
+            given({"dataloader.num_workers": 32}, RTX_4090, fix=("dataloader.num_workers",)),
+            given({"data.num_proc": 64}, fix=("data.num_proc",)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": QUICKSTART,
+    },
+    "storage_speed": {
+        "pass": given(gathered={"data_read": ReadRate(path="/data/a", bytes_per_second=500e6)}),
+        "warn": given(gathered={"data_read": ReadRate(path="/data/a", bytes_per_second=2e3)}),
+        "fail": NEVER_FAILS,
+        "n/a": QUICKSTART,
+    },
+    "held_out": {
+        "pass": QUICKSTART,
+        "warn": [
+            given({"data.eval_fraction": 0}, fix=("data.eval_fraction",)),
+            given({"data.eval_fraction": 0.6}, fix=("data.eval_fraction",)),
+            given({"data.eval_fraction": 0.001}, fix=("data.eval_fraction",)),
+            # Early stopping without held-out text keeps a plan from being made.
+            given({"data.eval_fraction": 0, PATIENCE: 2}, fix=("data.eval_fraction",)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": CANNOT_BE_PLANNED,
+    },
+    "eval_leaks": {
+        "pass": [rows(leaked_rows=1), rows(leaked_rows=2, settings={"data.dedup": True})],
+        "warn": [
+            rows(("data.dedup",), leaked_rows=2),
+            rows(("data.dedup",), leaked_rows=2, rows_read=0, documents_read=1000, eval_rows=900),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": [QUICKSTART, rows(leaked_rows=2, eval_rows=0), rows(rows_read=0)],
+    },
+    "four_bits": {
+        "pass": [FINE_TUNING, given(hardware=RTX_5090_WITH_BITSANDBYTES, recipe="mistral-7b-qlora")],
+        "warn": [
+            given(FULL, RTX_5090_WITH_BITSANDBYTES, "llama-8b-lora", fix=("tuning.method",)),
+            given(FULL, T4, "llama-8b-lora"),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": QUICKSTART,
+    },
+    "batch_size": {
+        "pass": [QUICKSTART, FINE_TUNING],
+        "warn": [
+            given({MICRO: 1}, fix=(MICRO,)),
+            given({MICRO: 2, ACCUMULATION: 7}, fix=(MICRO, EFFECTIVE, ACCUMULATION)),
+            given({ACCUMULATION: 16}, fix=(ACCUMULATION,)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": CANNOT_BE_PLANNED,
+    },
+    "accumulation": {
+        "pass": [QUICKSTART, FINE_TUNING],
+        "warn": [
+            given({EFFECTIVE: 33, MICRO: 16}, fix=(MICRO,)),
+            given({EFFECTIVE: 13, ACCUMULATION: 5}, fix=(ACCUMULATION,)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": CANNOT_BE_PLANNED,
+    },
+    "effective_batch": {
+        "pass": QUICKSTART,
+        "warn": [
+            given({EFFECTIVE: 4096}, fix=(EFFECTIVE,)),
+            given({MICRO: 1024, ACCUMULATION: 4}, fix=(EFFECTIVE, ACCUMULATION)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": CANNOT_BE_PLANNED,
+    },
+    "memory": {
+        "pass": [QUICKSTART, FINE_TUNING],
+        "warn": [
+            given({MICRO: 64, ACCUMULATION: 2}, memory_share=1.1, fix=(MICRO, EFFECTIVE, ACCUMULATION)),
+            given(FULL, RTX_5090_WITH_BITSANDBYTES, fix=("training.optim",)),
+        ],
+        "fail": [
+            given({MICRO: 16}, memory_share=0.8, fix=(MICRO,)),
+            given({EFFECTIVE: 512, MICRO: 512}, memory_share=0.5, fix=(MICRO,)),
+            given({EVAL_BATCH: 290}, memory_share=0.9, fix=(EVAL_BATCH,)),
+            given(FULL, RTX_4090, fix=("tuning.method",)),
+            given({EFFECTIVE: 64, MICRO: 64, "data.packing": False}, T4, "tinyllama-lora", fix=(MICRO,)),
+            given({CHECKPOINTING: False}, RTX_4090, "llama-8b-lora", fix=(CHECKPOINTING,)),
+            given(hardware=T4_WITH_BITSANDBYTES, recipe="llama-8b-lora", fix=("tuning.method",)),
+            given(hardware=T4, recipe="llama-8b-lora"),
+            given(hardware=replace(CPU, memory_available_bytes=20 * MIB)),
+        ],
+        "n/a": given(hardware=replace(CPU, memory_available_bytes=None)),
+    },
+    "disk": {
+        "pass": QUICKSTART,
+        "warn": given(
+            {PATIENCE: 5, "checkpoint.save_total_limit": 6},
+            gathered={"disk_free_bytes": 120 * MIB},
+            fix=("checkpoint.save_total_limit",),
+        ),
+        "fail": [
+            given(
+                {"checkpoint.save_total_limit": 50, SAVE: 1},
+                gathered={"disk_free_bytes": 200 * MIB},
+                fix=("checkpoint.save_total_limit",),
+            ),
+            given(gathered={"disk_free_bytes": 20 * MIB}),
+        ],
+        "n/a": given(gathered={"disk_free_bytes": None}),
+    },
+    "steps": {
+        "pass": QUICKSTART,
+        "warn": [
+            given({STEPS: 20}, fix=(STEPS,)),
+            given({STEPS: 0, EPOCHS: 0.2}, fix=(EPOCHS,)),
+            given({STEPS: 0, EPOCHS: 400}, fix=(EPOCHS,)),
+            given({STEPS: 50_000}, fix=(STEPS,)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": CANNOT_BE_PLANNED,
+    },
+    "duration": {
+        "pass": QUICKSTART,
+        "warn": [
+            given({STEPS: 2_000_000}, run_seconds=WEEK, fix=(STEPS,)),
+            given({STEPS: 0, EPOCHS: 20_000}, run_seconds=WEEK, fix=(EPOCHS,)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": given(run_seconds=None),
+    },
+    "learning_rate": {
+        "pass": [QUICKSTART, FINE_TUNING, CANNOT_BE_PLANNED],
+        "warn": [
+            given({RATE: 0.5}, fix=(RATE,)),
+            given({RATE: 1e-7}, fix=(RATE,)),
+            given({RATE: 0.01}, RTX_4090, fix=(RATE,)),
+            given({RATE: 1e-5}, RTX_4090, fix=(RATE,)),
+            given({"tuning.method": "full", RATE: 1e-3}, H100, fix=(RATE,)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": ALWAYS_JUDGED,
+    },
+    "lr_scaling": {
+        "pass": [QUICKSTART, given({EFFECTIVE: 128, RATE: 0.002})],
+        "warn": [
+            given({EFFECTIVE: 128}, fix=(RATE,)),
+            given({EFFECTIVE: 2}, fix=(RATE,)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": given(recipe="finetune"),
+    },
+    "schedule": {
+        "pass": [QUICKSTART, CANNOT_BE_PLANNED],
+        "warn": [
+            given({"training.lr_scheduler_type": "constant"}, fix=("training.lr_scheduler_type",)),
+            given({"training.lr_scheduler_type": "constant_with_warmup"}, fix=("training.lr_scheduler_type",)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": ALWAYS_JUDGED,
+    },
+    "warmup": {
+        "pass": QUICKSTART,
+        "warn": [
+            given({"training.warmup_steps": 0}, fix=("training.warmup_steps",)),
+            given({"training.warmup_steps": 400}, fix=("training.warmup_steps",)),
+            given({"training.warmup_steps": 0.9, STEPS: 3}, fix=("training.warmup_steps",)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": given({"training.lr_scheduler_type": "constant"}),
+    },
+    "clipping": {
+        "pass": [QUICKSTART, CANNOT_BE_PLANNED],
+        "warn": [
+            given({"training.max_grad_norm": 0}, fix=("training.max_grad_norm",)),
+            given({"training.max_grad_norm": 1000}, fix=("training.max_grad_norm",)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": ALWAYS_JUDGED,
+    },
+    "weight_decay": {
+        "pass": [QUICKSTART, CANNOT_BE_PLANNED, given({"training.weight_decay": 0}, RTX_4090)],
+        "warn": [
+            given({"training.weight_decay": 0}, fix=("training.weight_decay",)),
+            given({"training.weight_decay": 2}, fix=("training.weight_decay",)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": ALWAYS_JUDGED,
+    },
+    "early_stopping": {
+        "pass": [QUICKSTART, given({PATIENCE: 2})],
+        "warn": [
+            given({STEPS: 3000}, fix=(PATIENCE,)),
+            given(
+                {STEPS: 3000, EVALUATE: 0},
+                fix=(EVALUATE, PATIENCE),
+            ),
+            given({PATIENCE: 10}, fix=(PATIENCE,)),
+            given({PATIENCE: 2, EVALUATE: 400}, fix=(EVALUATE,)),
+            given({PATIENCE: 9, STEPS: 3}, fix=(PATIENCE,)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": given({"data.eval_fraction": 0}),
+    },
+    "cadence": {
+        "pass": QUICKSTART,
+        "warn": [
+            given({EVALUATE: 5}, fix=(EVALUATE,)),
+            given({"logging.sample_steps": 1}, fix=("logging.sample_steps",)),
+            given({EVALUATE: 0.01, SAVE: 1, "logging.sample_steps": 1}, fix=(EVALUATE, "logging.sample_steps")),
+            given({EVALUATE: 0.8, "data.eval_fraction": 0.85, STEPS: 30}, fix=(EVALUATE,)),
+            given({EVALUATE: 40, PATIENCE: 8}, fix=("evaluation.max_eval_rows",)),
+            given(
+                {SAVE: 1},
+                gathered={"earlier": replace(EARLIER, save_bytes_per_second=1e6)},
+                fix=(SAVE,),
+            ),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": given(run_seconds=None),
+    },
+    "checkpoints": {
+        "pass": QUICKSTART,
+        "warn": [
+            given({SAVE: 0}, run_seconds=7200.0, fix=(SAVE,)),
+            given({SAVE: 0.5}, run_seconds=7200.0, fix=(SAVE,)),
+        ],
+        "fail": NEVER_FAILS,
+        "n/a": given(run_seconds=None),
+    },
+    "batched_writing": {
+        "pass": [QUICKSTART, given(recipe="signature-summaries")],
+        "warn": given({EVAL_BATCH: 1}, recipe="signature-summaries", fix=(EVAL_BATCH,)),
+        "fail": NEVER_FAILS,
+        "n/a": LABELS,
+    },
+    "greedy_writing": {
+        "pass": [QUICKSTART, given(recipe="signature-summaries")],
+        "warn": Unreached("it tells how texts are written and judges nothing"),
+        "fail": Unreached("it tells how texts are written and judges nothing"),
+        "n/a": LABELS,
+    },
+    "quantized_model": {
+        "pass": given(gathered={"earlier": replace(EARLIER, exports=(INT8,))}),
+        "warn": given(gathered={"earlier": replace(EARLIER, exports=(replace(INT8, faults="logits differ"),))}),
+        "fail": NEVER_FAILS,
+        "n/a": [QUICKSTART, given(gathered={"earlier": EARLIER})],
+    },
+}
+
+
+def inputs_of(name: str, state: str) -> list[Input]:
+    entry = TABLE[name][state]
+    return [] if isinstance(entry, Unreached) else [entry] if isinstance(entry, Input) else entry
+
+
+CASES = [
+    pytest.param(name, state, one, id=f"{name}-{state.replace('/', '')}-{number}")
+    for name in TABLE
+    for state in TABLE[name]
+    for number, one in enumerate(inputs_of(name, state))
+]
+
+
+@pytest.fixture(scope="session")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 texts of 5 to 190 words, for the recipes that name no data."""
+    path = tmp_path_factory.mktemp("documents") / "documents.jsonl"
+    texts = (" ".join(f"word{(number + 1) * n % 97}" for n in range(5 + 37 * number % 190)) for number in range(400))
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def large_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is free on this machine's."""
+    monkeypatch.setattr(planning, "disk_free_bytes", lambda folder: 2000 * GIB)
+
+
+def load(one: Input, documents: Path) -> LoadedConfig:
+    path = {"data.path": str(documents)} if one.hardware.gpus or one.recipe == "finetune" else {}
+    settings = {"profile": one.recipe, **path, **one.settings}
+    return load_config(Request(assignments=tuple(f"{key}={json.dumps(value)}" for key, value in settings.items())))
+
+
+def machine_of(one: Input, loaded: LoadedConfig) -> Hardware:
+    if not one.memory_share:
+        return one.hardware
+    needed = gather(loaded, hardware=one.hardware).planned.memory_bytes.value
+    return replace(one.hardware, memory_available_bytes=int(one.memory_share * needed))
+
+
+def seen(one: Input, loaded: LoadedConfig, hardware: Hardware, step_seconds: float | None = None) -> Context:
+    """What the checks look at: what is gathered of these settings on this machine, and what the input says beside.
+
+    `step_seconds`: of a run that was made quicker or slower by other settings, not by its machine.
+    """
+    context = gather(loaded, hardware=hardware)
+    cache = replace(context.cache, **{"free_bytes": 100 * GIB, "writable": True, **one.cache})
+    quiet = {"load_average": 0.0, "environment": {}, "swap_used_bytes": 0, "earlier": None, "data_read": None}
+    context = replace(context, **{**quiet, "disk_free_bytes": 2000 * GIB, "cache": cache, **one.gathered})
+    if context.plan is not None:
+        steps = context.plan.total_steps.value
+        step = step_seconds or (None if one.run_seconds is None else one.run_seconds / steps)
+        reason = "measured here" if one.is_measured else "as this table says"
+        whole = {"value": None if step is None else step * steps}
+        times = {
+            "step_seconds": context.plan.step_seconds.model_copy(update={"value": step, "reason": reason}),
+            "duration_seconds": context.plan.duration_seconds.model_copy(update=whole),
+        }
+        context = replace(context, plan=context.plan.model_copy(update=times))
+    if one.counted is not None:
+        context = replace(context, facts=facts_of(one.counted))
+    return replace(context, facts=replace(context.facts, **one.facts)) if one.facts else context
+
+
+def facts_of(counted: Mapping[str, int]) -> DataFacts:
+    """A table of 1,000 rows of 50 tokens, of which 100 are held out; `counted` is what is different."""
+    usual = {"rows_read": 1000, "train_rows": 900, "eval_rows": 100, "eval_documents": 100}
+    usual |= {"train_tokens": 50_000, "train_labels": 9_000}
+    counts = Counts(**{**dict.fromkeys(Counts.__dataclass_fields__, 0), **usual, **counted})
+    return DataFacts(
+        rows=counts.train_rows,
+        eval_rows=counts.eval_rows,
+        tokens=counts.train_tokens,
+        eval_tokens=counts.eval_tokens,
+        vocabulary=counts.vocabulary,
+        exact=True,
+        reason="counted in the prepared data",
+        row_tokens=50,
+        longest_row=128,
+        counts=counts,
+    )
+
+
+def found(name: str, context: Context) -> Finding:
+    (finding,) = run_checks(context, [check for check in all_checks() if check.name == name])
+    return finding
+
+
+@pytest.mark.parametrize(("name", "state", "one"), CASES)
+def test_a_check_finds_what_its_input_says_and_its_fix_mends_it(name, state, one, documents):
+    loaded = load(one, documents)
+    machine = machine_of(one, loaded)
+    context = seen(one, loaded, machine)
+    finding = found(name, context)
+    assert (finding.status, {*(finding.fix or ())}) == (state, {*one.fix}), finding.verdict
+    assert finding.is_open == (state in ("warn", "fail")) and finding.measured_gain is None
+    verdict, evidence = finding.verdict, finding.verdict.evidence
+    assert not finding.is_open or finding.fix or verdict.advice, "there is nothing to do about it"
+    assert not (verdict.fix and verdict.opposite), "one alternative is measured"
+    assert state != "pass" or any(sign.isdigit() for sign in evidence), "it passes without a figure"
+    assert evidence.isascii() and evidence.isprintable() and not evidence.endswith(".")
+    if finding.fix and one.is_mended:
+        step = context.step_seconds if context.plan else None
+        after = found(name, seen(one, patched(loaded, finding.fix), machine, step))
+        assert after.status in ("pass", "n/a"), (dict(finding.fix), after.verdict)
+
+
+def test_every_state_of_every_check_is_shown_or_written_down():
+    assert {check.name for check in all_checks()} == set(TABLE)
+    assert {name: tuple(states) for name, states in TABLE.items()} == dict.fromkeys(TABLE, STATES)
+    unreached = [entry for states in TABLE.values() for entry in states.values() if isinstance(entry, Unreached)]
+    assert len(TABLE) == 53 and all(entry.reason for entry in unreached)
+    assert all(inputs_of(name, state) for name in TABLE for state in STATES if TABLE[name][state] not in unreached)
+    assert all(entry.fix == () for name in TABLE for state in ("pass", "n/a") for entry in inputs_of(name, state))

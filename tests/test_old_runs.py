@@ -1,0 +1,314 @@
+"""Runs that an earlier program began or finished: they go on to the same losses, and finished ones open for good.
+
+`tests/fixtures/make_old_runs.py` made them; `tests/benchmarks/old_runs.py` compares with another checkout to the bit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.old_runs import FIXTURE, RESUMED, STOPPED, Curve, events, install
+from tests.test_publishing import FakeApi
+from tests.ui.pictures import screen_text
+from tests.ui.test_runs_screen import opened
+from tui_trainer import publishing
+from tui_trainer.cli import main
+from tui_trainer.config.removed import REMOVED
+from tui_trainer.data.preparing import cache
+from tui_trainer.launching.prepare import read_plan
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.folder import RunFolder
+
+RECORDED = {name: Curve.from_json(found) for name, found in json.loads(RESUMED.read_text()).items()}
+ANSWER = "the the the the"
+"""Of the finished run to everything, where the likeliest token is taken."""
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return install(tmp_path)
+
+
+def change(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    plan = json.loads((run / "plan.json").read_text())
+    change(plan)
+    (run / "plan.json").write_text(json.dumps(plan))
+
+
+def with_setting(run: Path, key: str, value: Any) -> None:
+    def write(plan: dict[str, Any]) -> None:
+        table, _, name = key.partition(".")
+        plan["config"][table][name] = value
+
+    change(run, write)
+
+
+def problems(run: Path, kind: str) -> list[str]:
+    """What a run reported since it was resumed."""
+    found = list(events(run))
+    begun = max(at for at, event in enumerate(found) if event["event"] == "RunStarted")
+    return [
+        f"{event['message']}; {event['hint']}".rstrip("; ")
+        for event in found[begun:]
+        if event["event"] == "Problem" and event["kind"] == kind
+    ]
+
+
+def assert_recorded(run: Path) -> None:
+    recorded, curve = RECORDED[run.name], Curve.of(run)
+    assert curve.losses.keys() == recorded.losses.keys() and len(curve.losses) > 40
+    assert curve.evaluations.keys() == recorded.evaluations.keys()
+    assert curve.losses == {step: pytest.approx(loss, abs=1e-4) for step, loss in recorded.losses.items()}
+    assert curve.evaluations == {step: pytest.approx(loss, abs=1e-4) for step, loss in recorded.evaluations.items()}
+
+
+# ------------------------------------------------------------- going on
+
+
+def test_the_fixture_is_small_and_names_no_place():
+    files = [path for path in FIXTURE.rglob("*") if path.is_file()]
+    assert len(files) > 50 and sum(path.stat().st_size for path in files) < 2e6
+    for path in files:
+        content = path.read_bytes()
+        assert b"/tmp/" not in content and b"/home/" not in content and b"/work/" not in content, path
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_a_stopped_run_goes_on_within_its_epoch_with_the_losses_of_the_program_that_began_it(name, runs):
+    run = runs / name
+    before, plan = Curve.of(run), json.loads((run / "plan.json").read_text())
+    assert main(["resume", name, "--no-ui"]) == 0
+    started = [event for event in events(run) if event["event"] == "RunStarted"]
+    step, total = started[-1]["resumed_from_step"], plan["total_steps"]["value"]
+    assert step % plan["steps_per_epoch"]["value"] and step < total and len(started) == 2
+    after = [at for at in Curve.of(run).evaluations if at > step]
+    assert len(after) >= 2 and max(before.losses) < total
+    assert_recorded(run)
+    assert not problems(run, "data changed") and (run / "model").is_dir() and (run / "report.html").is_file()
+
+
+def test_it_takes_the_folder_that_its_plan_names_whatever_became_of_the_data_and_of_the_reader(runs, monkeypatch):
+    monkeypatch.setattr(cache, "PREPARATION_VERSION", cache.PREPARATION_VERSION + 1)
+    data = runs.parent / "data/texts.jsonl"
+    data.write_text(data.read_text().replace("sheep", "goats"))
+    assert main(["resume", "full", "--no-ui"]) == 0
+    assert_recorded(runs / "full")
+    told = f"the data changed since this run began: {data}; the run goes on with the rows that were prepared when it "
+    assert problems(runs / "full", "data changed") == [f"{told}began"]
+
+
+def test_data_that_is_gone_is_not_needed_either(runs):
+    shutil.rmtree(runs.parent / "data")
+    assert main(["resume", "full", "--no-ui"]) == 0
+    assert_recorded(runs / "full")
+    [told] = problems(runs / "full", "data changed")
+    assert told.startswith("the data of this run cannot be read any more: ") and "texts.jsonl" in told
+
+
+def test_where_the_folder_is_gone_the_same_rows_are_made_again(runs):
+    shutil.rmtree(runs.parent / "home/cache")
+    assert main(["resume", "lora", "--no-ui"]) == 0
+    assert_recorded(runs / "lora")
+    assert not problems(runs / "lora", "data changed")
+
+
+def test_rows_that_would_be_read_otherwise_are_refused_with_what_to_do(runs, monkeypatch, capsys):
+    shutil.rmtree(runs.parent / "home/cache")
+    monkeypatch.setattr(cache, "PREPARATION_VERSION", cache.PREPARATION_VERSION + 1)
+    for name in STOPPED:
+        assert main(["resume", name, "--no-ui"]) == 2
+        told = capsys.readouterr().err
+        assert "the rows of this run were prepared by an older version, and their folder is gone" in told
+        assert "start a new run, put the folder back, or resume with the version that the run began with" in told
+    assert main(["evaluate", "finished"]) == 2
+    assert "prepared by an older version" in (told := capsys.readouterr().err) and "--data FILE" in told
+
+
+def test_other_data_is_refused_where_the_folder_is_gone(runs, capsys):
+    shutil.rmtree(runs.parent / "home/cache")
+    data = runs.parent / "data/texts.jsonl"
+    data.write_text(data.read_text().replace("sheep", "goats"))
+    assert main(["resume", "full", "--no-ui"]) == 2
+    assert "the data changed since this run began" in capsys.readouterr().err
+
+
+def test_another_model_is_refused(runs, capsys):
+    config = runs.parent / "base/config.json"
+    config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'))
+    assert main(["resume", "full", "--no-ui"]) == 2
+    assert "the model changed since this run began" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------- its plan
+
+
+def test_a_plan_lacks_new_fields_and_has_others_that_are_gone(runs):
+    run = RunFolder(runs / "lora")
+    whole = read_plan(run)
+    optional = {name: field for name, field in Plan.model_fields.items() if not field.is_required()}
+    assert {"plan_version", "kernels", "strategy", "data_fingerprint"} <= optional.keys()
+
+    def older(plan: dict[str, Any]) -> None:
+        for name in optional.keys() - {"plan_version"}:
+            plan.pop(name, None)
+        plan["moons"] = {"value": 2}
+        plan["training_setup"]["moons"] = 2
+        plan["total_steps"]["moons"] = 2
+        plan["memory_parts"][0]["moons"] = 2
+        plan["training_setup"].pop("provider")
+        plan["config"].pop("targets")
+        plan["config"]["training"].pop("tf32")
+
+    change(run.root, older)
+    found = read_plan(run)
+    differs = {name for name in Plan.model_fields if getattr(found, name) != getattr(whole, name)}
+    assert differs <= optional.keys() and found.config == whole.config
+    assert all(getattr(found, name) == optional[name].default for name in optional)
+
+
+# ------------------------------------------------------------- a finished one
+
+
+def test_a_finished_run_is_listed_shown_compared_reported_and_published(runs, monkeypatch, capsys):
+    assert main(["runs"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[1:]}
+    assert rows.keys() == {"full", "lora", "finished"}
+    assert "finished" in rows["finished"].split()[1] and "stopped" in rows["full"] and "interrupted" in rows["lora"]
+    assert main(["attach", "finished", "--no-ui"]) == 0
+    assert str(runs / "finished" / "model") in capsys.readouterr().out
+    assert main(["compare", "finished", "full", "lora", "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert [run["status"] for run in compared["runs"]] == ["finished", "stopped", "interrupted"]
+    assert "tuning.method" in {one["key"] for one in compared["differences"]}
+    assert main(["report", "finished", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["plan"]["config"]["task"]["type"] == "chat" and not report["plan_fault"]
+    assert list(report["exports"]) == ["merged"] and report["model"]["eval_loss"] > 0
+    assert main(["doctor", "finished"]) == 0
+    monkeypatch.setattr(publishing, "_api", FakeApi)
+    assert main(["publish", "finished", "--to", "me/model", "--yes"]) == 0
+    assert "adapter_model.safetensors" in capsys.readouterr().out
+
+
+def test_it_is_opened_among_the_runs(runs):
+    async def look() -> list[str]:
+        async with opened((120, 40)) as (app, pilot):
+            seen = [screen_text(app)]
+            for key in ("down", "down"):
+                await pilot.press(key)
+                await pilot.pause()
+                seen.append(screen_text(app))
+            return seen
+
+    finished, lora, full = asyncio.run(look())
+    assert all(word in finished for word in ("chat", "steps 40/40", "x export", "stopped", "interrupted"))
+    assert all(word in lora for word in ("sequence_classification", "p resume")) and "x export" not in lora
+    assert "causal_lm" in full and f"steps {max(Curve.of(runs / 'full').losses)}/" in full
+
+
+def test_its_model_is_measured_and_asked(runs, capsys):
+    last = [event for event in events(runs / "finished") if event["event"] == "EvalDone"][-1]
+    assert main(["evaluate", "finished", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["models"][0]["loss"] == pytest.approx(last["loss"], abs=1e-4)
+    assert found["reference"]["loss"] > last["loss"]
+    assert main(["generate", "finished", "What is 3 plus 4?", "--temperature", "0", "--max-new-tokens", "12"]) == 0
+    assert ANSWER in capsys.readouterr().out
+    data, out = runs.parent / "data/conversations.jsonl", runs.parent / "predicted.jsonl"
+    asked = ["predict", "finished", "--data", str(data), "--out", str(out), "--max-new-tokens", "12"]
+    assert main(asked) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == len(data.read_text().splitlines()) and all("prediction" in row for row in rows)
+
+
+def test_its_model_is_exported_and_its_export_is_the_one_that_was_made(runs, tmp_path, capsys):
+    made = runs / "finished/export/merged/model.safetensors"
+    assert main(["export", "finished", "--to", "merged", "--out", str(tmp_path / "again"), "--json"]) == 0
+    assert not json.loads(capsys.readouterr().out.splitlines()[-1])["faults"]
+    assert (tmp_path / "again/model.safetensors").read_bytes() == made.read_bytes()
+
+
+# ------------------------------------------------------------- settings that are gone
+
+
+def refusal(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(["resume", run.name, "--no-ui"]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("distributed.strategy", "tp"), ("task.source_language", "en_XX")], ids=["width", "language"]
+)
+def test_what_is_gone_and_changes_what_is_learnt_is_refused_and_a_finished_run_opens(key, value, runs, capsys):
+    for name in ("lora", "finished"):
+        with_setting(runs / name, key, value)
+    if key == "distributed.strategy":
+        change(runs / "finished", lambda plan: plan["strategy"].update(value=value))
+    assert f"plan.json: {key}: {REMOVED[key].reason}" in refusal(runs / "lora", capsys)
+    assert main(["report", "finished", "--json"]) == 0
+    assert not json.loads(capsys.readouterr().out)["plan_fault"]
+    assert main(["compare", "finished", "lora"]) == 0
+    capsys.readouterr()
+    assert main(["generate", "finished", "What is 3 plus 4?", "--temperature", "0", "--max-new-tokens", "12"]) == 0
+    shown = capsys.readouterr()
+    assert ANSWER in shown.out and f"plan.json: {key} = {value!r} is not used" in shown.err
+    # And so does a new run with its config.
+    config = str(runs / "lora/config.toml")
+    assert main([config, "--no-ui", "--set", "output.name=anew", "--set", f"{key}={value}"]) == 2
+    assert f"{key}: {REMOVED[key].reason}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("targets.deadline", "3h"), ("model.kernels", "hub")], ids=["deadline", "kernels"]
+)
+def test_what_is_gone_and_changes_nothing_is_dropped_with_a_warning(key, value, runs, capsys):
+    with_setting(runs / "lora", key, value)
+    assert main(["resume", "lora", "--no-ui"]) == 0
+    assert f"{key} = {value!r} is not used" in capsys.readouterr().out
+    assert_recorded(runs / "lora")
+    [told] = problems(runs / "lora", "setting not used")
+    assert told.startswith(f"plan.json: {key} = {value!r} is not used") and told.endswith(REMOVED[key].reason)
+
+
+def test_a_run_that_ended_before_it_had_a_plan_begins_with_what_its_config_still_means(runs, capsys):
+    run = runs / "lora"
+    shutil.rmtree(run / "checkpoints")
+    for name in ("plan.json", "journal.jsonl"):
+        (run / name).unlink()
+    text = (run / "config.toml").read_text().replace("num_train_epochs = 4", "max_steps = 1")
+    (run / "config.toml").write_text(f'{text}\n[distributed]\nstrategy = "tp"\n')
+    assert f"distributed.strategy: {REMOVED['distributed.strategy'].reason}" in refusal(run, capsys)
+    (run / "config.toml").write_text(f'{text}\n[targets]\ndeadline = "3h"\n')
+    assert main(["resume", "lora", "--no-ui"]) == 0
+    assert "targets.deadline = '3h' is not used" in capsys.readouterr().out
+    assert list(Curve.of(run).losses) == [1]
+
+
+def test_what_follows_from_a_setting_that_is_gone_goes_with_it(runs):
+    def with_derived(plan: dict[str, Any]) -> None:
+        plan["config"]["model"]["kernels"], plan["kernels"]["value"] = "hub", "of the hub"
+
+    change(runs / "lora", with_derived)
+    notes = list[str]()
+    plan = read_plan(RunFolder(runs / "lora"), notes)
+    assert (plan.config.model.kernels, plan.kernels.value) == ("auto", "none") and len(notes) == 1
+
+
+def test_a_finished_run_opens_with_settings_that_nobody_knows_and_one_that_goes_on_does_not(runs, capsys):
+    for name in ("lora", "finished"):
+        with_setting(runs / name, "task.moon", "full")
+        with_setting(runs / name, "data.packing", "sometimes")
+    told = refusal(runs / "lora", capsys)
+    assert "plan.json is not a plan of this version: config." in told and "starts anew" in told
+    assert main(["generate", "finished", "What is 3 plus 4?", "--temperature", "0", "--max-new-tokens", "12"]) == 0
+    shown = capsys.readouterr()
+    assert ANSWER in shown.out
+    assert 'task.moon = "full" is not used' in shown.err and 'data.packing = "sometimes" is not used' in shown.err

@@ -1,0 +1,202 @@
+"""One story a task, as a user types it: a file of data, a plan, a look at the rows, training, and the result in use.
+
+Only the command line is asked, and only what it prints and leaves on the disk is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny_models import save_tiny_model
+from tui_trainer.cli import main
+
+ANIMALS = ("sheep", "hen", "cow", "horse")
+ROWS, STEPS = 60, 30
+TINY = {
+    "model.scratch.hidden_size": 16, "model.scratch.num_hidden_layers": 1, "model.scratch.num_attention_heads": 2,
+    "model.scratch.vocab_size": 300, "data.max_length": 48, "data.eval_fraction": 0.25,
+    "training.effective_batch_size": 8, "training.learning_rate": 0.02, "training.max_steps": STEPS,
+    "evaluation.eval_steps": 10, "checkpoint.save_steps": 10, "logging.sample_steps": STEPS,
+}  # fmt: skip
+SCRATCH = ("--set", "model.init=scratch")
+SKIP = ("--set", "data.on_bad_rows=skip")
+
+
+def sentence(n: int) -> str:
+    return f"The {ANIMALS[n % 4]} {'runs ' * (n % 5)}home {n}"
+
+
+def jsonl(path: str, rows: list[Any]) -> Path:
+    Path(path).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return Path(path)
+
+
+def rows_of(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+class Terminal:
+    """Where commands are typed, in a folder of its own."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def run(self, *words: object, code: int = 0) -> tuple[str, str]:
+        """What a command prints, and its errors; it has to end with `code`."""
+        self._capsys.readouterr()
+        ended = main([str(word) for word in words])
+        shown = self._capsys.readouterr()
+        assert ended == code, shown.out + shown.err
+        assert "Traceback" not in shown.out + shown.err
+        return shown.out, shown.err
+
+    def refuses(self, words: tuple[object, ...], sentence: str) -> None:
+        """Nothing is trained of rows that cannot be used: one line says where and what to do."""
+        _, told = self.run("--no-ui", *words, code=2)
+        assert sentence in told and 'data.on_bad_rows = "skip"' in told and told.count("\n") == 1, told
+        assert not list(Path("runs").glob("*"))
+
+    def trains(self, name: str, words: tuple[object, ...], row: str, score: str = "") -> None:
+        """From the plan to the evaluation of the run: `row` is seen in the preview, `score` in the evaluations."""
+        pairs = TINY | {"output.name": name}
+        words = (*(word for pair in pairs.items() for word in ("--set", "=".join(map(str, pair)))), *words)
+        plan = json.loads(self.run("plan", *words, "--json")[0])
+        assert plan["total_steps"]["value"] == STEPS and plan["memory_bytes"]["value"] > 0
+        assert row in " ".join(self.run("preview", *words, "-n", "8")[0].split())
+        assert not list(Path("runs").glob("*")), "nothing is written before the training"
+
+        shown, _ = self.run("--no-ui", *words)
+        assert shown.startswith(f"run {name} in {Path('runs', name).absolute()}\n")
+        held_out = re.findall(r"step (\d+): held-out loss ([\d.]+)([^\n]*)", shown)
+        losses = [float(loss) for loss in re.findall(r"training loss of the last steps ([\d.]+)", shown)]
+        assert [step for step, *_ in held_out] == ["10", "20", "30"] and len(losses) == 3, shown
+        assert losses[-1] < losses[0] and float(held_out[-1][1]) < float(held_out[0][1]), shown
+        assert f"finished after {STEPS} steps" in shown and str(Path("runs", name, "model").absolute()) in shown
+        assert not score or all(re.search(rf"(?i)\b{score} [01]\.\d+", words) for *_, words in held_out), held_out
+
+        run = Path("runs", name)
+        assert {"config.toml", "plan.json", "journal.jsonl", "model", "checkpoints"} <= {x.name for x in run.iterdir()}
+        assert {"step-20", "step-30"} <= {x.name for x in (run / "checkpoints").iterdir()}
+        [weights] = (run / "model").glob("*.safetensors")
+        assert weights.stat().st_size > 0 and (run / "model" / "README.md").is_file()
+        assert re.search(rf"(?m)^{name} +finished +30/30 ", self.run("runs")[0])
+
+        [model] = json.loads(self.run("evaluate", name, "--against", "none", "--json")[0])["models"]
+        assert model["loss"] == pytest.approx(float(held_out[-1][1]), abs=2e-3)
+        assert not score or 0 <= model["scores"][score] <= 1
+
+    def predicts(self, name: str, rows: list[dict[str, Any]], *more: str) -> list[dict[str, Any]]:
+        """The predictions of the rows, which come back as they were."""
+        asked = jsonl("asked.jsonl", rows)
+        shown, _ = self.run("predict", name, "--data", asked, "--out", "out.jsonl", *more)
+        assert shown.startswith(f"out.jsonl: {len(rows)} rows, ")
+        found = rows_of("out.jsonl")
+        assert [{key: row[key] for key in asked} for row, asked in zip(found, rows, strict=True)] == rows
+        return [row["prediction"] for row in found]
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str]) -> Terminal:
+    return Terminal(capsys)
+
+
+def test_an_adapter_for_documents(terminal):
+    """causal_lm: LoRA on a model in a folder, merged at the end."""
+    save_tiny_model(Path("llama"), "llama")
+    data = jsonl("texts.jsonl", [*({"text": sentence(n)} for n in range(ROWS)), {"text": 7}])
+    words = ("--task", "causal_lm", "--model", "./llama", "--data", data, "--set", "tuning.method=lora")
+    terminal.refuses(words, "texts.jsonl, line 61: the column 'text' is a number")
+    terminal.trains("story", (*words, *SKIP), "1 bad")
+
+    found = json.loads(terminal.run("evaluate", "story", "--json")[0])
+    assert found["reference"]["name"] == "base" and found["models"][0]["loss"] < found["reference"]["loss"]
+    text, told = terminal.run("generate", "story", "The cow", "--max-new-tokens", "8", "--temperature", "0")
+    assert text.startswith("The cow") and len(text) > len("The cow\n") and "an adapter on" in told
+    asked = [{"id": n, "text": "The hen"} for n in range(3)]
+    assert all(one["text"] for one in terminal.predicts("story", asked, "--max-new-tokens", "5"))
+    shown, _ = terminal.run("export", "story", "--to", "merged")
+    merged = Path("runs/story/export/merged")
+    assert str(merged.absolute()) in shown and (merged / "model.safetensors").is_file()
+    assert json.loads((merged / "certificate.json").read_text())["is_good"]
+
+
+def test_a_language_of_characters(terminal):
+    """char_lm: from scratch on a text file."""
+    Path("book.txt").write_text("".join(f"{sentence(n)}.\n" for n in range(200)))
+    terminal.trains("story", ("--task", "char_lm", *SCRATCH, "--data", "book.txt"), "The sheep")
+    assert "order 2" in Path("runs/story/model/README.md").read_text()
+    one, two = (
+        terminal.run("generate", "story", "The ", "--max-new-tokens", "9", "--seed", seed)[0] for seed in ("1", "1")
+    )
+    assert one == two and one.startswith("The ")
+    [found] = terminal.predicts("story", [{"text": "The co"}], "--max-new-tokens", "3")
+    assert 0 < len(found["text"]) <= 3
+    _, told = terminal.run("export", "story", "--to", "merged", code=2)
+    assert "trained all weights" in told
+
+
+def test_a_model_that_answers_in_a_conversation(terminal):
+    """chat: from scratch with a chat template."""
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"Who is {n}?"},
+                {"role": "assistant", "content": ANIMALS[n % 4]},
+            ]
+        }
+        for n in range(ROWS)
+    ]
+    bad = {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": None}]}
+    words = ("--task", "chat", *SCRATCH, "--data", jsonl("talks.jsonl", [*rows, bad]))
+    terminal.refuses(words, "talks.jsonl, line 61: ")
+    terminal.trains("story", (*words, *SKIP), "1 bad")
+    text, _ = terminal.run("generate", "story", "Who is 7?", "--temperature", "0", "--max-new-tokens", "12")
+    assert text.strip() and "<|im_" not in text
+    asked = [{"id": n, "messages": [{"role": "user", "content": f"Who is {n}?"}]} for n in range(3)]
+    assert all(one["text"] for one in terminal.predicts("story", asked, "--max-new-tokens", "8"))
+
+
+def test_a_summary_of_a_text(terminal):
+    """seq2seq: all weights of a model in a folder, scored on what it writes."""
+    save_tiny_model(Path("t5"), "t5")
+    rows = [{"input": sentence(n), "output": f"the {ANIMALS[n % 4]}"} for n in range(ROWS)]
+    data = jsonl("pairs.jsonl", [*rows, {"input": "a", "output": None}])
+    words = ("--task", "seq2seq", "--model", "./t5", "--data", data, "--set", "tuning.method=full")
+    terminal.refuses(words, "pairs.jsonl, line 61: the column 'output' is null")
+    few = ("--set", "evaluation.generate_rows=4")
+    terminal.trains("story", (*words, *SKIP, *few), "1 bad", "rougeL")
+    asked = [{"id": n, "input": sentence(n)} for n in range(3)]
+    assert all("text" in one for one in terminal.predicts("story", asked))
+    assert terminal.run("generate", "story", sentence(3), "--temperature", "0")[0].strip()
+
+
+def test_a_class_for_a_text(terminal):
+    """sequence_classification: from scratch on a table."""
+    lines = ["text,label", *(f"{sentence(n)},{ANIMALS[n % 4]}" for n in range(ROWS)), "nobody,"]
+    Path("kinds.csv").write_text("\n".join(lines) + "\n")
+    words = ("--task", "sequence_classification", *SCRATCH, "--data", "kinds.csv")
+    terminal.refuses(words, "kinds.csv, line 62: the label is missing")
+    terminal.trains("story", (*words, *SKIP), "1 bad", "accuracy")
+    assert "pipeline_tag: text-classification" in Path("runs/story/model/README.md").read_text()
+    text, _ = terminal.run("generate", "story", sentence(3))
+    assert re.match(r"(sheep|hen|cow|horse) [01]\.\d\d\n", text)
+    for found in terminal.predicts("story", [{"id": n, "text": sentence(n)} for n in range(3)]):
+        assert found["label"] == max(found["probabilities"], key=found["probabilities"].get)
+        assert found["probabilities"].keys() == set(ANIMALS)
+        assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-3)
+
+
+def test_tags_for_words(terminal):
+    """token_classification: from scratch on a CoNLL file."""
+    tagged = [[(word, "B-ANIMAL" if word in ANIMALS else "O") for word in sentence(n).split()] for n in range(ROWS)]
+    Path("names.conll").write_text("\n".join("".join(f"{word} {tag}\n" for word, tag in row) for row in tagged))
+    terminal.trains("story", ("--task", "token_classification", *SCRATCH, "--data", "names.conll"), "0 bad", "f1")
+    assert terminal.run("generate", "story", "The sheep runs home 4")[0] == "The [sheep ANIMAL] runs home 4\n"
+    [found] = terminal.predicts("story", [{"text": "The sheep runs home 4"}])
+    assert found["words"] == "The sheep runs home 4".split() and found["tags"] == ["O", "B-ANIMAL", "O", "O", "O"]
+    assert found["spans"] == [{"start": 4, "end": 9, "text": "sheep", "label": "ANIMAL"}]
