@@ -261,7 +261,7 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
         await screens.shows("Config: save as", "Write it to another file.")
         await screens.press("escape")
         await screens.shows("? help", gone="Write it to another file.")
-        await screens.press(":", *"checklist")
+        await screens.press(":", *"check")
         await screens.shows("is it ready, and is it fast?")
         await screens.press("enter")
         await screens.shows("checks", "finding")

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
 
+from tests.combinations import in_the_sweep
 from tests.ui.canned import CPU, DONE, FAILED, GIB, GPUS, LORA, STOPPED, WORK, CannedBench, CannedRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
@@ -213,7 +214,7 @@ async def test_a_terminal_of_a_few_cells_ends_nothing():
         await screens.shows("Save as")
 
 
-@pytest.mark.parametrize(("size", "most_bytes"), [((80, 24), 3_000), ((200, 50), 10_000)])
+@pytest.mark.parametrize(("size", "most_bytes"), [((80, 24), 3_000), in_the_sweep((200, 50), 10_000)])
 @in_event_loop
 async def test_a_second_of_training_sends_few_bytes_to_the_terminal(size, most_bytes, monkeypatch):
     """Ten steps a second, as the program's own driver would write them."""
