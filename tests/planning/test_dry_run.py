@@ -16,25 +16,18 @@ from tui_trainer.planning.training_setup import TrainingSetup
 pytestmark = pytest.mark.dry_run
 
 
-def test_a_question_is_asked_once(monkeypatch):
-    found = measure("llama", setup_of("llama", lora=True))
-    assert found[0] is not None, found[1]
-    monkeypatch.setattr(child.AnsweringChild, "ask", lambda *question: pytest.fail("the answer was not kept"))
-    dry_run.answers._known.clear()
-    assert measure("llama", setup_of("llama", lora=True)) == found
-    # Neither what no layer depends on, nor another vocabulary, nor a row of another length asks again.
-    dry_run.answers._known.clear()
-    assert measure("llama", setup_of("llama", lora=True, optim="sgd")) == found
-    assert measure("llama", setup_of("llama", lora=True), vocab_size=77) == found
-    assert measure("llama", setup_of("llama", lora=True), 20)[0] == found[0]
-
-
 def measure(family, setup, row_tokens=24, **changes):
     config = config_of(family, **changes)
     return measure_layer(config, shape_of(config), setup, row_tokens)
 
 
-def test_what_cannot_be_counted_says_why(monkeypatch):
+@pytest.fixture
+def counted():
+    """What a llama consists of is asked before nobody answers."""
+    shape_of(config_of("llama"))
+
+
+def test_what_cannot_be_counted_says_why(counted, monkeypatch):
     def ask(self, module, question, timeout_seconds):
         raise ChildFailed("ended with: no memory", "no memory")
 
@@ -44,7 +37,7 @@ def test_what_cannot_be_counted_says_why(monkeypatch):
 
 
 @pytest.mark.parametrize("answer", ["", [], [{"kept": 3, "made": 3}], {"kept": None}])
-def test_an_answer_that_is_none_is_not_known(monkeypatch, answer):
+def test_an_answer_that_is_none_is_not_known(counted, monkeypatch, answer):
     monkeypatch.setattr(child.AnsweringChild, "ask", lambda *question: answer)
     monkeypatch.setattr(dry_run, "answers", Answers(f"nobody {answer}"))
     assert measure("llama", setup_of("llama"))[1] == "not known: the dry run gave no answer"
