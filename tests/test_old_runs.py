@@ -16,8 +16,7 @@ import pytest
 
 from tests.old_runs import FIXTURE, RESUMED, STOPPED, Curve, events, install
 from tests.test_publishing import FakeApi
-from tests.ui.pictures import screen_text
-from tests.ui.test_runs_screen import opened
+from tests.ui.screens import open_screens
 from tui_trainer import publishing
 from tui_trainer.cli import main
 from tui_trainer.config.removed import REMOVED
@@ -198,19 +197,16 @@ def test_a_finished_run_is_listed_shown_compared_reported_and_published(runs, mo
 
 
 def test_it_is_opened_among_the_runs(runs):
-    async def look() -> list[str]:
-        async with opened((120, 40)) as (app, pilot):
-            seen = [screen_text(app)]
-            for key in ("down", "down"):
-                await pilot.press(key)
-                await pilot.pause()
-                seen.append(screen_text(app))
-            return seen
+    async def look() -> None:
+        async with open_screens(size=(120, 40)) as screens:
+            await screens.press("5")
+            await screens.shows("chat", "steps 40/40", "x export", "stopped", "interrupted")
+            await screens.press("down")
+            await screens.shows("sequence_classification", "p resume", gone="x export")
+            await screens.press("down")
+            await screens.shows("causal_lm", f"steps {max(Curve.of(runs / 'full').losses)}/", "p resume")
 
-    finished, lora, full = asyncio.run(look())
-    assert all(word in finished for word in ("chat", "steps 40/40", "x export", "stopped", "interrupted"))
-    assert all(word in lora for word in ("sequence_classification", "p resume")) and "x export" not in lora
-    assert "causal_lm" in full and f"steps {max(Curve.of(runs / 'full').losses)}/" in full
+    asyncio.run(look())
 
 
 def test_its_model_is_measured_and_asked(runs, capsys):
