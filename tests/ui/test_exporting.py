@@ -140,7 +140,7 @@ def test_a_run_is_exported_by_keyboard(open_terminal, tmp_path, environment, mon
     terminal.press("5")
     terminal.wait_for(folder.name[:4], "finished", "held-out loss")
     terminal.press("x")
-    terminal.wait_for(f"Export {folder.name}", "adapter", "onnx", "GiB are free")
+    terminal.wait_for(f"Export {folder.name}", "adapter", "onnx", " are free")
     terminal.press("enter")
     terminal.wait_for("is being written")
     terminal.press("escape")

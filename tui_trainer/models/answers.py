@@ -19,7 +19,8 @@ from tui_trainer.models.child import ChildFailed, answering_child
 from tui_trainer.runs.folder import write_atomically
 
 _SHIPPED = Path(__file__).with_name("shipped_answers.json")
-_TIMEOUT_SECONDS = 180.0
+# A busy machine takes minutes to load torch.
+_TIMEOUT_SECONDS = 600.0
 # Of the form of questions and answers: others are not believed.
 _FORMAT_VERSION = 4
 
