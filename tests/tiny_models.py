@@ -23,8 +23,12 @@ from transformers import (
 )
 from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES as MBART_LANGUAGES
 from transformers.models.mbart50.tokenization_mbart50 import FAIRSEQ_LANGUAGE_CODES as MBART50_LANGUAGES
+from transformers.utils import logging
 
 from tui_trainer.data.preparing.byte_bpe import BOS, EOS, PAD, train_tokenizer
+
+# A model that is saved within a test prints nothing of its own.
+logging.disable_progress_bar()
 
 VOCABULARY = 384
 _GATED = {
