@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from tests.checklist.test_on_gpus import machine
 from tui_trainer.checklist.contract import Context, Finding
 from tui_trainer.checklist.earlier_run import EarlierRun, Exported
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, patched, run_checks
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.preparing.cache import Counts
-from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware
+from tui_trainer.hardware.facts import Driver, GpuProcess, Hardware
 from tui_trainer.hardware.storage import ReadRate
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning import plan as planning
@@ -29,14 +30,6 @@ from tui_trainer.units import GIB, MIB
 
 STATES = ("pass", "warn", "fail", "n/a")
 
-LIBRARIES = {
-    "torch": "2.15.0",
-    "pip": "26.0",
-    "peft": "0.18",
-    "bitsandbytes": None,
-    "triton": "3.4",
-    "flash-attn": None,
-}
 CPU = Hardware(
     cpu_name="Test CPU",
     usable_cores=4,
@@ -48,31 +41,15 @@ CPU = Hardware(
 CPU_WITH_BF16 = replace(CPU, cpu_flags=frozenset({"avx2", "avx512_bf16"}))
 
 
-def with_card(name: str, capability: tuple[int, int], gib: float, **libraries: str | None) -> Hardware:
-    """A machine with one idle card, and a torch that serves it."""
-    memory = int(gib * GIB)
-    card = Gpu(index=0, name=name, capability=capability, memory_bytes=memory, memory_free_bytes=int(0.97 * memory))
-    return replace(
-        CPU,
-        usable_cores=8,
-        memory_bytes=64 * GIB,
-        memory_available_bytes=60 * GIB,
-        gpus=(card,),
-        driver=Driver(version="580", cuda=(13, 0)),
-        torch_cuda=(12, 6) if capability < (7, 5) else (13, 0),
-        libraries=LIBRARIES | libraries,
-    )
-
-
-GTX_1080 = with_card("NVIDIA GeForce GTX 1080 Ti", (6, 1), 11)
-T4 = with_card("Tesla T4", (7, 5), 15)
-V100 = with_card("Tesla V100", (7, 0), 32)
-RTX_4090 = with_card("NVIDIA GeForce RTX 4090", (8, 9), 24)
-H100 = with_card("NVIDIA H100", (9, 0), 80)
-H100_WITHOUT_TRITON = with_card("NVIDIA H100", (9, 0), 80, triton=None)
-H100_WITH_LIGER = with_card("NVIDIA H100", (9, 0), 80, **{"liger-kernel": "0.8.5"})
-T4_WITH_BITSANDBYTES = with_card("Tesla T4", (7, 5), 15, bitsandbytes="0.48")
-RTX_5090_WITH_BITSANDBYTES = with_card("NVIDIA GeForce RTX 5090", (12, 0), 31.8, bitsandbytes="0.48")
+GTX_1080 = machine("NVIDIA GeForce GTX 1080 Ti", (6, 1), 11)
+T4 = machine("Tesla T4", (7, 5), 15)
+V100 = machine("Tesla V100", (7, 0), 32)
+RTX_4090 = machine("NVIDIA GeForce RTX 4090", (8, 9), 24)
+H100 = machine("NVIDIA H100", (9, 0), 80)
+H100_WITHOUT_TRITON = machine("NVIDIA H100", (9, 0), 80, triton=None)
+H100_WITH_LIGER = machine("NVIDIA H100", (9, 0), 80, **{"liger-kernel": "0.8.5"})
+T4_WITH_BITSANDBYTES = machine("Tesla T4", (7, 5), 15, bitsandbytes="0.48")
+RTX_5090_WITH_BITSANDBYTES = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, bitsandbytes="0.48")
 
 
 def changed(machine: Hardware, **facts: Any) -> Hardware:
@@ -172,7 +149,7 @@ TABLE: dict[str, dict[str, Input | Unreached | list[Input]]] = {
         "warn": given(hardware=replace(H100, torch_cuda=None)),
         "fail": [
             given({"training.optim": "adamw_8bit"}, RTX_4090, fix=("training.optim",)),
-            given(hardware=with_card("NVIDIA H100", (9, 0), 80, peft=None)),
+            given(hardware=machine("NVIDIA H100", (9, 0), 80, peft=None)),
         ],
         "n/a": QUICKSTART,
     },
