@@ -52,13 +52,14 @@ def _run(arguments: list[str]) -> int:
         return run_screens()
     import typer
 
-    from tui_trainer.cli.application import app
+    from tui_trainer.cli.application import UNTIL_THE_END, app
 
     # Importing a module of commands adds them to the application.
     for module in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     try:
-        code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
+        with UNTIL_THE_END:
+            code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
     except typer.TyperException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "tui-trainer")
         options = "commands and options" if command == "tui-trainer" else "its options"

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, option, run_named, trained_model
+from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, option, run_in_use, trained_model
 from tui_trainer.errors import EXIT_STOPPED, DataError, InputError
 from tui_trainer.standard_files import show_progress, tell
 
@@ -47,7 +47,7 @@ def predict(
     if column and len(column) > 2:
         raise InputError("--column names the text and at the most a second one")
     size = _batch_size(batch_size)
-    folder = run_named(run)
+    folder = run_in_use(run, "predict")
     from tui_trainer.exporting.predicting import Requested, inference_device, predict_file
     from tui_trainer.local_paths import from_the_root
     from tui_trainer.models.writing import Sampling

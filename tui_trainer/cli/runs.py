@@ -181,7 +181,7 @@ def ask(
 
 def _ask(reference: str, action: str) -> None:
     from tui_trainer.runs import controls, slurm
-    from tui_trainer.runs.lock import owner
+    from tui_trainer.runs.lock import lock_hint, owner
     from tui_trainer.runs.overview import overview
 
     if action not in controls.ACTIONS:
@@ -201,8 +201,11 @@ def _ask(reference: str, action: str) -> None:
             "tries it" if finished else "goes on"
         )
         raise InputError(f"{folder.name} is {'finished' if finished else 'not running'}", hint=hint)
+    holder = owner(folder.lock)
     controls.request(folder.control, action)
     print(f"asked {folder.name} to {action}")
+    if holder and (hint := lock_hint(holder, folder.lock, "")):
+        tell(f"{folder.name} is in use by {holder}; {hint}")
 
 
 def _terminal_width() -> int:

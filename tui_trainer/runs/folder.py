@@ -30,7 +30,7 @@ _FILES: Final = (
     MARKER,
     *"config.toml plan.json journal.jsonl control.json run.lock job.sh job.json report.md report.html".split(),
 )
-_FOLDERS: Final = ("logs", "checkpoints", "model", "export", "tracking")
+_FOLDERS: Final = ("logs", "checkpoints", "model", "export", "tracking", "in_use")
 OUR_NAMES: Final = frozenset(_FILES + _FOLDERS)
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
@@ -58,6 +58,8 @@ class RunFolder:
     control, lock = _Inside("control.json"), _Inside("run.lock")
     script, job = _Inside("job.sh"), _Inside("job.json")
     """What Slurm runs, and the number that it gave it."""
+    in_use = _Inside("in_use")
+    """The locks of those that read the run, while they do."""
     logs, checkpoints = _Inside("logs"), _Inside("checkpoints")
     report, model, exports = _Inside("report.html"), _Inside("model"), _Inside("export")
 
