@@ -4,11 +4,12 @@ import errno
 import pkgutil
 import sys
 from importlib import import_module
-from pathlib import Path
 
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
-from tui_trainer.hardware.environment import prepare_environment
+from tui_trainer.hardware.environment import check_environment, prepare_environment
 from tui_trainer.standard_files import open_standard_files, silence_output, tell
+
+_ASKS_LITTLE = frozenset(("-h", "--help", "--version"))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,11 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
     prepare_environment()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        Path.cwd()
-    except FileNotFoundError:
-        tell("the folder in which this is started was deleted; `cd` to another one")
-        return EXIT_BAD_INPUT
-    try:
+        if not _ASKS_LITTLE.intersection(arguments):
+            check_environment(arguments)
         return _run(arguments)
     except InputError as error:
         for problem in error.problems:

@@ -109,7 +109,7 @@ def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
     try:
         folder.write_file(folder.config, to_toml(loaded).encode())
         folder.write_file(folder.script, script.encode())
-    except FolderError:
+    except BaseException:
         folder.discard()
         raise
     registry.remember(folder.root)
