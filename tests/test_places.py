@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,6 +221,16 @@ def test_a_run_trains_where_nobody_knows_the_user(place):
     assert done.returncode == EXIT_DONE, done
     assert len(runs_in(place)) == 2 and (home / "runs.jsonl").is_file() and (home / "cache").is_dir()
     assert not list(place.rglob("~"))
+
+
+@pytest.mark.parametrize("command", [name if name in FEW else in_the_sweep(name) for name in COMMANDS])
+def test_the_name_of_a_folder_acts_on_no_terminal_and_begins_no_line(command, place):
+    folder = place.rename(place.with_name("x\x1b]0;title\x07\x9b2J\nBEGUN[bold]"))
+    done = run_program(words_of(command), folder=folder)
+    assert has_no_traceback(done), done
+    shown = done.stdout + done.stderr
+    assert not {sign for sign in shown if unicodedata.category(sign) == "Cc"} - {"\n"}, shown
+    assert not any(line.startswith("BEGUN") for line in shown.splitlines()), shown
 
 
 LATIN = "caf\udce9"

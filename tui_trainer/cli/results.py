@@ -18,6 +18,7 @@ from tui_trainer.cli.application import (
 )
 from tui_trainer.cli.models import agrees, transfer_progress
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError
+from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import show_progress, tell, write_progress
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def report(
     except OSError as error:
         message = f"the report cannot be written: {error.strerror or error}"
         raise FolderError(message, where=str(out or folder.root)) from None
-    print("\n".join(map(str, written)))
+    print("\n".join(one_line(str(path)) for path in written))
 
 
 @app.command()
@@ -105,7 +106,7 @@ def export(
             found = json.loads(certificate.text())
             print(json.dumps({"folder": str(place), "words": certificate.lines(), **found}))
         else:
-            print("\n".join([f"{one.title}: {place}", *certificate.lines()]))
+            print("\n".join([f"{one.title}: {one_line(str(place))}", *certificate.lines()]))
     if not is_good:
         tell("what was exported is not what was trained; its folder is kept, and its name begins with failed-")
         raise typer.Exit(EXIT_FAILED)
@@ -143,7 +144,6 @@ def publish(
 def _offer_lines(offer: "PublishOffer") -> list[str]:
     """What would go where, who could see it, and what was taken out."""
     from tui_trainer.downloading.hub import counted
-    from tui_trainer.safe_text import one_line
     from tui_trainer.units import format_bytes
 
     there = "" if offer.exists is None else ", which is there already"

@@ -129,7 +129,7 @@ def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME"
     at_rest.refuse_queued(folder)
     if problem := at_rest.rename(folder.root, name):
         tell(str(problem))
-    print(f"{folder.name} is now {name}, in {folder.root.with_name(name)}")
+    print(f"{one_line(folder.name)} is now {name}, in {one_line(str(folder.root.with_name(name)))}")
 
 
 @app.command()
