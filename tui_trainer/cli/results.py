@@ -138,7 +138,7 @@ def publish(
     if not agrees("publish", yes):
         tell("nothing was published")
         raise typer.Exit(EXIT_STOPPED)
-    print(f"{folder.name} is at {send(offer, transfer_progress())}")
+    print(f"{one_line(folder.name)} is at {send(offer, transfer_progress())}")
 
 
 def _offer_lines(offer: "PublishOffer") -> list[str]:

@@ -190,7 +190,7 @@ def _ask(reference: str, action: str) -> None:
     job = slurm.active_job(folder) if owner(folder.lock) is None else ""
     if job and action == "stop":
         slurm.cancel(job)
-        print(f"cancelled job {job} of {folder.name}: it was not running")
+        print(f"cancelled job {job} of {one_line(folder.name)}: it was not running")
         return
     if job:
         hint = f"`tui-trainer stop {folder.name}` takes it out of the queue"
@@ -203,7 +203,7 @@ def _ask(reference: str, action: str) -> None:
         raise InputError(f"{folder.name} is {'finished' if finished else 'not running'}", hint=hint)
     holder = owner(folder.lock)
     controls.request(folder.control, action)
-    print(f"asked {folder.name} to {action}")
+    print(f"asked {one_line(folder.name)} to {action}")
     if holder and (hint := lock_hint(holder, folder.lock, "")):
         tell(f"{folder.name} is in use by {holder}; {hint}")
 
