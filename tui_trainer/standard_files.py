@@ -70,7 +70,7 @@ class PatientStream(threading.Thread):
         # Of the kind that its owner may take again: a signal may come while it is held.
         self._changed = threading.Condition()
         self._is_stalled = self._stopping = self._gone = False
-        self._lost_lines = 0
+        self._lost_lines, self._lets_go = 0, False
 
     def write(self, text: str) -> int:
         if os.getpid() != self._process:  # a fork has no threads
@@ -80,8 +80,11 @@ class PatientStream(threading.Thread):
         with self._changed:
             if self._gone or self._stopping:
                 return len(text)
-            # One text always has room.
-            if self._pending_characters and self._pending_characters + len(text) > _LIMIT_CHARACTERS:
+            # One text always has room; the end of a line, which print() writes by itself, goes where the line went.
+            if text != "\n":
+                waits = self._pending_characters
+                self._lets_go = waits > 0 and waits + len(text) > _LIMIT_CHARACTERS
+            if self._lets_go:
                 self._let_go(text)
                 return len(text)
             self._pending.append(text)
@@ -129,7 +132,8 @@ class PatientStream(threading.Thread):
                 if not self._pending:
                     self._is_stalled = False
                 if self._lost_lines:
-                    self._pending.append(f"tui-trainer: {self._lost_lines} lines are missing here: nobody read them\n")
+                    words = f"lines that are missing here, as nobody read them: {self._lost_lines:,}"
+                    self._pending.append(f"tui-trainer: {words}\n")
                     self._lost_lines = 0
                 self._pending_characters = sum(map(len, self._pending))
                 self._changed.notify_all()

@@ -231,6 +231,7 @@ def test_a_signal_to_the_program_needs_no_file(is_full, code, tiny_run, forked_r
     folder, outcome = tiny_run("stopped", changes, before=stop_when_it_trains)
     assert outcome.exit_code == code, outcome
     assert len(forked_ranks.started) == 1
+    assert not [path for path in folder.root.rglob("*") if path.stat().st_mode & 0o077]
     if is_full:
         assert "could not be saved: " in outcome.failure and "File too large" in outcome.failure
         assert "No checkpoint was saved before" in outcome.failure

@@ -133,7 +133,7 @@ def test_a_node_without_a_first_one_ends_with_a_sentence(tiny_config, monkeypatc
 def test_a_node_that_cannot_take_part_ends_the_run_with_its_reason(tiny_config, forked_ranks):
     run = open_new(tiny_config("third", NODES))
     with ThreadPoolExecutor(2) as pool:
-        carried, joined = pool.submit(carry_out, run), pool.submit(join, run.folder, 2, lambda *_: None)
+        carried, joined = pool.submit(carry_out, run), pool.submit(join, run.folder, 2, lambda *_: None, Event())
         with pytest.raises(InputError, match="there is no node 2 of 2, counted from 0"):
             joined.result(60)
         told = {"attempt": rendezvous.Assignment.read(run.folder).attempt, "problem": "no data here"}

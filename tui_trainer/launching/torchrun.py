@@ -32,7 +32,7 @@ from tui_trainer.launching.rendezvous import POLL_SECONDS, Assignment, ended_els
 from tui_trainer.models import unsloth
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.controls import Controls
-from tui_trainer.runs.folder import RunFolder, read_fields, write_atomically
+from tui_trainer.runs.folder import RunFolder, open_log, read_fields, write_atomically
 from tui_trainer.safe_text import one_line
 from tui_trainer.training.job import Job, Result
 
@@ -112,7 +112,7 @@ def train_together(
     assignment.write(folder)
     wait_for_nodes(folder, plan, assignment.attempt, progress)
     heard = Heard(tell_failing)
-    with (folder.logs / _AGENT_LOG).open("ab") as log:
+    with open_log(folder.logs / _AGENT_LOG) as log:
         agent = _start(folder, plan, log, rendezvous=assignment.rendezvous)
         ended = watched(agent, heard, lambda: controls.is_stopped_here)
     _wait_for_ends(folder, range(plan.processes_per_node))
@@ -130,7 +130,7 @@ def take_part(
     wants_stop: Callable[[], bool],
 ) -> dict[str, Any]:
     """The processes of another node than the first, until they or the run have ended; how they have."""
-    with (folder.logs / f"node-{node_rank}.txt").open("ab") as log:
+    with open_log(folder.logs / f"node-{node_rank}.txt") as log:
         agent = _start(folder, plan, log, node_rank, rendezvous)
         with _beside(partial(_end_when, until, agent), "tui-trainer-node"):
             ended = watched(agent, Heard(), wants_stop)
@@ -269,8 +269,7 @@ def hold_log(folder: RunFolder, rank: int) -> None:
     """What libraries print in this process of the group goes to its log until it ends: both streams, in the kernel's
     own file descriptors, as their C++ parts print as well.
     """
-    # NFS locks only what is open for reading and for writing.
-    with log_path(folder, rank).open("a+b") as log:
+    with open_log(log_path(folder, rank)) as log:
         # Not every file system of a cluster has locks.
         with suppress(OSError):
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
