@@ -2,8 +2,8 @@
 
     uv run python tests/faults/signals.py [TIMES]
 
-Each of them TIMES times (20) by SIGTERM, SIGINT and SIGUSR1 in turns, with the parts of `tests/test_headless.py`. Prints how many ended as they should, and the
-longest time from the signal to the end. Exit code 1 where one did not.
+Each of them TIMES times (20), by SIGTERM, SIGINT and SIGUSR1 in turns, with the parts of `tests/test_headless.py`.
+Prints how many ended as they should, and the longest time from the signal to the end. Exit code 1 where one did not.
 """
 
 from __future__ import annotations

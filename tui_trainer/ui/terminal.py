@@ -8,6 +8,7 @@ remembered.
 
 import os
 import select
+import stat
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from tui_trainer.errors import InputError
-from tui_trainer.standard_files import PatientStream
+from tui_trainer.standard_files import PatientStream, fd_of
 
 # Mode switches and the brackets around a frame: never let go, or the terminal stays in a mode.
 _ALWAYS_KEPT_CHARACTERS = 64
@@ -60,10 +61,10 @@ class PatientWriter(PatientStream):
 
 
 class LastWords:
-    """While entered, prints to a terminal hold nothing up, and the exit waits for them no longer than a second."""
+    """While entered, prints that nobody reads hold nothing up, and the exit waits for them no longer than a second."""
 
     def __init__(self) -> None:
-        self._writers: dict[int, PatientStream] = {}
+        self._writers: dict[tuple[int, int], PatientStream] = {}
         self._streams: tuple[Any, Any] = (None, None)
 
     def __enter__(self) -> "LastWords":
@@ -80,14 +81,15 @@ class LastWords:
             writer.stop()
 
     def _patient(self, stream: Any) -> Any:
-        """The stream itself where it is no terminal; one writer where both streams are the same terminal."""
-        if stream is None or not stream.isatty():
+        """The stream itself where no reader can stall; one writer where both streams are the same terminal."""
+        fd = fd_of(stream)
+        if fd is None or stat.S_ISREG((status := os.fstat(fd)).st_mode):
             return stream
-        terminal = os.fstat(stream.fileno()).st_rdev
-        if terminal not in self._writers:
-            self._writers[terminal] = PatientStream(stream.fileno())
-            self._writers[terminal].start()
-        return self._writers[terminal]
+        place = (status.st_dev, status.st_ino)
+        if place not in self._writers:
+            self._writers[place] = PatientStream(fd)
+            self._writers[place].start()
+        return self._writers[place]
 
 
 def refuse_unfit(environment: Mapping[str, str], command: str = "") -> None:
