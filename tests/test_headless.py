@@ -215,23 +215,41 @@ def reader(kind: str, place: Path) -> Iterator[Reader]:
         made.close()
 
 
+# As a model with code of its own may.
+PRINTS = """
+import sys
+from tui_trainer.training.session import Session
+take = Session.take_step
+def take_step(self, step):
+    print("x" * 1000)
+    print("y" * 1000, file=sys.stderr)
+    take(self, step)
+Session.take_step = take_step
+"""
+
+
 @pytest.mark.parametrize(
-    ("kind", "number", "words"),
-    [("pipe", signal.SIGTERM, ["--json"]), ("fifo", signal.SIGUSR1, ["--json"]), ("terminal", signal.SIGINT, [])],
+    ("kind", "number", "words", "prelude", "at_once"),
+    [
+        ("pipe", signal.SIGTERM, ["--json"], "", False),
+        ("fifo", signal.SIGUSR1, [], PRINTS, False),
+        ("terminal", signal.SIGINT, [], "", True),
+    ],
 )
-def test_a_signal_is_acted_on_while_nobody_reads(kind, number, words, place):
+def test_a_signal_is_acted_on_while_nobody_reads(kind, number, words, prelude, at_once, place):
     run = run_named("stalled", place)
     arguments = ("--no-ui", "my.toml", "--set", "output.name=stalled", *words)
-    with (
-        reader(kind, place) as nobody,
-        started(*arguments, stdout=nobody.fd, stderr=nobody.fd) as process,
-    ):
-        until(lambda: last_step(run) > 0, process)
-        nobody.stall()
-        heard = last_step(run)
-        until(lambda: last_step(run) > heard + 200, process)
-        process.send_signal(number)
-        assert process.wait(PATIENCE_SECONDS) == 3, process.stacks()
+    with reader(kind, place) as nobody:
+        if at_once:
+            nobody.stall()
+        with started(*arguments, stdout=nobody.fd, stderr=nobody.fd, prelude=prelude) as process:
+            until(lambda: last_step(run) > 0, process)
+            if not at_once:
+                nobody.stall()
+            heard = last_step(run)
+            until(lambda: last_step(run) > heard + 200, process)
+            process.send_signal(number)
+            assert process.wait(PATIENCE_SECONDS) == 3, process.stacks()
     assert finished(run).reason == "stopped"
     checkpoint = newest_whole(run.checkpoints, pytest.fail)
     assert checkpoint is not None and checkpoint.step == finished(run).step

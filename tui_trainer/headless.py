@@ -23,7 +23,7 @@ from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.lock import is_under_way
 from tui_trainer.runs.state import fold
 from tui_trainer.safe_text import one_line
-from tui_trainer.standard_files import Interrupts, show_progress, tell
+from tui_trainer.standard_files import Interrupts, patient, show_progress, tell
 from tui_trainer.training.checkpoint_folder import steps_saved
 
 _POLL_SECONDS = 0.2
@@ -37,14 +37,16 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
         allocation, saved_before = slurm.Allocation.here(), steps_saved(run.folder.checkpoints)
         if allocation:
             slurm.remember_job(run.folder, allocation.job)
-        thread.start()
-        printing.start()
-        while thread.alive:
-            thread.join(_POLL_SECONDS)
-            signals.pass_on(printing.note)
-            if reason := run.journal.failing:
-                printing.note_once(f"the journal cannot be written ({reason}): training goes on, but is not shown here")
-        is_read = printing.end(lambda: signals.stop_wanted)
+        with patient("stdout"):
+            thread.start()
+            printing.start()
+            while thread.alive:
+                thread.join(_POLL_SECONDS)
+                signals.pass_on(printing.note)
+                if reason := run.journal.failing:
+                    words = f"the journal cannot be written ({reason}): training goes on, but is not shown here"
+                    printing.note_once(words)
+            is_read = printing.end(lambda: signals.stop_wanted)
         outcome = thread.outcome
         assert outcome is not None, "a run that ended has an outcome"
         if not is_read:

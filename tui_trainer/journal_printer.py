@@ -116,8 +116,10 @@ class Output:
     """Standard output, until nobody reads it any more; then silence."""
 
     def __init__(self) -> None:
-        self.open = sys.stdout is not None
-        self.is_terminal = self.open and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        # What stands there later may be another one, for what libraries print.
+        self._stream, self._fd = sys.stdout, fd_of(sys.stdout)
+        self.open = self._stream is not None
+        self.is_terminal = self.open and self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._waited_seconds = 0.0
         self._waits_since: float | None = None
 
@@ -137,14 +139,12 @@ class Output:
             return
         self._waits_since = monotonic()
         try:
-            sys.stdout.flush()
-            fd = fd_of(sys.stdout)
-            if fd is None:
-                sys.stdout.write(text)
-                sys.stdout.flush()
+            if self._fd is None:
+                self._stream.write(text)
+                self._stream.flush()
             else:
                 # Past the buffer: the interpreter would wait for what is left in it when it ends.
-                write_all(fd, text.encode(sys.stdout.encoding, "replace"))
+                write_all(self._fd, text.encode(self._stream.encoding, "replace"))
         except (OSError, ValueError):
             self.open = False
             silence_output()

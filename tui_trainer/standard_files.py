@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 from tui_trainer.errors import EXIT_FAILED
 from tui_trainer.safe_text import one_line
@@ -148,21 +148,23 @@ class PatientStream(threading.Thread):
 
 
 @contextmanager
-def patient_errors() -> Iterator[None]:
-    """Meanwhile nothing that is printed to standard error, by a library in any thread neither, waits for its reader."""
-    stream, fd = sys.stderr, fd_of(sys.stderr)
+def patient(name: Literal["stdout", "stderr"]) -> Iterator[None]:
+    """Meanwhile nothing that is printed there waits for its reader, by a library in any thread neither."""
+    stream = getattr(sys, name)
+    fd = fd_of(stream)
     if fd is None or stat.S_ISREG(os.fstat(fd).st_mode):
         yield
         return
-    patient = PatientStream(fd)
-    patient.start()
-    sys.stderr = patient
+    stream.flush()
+    instead = PatientStream(fd)
+    instead.start()
+    setattr(sys, name, instead)
     try:
         yield
     finally:
-        patient.stop()
-        if sys.stderr is patient:
-            sys.stderr = stream
+        instead.stop()
+        if getattr(sys, name) is instead:
+            setattr(sys, name, stream)
 
 
 def tell(sentence: str) -> None:

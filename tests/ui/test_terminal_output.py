@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from tui_trainer import standard_files
-from tui_trainer.standard_files import patient_errors
+from tui_trainer.standard_files import patient
 from tui_trainer.ui.terminal import LastWords
 
 ROOM_CHARACTERS, PATIENCE_SECONDS = 300, 30
@@ -94,7 +94,7 @@ def test_what_a_stalled_reader_of_errors_has_missed_is_named(monkeypatch):
     reading, writing = os.pipe()
     with os.fdopen(reading) as read, os.fdopen(writing, "w") as errors:
         monkeypatch.setattr(sys, "stderr", errors)
-        with patient_errors():
+        with patient("stderr"):
             for number in range(3_000):
                 print(f"line {number:0100}", file=sys.stderr)
             lines = [read.readline()]

@@ -13,7 +13,7 @@ from tui_trainer.standard_files import (
     flush_output,
     leave_output,
     open_standard_files,
-    patient_errors,
+    patient,
     silence_output,
     tell,
 )
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
     open_standard_files()
     prepare_environment()
-    with patient_errors():
+    with patient("stderr"):
         try:
             code = _told(sys.argv[1:] if arguments is None else arguments)
             # Not by the interpreter, which would hide why it cannot be written.
