@@ -133,8 +133,8 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
 
 
 class _Signals:
-    """Handlers that only note what came; `pass_on` acts on it, and nothing that it does waits for a reader or a disk.
-    They belong to the main thread.
+    """Handlers that only note what came; `pass_on` acts on it, in a loop that waits for no reader. They belong to the
+    main thread.
     """
 
     def __init__(self, ask: Callable[[], None]) -> None:
