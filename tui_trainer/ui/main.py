@@ -140,6 +140,10 @@ class Signals:
         """Only notes it: a handler that waits for a lock could wait for the very code that it interrupted."""
         self.heard.append(number)
         if self._app.is_running:
+            run = self._app.bench.own_run
+            if run is not None and self.ask_for_stop:
+                # Not behind the screens: to give a stalled terminal back takes a second.
+                run.ask("stop")
             self.pass_on()
         elif number == signal.SIGINT:
             self._interrupts.note()
@@ -167,20 +171,21 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
 
 
 def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, follower: Follower | None) -> None:
-    """Until the run has ended. A stop that cannot be asked for now, as on a full disk, is asked for again."""
-    is_asked, told = False, ""
+    """Until the run has ended. No failure of the lines ends it either."""
+    is_asked = False
     if follower is not None:
         tell(f"{run.folder.name} trains on; you may close this terminal; Ctrl+C saves and stops")
     while run.alive:
         if follower is not None:
-            follower.show_new()
+            try:
+                follower.show_new()
+            except Exception as error:
+                tell(f"no more lines are printed: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
+                follower = None
         if (wants_stop or signals.ask_for_stop) and not is_asked:
-            problem = run.ask("stop")
-            is_asked = not problem
-            words = problem or f"{run.folder.name} saves and stops; Ctrl+C twice leaves at once"
-            if words != told:
-                tell(words)
-            told = words
+            is_asked = True
+            run.ask("stop")
+            tell(f"{run.folder.name} saves and stops; Ctrl+C twice leaves at once")
         run.wait(_WAIT_SECONDS)
 
 
