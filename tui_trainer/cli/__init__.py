@@ -12,7 +12,7 @@ from tui_trainer.standard_files import open_standard_files, silence_output, tell
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
+    """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped on request, with a checkpoint."""
     open_standard_files()
     prepare_environment()
     arguments = sys.argv[1:] if arguments is None else arguments
