@@ -349,6 +349,11 @@ class Workbench:
         document = self.document
         assert document is not None, "a plan was made from a document"
         self._planned_revision = document.revision
+        if self.plan is not None and not isinstance(result, tuple):
+            from tui_trainer.planning.summary import moved_words
+
+            if (words := moved_words(self.plan, result)) and self.notice is None:
+                self.tell(words)
         self.plan, self.plan_problems = (None, result) if isinstance(result, tuple) else (result, ())
         document.note_problems(self.plan_problems)
         if self.start_wanted and not self.app.takes_text:
