@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -233,19 +234,21 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence_and_leaves_nothing(ada
     assert "there are no weights" in capsys.readouterr().err
 
 
-def test_how_long_it_takes_is_known_from_earlier_exports_of_a_similar_size(adapted):
-    own, form = adapted.weight_bytes, format_of("adapter")
+def test_how_long_it_takes_is_known_from_earlier_exports_of_such_a_model_alone(adapted):
+    form = format_of("adapter")
     assert expected_seconds(adapted, form) is None
     certificates = {
-        "adapter": {"format": "adapter", "trained": {"bytes": own / 3}, "seconds": 7.0},
-        "far": {"format": "adapter", "trained": {"bytes": own * 50}, "seconds": 900},
-        "other": {"format": "merged", "trained": {"bytes": own}, "seconds": 1},
-        "torn": {"format": "adapter", "trained": None, "seconds": "soon"},
+        "adapter": {"format": "adapter", "seconds": 7.0},
+        "other": {"format": "merged", "seconds": 1},
+        "torn": {"format": "adapter", "seconds": "soon"},
     }
     for name, certificate in certificates.items():
         (adapted.run.exports / name).mkdir(parents=True)
         (adapted.run.exports / name / "certificate.json").write_text(json.dumps(certificate))
-    assert expected_seconds(adapted, form) == pytest.approx(21)
+    assert expected_seconds(adapted, form) == 7.0
+    of_another_task = adapted.plan.shape_key.replace(adapted.plan.config.task.type, "seq2seq", 1)
+    other = replace(adapted, plan=adapted.plan.model_copy(update={"shape_key": of_another_task}))
+    assert expected_seconds(other, form) is None
 
 
 def test_a_merged_model_ends_its_turns_as_the_adapted_one(trained, tmp_path):

@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.runs.journals import end, run_of, start, steps
+from tests.runs.journals import end, held_out, run_of, start, steps
+from tests.runs.test_comparison import PLANNED
 from tui_trainer.cli import main
 from tui_trainer.errors import FolderError
 from tui_trainer.runs import at_rest
@@ -30,6 +32,24 @@ def test_runs_are_listed_newest_first(pair, capsys):
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["run", "state"]
     assert [row.split()[:3] for row in rows] == [["second", "interrupted", "20/5000"], ["first", "finished", "40/5000"]]
+
+
+def test_a_run_that_stopped_early_is_the_same_in_the_list_at_its_end_and_beside_another(pair, tmp_path, capsys):
+    last = replace(end(40, "early stopping", 0.9), model_step=30, model_path="model", scores={"macro_f1": 0.81})
+    evals = held_out(30, 0.9, accuracy=0.8, macro_f1=0.81), held_out(40, 0.7, best=False, accuracy=0.9, macro_f1=0.75)
+    plan = replace(PLANNED, total_steps=102, metric="macro_f1")
+    run_of(tmp_path / "runs", "early", start(102), plan, *steps(1, 40), *evals, last)
+    assert main(["runs"]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert re.search(r"^early +stopped early +40/102, kept 30 .* 0\.900  macro F1 0\.810( |$)", row), row
+    assert main(["runs", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)[0]
+    assert (found["ending"], found["kept_step"]) == ("stopped early at step 40; kept step 30: macro F1 0.810", 30)
+    assert main(["attach", "early", "--no-ui"]) == 0
+    assert capsys.readouterr().out.startswith(f"{found['ending']}, 9.0 s of training\nheld-out loss  0.9000")
+    assert main(["compare", "early", "first"]) == 0
+    state, _, _, _, counts = capsys.readouterr().out.splitlines()[1:6]
+    assert "stopped early" in state and "40/102, kept 30" in counts
 
 
 def test_the_json_of_runs_has_all_that_it_had(pair, capsys):

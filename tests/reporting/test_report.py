@@ -97,7 +97,7 @@ def section(report, name):
 
 def test_a_run_that_was_stopped_and_gone_on_with_has_a_report_of_both(real):
     folder, stopped = real
-    assert stopped.startswith("# real: stopped") and "stopped on request after 5 of 8 steps" in stopped
+    assert stopped.startswith("# real: stopped") and "It stopped at step 5 of 8." in stopped
     assert "tui-trainer resume real" in stopped.replace("\\", "")
     report = (folder.root / "report.md").read_text()
     assert report.startswith("# real: finished")

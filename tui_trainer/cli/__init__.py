@@ -21,7 +21,7 @@ _ASKS_LITTLE = frozenset(("-h", "--help", "--version"))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
+    """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped on request, with a checkpoint."""
     open_standard_files()
     prepare_environment()
     with patient("stderr"):

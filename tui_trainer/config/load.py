@@ -29,6 +29,8 @@ DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
 _MODEL, _INIT = "model.model_name_or_path", "model.init"
 # Settings that have an option of their own on the command line.
 OPTIONS = {"data.path": "--data", "task.type": "--task", _MODEL: "--model", "profile": "--profile"}
+# In the place of a preset that does not suit what the user chose, before the reason.
+FITTED = ", but "
 _DATA_SUFFIXES = (".txt", ".jsonl", ".md", ".gz")
 
 
@@ -107,7 +109,7 @@ class LoadedConfig:
         What the user wrote is refused where it does not fit, and not changed.
         """
         before, origin = value_of(self.config, key), self.where(key)
-        layer = Layer(origin=self.origin(key), where=f"{origin}, but {why}", values={key: value})
+        layer = Layer(origin=self.origin(key), where=f"{origin}{FITTED}{why}", values={key: value})
         return replace(
             self,
             config=with_changes(self.config, {key: value}),

@@ -5,7 +5,6 @@ For that both are loaded in processes of their own, and asked about held-out row
 
 import json
 import logging as standard_logging
-import math
 import shutil
 import tempfile
 import warnings
@@ -25,8 +24,9 @@ from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.hardware.places import nearest_existing
 from tui_trainer.local_paths import from_the_root, is_here
 from tui_trainer.models.child import ChildFailed, ask_child
+from tui_trainer.planning.kept_tables import StepKey
 from tui_trainer.reporting.facts import CERTIFICATE_FILE, certificates
-from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, write_atomically
+from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, read_fields, write_atomically
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.lock import FileLock
 from tui_trainer.runs.registry import known_runs
@@ -189,17 +189,17 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
 
 
 def expected_seconds(trained: TrainedModel, export_format: Format) -> float | None:
-    """How long an export takes here, going by an earlier one to this format, of the model nearest in size; None where
-    there was none."""
-    times, own = dict[float, float](), trained.weight_bytes
-    for run in known_runs():
+    """How long an export takes here, going by the newest one of such a model to this format; None without one."""
+    own = StepKey.read(trained.plan.shape_key)
+    for run in reversed(known_runs()):
+        key = StepKey.read(read_fields(run.plan).get("shape_key"))
+        if own is None or key is None or key.model != own.model:
+            continue
         for one in certificates(run).values():
             with suppress(LookupError, TypeError, ValueError):
-                before, seconds = float(one["trained"]["bytes"]), float(one["seconds"])
-                if one["format"] == export_format.name and before > 0:
-                    times[before] = seconds
-    nearest = min(times, key=lambda before: abs(math.log(before / own)), default=None)
-    return None if nearest is None else times[nearest] * max(1.0, own / nearest)
+                if one["format"] == export_format.name:
+                    return float(one["seconds"])
+    return None
 
 
 def export(

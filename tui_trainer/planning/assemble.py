@@ -19,7 +19,7 @@ from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_b
 from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import fused_kernels
-from tui_trainer.planning.kept_tables import machine_key, shape_key, timed_as
+from tui_trainer.planning.kept_tables import machine_key, step_key, timed_as
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_memory import measured_words, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
@@ -231,12 +231,12 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         row_tokens=max(1, round(facts.row_tokens)) if as_documents else longest,
         document_tokens=facts.row_tokens or None,
     )
-    key = shape_key(shape, setup, cut.micro, rows, longest, cut.processes)
+    key = step_key(loaded.config, hardware.libraries, shape, setup, cut.micro, rows, longest, cut.processes)
     card_name = timed_as(gpu.name or "", setup) if gpu else ""
     machine = machine_key(hardware.cpu_name, made.threads.value, setup.precision, card_name)
     calibration = read_calibration(state_folder(), machine, key, flops)
     card = gpu.card if gpu else None
-    step = step_time(flops, shape.hidden_size, calibration, setup, card)
+    step = step_time(flops, shape.hidden_size, calibration, setup, card, machine=machine)
     total = None
     if step.value is not None:
         evaluation = step.value / rows * steps.eval_rows / cut.processes * EVALUATION_SHARE
@@ -245,7 +245,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     return {
         "step_seconds": step,
         "step_flops": flops,
-        "shape_key": key,
+        "shape_key": str(key),
         "duration_seconds": estimated(total, reason),
     }
 

@@ -59,7 +59,7 @@ _BAD = frozenset({"failed", "interrupted"})
 
 
 def to_html(facts: RunFacts) -> str:
-    name, state = as_html(facts.folder.name), as_html(facts.status)
+    name, state = as_html(facts.folder.name), as_html(facts.status_words)
     figures = "".join(f"<div>{as_html(label)}<b>{as_html(value)}</b></div>" for label, value in key_figures(facts))
     role = "bad" if facts.status in _BAD else "good" if facts.status == "finished" else "dim"
     body = "".join(

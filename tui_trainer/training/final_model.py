@@ -13,6 +13,7 @@ from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.model_rows import ModelFacts, Rows
 from tui_trainer.runs.folder import make_durable, put_in_place
+from tui_trainer.runs.result import ended_words
 from tui_trainer.safe_text import as_markdown, one_line
 from tui_trainer.tasks.contract import Baselines
 from tui_trainer.training.checkpoint import save_tokenizer
@@ -50,10 +51,13 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
 def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ModelFacts:
     """What came of the run; with early stopping, of the weights of its best evaluation."""
     best = config.evaluation.early_stopping_patience > 0 and position.best_step > 0
+    kept = position.best_step if best and position.best_step != position.step else None
+    metric = config.evaluation.metric_for_best_model
+    value = position.best_eval_loss if metric == "loss" else position.best_scores.get(metric)
     return ModelFacts(
         step=position.step,
         weights_step=position.best_step if best else position.step,
-        stopped_early=position.stopped_early,
+        ending=ended_words("early stopping" if position.stopped_early else "done", position.step, kept, metric, value),
         training_seconds=position.training_seconds,
         train_loss=position.recent_loss,
         eval_loss=position.best_eval_loss if best else position.eval_loss,

@@ -100,4 +100,6 @@ def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinishe
         seconds=round(position.training_seconds, 3),
         model_path=None if reason == "stopped" else str(folder.model.relative_to(folder.root)),
         model_bytes=None if reason == "stopped" else folder_size(folder.model).bytes,
+        model_step=None if reason == "stopped" else position.best_step if goes_back else position.step,
+        scores=position.best_scores if goes_back else position.scores,
     )

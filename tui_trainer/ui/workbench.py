@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tui_trainer.checklist.contract import Finding
     from tui_trainer.config.changes import Edits
     from tui_trainer.config.document import Document
-    from tui_trainer.config.load import Request
+    from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.config.profiles import Profile
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.planning.plan import Plan
@@ -68,6 +68,8 @@ class Workbench:
         """Somebody pressed start before there was a plan."""
         self._planned_revision = self._noted_revision = -1
         self._preset_recipe = ""
+        self._followed: LoadedConfig | None = None
+        """What was last said of recipe and task holds for it."""
         self.glyphs = glyphs
         self.guard: TerminalGuard | None = None
         self.current = self._notice_seconds = 0
@@ -285,6 +287,7 @@ class Workbench:
         if document is None:
             return
         self._noted_revision = document.revision
+        self._tell_what_followed()
         # Unsaved edits survive a lost connection; those of an earlier session that wait for an answer lie below.
         if problem := keep_draft(document, below=self.old_edits):
             self.tell(str(problem), "warn")
@@ -305,6 +308,18 @@ class Workbench:
 
         self._work_out("plan", plan, self._planned)
         self._plan_presets(document)
+
+    def _tell_what_followed(self) -> None:
+        """Another model or other data may have changed recipe and task, which nobody has typed."""
+        from tui_trainer.launching.fitted_presets import followed_words
+
+        before, now = self._followed, self.document.loaded if self.document else None
+        if now is None or now is before:
+            return
+        self._followed = now
+        if before is not None and (words := followed_words(before, now)):
+            undo = f"{self.app.key_of('config.undo')} takes it back"
+            self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{words}; {undo}")
 
     def _work_out(self, name: str, work: Callable[[], Any], answer: Callable[[Any], None]) -> None:
         """In the background, from the config as it is: an answer to an older config counts for nothing."""
@@ -349,6 +364,12 @@ class Workbench:
         document = self.document
         assert document is not None, "a plan was made from a document"
         self._planned_revision = document.revision
+        self._tell_what_followed()
+        if self.plan is not None and not isinstance(result, tuple):
+            from tui_trainer.planning.summary import moved_words
+
+            if (words := moved_words(self.plan, result)) and self.notice is None:
+                self.tell(words)
         self.plan, self.plan_problems = (None, result) if isinstance(result, tuple) else (result, ())
         document.note_problems(self.plan_problems)
         if self.start_wanted and not self.app.takes_text:
