@@ -124,7 +124,10 @@ class CannedRun(WatchedRun):
             self._note(event)
         self.doctor.look()
 
-    def poll(self) -> bool:
+    def look(self) -> None:
+        pass
+
+    def take(self) -> bool:
         return False
 
 
@@ -139,7 +142,7 @@ class CannedBench(Workbench):
         request = Request(
             profile="quickstart", assignments=("training.learning_rate=2e-3", "output.runs_dir=/data/runs")
         )
-        self.document = Document(request, self._choose_hardware, setting_problems)
+        self.document = Document(request, self._choose_hardware)
         plan = planning.make(self.document.loaded, self.hardware, FACTS)
         seconds = plan.duration_seconds.model_copy(update={"value": 70.0})
         self.plan = plan.model_copy(update={"duration_seconds": seconds})
@@ -147,6 +150,8 @@ class CannedBench(Workbench):
         self._checked(FINDINGS)
 
     def config_changed(self) -> None:
+        if self.document and self.document.plain:
+            self.document.take_fitted(self.document.plain, setting_problems(self.document.plain))
         self._planned_revision = self.document.revision if self.document else -1
 
     @property
