@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 from tui_trainer.errors import FolderError, Problem
 from tui_trainer.local_paths import from_the_root
@@ -228,6 +228,14 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """A private file, to append to and to read, as NFS locks only what is open for both. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with suppress(OSError):  # of an earlier version, which made it readable by others
+        os.fchmod(fd, 0o600)
+    return os.fdopen(fd, "a+b")
 
 
 def make_private_folder(path: Path) -> None:

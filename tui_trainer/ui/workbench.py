@@ -50,7 +50,7 @@ UNATTENDED_SECONDS, UNATTENDED_WATCH_SECONDS = 60.0, 300.0
 TRYING = "try"
 # What has a thread of its own, beside the one for what is quick: each of these may wait long, for a model to be
 # counted, for all data to be read, for weights to be loaded.
-FITTING, PLANNING, _ASKING, _DRAFT = "fitting", "planning", "asking", "draft"
+FITTING, PLANNING, _DRAFT = "fitting", "planning", "draft"
 _DRAFT_SECONDS = 1.0
 
 
@@ -322,8 +322,8 @@ class Workbench:
             self.app.draw()
 
         self.tell(f"asking to {action} ...", "dim")
-        # A lock of another process may have to be waited for, or Slurm.
-        self.background.do(_ask_name(action), partial(run.ask, action), asked, _ASKING)
+        # A lock of another process may have to be waited for, or Slurm; a stop waits for no other wish.
+        self.background.do(_ask_name(action), partial(run.ask, action), asked, _ask_name(action))
 
     @property
     def memory_free_bytes(self) -> int:
