@@ -128,3 +128,13 @@ def test_a_measuring_is_check_with_the_settings_of_now_and_its_last_sentence_is_
 def test_a_run_without_a_final_model_has_no_choices(tmp_path):
     with pytest.raises(FolderError, match="no final model yet"):
         choices(RunFolder(tmp_path))
+
+
+def test_one_that_is_deaf_to_its_end_is_killed_though_nobody_looks_any_more(exporting, monkeypatch):
+    monkeypatch.setattr(command_process, "_PATIENCE_SECONDS", 0.1)
+    process = exporting("trap '' INT; echo '{\"part\": \"deaf\"}'; while :; do sleep 1; done")
+    heard: list[str] = []
+    monkeypatch.setattr(process, "_hear", heard.append)
+    until(lambda: process.poll() or heard)
+    process.end()
+    assert process._process.wait(60) == -9

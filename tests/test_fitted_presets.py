@@ -16,7 +16,7 @@ from tui_trainer.launching.fitted_presets import followed_words
 from tui_trainer.launching.start import load_config
 from tui_trainer.tasks import find_task
 from tui_trainer.ui.spans import UNICODE
-from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import Workbench, fitted
 
 DECODER = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 2}
 MODELS = {
@@ -91,12 +91,14 @@ def test_a_task_that_was_named_is_never_changed(tmp_path):
 
 def test_the_screens_choose_as_lines_do_and_follow_the_data(tmp_path):
     asked = request(tmp_path, "llama", {"messages": TURNS})
-    document, _ = Workbench(lambda: asked, probe(), UNICODE)._open_document()
+    document = Workbench(lambda: asked, probe(), UNICODE)._open_document()
+    document.take_fitted(*fitted(document.plain))
     assert document.value("task.type") == "chat" and not document.is_changed("task.type")
     assert document.where("task.type") == "recipe finetune, but the rows are conversations"
     text = tmp_path / "plain.txt"
     text.write_text("Sheep.\n" * 9)
     document.set("data.path", str(text))
+    document.take_fitted(*fitted(document.plain))
     assert document.value("task.type") == "causal_lm" and document.where("task.type") == "recipe finetune"
     document.undo()
     document.set("task.type", "causal_lm")
@@ -168,10 +170,13 @@ def test_other_data_is_said_to_have_changed_the_task(tmp_path):
 
 def test_another_recipe_is_shown_as_it_will_be_fitted(tmp_path):
     asked = request(tmp_path, "llama", {"messages": TURNS})
-    document, _ = Workbench(lambda: asked, probe(), UNICODE)._open_document()
-    shown = {change.key: change.new for change in document.preview_recipe("qwen-lora").changes}
+    document = Workbench(lambda: asked, probe(), UNICODE)._open_document()
+    document.take_fitted(*fitted(document.plain))
+    preview = document.preview_recipe("qwen-lora", fit=lambda plain: fitted(plain)[0])
+    shown = {change.key: change.new for change in preview.changes}
     assert "task.type" not in shown
     assert document.choose_recipe("qwen-lora") is None
+    document.take_fitted(*fitted(document.plain))
     assert {key: document.value(key) for key in shown} == shown and document.value("task.type") == "chat"
 
 

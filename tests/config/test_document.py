@@ -10,7 +10,8 @@ import pytest
 
 from tui_trainer.config.changes import PRESET, Change
 from tui_trainer.config.document import Document
-from tui_trainer.config.load import LoadedConfig, Origin, Request, all_settings, load, value_of
+from tui_trainer.config.load import Origin, Request, all_settings, load
+from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.profiles import find_profile
 from tui_trainer.errors import ConfigError
 from tui_trainer.planning.conflicts import setting_problems
@@ -32,7 +33,7 @@ def opened(text: str = "", *assignments: str, profile: str = "") -> Document:
     if path:
         path.write_text(text)
     request = Request(config_file=path, assignments=assignments, profile=profile)
-    return Document(request, choose_hardware, setting_problems)
+    return Document(request, choose_hardware)
 
 
 def state(document: Document):
@@ -43,9 +44,8 @@ def test_a_document_that_nobody_touched_is_what_load_gives():
     for document in (opened(), opened('profile = "char-lm"\n[data]\nmax_length = 64\n', f"{SEED}=7")):
         plain = load(document.request, choose_hardware)
         assert document.loaded is not None and document.problems == ()
-        assert document.loaded.config.model_copy(update={"profile": ""}) == plain.config.model_copy(
-            update={"profile": ""}
-        )
+        config = with_absolute_paths(document.loaded.config)
+        assert config.model_copy(update={"profile": ""}) == plain.config.model_copy(update={"profile": ""})
         assert all(document.loaded.origin(key) is plain.origin(key) for key in all_settings() if key != "profile")
         assert not document.is_unsaved and not document.can_undo
 
@@ -84,7 +84,9 @@ def test_what_does_not_fit_its_setting_changes_nothing(key, value, words):
 def test_values_that_do_not_go_together_are_taken_and_told():
     document = opened()
     assert document.set(HEADS, 3) is None
-    (problem,) = document.problems_of(HEADS)
+    for _ in range(2):
+        document.take_fitted(document.plain, setting_problems(document.plain))
+        (problem,) = document.problems_of(HEADS)
     assert "does not cut hidden_size 128" in problem.message
     assert document.loaded is not None and document.value(HEADS) == 3
     document.set(HEADS, 8)
@@ -222,8 +224,20 @@ def test_an_edit_takes_less_than_five_milliseconds():
     assert sorted(seconds)[25] < 0.005
 
 
-def test_the_judge_sees_what_a_run_would_see():
-    seen: list[LoadedConfig] = []
-    document = Document(Request(), choose_hardware, lambda loaded: seen.append(loaded) or [])
+def test_what_was_fitted_stands_until_it_is_fitted_anew_and_never_in_the_place_of_what_somebody_wrote():
+    document, key, taken = opened(), "data.max_length", []
+    document.take_fitted(document.plain.fitted(key, 64, "this model has learnt 64 positions"))
+    preset, revision = document.plain.config.data.max_length, document.revision
+    assert document.value(key) == document.loaded.config.data.max_length == 64 != preset
     document.set(SEED, 9)
-    assert value_of(seen[-1].config, SEED) == 9 and seen[-1].recipe.name == "quickstart"
+    assert document.value(key) == document.loaded.config.data.max_length == 64 and not document.is_changed(key)
+    assert document.plain.config.data.max_length == preset and document.revision == revision + 1
+    document.take_fitted(document.plain.fitted(key, 64, "this model has learnt 64 positions"))
+    assert document.revision == revision + 1, "nothing else came out"
+    document.preview_recipe("char-lm", fit=lambda plain: taken.append(plain) or plain)
+    assert taken[0].config.data.max_length != 64, "another recipe is fitted by itself"
+    document.take_fitted(document.plain)
+    assert document.value(key) == preset and document.revision == revision + 2
+    document.take_fitted(document.plain.fitted(key, 64, "this model has learnt 64 positions"))
+    document.set(key, 100)
+    assert document.value(key) == document.loaded.config.data.max_length == 100 and document.is_changed(key)

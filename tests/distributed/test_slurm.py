@@ -191,13 +191,13 @@ def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, caps
     assert overview(folder).status == "submitted"
     assert slurm.job_of(folder) == "1" and str(slurm.queue_state("1")) == "pending (Resources)"
     watched = WatchedRun(folder)
-    wait_until(lambda: watched.alive and watched.poll())
-    assert list(watched.events) == [("job 1: pending (Resources)", "text")]
+    wait_until(lambda: watched.poll() and watched.events)
+    assert watched.alive and list(watched.events) == [("job 1: pending (Resources)", "text")]
     assert "it can be stopped" in watched.ask("pause")
     assert main(["ask", "job", "save"]) == 2 and main(["stop", "job"]) == 0
     assert "cancelled job 1 of job" in capsys.readouterr().out
     wait_until(lambda: str(slurm.queue_state("1")) == "cancelled")
-    wait_until(lambda: not watched.alive)
+    wait_until(lambda: watched.look() or not watched.alive)
     assert main(["attach", "job", "--no-ui"]) == 1
     told = capsys.readouterr()
     assert "job: job 1: cancelled; `tui-trainer resume job` goes on" in told.err
@@ -220,7 +220,7 @@ def test_a_run_whose_job_waits_keeps_its_name_and_its_folder(tmp_path, cluster, 
 def test_the_screens_stop_a_pending_job(tmp_path, cluster):
     assert submit(tmp_path, "--yes") == 0
     watched = WatchedRun(RunFolder.open(tmp_path / "runs" / "job"))
-    wait_until(lambda: watched.alive and watched.poll())
+    wait_until(lambda: watched.poll() and watched.events)
     assert watched.ask("stop") == ""
     wait_until(lambda: str(slurm.queue_state("1")) == "cancelled")
 

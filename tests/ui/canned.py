@@ -125,7 +125,10 @@ class CannedRun(WatchedRun):
             self._note(event)
         self.doctor.look()
 
-    def poll(self) -> bool:
+    def look(self) -> None:
+        pass
+
+    def take(self) -> bool:
         return False
 
 
@@ -140,7 +143,7 @@ class CannedBench(Workbench):
         request = Request(
             profile="quickstart", assignments=("training.learning_rate=2e-3", "output.runs_dir=/data/runs")
         )
-        self.document = Document(request, self._choose_hardware, setting_problems)
+        self.document = Document(request, self._choose_hardware)
         plan = planning.make(self.document.loaded, self.hardware, FACTS)
         seconds = plan.duration_seconds.model_copy(update={"value": 70.0})
         step = estimated(0.138, "numpy multiplies at 150 GFLOP/s here, of which this width reaches about 46%")
@@ -149,6 +152,8 @@ class CannedBench(Workbench):
         self._checked(FINDINGS)
 
     def config_changed(self) -> None:
+        if self.document and self.document.plain:
+            self.document.take_fitted(self.document.plain, setting_problems(self.document.plain))
         self._planned_revision = self.document.revision if self.document else -1
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from typing import Any
 
 from tests.ui.pictures import picture, screen_text
@@ -70,7 +71,7 @@ class Screens:
         def is_still() -> bool:
             nonlocal before
             was, before = before, self.text
-            return bool(was) and was == before and not background._waiting and not background._busy_with
+            return bool(was) and was == before and background.is_idle
 
         await self.until(is_still)
         return self.text
@@ -94,6 +95,7 @@ async def open_screens(
     hardware: Hardware | None = None,
     bench: Workbench | None = None,
     keymap: Keymap | None = None,
+    ready: Callable[[Workbench], object] = attrgetter("findings"),
 ) -> AsyncIterator[Screens]:
     """The program once its config is read, planned and checked; without a request that of the quickstart."""
     asked = request or Request(profile="quickstart")
@@ -103,7 +105,7 @@ async def open_screens(
     app.delay_update = lambda delay=0.0: None
     async with app.run_test(size=size) as pilot:
         screens = Screens(app, pilot)
-        await screens.until(lambda: bench.findings or app.crash)
+        await screens.until(lambda: ready(bench) or app.crash)
         await pilot.pause()
         yield screens
     assert not app.crash

@@ -24,7 +24,7 @@ from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.ui.main import _tell_end
 from tui_trainer.ui.spans import UNICODE
-from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import Workbench, fitted
 
 SETTINGS = (
     "data.max_length=32", "tuning.method=lora", "tuning.r=4", "training.max_steps=3", "training.effective_batch_size=4",
@@ -70,15 +70,18 @@ def test_a_length_of_a_recipe_is_cut_to_the_learnt_positions_as_without_screens(
     (tmp_path / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(40)))
     request = Request(shortcuts={"model.model_name_or_path": str(model), "data.path": "notes.jsonl"})
     headless = load_config(request)
-    document, _ = Workbench(lambda: request, probe(), UNICODE)._open_document()
+    document = Workbench(lambda: request, probe(), UNICODE)._open_document()
+    document.take_fitted(*fitted(document.plain))
     assert document.loaded is not None and document.problems == ()
     assert document.loaded.config.data == headless.config.data and document.loaded.notes == headless.notes
     assert document.value("data.max_length") == 128 and not document.is_changed("data.max_length")
     assert document.where("data.max_length") == "recipe finetune, but this gpt2 model has learnt 128 positions"
 
     document.set("data.max_length", 256)
+    document.take_fitted(*fitted(document.plain))
     assert "256 is above 128" in document.problems[0].message, "what a person writes is refused, not changed"
     document.reset("data.max_length")
+    document.take_fitted(*fitted(document.plain))
     assert document.problems == () and not document.is_unsaved
 
 

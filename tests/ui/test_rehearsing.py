@@ -89,6 +89,6 @@ def test_its_end_is_a_notice_and_it_ends_with_the_screens(bench):
     process.poll = lambda: True
     bench.rehearsals.poll()
     assert told == [("nothing failed: the run can be started", "good"), "planned anew"]
-    process.let_go = lambda: None
+    process.end = process.cancel
     bench.rehearsals.end()
     assert process.is_cancelled

@@ -16,6 +16,7 @@ from tui_trainer.launching.drafts import draft_for
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui import starting
+from tui_trainer.ui.dialogs import TextDialog
 from tui_trainer.ui.main import _afterwards
 
 
@@ -42,13 +43,16 @@ class Busy:
         self.answers, self.candidates = answers, []
         self.state = RunState()
         self.folder = SimpleNamespace(name="busy", root=Path("/nowhere"))
-        self.events = []
+        self.events, self.has_report = [], False
 
     def ask(self, requested: str) -> str:
         self.candidates.append(requested)
         return self.answers.pop(0)
 
-    def poll(self) -> bool:
+    def look(self) -> None:
+        pass
+
+    def take(self) -> bool:
         return False
 
 
@@ -68,8 +72,10 @@ async def test_edits_survive_a_lost_connection_stay_until_somebody_decides_and_c
     async with open_screens(request_of_seconds) as screens:
         assert draft_for(request_of_seconds) is None
         assert not screens.bench.apply({"evaluation.eval_steps": 0.25}, "a fix")
+        await screens.settled()
         assert dict(draft_for(request_of_seconds).edits) == {"evaluation.eval_steps": 0.25}
         await screens.press("3", "u")
+        await screens.settled()
         assert draft_for(request_of_seconds) is None
         screens.bench.apply({"training.max_steps": 7}, "")
 
@@ -77,6 +83,7 @@ async def test_edits_survive_a_lost_connection_stay_until_somebody_decides_and_c
         await screens.shows("were not saved")
         await screens.press("escape")
         screens.bench.apply({"training.seed": 5}, "")
+        await screens.settled()
         assert dict(draft_for(request_of_seconds).edits) == {"training.max_steps": 7, "training.seed": 5}
         await screens.press("q")
         await screens.shows("Leave?", "s save first")
@@ -100,15 +107,18 @@ async def test_one_run_at_a_time_and_a_stop_that_cannot_be_asked_for_is_asked_ag
         starting.offer_resume(bench)
         assert "one at a time" in bench.notice[0] and not list((tmp_path / "runs").glob("*"))
         starting.stop_and_leave(bench)
-        assert bench.notice == ("the disk is full", "bad")
+        await screens.until(lambda: bench.notice == ("the disk is full", "bad"))
         bench.leave_when_over = False
         for _ in range(5):
             bench.tick()
+            await screens.settled()
         assert busy.candidates == ["stop"] * 3
         bench.ask_run("stop")
+        await screens.settled()
         other = Busy([""])
         bench.put_on_the_table(other)
         bench.tick()
+        await screens.settled()
         assert other.candidates == [], "it is not asked of another run"
         bench.run = None
 
@@ -140,7 +150,7 @@ async def test_what_cannot_be_used_is_said_beside_its_setting_and_a_run_that_is_
         await screens.press("2", "e")
         await screens.shows("there is no program no-such-editor")
         bench.apply({"output.name": "a/b"}, "")
-        assert [problem.key for problem in bench.document.problems] == ["output.name"]
+        await screens.until(lambda: [problem.key for problem in bench.document.problems] == ["output.name"])
         bench.apply({"output.name": "", "data.path": str(tmp_path / "nothing-here")}, "")
         await screens.until(lambda: [problem.key for problem in bench.document.problems] == ["data.path"])
         await screens.shows("1 problem")
@@ -160,13 +170,18 @@ async def test_an_ended_run_is_told_in_the_shell_after_another_one_was_opened_or
     async with open_screens(endless) as screens:
         bench = screens.bench
         starting.start(bench)
+        await screens.until(lambda: bench.own_run and bench.own_run.state.step > 0)
         own = bench.own_run
-        await screens.until(lambda: own.state.step > 0)
         bench.ask_run("stop")
         await screens.until(lambda: not own.alive)
         shutil.copytree(own.folder.root, tmp_path / "other")
         bench.attach_to(RunFolder(tmp_path / "other"))
-        assert screens.app.pages["runs"]._rename(own.folder.root, "told-at-the-end") == ""
+        await screens.until(lambda: bench.run is not own)
+        await screens.press("5")
+        await screens.shows(own.folder.name[:20])
+        dialog = TextDialog("Rename", [], "", lambda _: None)
+        screens.app.pages["runs"]._rename(own.folder.root, "told-at-the-end", dialog)
+        await screens.shows("renamed to told-at-the-end")
     signals = SimpleNamespace(heard=[], ask_for_stop=False)
     assert _afterwards(screens.app, bench, signals, tmp_path) == EXIT_STOPPED
     told = capsys.readouterr().out

@@ -54,7 +54,7 @@ class NewsRun(CannedRun):
 
     waiting: tuple[e.Event, ...] = ()
 
-    def poll(self) -> bool:
+    def take(self) -> bool:
         news, self.waiting = self.waiting, ()
         for event in news:
             self.state.apply(event)
@@ -267,6 +267,7 @@ async def test_a_second_of_training_sends_few_bytes_to_the_terminal(size, most_b
             )
             screens.bench.share = 0.6 + numbers.random() / 5
             screens.app.tick()
+            await screens.until(lambda: not screens.bench.run.waiting)
             await screens.pilot.pause()
         sent = len("".join(written).encode())
         assert 20 * seconds < sent < most_bytes * seconds, sent / seconds

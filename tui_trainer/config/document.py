@@ -2,13 +2,17 @@
 
 It opens whatever is asked for, also a file with mistakes: they are `problems`, and `loaded` is there as soon as every
 value fits its setting. Nothing is written here: `save.py` writes a file, `launching/drafts.py` what is not saved yet.
+
+An edit waits for nothing. What needs a look at the model and the data comes later: which presets suit them, and what
+contradicts them. Whoever has looked hands it to `take_fitted`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.config.changes import PRESET, Change, Edits, Patch, RecipePreview, Step, same
+from tui_trainer.config.changes import PRESET, Change, Edits, Patch, RecipePreview, Step, same, with_changes
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import (
     HardwareChoice,
@@ -25,25 +29,27 @@ from tui_trainer.config.load import (
     validate,
     value_of,
 )
-from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.toml_files import file_digest, parse_toml
 from tui_trainer.errors import ConfigError, Problem
 
-Judge = Callable[[LoadedConfig], list[Problem]]
 Fit = Callable[[LoadedConfig], LoadedConfig]
 EDITED_HERE = "edited here"
 
 
 class Document:
-    """One config on the table. `revision` grows with every change; `problems` are `own_problems` and the plan's."""
+    """One config on the table. `revision` grows with every change; `problems` are `own_problems` and the plan's.
 
-    def __init__(
-        self, request: Request, choose_hardware: HardwareChoice, judge: Judge = lambda _: [], fit: Fit = lambda one: one
-    ) -> None:
-        """`fit` changes presets that do not suit the rest, as it is done without a screen."""
+    `plain` is what was written on top of the presets; `loaded` has those presets changed that do not suit the rest.
+    """
+
+    def __init__(self, request: Request, choose_hardware: HardwareChoice) -> None:
         self.request = request
         self.file, self.revision = request.config_file, 0
-        self._choose_hardware, self._judge, self._fit = choose_hardware, judge, fit
+        self._choose_hardware = choose_hardware
+        self.plain: LoadedConfig | None
+        self.loaded: LoadedConfig | None
+        self._fitted: dict[str, Layer] = {}
+        self._fitted_of: LoadedConfig | None = None
         self._found: dict[tuple[str, Any], Presets] = {}
         self._saved: dict[str, Any] = {}
         self.own_problems: tuple[Problem, ...] = ()
@@ -117,6 +123,14 @@ class Document:
         """What planning found wrong; it stands until the next change."""
         self.problems = (*self.own_problems, *(one for one in problems if one not in self.own_problems))
 
+    def take_fitted(self, fitted: LoadedConfig, problems: Sequence[Problem] = ()) -> None:
+        """What was made of `plain`, as it is made without a screen, and what was found wrong with it."""
+        assert self.plain is not None, "nothing else is fitted"
+        found = _layers_between(self.plain, fitted)
+        self.revision += found != self._fitted
+        self.loaded, self._fitted, self._fitted_of = fitted, found, self.plain
+        self.own_problems = self.problems = (*self._written_problems, *problems)
+
     # Changes
 
     def set(self, key: str, value: Any) -> Problem | None:
@@ -153,15 +167,18 @@ class Document:
         old, gone = self.recipe_name, {} if keep_own else dict.fromkeys(self.own_values(), PRESET)
         return next(iter(self.patch({**gone, "profile": name}, f"recipe {old or 'none'} -> {name}")), None)
 
-    def preview_recipe(self, name: str, *, keep_own: bool = True) -> RecipePreview:
-        """What `choose_recipe` would do. Raises ConfigError when there is no such recipe."""
+    def preview_recipe(self, name: str, *, keep_own: bool = True, fit: Fit = lambda plain: plain) -> RecipePreview:
+        """What `choose_recipe` would do, as `fit` makes it suit the rest. Raises ConfigError when there is no such
+        recipe."""
         own = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
         presets = self._presets_for({**own, "profile": name})
         if presets.problems:
             raise ConfigError(presets.problems)
         keys = [key for key in all_settings() if key != "profile"]
         layers = {**presets.layers, **{key: self._layer(key) for key in own}}
-        fitted = {key: layer.values[key] for key, layer in self._fitted_to_the_rest(presets, layers, [])[1].items()}
+        plain = self._plain_of(presets, layers, [])
+        changed_presets = _layers_between(plain, fit(plain)) if plain else {}
+        fitted = {key: layer.values[key] for key, layer in changed_presets.items()}
         new = {key: presets.value(key) for key in keys} | fitted | own
         changed = [key for key in keys if not same(self.value(key), new[key])]
         stays = [key for key in own if not same(own[key], presets.value(key))]
@@ -240,10 +257,10 @@ class Document:
         self._found.clear()
         self._become(self._edits)
 
-    def mark_saved(self, path: Path, digest: str) -> None:
-        """What there is now stands in this file."""
+    def mark_saved(self, path: Path, digest: str, own_values: Mapping[str, Any] | None = None) -> None:
+        """What there is now stands in this file, or these `own_values` of a moment before."""
         self.file, self.digest = path, digest
-        self._saved = self.own_values()
+        self._saved = self.own_values() if own_values is None else dict(own_values)
         self._become(self._edits)
 
     def _written(self, key: str) -> Any:
@@ -281,22 +298,23 @@ class Document:
         own = {key: self._layer(key) for key in self._own}
         self._layers = {**dict.fromkeys(name, named), **self._presets.layers, **own}
         problems = [*self._file_problems, *self._presets.problems]
-        self.loaded, self._fitted = self._fitted_to_the_rest(self._presets, self._layers, problems)
-        if self.loaded:
-            problems += self._judge(self.loaded)
-        self.own_problems = self.problems = tuple(problems)
+        self.plain = self._plain_of(self._presets, self._layers, problems)
+        self.loaded = self._with_what_stands(self.plain) if self.plain else None
+        self.own_problems = self.problems = self._written_problems = tuple(problems)
         self.revision += 1
 
-    def _fitted_to_the_rest(
-        self, presets: Presets, layers: dict[str, Layer], problems: list[Problem]
-    ) -> tuple[LoadedConfig | None, dict[str, Layer]]:
-        """The config, and the layers of presets that were changed to suit it; None where a value fits no setting."""
+    def _plain_of(self, presets: Presets, layers: dict[str, Layer], problems: list[Problem]) -> LoadedConfig | None:
+        """None where a value fits no setting."""
         config = validate({key: layer.values[key] for key, layer in layers.items()}, layers, problems)
-        if config is None:
-            return None, {}
-        plain = presets.under(with_absolute_paths(config), layers).noting(self._written_layers)
-        found = self._fit(plain)
-        return found, {key: layer for key, layer in found.layers.items() if plain.layers.get(key) is not layer}
+        return presets.under(config, layers).noting(self._written_layers) if config else None
+
+    def _with_what_stands(self, plain: LoadedConfig) -> LoadedConfig:
+        """Until it is fitted anew, with what was made of the same presets before: nothing moves to and fro."""
+        before = self._fitted_of.layers if self._fitted_of else {}
+        stands = {key: layer for key, layer in self._fitted.items() if before.get(key) == plain.layers.get(key)}
+        self._fitted = stands
+        config = with_changes(plain.config, {key: layer.values[key] for key, layer in stands.items()})
+        return replace(plain, config=config, layers={**plain.layers, **stands})
 
     def _default_recipe(self, own: Mapping[str, Any]) -> str:
         """As in `load()`: naming a model starts from another recipe, and a file that names none wants none."""
@@ -318,6 +336,11 @@ class Document:
         if self.file and same(value, self._saved.get(key, PRESET)):
             return Layer(origin=Origin.FILE, where=str(self.file), values={key: value})
         return Layer(origin=Origin.EDITED, where=EDITED_HERE, values={key: value})
+
+
+def _layers_between(plain: LoadedConfig, fitted: LoadedConfig) -> dict[str, Layer]:
+    """Of the presets that were changed to suit the rest."""
+    return {key: layer for key, layer in fitted.layers.items() if plain.layers.get(key) is not layer}
 
 
 def _fitting(key: str, value: Any, choose_hardware: HardwareChoice, problems: list[Problem]) -> Any:

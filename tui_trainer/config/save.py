@@ -7,7 +7,7 @@ machine, and a micro-batch that somebody asked for is not made smaller.
 import os
 import secrets
 import stat
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,22 +82,32 @@ def save(document: Document, path: Path, *, force: bool = False) -> None:
     Raises ConfigError, and then the file is as it was: when its folder is missing, when it cannot be written, and,
     unless forced, when it was changed since it was read or is not this document's file at all.
     """
-    where, given = str(path), path
-    path = _whole(path)
-    before = file_digest(path)
-    if not force:
-        _refuse_to_overwrite(document, path, before, where)
-    text = _merged(path, document, where) if before else document_text(document)
-    if before != file_digest(path):
-        raise ConfigError("was changed by another program just now", where=where, hint="save again")
-    try:
-        _replace_file(path, text.encode())
-    except OSError as error:
-        missing = not path.parent.is_dir()
-        hint = "make the folder first, or choose another name" if missing else "choose another name"
-        reason = f"the folder {path.parent} does not exist" if missing else str(error.strerror or error)
-        raise ConfigError(f"cannot be written: {reason}", where=where, hint=hint) from None
-    document.mark_saved(given, file_digest(path) or "")
+    document.mark_saved(path, *writing(document, path, force=force)())
+
+
+def writing(document: Document, path: Path, *, force: bool = False) -> Callable[[], tuple[str, dict[str, Any]]]:
+    """The same with the values of now, to be done by any thread: what `Document.mark_saved` takes behind the path."""
+    wanted, new_text, own_values = saved_values(document), document_text(document), document.own_values()
+    own_file, own_digest, where = document.file, document.digest, str(path)
+
+    def write() -> tuple[str, dict[str, Any]]:
+        whole = _whole(path)
+        before = file_digest(whole)
+        if not force:
+            _refuse_to_overwrite(own_file, own_digest, whole, before, where)
+        text = _merged(whole, wanted, where) if before else new_text
+        if before != file_digest(whole):
+            raise ConfigError("was changed by another program just now", where=where, hint="save again")
+        try:
+            _replace_file(whole, text.encode())
+        except OSError as error:
+            missing = not whole.parent.is_dir()
+            hint = "make the folder first, or choose another name" if missing else "choose another name"
+            reason = f"the folder {whole.parent} does not exist" if missing else str(error.strerror or error)
+            raise ConfigError(f"cannot be written: {reason}", where=where, hint=hint) from None
+        return file_digest(whole) or "", own_values
+
+    return write
 
 
 def _whole(path: Path) -> Path:
@@ -109,21 +119,22 @@ def _whole(path: Path) -> Path:
         raise ConfigError(f"cannot be written: {reason}", where=str(path), hint="write a whole path") from None
 
 
-def _refuse_to_overwrite(document: Document, path: Path, digest: str | None, where: str) -> None:
-    own = document.file is not None and _whole(document.file) == path
-    if own and digest not in (document.digest, None):
+def _refuse_to_overwrite(
+    own_file: Path | None, own_digest: str | None, path: Path, digest: str | None, where: str
+) -> None:
+    own = own_file is not None and _whole(own_file) == path
+    if own and digest not in (own_digest, None):
         hint = "load it again, which keeps your edits, or save over it"
         raise OverwriteError("was changed by another program since it was read", where=where, hint=hint)
     if not own and path.exists():
         raise OverwriteError("exists already", where=where, hint="save over it, or choose another name")
 
 
-def _merged(path: Path, document: Document, where: str) -> str:
-    """The file's text with the document's values in it. Raises ConfigError where that cannot be done."""
+def _merged(path: Path, wanted: dict[str, Any], where: str) -> str:
+    """The file's text with these values in it. Raises ConfigError where that cannot be done."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
-    wanted = saved_values(document)
     hint = "mend it in an editor, or save under another name"
     try:
         tree = tomlkit.parse(path.read_bytes().decode("utf-8-sig"))

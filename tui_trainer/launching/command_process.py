@@ -66,6 +66,18 @@ class CommandProcess:
             # As Ctrl+C: it removes what it has written.
             self._signal(signal.SIGINT)
 
+    def end(self) -> None:
+        """Cancel it where nobody looks any more: one that does not end by itself is killed, and not waited for."""
+        self.cancel()
+        self.let_go()
+        later = f"sleep {_PATIENCE_SECONDS:.0f}; kill -s KILL -- -{self._process.pid}"
+        none = subprocess.DEVNULL
+        killer = subprocess.Popen(
+            ["/bin/sh", "-c", later], stdin=none, stdout=none, stderr=none, start_new_session=True
+        )
+        # It outlives this process, which does not wait for it.
+        killer.returncode = 0
+
     def let_go(self) -> None:
         """Nobody reads any more: it must not wait for a reader."""
         self._output.close()

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,33 +59,37 @@ def keep_draft(document: Document, below: Edits | None = None) -> Problem | None
 
     `below` are edits of an earlier session that nobody has decided on yet: they stay, where they are not edited again.
     """
+    return keeping(document, below)()
+
+
+def keeping(document: Document, below: Edits | None = None) -> Callable[[], Problem | None]:
+    """The same with the edits of now, to be done at any time by any thread."""
     edits = {**(below or {}), **document.unsaved()}
-    if not edits:
-        return discard_draft(document)
+    file, request = document.file, document.request
     kept = {
         "at": utc_now(),
         "digest": document.digest,
         "values": {key: value for key, value in edits.items() if value is not PRESET},
         "resets": [key for key, value in edits.items() if value is PRESET],
     }
-    path = _path(document.file, document.request)
-    try:
+
+    def keep() -> None:
+        path = _path(file, request)
+        if not edits:
+            for one in {path, _path(request.config_file, request)}:
+                one.unlink(missing_ok=True)
+            return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(path, json.dumps(kept, default=str).encode(), durable=False)
-    except OSError as error:
-        return _not_kept(error)
-    return None
 
+    def keep_or_say() -> Problem | None:
+        try:
+            keep()
+        except OSError as error:
+            return _not_kept(error)
+        return None
 
-def discard_draft(document: Document) -> Problem | None:
-    """After a save, or when the edits are not wanted any more."""
-    paths = {_path(document.file, document.request), _path(document.request.config_file, document.request)}
-    try:
-        for path in paths:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        return _not_kept(error)
-    return None
+    return keep_or_say
 
 
 def _not_kept(error: OSError) -> Problem:

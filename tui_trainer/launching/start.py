@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tui_trainer.config.load import LoadedConfig, Request, load
+from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.save import to_toml
 from tui_trainer.errors import ConfigError, FolderError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -54,6 +55,12 @@ def load_config(request: Request, *, gpu: GpuChoice = None) -> LoadedConfig:
     hardware = probe()
     loaded = load(request, lambda requested: choose_hardware_profile(requested, hardware, gpu))
     return with_unread_noted(with_fitted_presets(with_nodes_of_step(loaded)))
+
+
+def with_what_suits(plain: LoadedConfig) -> LoadedConfig:
+    """What `load_config` makes of a config, for one that is edited. It looks at the model and the data, which may be
+    seen for the first time and lie on a slow disk."""
+    return with_fitted_presets(replace(plain, config=with_absolute_paths(plain.config)))
 
 
 def name_problems(loaded: LoadedConfig) -> list[Problem]:

@@ -57,6 +57,7 @@ def hear_child(module: str, question: str, *, sees_gpus: bool = False) -> Iterat
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True
         )
         assert process.stdin is not None and process.stdout is not None
+        _heard.add(process)
         try:
             with process.stdin as stream:
                 stream.write(question)
@@ -67,6 +68,7 @@ def hear_child(module: str, question: str, *, sees_gpus: bool = False) -> Iterat
             if process.poll() is None:
                 process.kill()
                 process.wait()
+            _heard.discard(process)
         errors.seek(0)
         _raise_for(process.returncode, errors.read())
 
@@ -78,6 +80,11 @@ class AnsweringChild:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether an answer is waited for now."""
+        return self._lock.locked()
 
     def ask(self, module: str, question: str, timeout_seconds: float) -> Any:
         """What `module.answer(question)` gives there; both are JSON. Raises ChildFailed."""
@@ -140,6 +147,11 @@ class AnsweringChild:
         if self._process:
             self._end(self._process)
 
+    def end_at_once(self) -> None:
+        """Also in the middle of a question, and without a wait: there is nobody any more who would hear the answer."""
+        if process := self._process:
+            process.kill()
+
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()
         with process:  # closes its pipes, and waits
@@ -154,9 +166,19 @@ def read_answer(line: str | bytes) -> Any:
     return told["answer"]
 
 
+def end_children() -> None:
+    """Those that are asked now, whoever waits for them."""
+    answering_child.end_at_once()
+    for process in list(_heard):
+        process.kill()
+
+
 answering_child = AnsweringChild()
-atexit.register(answering_child.kill)
+_heard: set[subprocess.Popen[str]] = set()
+"""Children that tell how far they are."""
+atexit.register(end_children)
 os.register_at_fork(after_in_child=answering_child.forget)
+os.register_at_fork(after_in_child=_heard.clear)
 
 
 def _command(module: str, sees_gpus: bool) -> tuple[list[str], dict[str, str]]:

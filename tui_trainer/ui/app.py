@@ -241,11 +241,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def soon(self) -> None:
         """Look at the run again shortly, because it was asked for something."""
         for seconds in _ANSWER_SECONDS:
-            self.set_timer(seconds, self._look)
-
-    def _look(self) -> None:
-        if self.bench.poll_run():
-            self.draw()
+            self.set_timer(seconds, self.bench.poll_run)
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, InputEvent | AppFocus | Resize):

@@ -233,14 +233,16 @@ class FieldDialog(Dialog):
 
 
 class TextDialog(FieldDialog):
-    """Asks for one line of text. `accept` gives a sentence when the text will not do."""
+    """Asks for one line of text. `accept` gives a sentence when the text will not do; None where that is not known yet,
+    and then it comes to `answered`.
+    """
 
     keys = (("enter", "ok"), ("escape", "back"))
 
-    def __init__(self, heading: str, rows: Sequence[Row], text: str, accept: Callable[[str], str]) -> None:
+    def __init__(self, heading: str, rows: Sequence[Row], text: str, accept: Callable[[str], str | None]) -> None:
         super().__init__(text)
         self.heading, self._above, self._accept = heading, lines_of(rows), accept
-        self._refusal = ""
+        self._refusal, self._waits = "", False
 
     def inside(self) -> Iterable[Widget]:
         yield Pane(lambda *_: self._above, classes="above")
@@ -248,11 +250,19 @@ class TextDialog(FieldDialog):
         yield Pane(lambda width, _: paragraph(self._refusal, width, "bad") if self._refusal else [], classes="refusal")
 
     def take(self) -> None:
-        self._refusal = self._accept(self.field.value)
-        if self._refusal:
-            self.redraw()
-        else:
+        if self._waits:
+            return
+        self._waits = True
+        if (refusal := self._accept(self.field.value)) is not None:
+            self.answered(refusal)
+
+    def answered(self, refusal: str) -> None:
+        """Empty: it will do."""
+        self._refusal, self._waits = refusal, False
+        if not refusal:
             self.close()
+        elif self.is_attached:
+            self.redraw()
 
 
 class HelpDialog(Dialog):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from contextvars import copy_context
 from pathlib import Path
@@ -37,51 +37,79 @@ class GivenUp(Exception):
 
 
 class Background:
-    """Pieces of work by name: a new one takes the place of one of the same name that has not begun."""
+    """Pieces of work by name: a new one takes the place of one of the same name that has not begun.
+
+    Each lane has a thread of its own: what waits for a disk that does not answer, or for a process that never does,
+    holds up nothing of another lane.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[[Exception], None]) -> None:
         self._loop = loop
         # Answers are heard where this was made: Textual looks there for its application.
         self._context = copy_context()
         self._failed = failed
-        self._waiting: OrderedDict[str, tuple[Work, Answer]] = OrderedDict()
+        self._waiting: dict[str, OrderedDict[str, tuple[Work, Answer]]] = {}
+        self._busy_with: dict[str, str] = {}
+        self._newest: Counter[str] = Counter()
+        """How often work of each name was asked for."""
         self._changed = threading.Condition()
-        self._busy_with = ""
-        self._thread = threading.Thread(target=self._work_on, name="background", daemon=True)
-        self._thread.start()
+        self._is_over = False
 
-    def do(self, name: str, work: Work, answer: Answer) -> None:
+    def do(self, name: str, work: Work, answer: Answer, lane: str = "") -> None:
         """Do `work` soon; `answer` gets its result in the event loop, unless newer work of this name came meanwhile."""
         with self._changed:
-            self._waiting.pop(name, None)
-            self._waiting[name] = (work, answer)
-            self._changed.notify()
+            if lane not in self._waiting:
+                self._waiting[lane] = OrderedDict()
+                threading.Thread(target=self._work_on, args=(lane,), name=f"background {lane}", daemon=True).start()
+            self._newest[name] += 1
+            self._waiting[lane].pop(name, None)
+            self._waiting[lane][name] = (work, answer)
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Nobody hears answers any more."""
+        self._is_over = True
 
     def is_busy(self, name: str) -> bool:
         with self._changed:
-            return name in self._waiting or self._busy_with == name
+            return name in self._names
 
-    def _work_on(self) -> None:
+    @property
+    def is_idle(self) -> bool:
+        with self._changed:
+            return not self._names
+
+    def finish(self, name: str, patience_seconds: float) -> None:
+        """Wait for work that must not be lost. Only for when there are no screens any more that would stand still."""
+        with self._changed:
+            self._changed.wait_for(lambda: name not in self._names, patience_seconds)
+
+    @property
+    def _names(self) -> set[str]:
+        return {*self._busy_with.values(), *(name for waiting in self._waiting.values() for name in waiting)}
+
+    def _work_on(self, lane: str) -> None:
+        waiting = self._waiting[lane]
         while True:
             with self._changed:
-                while not self._waiting:
+                while not waiting:
                     self._changed.wait()
-                name, (work, answer) = self._waiting.popitem(last=False)
-                self._busy_with = name
+                name, (work, answer) = waiting.popitem(last=False)
+                self._busy_with[lane] = name
+                number = self._newest[name]
             try:
-                self._tell(self._answer, (name, answer, work()))
+                self._tell(self._answer, (name, number, answer, work()))
             except GivenUp:
                 pass
             except Exception as error:  # what it was is told in the event loop, where it would have happened
                 self._tell(self._failed, error)
             with self._changed:
-                self._busy_with = ""
+                del self._busy_with[lane]
+                self._changed.notify_all()
 
-    def _answer(self, answered: tuple[str, Answer, Any]) -> None:
-        name, answer, result = answered
-        with self._changed:
-            outdated = name in self._waiting
-        if outdated:
+    def _answer(self, answered: tuple[str, int, Answer, Any]) -> None:
+        name, number, answer, result = answered
+        if self._is_over or number != self._newest[name]:
             return
         try:
             answer(result)
@@ -89,6 +117,8 @@ class Background:
             self._failed(error)
 
     def _tell(self, hear: Callable[[Any], None], what: object) -> None:
+        if self._is_over:
+            return
         try:
             self._loop.call_soon_threadsafe(hear, what, context=self._context)
         except RuntimeError:  # the loop is closed: the screen is gone
@@ -202,9 +232,8 @@ class Measurement(OwnProcess[C]):
         return words, "good" if is_good else "bad"
 
     def end(self) -> None:
-        if self.alive:
-            self.cancel()
-            self.let_go()
+        if process := self.alive:
+            process.end()
 
 
 class Gains(Measurement["GainProcess"]):

@@ -1,7 +1,8 @@
 """From a plan to a run, and from the screens back to the shell: the questions in between."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tui_trainer.config.changes import Patch, settings_words
@@ -15,6 +16,7 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.ui.application import Leaving
 from tui_trainer.ui.dialogs import Answer, Row
+from tui_trainer.ui.processes import GivenUp
 from tui_trainer.ui.screens.config_dialogs import RehearsalDialog, offer
 from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, pad, wrapped
@@ -26,6 +28,7 @@ from tui_trainer.units import format_bytes
 _LABEL = 12
 _SHOWN_PROBLEMS, _PROBLEM_CELLS = 6, 70
 _CONFIG_LIMIT_BYTES = 1 << 20
+_OPENING, _STOPPING = "opening a run", "stopping a run"
 _NOT_YET = "This cannot start yet"
 
 
@@ -35,7 +38,7 @@ def offer_start(bench: Workbench) -> None:
     if bench.document is None or bench.is_planning:
         # A new user presses `t` at once: the answer comes as soon as the plan is there.
         bench.start_wanted = True
-        bench.tell("making the plan ...", "dim")
+        bench.tell(f"making the plan: {bench.fitting}" if bench.fitting else "making the plan ...", "dim")
         return
     from tui_trainer.launching.start import start_problems
 
@@ -60,6 +63,8 @@ def _is_refused_now(bench: Workbench) -> bool:
         bench.tell("a run is alive in this process: one at a time", "warn")
     elif bench.is_writing_text:
         bench.tell("the model is still writing, and draws from the random numbers that a run needs", "warn")
+    elif bench.background.is_busy(_OPENING):
+        bench.tell("a run is being started", "warn")
     else:
         return False
     return True
@@ -128,12 +133,38 @@ def start(bench: Workbench) -> None:
     if loaded is None:
         show_problems(bench, _NOT_YET, bench.plan_problems)
         return
-    try:
-        run = open_new(loaded, bench.plan, gpu=bench.chosen_gpu)
-    except InputError as error:
-        show_problems(bench, "The run was refused", error.problems)
-        return
-    carry_out(bench, run)
+    _open(
+        bench, "starting ...", partial(open_new, loaded, bench.plan, gpu=bench.chosen_gpu),
+        lambda error: show_problems(bench, "The run was refused", error.problems),
+    )  # fmt: skip
+
+
+def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused: Callable[[InputError], None]) -> None:
+    """Open a run behind the keys: its disk is written to, and locks are taken."""
+
+    def work() -> OpenRun | InputError:
+        try:
+            opened = open_run()
+        except InputError as error:
+            return error
+        if bench.leaving is not None:
+            # Nobody is there any more to carry it out.
+            opened.lock.release()
+            if opened.is_new:
+                opened.folder.discard()
+            raise GivenUp
+        return opened
+
+    def answered(opened: OpenRun | InputError) -> None:
+        bench.notice = None
+        if isinstance(opened, InputError):
+            refused(opened)
+        else:
+            carry_out(bench, opened)
+        bench.app.draw()
+
+    bench.tell(words, "dim")
+    bench.background.do(_OPENING, work, answered, _OPENING)
 
 
 def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
@@ -153,14 +184,11 @@ def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
 def _resume(bench: Workbench, folder: RunFolder) -> None:
     from tui_trainer.launching.start import open_again
 
-    if _is_refused_now(bench):
-        return
-    try:
-        run = open_again(folder, gpu=bench.chosen_gpu)
-    except InputError as error:
-        bench.tell(one_line(str(error)), "bad")
-        return
-    carry_out(bench, run)
+    if not _is_refused_now(bench):
+        _open(
+            bench, f"opening {one_line(folder.name)} ...", partial(open_again, folder, gpu=bench.chosen_gpu),
+            lambda error: bench.tell(one_line(str(error)), "bad"),
+        )  # fmt: skip
 
 
 def carry_out(bench: Workbench, opened: "OpenRun") -> None:
@@ -181,8 +209,13 @@ def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
         if folder is None or (bench.run is not None and bench.run.folder == folder):
             bench.ask_run("stop")
         else:
-            problem = WatchedRun(folder).ask("stop")
-            bench.tell(problem or f"asked {folder.name} to stop", "bad" if problem else "dim")
+            bench.tell(f"asking {folder.name} to stop ...", "dim")
+            bench.background.do(f"stop {folder.root}", lambda: WatchedRun(folder).ask("stop"), asked, _STOPPING)
+
+    def asked(problem: str) -> None:
+        assert folder is not None, "the run on the Train screen is asked by the bench"
+        bench.tell(problem or f"asked {folder.name} to stop", "bad" if problem else "dim")
+        bench.app.draw()
 
     rows = ["The run saves after this step. It can go on later, to the bit."]
     bench.app.ask("Save and stop?", rows, [("enter", "save and stop", stop)])
@@ -231,8 +264,7 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
 
 def stop_and_leave(bench: Workbench) -> None:
     bench.leave_when_over = True
-    if not bench.ask_run("stop"):
-        bench.tell("saving and stopping; the screens go when it is done", "warn")
+    bench.ask_run("stop")
 
 
 def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = None) -> None:
@@ -240,14 +272,28 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
     if bench.document is None:
         bench.tell("the config is not open yet", "dim")
         return
-    try:
-        text = read_plain_file(folder.config, _CONFIG_LIMIT_BYTES).decode("utf-8")
-        bench.document.take(text, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
-    except (OSError, ValueError, ConfigError) as error:
-        bench.tell(f"its config.toml cannot be used: {one_line(str(error))}", "bad")
-        return
-    remedied = f" with {one_line(settings_words(patch), 60)}" if patch else ""
-    bench.go(1)
-    start, undo = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
-    words = f"the settings of {folder.name}{remedied}; {start} starts a new run, {undo} takes them back"
-    bench.note_change(words, "good")
+
+    def read() -> str | Exception:
+        try:
+            return read_plain_file(folder.config, _CONFIG_LIMIT_BYTES).decode("utf-8")
+        except (OSError, ValueError) as error:
+            return error
+
+    def take(found: str | Exception) -> None:
+        document = bench.document
+        assert document is not None, "it does not go away"
+        try:
+            if isinstance(found, Exception):
+                raise found
+            document.take(found, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
+        except (OSError, ValueError, ConfigError) as error:
+            bench.tell(f"its config.toml cannot be used: {one_line(str(error))}", "bad")
+            bench.app.draw()
+            return
+        remedied = f" with {one_line(settings_words(patch), 60)}" if patch else ""
+        bench.go(1)
+        start, undo = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
+        words = f"the settings of {folder.name}{remedied}; {start} starts a new run, {undo} takes them back"
+        bench.note_change(words, "good")
+
+    bench.background.do("settings of a run", read, take, f"settings of {folder.root}")

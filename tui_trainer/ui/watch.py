@@ -6,6 +6,7 @@ It belongs to `main`, not to the application: the screens may go, the run stays 
 import os
 from collections import deque
 from pathlib import Path
+from threading import Lock
 
 from tui_trainer import lines
 from tui_trainer.doctor.examine import Doctor
@@ -26,10 +27,13 @@ _LOG_TAIL_BYTES = 16_384
 
 
 class WatchedRun:
-    """One run and what is known about it. `poll` takes in what the journal has since."""
+    """One run and what is known about it. `look` reads what the journal has since, and whether the run lives: it may
+    wait for its disk. `take` takes that in, in the thread that shows it; `poll` does both.
+    """
 
     is_ours = False
     """Whether this process carries it out."""
+    has_report = False
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -38,12 +42,16 @@ class WatchedRun:
         self.events: deque[tuple[str, Role]] = deque(maxlen=EVENTS_KEPT)
         self._job, self._job_words = slurm.WatchedJob(folder), ""
         self._reader = JournalReader(folder.journal)
+        self._looking = Lock()
+        self._new: deque[events.Event] = deque()
+        self._is_alive = False
+        self._seen = (False, False)
         self._last_kind: type[events.Event] | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether a process owns it, or a job of Slurm that runs or waits."""
-        return is_under_way(self.folder.lock, self._job)
+        """Whether a process owns it, or a job of Slurm that runs or waits, as of the last look."""
+        return self._is_alive
 
     @property
     def is_interrupted(self) -> bool:
@@ -56,9 +64,23 @@ class WatchedRun:
         """What was wrong with the input of a run of this process that was refused."""
         return ()
 
+    def look(self) -> None:
+        """Read what is new. Another thread may take it in; what nobody took in is taken later."""
+        with self._looking:
+            self._new.extend(self._reader.read_new())
+            self._is_alive = is_under_way(self.folder.lock, self._job)
+            self.has_report = self.folder.report.is_file()
+
     def poll(self) -> bool:
-        news = self._reader.read_new()
-        for event in news:
+        self.look()
+        return self.take()
+
+    def take(self) -> bool:
+        """What was read: whether anything is to be shown that was not there before."""
+        seen = self.alive, self.has_report
+        news, self._seen = bool(self._new) or seen != self._seen, seen
+        while self._new:
+            event = self._new.popleft()
             self.state.apply(event)
             self._note(event)
         if verdict := self.doctor.look():
@@ -67,7 +89,7 @@ class WatchedRun:
             self._job_words = words
             self._add(words, "text")
             return True
-        return bool(news)
+        return news
 
     def ask(self, action: controls.Action) -> str:
         """Ask for pause, resume, save, evaluate or stop. A sentence when it cannot be asked, else nothing."""
@@ -163,8 +185,8 @@ class CurrentRun(WatchedRun):
     def wait(self, timeout_seconds: float) -> None:
         self._thread.join(timeout_seconds)
 
-    def poll(self) -> bool:
-        news = super().poll()
+    def take(self) -> bool:
+        news = super().take()
         reason = self._journal.failing
         if reason and reason != self._told_failing:
             self._told_failing = reason

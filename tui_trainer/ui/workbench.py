@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
+from tui_trainer.models.child import answering_child, end_children
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.application import Application, Leaving
 from tui_trainer.ui.processes import Exports, Gains, Measurement
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from tui_trainer.ui.watch import CurrentRun, WatchedRun
 
 _NOTICE_SECONDS = 6
+_NAMED_CELLS = 60
 TRAIN_PAGE = 3
 # The pages that show gauges. Behind the others they are read for the trail alone, once in each of its parts.
 _GAUGE_PAGES = (0, TRAIN_PAGE)
@@ -45,6 +48,36 @@ _SECONDS_UNSEEN = 5.0
 # somebody may look at it without a key.
 UNATTENDED_SECONDS, UNATTENDED_WATCH_SECONDS = 60.0, 300.0
 TRYING = "try"
+# What has a thread of its own, beside the one for what is quick: each of these may wait long, for a model to be
+# counted, for all data to be read, for weights to be loaded.
+FITTING, PLANNING, _DRAFT = "fitting", "planning", "draft"
+_DRAFT_SECONDS = 1.0
+
+
+def fitting_words(plain: LoadedConfig) -> str:
+    """What is waited for where a config is made to suit its model and its data."""
+    model, data = plain.config.model.model_name_or_path, plain.config.data.path
+    if model and answering_child.is_asked:
+        return f"counting the parameters of {one_line(model, _NAMED_CELLS)} ..."
+    return f"looking at {' and '.join(one_line(name, _NAMED_CELLS) for name in (model, data) if name)} ..."
+
+
+def _ask_name(action: controls.Action) -> str:
+    return f"ask to {action}"
+
+
+def _lane_of(folder: RunFolder) -> str:
+    """Of what is read of a run: its disk may not answer."""
+    return f"run {folder.root}"
+
+
+def fitted(plain: LoadedConfig) -> tuple[LoadedConfig, list[Problem]]:
+    """What suits the model and the data, and what contradicts them."""
+    from tui_trainer.launching.start import name_problems, with_what_suits
+    from tui_trainer.planning.conflicts import setting_problems
+
+    loaded = with_what_suits(plain)
+    return loaded, [*setting_problems(loaded), *name_problems(loaded)]
 
 
 class Workbench:
@@ -66,6 +99,7 @@ class Workbench:
         """Unsaved edits of an earlier session that nobody has decided on yet."""
         self.start_wanted = False
         """Somebody pressed start before there was a plan."""
+        self._has_looked_for_a_draft = False
         self._planned_revision = self._noted_revision = -1
         self._preset_recipe = ""
         self._followed: LoadedConfig | None = None
@@ -106,33 +140,43 @@ class Workbench:
             self._questions.pop(0)()
 
     def end(self) -> None:
+        """The screens are gone."""
+        self.background.finish(_DRAFT, _DRAFT_SECONDS)
+        self.background.end()
         self._sampler.stop()
-        self.measuring.cancel()
         self.exports.let_go()
-        self.rehearsals.end()
-        self.tunings.end()
+        for measurement in (self.measuring, self.rehearsals, self.tunings):
+            measurement.end()
+        if not self.run_is_ours_and_alive:
+            # A run that is being prepared asks them as well.
+            end_children()
 
-    def _open_document(self) -> tuple[Document, Draft | None]:
+    def _open_document(self) -> Document:
         from tui_trainer.config.document import Document
         from tui_trainer.config.load import Request
+
+        return Document(self._make_request() if self._make_request else Request(), self._choose_hardware)
+
+    def _opened(self, document: Document) -> None:
         from tui_trainer.launching.drafts import draft_for
-        from tui_trainer.launching.fitted_presets import with_fitted_presets
-        from tui_trainer.launching.start import name_problems
-        from tui_trainer.planning.conflicts import setting_problems
 
-        request = self._make_request() if self._make_request else Request()
-        document = Document(
-            request, self._choose_hardware,
-            lambda loaded: [*setting_problems(loaded), *name_problems(loaded)], with_fitted_presets,
-        )  # fmt: skip
-        return document, draft_for(request)
-
-    def _opened(self, result: tuple[Document, Draft | None]) -> None:
-        self.document, draft = result
-        self.old_edits = draft.edits if draft else {}
+        self.document = document
         self.config_changed()
+        self.background.do("draft of before", partial(draft_for, document.request), self._found_draft, _DRAFT)
+
+    def _found_draft(self, draft: Draft | None) -> None:
+        self.old_edits = draft.edits if draft else {}
+        self._has_looked_for_a_draft = True
+        self._keep_draft()
         if draft:
             self.app.found_draft(draft)
+
+    def _keep_draft(self) -> None:
+        """Unsaved edits survive a lost connection; those of an earlier session that wait for an answer lie below."""
+        from tui_trainer.launching.drafts import keeping
+
+        if self.document is not None and self._has_looked_for_a_draft:
+            self.background.do(_DRAFT, keeping(self.document, below=self.old_edits), self._kept, _DRAFT)
 
     @property
     def _commands(self) -> tuple[Exports, *tuple[Measurement[Any], ...]]:
@@ -156,7 +200,8 @@ class Workbench:
 
     def tick(self) -> bool:
         """Once a second, or less often. Whether anything is to be shown that was not there before."""
-        notice, has_news = self.notice, self.poll_run()
+        notice = self.notice
+        self.poll_run()
         self._ask()
         for command in self._commands:
             command.poll()
@@ -165,11 +210,11 @@ class Workbench:
         self._notice_seconds -= 1
         if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad":
             self.notice = None
-        if self._stop_unasked and self.run_is_alive:
+        if self._stop_unasked and self.run_is_alive and not self.background.is_busy(_ask_name("stop")):
             self.ask_run("stop")
         if self.leave_when_over and not self.run_is_alive:
             self.app.leave()
-        return has_news or self.notice != notice
+        return self.notice != notice
 
     def by_clock(self) -> object:
         """What every screen shows of a run that changes without news in its journal."""
@@ -221,8 +266,16 @@ class Workbench:
         """Whether this process would end a run by ending."""
         return self.run_is_alive and self.run is not None and self.run.is_ours
 
-    def poll_run(self) -> bool:
-        return self.run is not None and self.run.poll()
+    def poll_run(self) -> None:
+        """Look for what is new of the run, on a disk that may be slow: it is drawn when it is there."""
+        if (run := self.run) is None or self.background.is_busy(lane := _lane_of(run.folder)):
+            return
+
+        def looked(_: None) -> None:
+            if run is self.run and run.take():
+                self.app.draw()
+
+        self.background.do(lane, run.look, looked, lane)
 
     def put_on_the_table(self, run: WatchedRun | None) -> None:
         self.run = run
@@ -237,25 +290,42 @@ class Workbench:
         self.put_on_the_table(run)
         self.go(TRAIN_PAGE)
 
-    def attach_to(self, folder: RunFolder) -> None:
+    def attach_to(self, folder: RunFolder, *, go: bool = True) -> None:
+        """Show a run once its journal is read, which takes seconds for a long one; `go` to its screen then."""
         from tui_trainer.ui.watch import WatchedRun
 
-        self.take_run(WatchedRun(folder))
-        self.app.draw()
+        run = WatchedRun(folder)
 
-    def ask_run(self, action: controls.Action) -> str:
-        """Ask the run for something; what it did is in its journal a moment later. Why not, when it cannot be asked.
+        def opened(_: bool) -> None:
+            self.notice = None
+            if not self.run_is_ours_and_alive:
+                (self.take_run if go else self.put_on_the_table)(run)
+            self.app.draw()
+
+        self.tell(f"reading {folder.name} ...", "dim")
+        self.background.do("a run", run.poll, opened, _lane_of(folder))
+
+    def ask_run(self, action: controls.Action) -> None:
+        """Ask the run for something; what it did is in its journal a moment later.
 
         A stop that cannot be asked for is asked for again at each tick.
         """
-        if self.run is None or not self.run.alive:
-            return ""
-        problem = self.run.ask(action)
-        if action == "stop":
-            self._stop_unasked = bool(problem)
-        self.tell(problem or f"asked to {action}", "bad" if problem else "dim")
-        self.app.soon()
-        return problem
+        if (run := self.run) is None or not run.alive:
+            return
+        self._stop_unasked |= action == "stop"
+
+        def asked(problem: str) -> None:
+            if run is self.run and action == "stop":
+                self._stop_unasked = bool(problem)
+            leaves = self.leave_when_over and action == "stop"
+            done = "saving and stopping; the screens go when it is done" if leaves else f"asked to {action}"
+            self.tell(problem or done, "bad" if problem else "warn" if leaves else "dim")
+            self.app.soon()
+            self.app.draw()
+
+        self.tell(f"asking to {action} ...", "dim")
+        # A lock of another process may have to be waited for, or Slurm; a stop waits for no other wish.
+        self.background.do(_ask_name(action), partial(run.ask, action), asked, _ask_name(action))
 
     @property
     def memory_free_bytes(self) -> int:
@@ -271,6 +341,12 @@ class Workbench:
 
         return choose_hardware_profile(requested, self.hardware, self.chosen_gpu)
 
+    @property
+    def fitting(self) -> str:
+        """What the plan waits for before it can be made; empty: for nothing."""
+        plain = self.document.plain if self.document else None
+        return fitting_words(plain) if plain and self.background.is_busy("fit") else ""
+
     def note_change(self, sentence: str = "", role: Role = "text") -> None:
         """After anything that may have changed the config: plan anew where it has, and keep the draft."""
         if sentence:
@@ -281,19 +357,32 @@ class Workbench:
 
     def config_changed(self) -> None:
         """Plan and check anew, behind the keys: the newest config wins."""
-        from tui_trainer.launching.drafts import keep_draft
-
-        document, gpu = self.document, self.chosen_gpu
+        document = self.document
         if document is None:
             return
         self._noted_revision = document.revision
-        self._tell_what_followed()
-        # Unsaved edits survive a lost connection; those of an earlier session that wait for an answer lie below.
-        if problem := keep_draft(document, below=self.old_edits):
+        self._keep_draft()
+        if document.plain is None:
+            self._planned(document.own_problems)
+            self._checked([])
+            return
+        self._work_out("fit", partial(fitted, document.plain), self._fitted, FITTING)
+
+    def _kept(self, problem: Problem | None) -> None:
+        if problem:
             self.tell(str(problem), "warn")
-        loaded, problems = document.loaded, document.own_problems
-        if loaded is None or problems:
-            self._planned(problems)
+            self.app.draw()
+
+    def _fitted(self, result: tuple[LoadedConfig, list[Problem]]) -> None:
+        """The model and the data were looked at: what suits them is planned."""
+        document, gpu = self.document, self.chosen_gpu
+        assert document is not None, "it was fitted"
+        document.take_fitted(*result)
+        self._noted_revision = document.revision
+        self._tell_what_followed()
+        loaded = result[0]
+        if document.own_problems:
+            self._planned(document.own_problems)
             self._checked([])
             return
 
@@ -308,6 +397,7 @@ class Workbench:
 
         self._work_out("plan", plan, self._planned)
         self._plan_presets(document)
+        self.app.draw()
 
     def _tell_what_followed(self) -> None:
         """Another model or other data may have changed recipe and task, which nobody has typed."""
@@ -321,12 +411,14 @@ class Workbench:
             undo = f"{self.app.key_of('config.undo')} takes it back"
             self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{words}; {undo}")
 
-    def _work_out(self, name: str, work: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+    def _work_out(
+        self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING
+    ) -> None:
         """In the background, from the config as it is: an answer to an older config counts for nothing."""
         document = self.document
         assert document is not None
         revision = document.revision
-        self.background.do(name, work, lambda result: answer(result) if document.revision == revision else None)
+        self.background.do(name, work, lambda result: answer(result) if document.revision == revision else None, lane)
 
     def machine_changed(self) -> None:
         """Another card is chosen, or the machine was looked at again: what follows from it is made anew."""
@@ -358,7 +450,7 @@ class Workbench:
             self.preset_plan = plan
             self.app.draw()
 
-        self.background.do("preset plan", plan, planned)
+        self.background.do("preset plan", plan, planned, PLANNING)
 
     def _planned(self, result: Plan | tuple[Problem, ...]) -> None:
         document = self.document

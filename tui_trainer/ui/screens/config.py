@@ -69,8 +69,10 @@ class ConfigPage(ListPage):
     def model(self) -> ConfigModel:
         assert self.bench.document is not None
         self.table.name_cells = name_cells()
-        data_sets = [*(f"sample:{name}" for name in samples()), *names_in_the_cache()]
+        data_sets = [f"sample:{name}" for name in samples()]
         names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
+        # The cache may be large, and on a disk of another machine.
+        self.bench.background.do("cached data sets", names_in_the_cache, data_sets.extend, "cached data sets")
         return ConfigModel(self.bench.document, names)
 
     @cached_property
@@ -130,6 +132,9 @@ class ConfigPage(ListPage):
     def key(self) -> str:
         return self.table.key if self.table.rows else ""
 
+    def by_clock(self) -> object:
+        return self.bench.fitting
+
     def tick(self) -> None:
         # What is below a dialog stands still.
         if self.bench.document and self.app.screen is self and self.panes.memory_has_changed():
@@ -154,6 +159,7 @@ class ConfigPage(ListPage):
         model, editor = self.model, self.editor
         if editor and not editor.closed and one_line(editor.text) != self.value_field.value:
             editor.typed(self.value_field.value)
+            self._look_for_options()
         elif model.filter != self.filter_field.value:
             model.filter = self.filter_field.value
             self._show_rows()
@@ -190,7 +196,24 @@ class ConfigPage(ListPage):
         if self.editor:
             self.editor.complete()
             self.value_field.put(self.editor.text)
+            self._look_for_options()
         self.bench.app.draw()
+
+    def _look_for_options(self) -> None:
+        """Files and folders that go on from what is typed."""
+        if (editor := self.editor) is None or not editor.is_looking:
+            return
+        text = editor.text
+
+        def found(options: tuple[str, ...]) -> None:
+            if editor is self.editor:
+                editor.found(text, options)
+                if editor.text != text:
+                    self.value_field.put(editor.text)
+                    self._look_for_options()
+                self.bench.app.draw()
+
+        self.bench.background.do("completions", partial(editor.look, text), found, "completions")
 
     def _jump(self, letter: str) -> None:
         if self.editor:
@@ -221,7 +244,7 @@ class ConfigPage(ListPage):
             "redo": lambda: document.can_redo,
             "clear": lambda: self.model.filter,
             "next_problem": lambda: document.problems,
-            "preview": lambda: document.loaded is not None and not document.own_problems,
+            "preview": lambda: document.plain is not None and not document.own_problems,
             **dict.fromkeys(_OF_A_SETTING, lambda: self.key),
         }
         return "" if can.get(action.name, lambda: True)() else NOTHING_TO_DO
@@ -248,6 +271,7 @@ class ConfigPage(ListPage):
             field = self.choice_field if editor.closed else self.value_field
             self.table.lay(field)
             self.set_focus(field, scroll_visible=False)
+            self._look_for_options()
 
     def change(self, how: str, *steps: int) -> None:
         if self.key:
@@ -259,7 +283,7 @@ class ConfigPage(ListPage):
             self.bench.note_change(str(problem) if problem else f"recipe {chooser.recipe.name}")
 
         try:
-            self.bench.app.open(RecipeDialog(RecipeChooser(self.model.document), take))
+            self.bench.app.open(RecipeDialog(RecipeChooser(self.bench, self.model.document), take))
         except ConfigError as error:
             self.bench.tell(str(error.problems[0]), "bad")
 
@@ -289,8 +313,8 @@ class ConfigPage(ListPage):
             self.bench.tell(elsewhere)
 
     def action_preview(self) -> None:
-        if loaded := self.model.document.loaded:
-            self.bench.app.open(PreviewDialog(self.bench, loaded))
+        if plain := self.model.document.plain:
+            self.bench.app.open(PreviewDialog(self.bench, plain))
 
     def action_copy(self) -> None:
         if self.key:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from textual.widget import Widget
 
 from tui_trainer.config.changes import Change, RecipePreview
-from tui_trainer.config.document import Document
+from tui_trainer.config.document import Document, Fit
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import all_settings
 from tui_trainer.config.profiles import Profile, all_profiles
@@ -23,12 +23,12 @@ from tui_trainer.ui.screens.config_model import name_cells, settings_count
 from tui_trainer.ui.spans import Glyphs, Line, Role, bar, fit, pad, paragraph, title_rule, wrapped
 from tui_trainer.ui.widgets.lists import MARK_CELLS, PRESET_CELLS, LineList, shortened, value_cells
 from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.workbench import FITTING, Workbench, fitting_words
 
 if TYPE_CHECKING:
     from tui_trainer.bench.config_process import ConfigProcess
     from tui_trainer.config.load import LoadedConfig
     from tui_trainer.launching.preview import Preview
-    from tui_trainer.ui.workbench import Workbench
 
 # Of what it has told, while it goes on.
 _SHOWN = 12
@@ -140,9 +140,9 @@ class PreviewDialog(Dialog):
 
     heading = "Preview: what the model gets"
 
-    def __init__(self, bench: Workbench, loaded: LoadedConfig) -> None:
+    def __init__(self, bench: Workbench, plain: LoadedConfig) -> None:
         super().__init__()
-        self._bench, self._loaded = bench, loaded
+        self._bench, self._plain = bench, plain
         self._preview: Preview | None = None
         self._refusals: tuple[str, ...] = ()
         self._far: tuple[str, float, float | None, str] = ("starting", 0.0, None, "")
@@ -151,13 +151,14 @@ class PreviewDialog(Dialog):
         self._drawn: tuple[object, list[Line]] = (None, [])
 
     def on_mount(self) -> None:
-        self._bench.background.do(PREVIEW, self._make, self._made)
+        self._bench.background.do(PREVIEW, self._make, self._made, PREVIEW)
 
     def _make(self) -> Preview | tuple[str, ...]:
         from tui_trainer.launching.preview import make_preview
+        from tui_trainer.launching.start import with_what_suits
 
         try:
-            return make_preview(self._loaded, _SAMPLES, self._hear, gpu=self._bench.chosen_gpu)
+            return make_preview(with_what_suits(self._plain), _SAMPLES, self._hear, gpu=self._bench.chosen_gpu)
         except InputError as error:
             return tuple(one_line(str(problem)) for problem in error.problems)
 
@@ -243,16 +244,23 @@ class PreviewDialog(Dialog):
 
 
 class RecipeChooser:
-    """`preview` is what the chosen recipe would change, or None where `error` says why it cannot be taken."""
+    """`preview` is what the chosen recipe would change, or None where `error` says why it cannot be taken.
 
-    def __init__(self, document: Document) -> None:
+    What of it does not suit the model and the data is found out behind the keys: until then it is shown as it is
+    written, and `waiting` says for what.
+    """
+
+    def __init__(self, bench: Workbench, document: Document) -> None:
         """Raises ConfigError where a recipe cannot be read."""
-        self.document, self.keep_own = document, True
+        self._bench, self.document, self.keep_own = bench, document, True
+        self.changed: Callable[[], None] = lambda: None
+        """Called when the answer is there."""
         self.recipes = tuple(all_profiles("recipes").values())
         names = [recipe.name for recipe in self.recipes]
         self.chosen = names.index(document.recipe_name) if document.recipe_name in names else 0
         self.preview: RecipePreview | None = None
         self.error = ""
+        self._waits_for: LoadedConfig | None = None
         self.look()
 
     @property
@@ -265,10 +273,37 @@ class RecipeChooser:
             self.look()
 
     def look(self) -> None:
+        self._waits_for = None
+        self._show(self._fit_behind_the_keys)
+
+    def _show(self, fit: Fit) -> None:
         try:
-            self.preview, self.error = self.document.preview_recipe(self.recipe.name, keep_own=self.keep_own), ""
+            name, keep_own = self.recipe.name, self.keep_own
+            self.preview, self.error = self.document.preview_recipe(name, keep_own=keep_own, fit=fit), ""
         except ConfigError as error:
             self.preview, self.error = None, str(error.problems[0])
+
+    def _fit_behind_the_keys(self, plain: LoadedConfig) -> LoadedConfig:
+        def fit() -> LoadedConfig:
+            from tui_trainer.launching.start import with_what_suits
+
+            return with_what_suits(plain)
+
+        def fitted(found: LoadedConfig) -> None:
+            # Of another recipe than the one that is chosen by now it says nothing.
+            if self._waits_for is plain:
+                self._waits_for = None
+                self._show(lambda _: found)
+                self.changed()
+
+        self._waits_for = plain
+        self._bench.background.do("recipe", fit, fitted, FITTING)
+        return plain
+
+    @property
+    def waiting(self) -> str:
+        """What the preview waits for; empty: for nothing."""
+        return fitting_words(self._waits_for) if self._waits_for else ""
 
 
 class RecipeDialog(Dialog):
@@ -286,6 +321,14 @@ class RecipeDialog(Dialog):
     def __init__(self, chooser: RecipeChooser, take: Callable[[RecipeChooser], None]) -> None:
         super().__init__()
         self._chooser, self._take = chooser, take
+        chooser.changed = self._changed
+
+    def _changed(self) -> None:
+        if self.is_attached:
+            self.redraw()
+
+    def by_clock(self) -> object:
+        return self._chooser.waiting
 
     def inside(self) -> Iterable[Widget]:
         chooser = self._chooser
@@ -334,6 +377,7 @@ def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyph
     if chooser.preview is None:
         return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {chooser.error}"), width, "bad")]
     changes, stays = chooser.preview.changes, chooser.preview.stays
+    lines += paragraph(one_line(chooser.waiting), width, "accent") if chooser.waiting else []
     title = f"It changes {settings_count(len(changes))}" if changes else "It changes nothing"
     note = "your own values stay" if chooser.keep_own else "your own values go"
     lines.append(title_rule(title, width, glyphs, note))

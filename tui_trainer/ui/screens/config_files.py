@@ -7,17 +7,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from textual.app import App
 
 from tui_trainer.config.document import Document
-from tui_trainer.config.save import OverwriteError, document_text
-from tui_trainer.config.save import save as write_config
+from tui_trainer.config.save import OverwriteError, document_text, writing
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.drafts import Draft, discard_draft
+from tui_trainer.launching.drafts import Draft
 from tui_trainer.local_paths import at_home, from_the_root
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row, TextDialog
@@ -33,43 +34,60 @@ def save(bench: Workbench, document: Document) -> None:
     if document.file is None:
         save_as(bench, document)
     else:
-        _write(bench, document, document.file)
+        _write(bench, document, document.file, lambda refusal: None)
 
 
 def save_as(bench: Workbench, document: Document) -> None:
     rows: list[Row] = [("Your own values are written, on top of the recipe's name.", "dim"), ""]
     start = str(document.file or from_the_root(_DEFAULT_FILE))
 
-    def write(text: str) -> str:
-        name = text.strip()
-        return _write(bench, document, at_home(name)) if name else "write the name of a file"
+    def write(text: str) -> str | None:
+        if not (name := text.strip()):
+            return "write the name of a file"
+        _write(bench, document, at_home(name), dialog.answered)
+        return None
 
-    bench.app.open(TextDialog("Save as", rows, start, write))
+    dialog = TextDialog("Save as", rows, start, write)
+    bench.app.open(dialog)
 
 
-def _write(bench: Workbench, document: Document, path: Path, *, force: bool = False) -> str:
-    """Empty when it was written or a question is on the screen, else why not."""
+def _write(
+    bench: Workbench, document: Document, path: Path, answer: Callable[[str], None], *, force: bool = False
+) -> None:
+    """`answer` hears why it was not written; nothing when it was, or a question is on the screen."""
+
+    def work() -> tuple[str, dict[str, Any]] | ConfigError:
+        try:
+            return write()
+        except ConfigError as error:
+            return error
 
     def load_again() -> None:
         document.reload()
         bench.note_change("loaded again; your unsaved edits lie on top")
 
-    try:
-        write_config(document, path, force=force)
-    except OverwriteError as error:
-        rows = wrapped(one_line(str(error.problems[0])), 70)
-        answers: list[Answer] = [("o", "overwrite it", lambda: _write(bench, document, path, force=True))]
-        if path == document.file:
-            answers.append(("l", "load it, keep my edits", load_again))
-        bench.app.open_next(ChoiceDialog("Overwrite?", rows, answers))
-        return ""
-    except ConfigError as error:
-        bench.tell(str(error.problems[0]), "bad")
-        return str(error.problems[0])
-    bench.old_edits = {}
-    discard_draft(document)
-    bench.note_change(f"saved in {path}", "good")
-    return ""
+    def written(result: tuple[str, dict[str, Any]] | ConfigError) -> None:
+        if isinstance(result, OverwriteError):
+            rows = wrapped(one_line(str(result.problems[0])), 70)
+            overwrite = partial(_write, bench, document, path, answer, force=True)
+            answers: list[Answer] = [("o", "overwrite it", overwrite)]
+            if path == document.file:
+                answers.append(("l", "load it, keep my edits", load_again))
+            answer("")
+            bench.app.open_next(ChoiceDialog("Overwrite?", rows, answers))
+        elif isinstance(result, ConfigError):
+            bench.tell(str(result.problems[0]), "bad")
+            answer(str(result.problems[0]))
+        else:
+            answer("")
+            bench.old_edits = {}
+            document.mark_saved(path, *result)
+            bench.note_change(f"saved in {path}", "good")
+        bench.app.draw()
+
+    write = writing(document, path, force=force)
+    bench.tell("saving ...", "dim")
+    bench.background.do("save", work, written, "save")
 
 
 def edit(app: App[Any], bench: Workbench, document: Document, refused_text: str) -> str:
@@ -147,7 +165,6 @@ def offer_draft(bench: Workbench, document: Document, draft: Draft) -> None:
 
     def discard() -> None:
         bench.old_edits = {}
-        discard_draft(document)
         bench.config_changed()
         bench.tell("discarded")
 

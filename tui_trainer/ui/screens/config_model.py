@@ -40,7 +40,8 @@ def settings_count(count: int) -> str:
 class Editor:
     """`options` are what `text` can be completed to, when it is `closed` all that the setting takes.
 
-    `chosen` is the place of one of them, or -1; `begun` is what was typed to choose in a closed editor.
+    `chosen` is the place of one of them, or -1; `begun` is what was typed to choose in a closed editor. Files and
+    folders are looked for by whoever has time for it (`look`): their disk may be slow, and hold thousands of them.
     """
 
     setting: Setting
@@ -52,6 +53,9 @@ class Editor:
     chosen: int = -1
     error: str = ""
     begun: str = ""
+    looked_for: str | None = None
+    """Which text the options are of; None: nobody has looked for any."""
+    completes_soon: bool = False
 
     @classmethod
     def open(cls, setting: Setting, value: Any, names: Iterable[str] = ()) -> "Editor":
@@ -64,12 +68,33 @@ class Editor:
             editor.chosen = next((place for place, choice in enumerate(closed) if choice == value), 0)
             editor.text = editor.options[editor.chosen]
         else:
-            editor.options = tuple(completions(setting, text, names=names))
+            editor._look_now()
         return editor
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether its options are files or folders that nobody has looked for yet."""
+        return self.setting.completes in ("file", "files", "folder") and self.looked_for is None
+
+    def look(self, text: str) -> tuple[str, ...]:
+        """What a text can be completed to, for `found`."""
+        return tuple(completions(self.setting, text, names=self.names))
+
+    def found(self, text: str, options: tuple[str, ...]) -> None:
+        """Counts for nothing where something else was typed meanwhile."""
+        if self.is_looking and text == self.text:
+            self.looked_for, self.options = text, options
+            if self.completes_soon:
+                self.complete()
+
+    def _look_now(self) -> None:
+        self.looked_for, self.completes_soon, self.options = None, False, ()
+        if not self.is_looking:
+            self.options = self.look(self.text)
 
     def typed(self, text: str) -> None:
         self.text, self.chosen = text, -1
-        self.options = tuple(completions(self.setting, text, names=self.names))
+        self._look_now()
         value = parse(self.setting, text)
         self.error = reason(value) if isinstance(value, Problem) and not self.options else ""
 
@@ -81,6 +106,9 @@ class Editor:
 
     def complete(self) -> None:
         """As far as all options agree; then one option after the other."""
+        if self.is_looking:
+            self.completes_soon = True
+            return
         common = os.path.commonprefix(self.options)  # noqa: RUF071 - names are cut between any two letters
         if len(common) <= len(self.text) or not common.startswith(self.text):
             self.choose(1)

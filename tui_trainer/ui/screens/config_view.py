@@ -124,11 +124,13 @@ def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None)
     return replace(machine, free_bytes=memory_free_bytes)
 
 
-def estimate_lines(plan: PlanSummary | None, preset: PlanSummary | None, planning: bool) -> list[Line]:
+def estimate_lines(
+    plan: PlanSummary | None, preset: PlanSummary | None, planning: bool, waits_for: str = ""
+) -> list[Line]:
     """Two lines: what is planned now, and what the presets alone would give where that differs; else blank."""
     label: Span = (("planning" if planning else "plan").ljust(LABEL_CELLS), "dim")
     if plan is None:
-        return [[label, ("" if planning else _NO_PLAN, "dim")], []]
+        return [[label, (f" {waits_for}" if planning else _NO_PLAN, "dim")], []]
     now = [label, *_figures(plan, "dim" if planning else "text")]
     if preset is None or preset == plan:
         return [now, []]
@@ -144,10 +146,12 @@ def _figures(plan: PlanSummary, role: Role) -> Line:
     return line
 
 
-def estimate_column(plan: PlanSummary | None, preset: PlanSummary | None, planning: bool) -> list[Line]:
+def estimate_column(
+    plan: PlanSummary | None, preset: PlanSummary | None, planning: bool, waits_for: str = ""
+) -> list[Line]:
     """One number a line, with that of the presets beside it where it differs."""
     if plan is None:
-        return [[("planning" if planning else _NO_PLAN, "dim")]]
+        return [[(f"planning {waits_for}".rstrip() if planning else _NO_PLAN, "dim")]]
     lines: list[Line] = []
     for (name, text), (_, before) in zip(plan.cells, (preset or plan).cells, strict=True):
         number: Span = (text.ljust(22), plan.role_of(name, "dim" if planning else "text"))
@@ -272,13 +276,16 @@ class ConfigPanes:
     def plan(self, width: int, height: int) -> list[Line]:
         """Memory, time, disk and steps; what the presets give; the memory by part. A rule where there is room."""
         plan, before = self._plans()
-        lines = [*estimate_lines(plan, before, self._bench.is_planning), *self._memory(plan, width)]
+        bench = self._bench
+        lines = [*estimate_lines(plan, before, bench.is_planning, bench.fitting), *self._memory(plan, width)]
         return [*([title_rule("", width, self._glyphs)] if height > len(lines) else []), *lines]
 
     def plan_column(self, width: int, _: int) -> list[Line]:
         plan, before = self._plans()
-        lines = [title_rule("Plan", width, self._glyphs), *estimate_column(plan, before, self._bench.is_planning)]
-        if (made := self._bench.plan) is not None and (step := made.step_seconds).value is not None:
+        bench = self._bench
+        estimates = estimate_column(plan, before, bench.is_planning, bench.fitting)
+        lines = [title_rule("Plan", width, self._glyphs), *estimates]
+        if (made := bench.plan) is not None and (step := made.step_seconds).value is not None:
             words = one_line(f"a step takes {format_seconds(step.value)}: {step.reason}")
             lines += paragraph(words, width, "dim")
         return [*lines, *[[]] * (1 + _PLAN_ROWS - len(lines)), *self._memory(plan, width)]

@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 from textual.app import ComposeResult
 from textual.events import ScreenResume
 
-from tui_trainer.errors import FolderError
+from tui_trainer.errors import FolderError, Problem
 from tui_trainer.lines import age_words
 from tui_trainer.runs import at_rest
 from tui_trainer.runs.folder import RunFolder
@@ -24,7 +24,6 @@ from tui_trainer.ui.screens import runs_view as view
 from tui_trainer.ui.screens.runs_view import CompareDialog, RunsModel
 from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
-from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.widgets.fields import LineField
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import Pane
@@ -46,7 +45,7 @@ class RunsPage(ListPage):
         "resume": lambda page: offer_resume(page.bench, page.folder),
         "stop": lambda page: offer_stop(page.bench, page.folder),
         "copy": lambda page: page.copy_path(page.folder.root),
-        "report": lambda page: page.copy_path(page.folder.report),
+        "report": lambda page: page.copy_report(),
         "export": lambda page: page.bench.app.open(ExportDialog(page.bench, page.folder)),
         "compare": lambda page: page.bench.app.open(CompareDialog(page.bench, list(map(RunFolder, page.model.marked)))),
     }
@@ -187,8 +186,6 @@ class RunsPage(ListPage):
             return "" if self.model.can_compare else f"mark two to six runs with {self.bench.app.key_of('runs.mark')}"
         if one is None:
             return "no run is shown"
-        if action.name == "report" and not self.folder.report.is_file():
-            return NO_REPORT
         if action.name in ("rename", "delete") and self.bench.exports.is_of(one.path):
             return f"{one.name} is being exported"
         return view.refusal(action.name, one, self.bench.app.key_of("runs.stop"))
@@ -201,6 +198,18 @@ class RunsPage(ListPage):
     @property
     def folder(self) -> RunFolder:
         return RunFolder(self._chosen.path)
+
+    def copy_report(self) -> None:
+        report = self.folder.report
+
+        def looked(is_there: bool) -> None:
+            if is_there:
+                self.copy_path(report)
+            else:
+                self.bench.tell(f"copy report: {NO_REPORT}", "dim")
+            self.bench.app.draw()
+
+        self.bench.background.do("report", report.is_file, looked)
 
     def action_open(self) -> None:
         folder, run = self.folder, self.bench.run
@@ -222,27 +231,39 @@ class RunsPage(ListPage):
             self.move(1)
 
     def action_rename(self) -> None:
-        one = self._chosen
+        path = self._chosen.path
         rows: list[Row] = [("Its folder is renamed as well.", "dim"), ""]
-        self.bench.app.open(TextDialog(f"Rename {one.name}", rows, one.name, partial(self._rename, one.path)))
+        dialog = TextDialog(f"Rename {path.name}", rows, path.name, lambda name: self._rename(path, name, dialog))
+        self.bench.app.open(dialog)
 
-    def _rename(self, path: Path, name: str) -> str:
+    def _rename(self, path: Path, name: str, dialog: TextDialog) -> None:
         bench, name = self.bench, name.strip()
         own = bench.own_run if bench.own_run and bench.own_run.folder.root == path else None
-        if own is not None:
-            # To its end, where its journal still lies: the shell is told how it ended.
-            own.poll()
-        problem = _tried(lambda path: at_rest.rename(path, name), path)
-        if isinstance(problem, str):
-            return problem
-        bench.tell(str(problem) if problem else f"renamed to {name}", "warn" if problem else "good")
-        self.model.path = path.with_name(name)
-        if bench.run is not None and bench.run.folder.root == path:
-            bench.put_on_the_table(WatchedRun(RunFolder(self.model.path)))
-        if own is not None:
-            own.folder = RunFolder(self.model.path)
-        self._read()
-        return ""
+
+        def work() -> Problem | str | None:
+            if own is not None:
+                # To its end, where its journal still lies: the shell is told how it ended.
+                own.look()
+            return _tried(lambda path: at_rest.rename(path, name), path)
+
+        def renamed(problem: Problem | str | None) -> None:
+            dialog.answered(problem if isinstance(problem, str) else "")
+            if isinstance(problem, str):
+                if dialog.is_closed:
+                    bench.tell(problem, "bad")
+                    bench.app.draw()
+                return
+            bench.tell(str(problem) if problem else f"renamed to {name}", "warn" if problem else "good")
+            self.model.path = path.with_name(name)
+            if own is not None:
+                own.take()
+                own.folder = RunFolder(self.model.path)
+            if bench.run is not None and bench.run.folder.root == path:
+                bench.attach_to(RunFolder(self.model.path), go=False)
+            self._read()
+            bench.app.draw()
+
+        bench.background.do(f"rename {path}", work, renamed)
 
     def action_delete(self) -> None:
         one = self._chosen

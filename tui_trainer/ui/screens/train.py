@@ -194,7 +194,7 @@ class TrainPage(Page):
             verdict=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
             frozen=self._frozen, events_back=self._events_back, key_of=key_of,
-            report=str(run.folder.report) if run and run.state.finished and run.folder.report.is_file() else "",
+            report=str(run.folder.report) if run and run.state.finished and run.has_report else "",
             resume=f"press {key_of('train.pause')}, or type: tui-trainer resume {name}",
             run_folder=str(run.folder.root) if run else "", offer=[] if run else self._offer(),
         )  # fmt: skip
@@ -272,7 +272,7 @@ class TrainPage(Page):
         if name == "doctor":
             return "" if run.doctor.verdict is not None and run.state.steps else NOTHING_TO_DO
         if name == "report":
-            return "" if run.folder.report.is_file() else NO_REPORT
+            return "" if run.has_report else NO_REPORT
         if name == "table":
             has_table = any(done.table_rows for done in run.state.evals)
             return "" if has_table else "no evaluation of this run has a table of classes so far"
