@@ -48,8 +48,10 @@ def resume(
     folder, allocation = run_named(run), Allocation.here()
     if allocation and allocation.nodes > 1:
         nodes = allocation.nodes
-    if overview(folder).status == "finished":
-        tell(f"{folder.name} is finished; its model is in {folder.model}")
+    if overview(folder).status == "finished" and folder.model.exists():
+        from tui_trainer.exporting.trained_model import final_model
+
+        tell(f"{folder.name} is finished; its model is in {final_model(folder)}")
         raise typer.Exit(EXIT_DONE)
     shown.refuse_json_on_screens()
     if shown.no_ui and allocation and allocation.node_rank:

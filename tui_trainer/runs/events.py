@@ -307,7 +307,10 @@ class ControlApplied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished(Event):
-    """The end, reached (`done`, `early stopping`) or asked for (`stopped`); `model_path` is relative to the folder."""
+    """The end, reached (`done`, `early stopping`) or asked for (`stopped`); `model_path` is relative to the folder.
+
+    `model_files` are fingerprints of what was written there, by name; empty where an earlier version wrote it.
+    """
 
     reason: str
     loss: float | None
@@ -315,6 +318,7 @@ class RunFinished(Event):
     seconds: float
     model_path: str | None = None
     model_bytes: int | None = None
+    model_files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -318,7 +318,7 @@ class Session:
         The journal is made durable first, so that a resumed curve has no gap.
         """
         self.flush()
-        return self._checkpoints.save(self.position, reason)
+        return self._checkpoints.save(self.position, self.plan, reason)
 
     def watch_host_memory(self) -> None:
         """A checkpoint before the system runs out of memory and kills the run; once for each trend, which is told.
