@@ -11,7 +11,7 @@ import pytest
 from tests.old_runs import install
 from tui_trainer.cli import main
 from tui_trainer.errors import EXIT_DONE, FolderError
-from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.exporting.trained_model import TrainedModel, weights_of
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import open_again
 from tui_trainer.runs.events import RunFinished, RunProblem, RunStarted
@@ -59,6 +59,15 @@ def test_a_finished_run_writes_its_model_again_from_its_last_step(tiny_run, caps
     assert "mine is finished; its model is in" in capsys.readouterr().err
 
 
+def test_a_run_that_an_earlier_version_finished_writes_its_adapter_again(tmp_path):
+    run = RunFolder.open(install(tmp_path) / "finished")
+    before = (run.model / "adapter_model.safetensors").read_bytes()
+    shutil.rmtree(run.model)
+    assert main(["resume", "finished", "--no-ui"]) == 0
+    assert (run.model / "adapter_model.safetensors").read_bytes() == before
+    assert TrainedModel.of(run).base == tmp_path / "base"
+
+
 def test_with_early_stopping_it_is_that_of_the_best_evaluation(tiny_run):
     run, _ = tiny_run("mine", {**STOPPING, "training.max_steps": 40})
     [finished] = [one for one in read_all(run.journal) if isinstance(one, RunFinished)]
@@ -66,6 +75,7 @@ def test_with_early_stopping_it_is_that_of_the_best_evaluation(tiny_run):
     assert finished.reason == "early stopping" and 0 < best < finished.step
     before = contents(run.model)
     shutil.rmtree(run.model)
+    assert weights_of(run).name == f"step-{best}"
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
     assert contents(run.model) == before
     assert problems(run, "model gone")[0].endswith(f"is written again from step-{best}, its best evaluation")

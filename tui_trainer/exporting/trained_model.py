@@ -22,7 +22,14 @@ from tui_trainer.runs.journal_ends import read_ends
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.task import Task
-from tui_trainer.training.checkpoint_folder import best_step, damage_of, kept_plan, newest_whole, steps_saved
+from tui_trainer.training.checkpoint_folder import (
+    CheckpointFolder,
+    best_step,
+    damage_of,
+    kept_plan,
+    newest_whole,
+    steps_saved,
+)
 from tui_trainer.units import GIB
 
 _NOTHING_LEFT = "its checkpoints are gone as well, so nothing can write it again"
@@ -38,7 +45,20 @@ def weights_of(run: RunFolder) -> Path:
             return final_model(run)
         hint = f"`tui-trainer resume {run.name}` trains it"
         raise FolderError("this run has no model yet, and no checkpoint", where=run.name, hint=hint)
-    return checkpoint.path
+    return _as_the_final(run, checkpoint)[0] if finish_of(run) else checkpoint.path
+
+
+def _as_the_final(run: RunFolder, newest: CheckpointFolder) -> tuple[Path, str]:
+    """The checkpoint whose weights the final model of a finished run has, and what it is, in words. Raises
+    FolderError."""
+    best = best_step(newest.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
+    if best in (0, newest.step):
+        return newest.path, f"{newest.path.name}, its last step"
+    folder = newest.path.with_name(f"step-{best}")
+    if damage := damage_of(folder, best):
+        words = f"{newest.path.name}, its last step, as the better {folder.name} is damaged: {damage}"
+        return newest.path, words
+    return folder, f"{folder.name}, its best evaluation"
 
 
 def final_model(run: RunFolder) -> Path:
@@ -97,12 +117,7 @@ def model_again(run: RunFolder) -> str:
     if newest.step < finished.step:
         again = f"steps {newest.step + 1} to {finished.step} are trained again before"
         return f"{words} {newest.path.name}, the newest whole checkpoint; {again}"
-    best = best_step(newest.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
-    if best in (0, newest.step):
-        return f"{words} {newest.path.name}, its last step"
-    if damage := damage_of(newest.path.with_name(f"step-{best}"), best):
-        return f"{words} {newest.path.name}, its last step, as the better step-{best} is damaged: {damage}"
-    return f"{words} step-{best}, its best evaluation"
+    return f"{words} {_as_the_final(run, newest)[1]}"
 
 
 def _written_again(run: RunFolder) -> str:
