@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from tests.combinations import in_the_sweep
+from tests.programs import run_program
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.exporting.contract import Tolerance, format_names, format_of
@@ -408,3 +410,50 @@ def test_a_converter_that_fails_is_told_with_its_last_words(adapted, tmp_path, m
     assert main(["export", adapted.run.name, "--to", "gguf"]) == 1
     assert "converter: NotImplementedError: unknown tokenizer" in capsys.readouterr().err
     assert list((adapted.run.root / "export").iterdir()) == []
+
+
+def test_one_process_exports_a_run_to_a_format_and_nobody_deletes_it_meanwhile(adapted, tmp_path, monkeypatch, capsys):
+    """Also while an export is loaded again, and to a place outside of the run."""
+    run, out, refused = adapted.run, tmp_path / "elsewhere", []
+    write = merged.Merged.write
+
+    def and_others_come(self, *args):
+        write(self, *args)
+        for command in (
+            ["export", run.name, "--to", "merged", *(["--out", str(out)] if refused else [])],
+            ["delete", run.name, "--yes"],
+            ["rename", run.name, "another"],
+        ):
+            refused.append(run_program(command))
+
+    monkeypatch.setattr(merged.Merged, "write", and_others_come)
+    assert main(["export", run.name, "--to", "merged"]) == 0
+    assert main(["export", run.name, "--to", "merged", "--out", str(out)]) == 0
+    for done in refused:
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert re.search(
+            rf"in use by `export {run.name}.*`, process {os.getpid()} on this host since 20\S+; "
+            rf"wait until it has ended, or end it with `kill {os.getpid()}`$",
+            done.stderr.strip(),
+        ), done.stderr
+    assert len(refused) == 6
+    assert {path.name for path in out.iterdir()} == {path.name for path in (run.exports / "merged").iterdir()}
+    assert not run.in_use.exists() and [path.name for path in run.exports.iterdir()] == ["merged"]
+    assert main(["delete", run.name, "--yes"]) == 0
+
+
+def test_what_a_killed_export_left_keeps_nobody_out(adapted, monkeypatch):
+    run = adapted.run
+    killed = """
+from tui_trainer.exporting.formats import merged
+def write(self, *args):
+    import os, signal
+    os.kill(os.getpid(), signal.SIGKILL)
+merged.Merged.write = write
+"""
+    assert run_program(["export", run.name, "--to", "merged"], prelude=killed).returncode == -9
+    assert len(list(run.in_use.iterdir())) == 1 and (run.exports / ".writing-merged").is_dir()
+    assert main(["export", run.name, "--to", "merged"]) == 0
+    assert [path.name for path in run.exports.iterdir()] == ["merged"]
+    assert main(["rename", run.name, "another"]) == 0
+    assert not run.in_use.exists()

@@ -6,11 +6,13 @@ Nothing is timed: each step waits until the journal or a file shows what has to 
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from types import SimpleNamespace
@@ -30,7 +32,8 @@ from tui_trainer.runs.events import (
     StepDone,
 )
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.registry import find_run
 from tui_trainer.runs.state import RunState, fold
@@ -72,14 +75,21 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 @contextmanager
-def started(*arguments: str, closed: Sequence[int] = (), stdout: int | None = None, stderr: int | None = None):
+def started(
+    *arguments: str,
+    closed: Sequence[int] = (),
+    stdout: int | None = None,
+    stderr: int | None = None,
+    prelude: str = "",
+):
     """`python -m tui_trainer ARGUMENTS` with the standard files of the numbers in `closed` closed; never left alive.
 
     On one core: two threads that wait for each other take a second a step where others use the cores too.
     """
     with Path(os.devnull).open("r+b") as nothing:
         files = [nothing.fileno() if file is None else file for file in (None, stdout, stderr)]
-        program = start_program(arguments, files=files, closed=closed, cores=[max(os.sched_getaffinity(0))])
+        cores = [max(os.sched_getaffinity(0))]
+        program = start_program(arguments, files=files, closed=closed, cores=cores, prelude=prelude)
     try:
         yield program
     finally:
@@ -148,26 +158,232 @@ def test_a_run_outlives_its_reader_and_a_hang_up_and_goes_on_after_sigterm_and_c
     assert newest_whole(run.checkpoints, pytest.fail).step == finished(run).step > stopped.step + 20
 
 
-def test_a_second_ctrl_c_leaves_at_once_where_the_first_cannot_be_answered(place):
-    run = run_named("stuck", place)
-    printed = place / "printed.txt"
+class Reader:
+    """Of what a program prints to `fd`: it reads nothing before `read_all`."""
+
+    def __init__(self, kind: str, place: Path) -> None:
+        self.kind = kind
+        if kind == "terminal":
+            self._reading, self.fd = os.openpty()
+            self._filling = os.open(os.ttyname(self.fd), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        elif kind == "fifo":
+            os.mkfifo(place / "fifo")
+            self._reading = os.open(place / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+            self.fd = os.open(place / "fifo", os.O_WRONLY)
+            os.set_blocking(self._reading, True)
+        else:
+            self._reading, self.fd = os.pipe()
+        self._read = bytearray()
+
+    def stall(self) -> None:
+        """From now on nothing more is taken: as by Ctrl+S, or when a pipe is full."""
+        if self.kind == "terminal":
+            os.write(self._reading, b"\x13")
+            return
+        # An open file of its own: the program's does not become one that never waits.
+        filling = os.open(f"/proc/self/fd/{self.fd}", os.O_WRONLY | os.O_NONBLOCK)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(filling, b"-" * 4096)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(filling, b"-")
+        os.close(filling)
+
+    def close_writing(self) -> None:
+        os.close(self.fd)
+        self.fd = -1
+
+    def read_all(self) -> bytes:
+        """Until nobody can write any more."""
+        with suppress(OSError):  # a terminal whose other end is closed
+            while new := os.read(self._reading, 1 << 16):
+                self._read += new
+        return bytes(self._read)
+
+    def close(self) -> None:
+        for fd in filter(lambda fd: fd >= 0, (self._reading, self.fd)):
+            os.close(fd)
+
+
+@contextmanager
+def reader(kind: str, place: Path) -> Iterator[Reader]:
+    made = Reader(kind, place)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+# As a model with code of its own may.
+PRINTS = """
+import sys
+from tui_trainer.training.session import Session
+take = Session.take_step
+def take_step(self, step):
+    print("x" * 1000)
+    print("y" * 1000, file=sys.stderr)
+    take(self, step)
+Session.take_step = take_step
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "words", "prelude", "at_once"),
+    [
+        ("pipe", signal.SIGTERM, ["--json"], "", False),
+        ("fifo", signal.SIGUSR1, [], PRINTS, False),
+        ("terminal", signal.SIGINT, [], "", True),
+    ],
+)
+def test_a_signal_is_acted_on_while_nobody_reads(kind, number, words, prelude, at_once, place):
+    run = run_named("stalled", place)
+    arguments = ("--no-ui", "my.toml", "--set", "output.name=stalled", *words)
+    with reader(kind, place) as nobody:
+        if at_once:
+            nobody.stall()
+        with started(*arguments, stdout=nobody.fd, stderr=nobody.fd, prelude=prelude) as process:
+            until(lambda: last_step(run) > 0, process)
+            if not at_once:
+                nobody.stall()
+            heard = last_step(run)
+            until(lambda: last_step(run) > heard + 200, process)
+            process.send_signal(number)
+            assert process.wait(PATIENCE_SECONDS) == 3, process.stacks()
+    assert finished(run).reason == "stopped"
+    checkpoint = newest_whole(run.checkpoints, pytest.fail)
+    assert checkpoint is not None and checkpoint.step == finished(run).step
+
+
+def test_a_run_whose_first_lines_nobody_reads_trains_and_hears_a_signal(place):
+    """And what was not printed is named where somebody reads."""
+    run = run_named("unread", place)
     with (
-        printed.open("wb") as output,
-        started("--no-ui", "my.toml", "--set", "output.name=stuck", stdout=output.fileno()) as process,
+        reader("pipe", place) as nobody,
+        reader("fifo", place) as errors,
     ):
-        until(run.root.is_dir, process)
-        run.control.mkdir()  # no request can be written
-        until(lambda: last_step(run) > 0, process)
-        process.send_signal(signal.SIGINT)
-        pressed = monotonic()
-        until(lambda: b"cannot ask for stop" in printed.read_bytes(), process)
-        heard = last_step(run)
-        until(lambda: last_step(run) > heard + 20, process)
-        until(lambda: monotonic() > pressed + 2 * ONE_PRESS_SECONDS, process)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_SECONDS) == 1
-    assert printed.read_bytes().count(b"cannot ask for stop") == 1
+        nobody.stall()
+        with started(
+            "--no-ui", "my.toml", "--set", "output.name=unread", stdout=nobody.fd, stderr=errors.fd
+        ) as process:
+            errors.close_writing()
+            until(lambda: last_step(run) > 0, process)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_SECONDS) == 3
+        told = errors.read_all().decode()
+    assert finished(run).reason == "stopped"
+    assert "standard output was not read to its end" in told and str(run.journal) in told
+
+
+def test_a_slow_reader_gets_every_line(place):
+    """The journal is on the disk: what is printed lags behind it."""
+    run = run_named("slow", place)
+    arguments = ("--no-ui", "my.toml", "--set", "output.name=slow", "--json", "--set", "training.max_steps=400")
+    with reader("pipe", place) as slow, started(*arguments, stdout=slow.fd) as process:
+        slow.close_writing()
+        until(lambda: run.model.exists(), process)
+        printed = slow.read_all()
+        assert process.wait(PATIENCE_SECONDS) == 0
+    assert len(printed) > 100_000, "more than a pipe holds"
+    assert printed == run.journal.read_bytes()
+
+
+def fill_the_disk(process: Program, run: RunFolder) -> None:
+    """Nothing can be written to any file from now on."""
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
+
+
+def remove_the_folder(process: Program, run: RunFolder) -> None:
+    run.root.rename(run.root.with_name("elsewhere"))
+    shutil.rmtree(run.root.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "saves", "words"),
+    [
+        (fill_the_disk, 100, "File too large (os error 27). The checkpoint of step"),
+        (fill_the_disk, 0, "File too large (os error 27). No checkpoint was saved before"),
+        (remove_the_folder, 100, "No such file or directory"),
+    ],
+)
+def test_a_signal_needs_no_file(spoil, saves, words, place):
+    run = run_named("full", place)
+    settings = (f"checkpoint.save_steps={saves}", "checkpoint.save_total_limit=1000", "output.name=full")
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    with (
+        reader("pipe", place) as output,
+        started("--no-ui", "my.toml", *arguments, stdout=output.fd, stderr=output.fd) as process,
+    ):
+        output.close_writing()
+        until(lambda: last_step(run) > 110, process)
+        spoil(process, run)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 1, process.stacks()
+        told = output.read_all().decode()
+    assert "which could not be saved" in told and words in told, told
+    assert "Traceback" not in told
+
+
+STUCK = """
+import time
+from pathlib import Path
+from tui_trainer.training.session import Session
+def take_step(self, step):
+    Path("stuck").touch()
+    time.sleep(1000)
+Session.take_step = take_step
+"""
+
+
+def test_a_second_ctrl_c_leaves_at_once_where_the_first_cannot_be_answered(place):
+    """And nobody reads why it has left."""
+    arguments = ("--no-ui", "my.toml", "--set", "output.name=stuck")
+    printed = place / "printed.txt"
+    with printed.open("wb") as output, reader("terminal", place) as errors:
+        errors.stall()
+        with started(*arguments, stdout=output.fileno(), stderr=errors.fd, prelude=STUCK) as process:
+            until((place / "stuck").exists, process)
+            process.send_signal(signal.SIGINT)
+            until(lambda: b"stopping at the next step" in printed.read_bytes(), process)
+            pressed = monotonic()
+            until(lambda: monotonic() > pressed + 2 * ONE_PRESS_SECONDS, process)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE_SECONDS) == 1
     assert overview(find_run("stuck")).status == "interrupted"
+
+
+def waits_for_its_reader(process: Program) -> bool:
+    """Whether one of its threads is in the middle of a write."""
+    inside = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/wchan")]
+    return any("pipe_write" in name for name in inside)
+
+
+def test_ctrl_c_ends_the_watching_of_a_run_whose_lines_nobody_reads(place):
+    run = RunFolder.create(place / "runs", "watched")
+    with RunLock(run.lock), JournalWriter(run.journal) as journal, reader("pipe", place) as nobody:
+        nobody.stall()
+        arguments = ("attach", str(run.root), "--no-ui", "--json")
+        with started(*arguments, stdout=nobody.fd, stderr=nobody.fd) as process:
+            # What is there before it looks is not shown.
+            until(lambda: journal.append(step(1)) or waits_for_its_reader(process), process)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE_SECONDS) == 0
+
+
+def test_ctrl_c_ends_a_command_whose_lines_nobody_reads(place):
+    with reader("pipe", place) as nobody:
+        nobody.stall()
+        with started("explain", stdout=nobody.fd, stderr=nobody.fd) as process:
+            until(lambda: waits_for_its_reader(process), process)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE_SECONDS) == 130
+
+
+def test_an_error_that_nobody_reads_holds_up_no_end(place):
+    with reader("terminal", place) as nobody:
+        nobody.stall()
+        with started("plan", "no.toml", stderr=nobody.fd) as process:
+            assert process.wait(PATIENCE_SECONDS) == 2
 
 
 def test_one_press_that_arrives_twice_is_one_and_sigterm_is_none(monkeypatch):
@@ -176,7 +392,7 @@ def test_one_press_that_arrives_twice_is_one_and_sigterm_is_none(monkeypatch):
     left: list[int] = []
     monkeypatch.setattr(standard_files, "monotonic", lambda: next(clock))
     monkeypatch.setattr(os, "_exit", left.append)
-    signals = headless._Signals(journal_printer.Printer())
+    signals = headless._Signals(lambda: None)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT, signal.SIGTERM):
         signals._note(number, None)
     assert left == []

@@ -3,13 +3,19 @@
 import io
 import json
 import os
+import re
+import subprocess
 import sys
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.runs.journals import end, run_of, start, steps
 from tui_trainer.cli import main
-from tui_trainer.runs.lock import RunLock
+from tui_trainer.errors import FolderError
+from tui_trainer.runs import at_rest
+from tui_trainer.runs.lock import RunLock, folder_lock, in_use
 from tui_trainer.runs.registry import known_runs
 
 
@@ -142,3 +148,77 @@ def test_a_run_that_waits_in_the_queue_can_only_be_stopped(pair, capsys, monkeyp
     assert main(["ask", "second", "pause"]) == 2
     told = capsys.readouterr().err
     assert "job 7 of second has not begun" in told and "tui-trainer stop second" in told and "resume" not in told
+
+
+READERS = {
+    "export": ["--to", "merged"],
+    "publish": ["--to", "me/it"],
+    "evaluate": [],
+    "predict": ["--data", "asked.jsonl", "--out", "out.jsonl"],
+    "generate": ["a text"],
+    "chat": [],
+    "bench": [],
+}
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_run_is_neither_deleted_nor_renamed_while_a_command_reads_it(command, pair, monkeypatch, capsys):
+    run, seen = pair[0], []
+
+    def read(*_, **__):
+        for change in (at_rest.delete, at_rest.bytes_to_free, lambda root: at_rest.rename(root, "b")):
+            with pytest.raises(FolderError, match=rf"in use by `{command} first`, process {os.getpid()} on this host"):
+                change(run.root)
+            seen.append(change)
+        raise FolderError("that was all")
+
+    monkeypatch.setattr("tui_trainer.exporting.trained_model.TrainedModel.of", read)
+    monkeypatch.setattr("tui_trainer.exporting.trained_model.weights_of", read)
+    monkeypatch.setattr("tui_trainer.publishing.source_of", read)
+    assert main([command, "first", *READERS[command]]) == 2
+    assert "that was all" in capsys.readouterr().err and len(seen) == 3
+    assert main(["delete", "first", "--yes"]) == 0
+
+
+@pytest.mark.parametrize("change", [at_rest.delete, at_rest.bytes_to_free, lambda root: at_rest.rename(root, "b")])
+@pytest.mark.parametrize("place", ["run.lock", "in_use/7-ab.lock"])
+def test_a_lock_of_a_host_that_is_gone_says_which_command_removes_it(change, place, pair):
+    """Such as that of a container that was made anew."""
+    lock = pair[0].root / place
+    lock.parent.mkdir(exist_ok=True)
+    left = {"host": "3f2a", "pid": 7, "process_started": 1.0, "at": "2026-11-20T13:45:00Z"}
+    lock.write_text(json.dumps(left))
+    with pytest.raises(FolderError, match="process 7 on host 3f2a since 2026-11-20T13:45:00Z") as refusal:
+        change(pair[0].root)
+    command = re.search(r"old name of this machine or container, remove its lock: `(rm .*)`$", str(refusal.value))[1]
+    subprocess.run(command, shell=True, check=True)
+    change(pair[0].root)
+
+
+def test_nobody_begins_to_read_a_run_that_is_just_being_deleted(pair, monkeypatch):
+    """It waited for the lock, and then the folder has another name."""
+    run, waiting = pair[0], folder_lock
+
+    @contextmanager
+    def late(folder):
+        with waiting(folder):
+            run.root.rename(at_rest.remains_of(run.root))
+            yield
+
+    monkeypatch.setattr("tui_trainer.runs.lock.folder_lock", late)
+    with pytest.raises(FolderError, match="renamed or deleted just now"), in_use(run, "export"):
+        raise AssertionError
+
+
+def test_a_run_of_which_nothing_can_be_written_can_be_read(pair, monkeypatch):
+    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "no")))
+    with in_use(pair[0], "export"):
+        pass
+
+
+def test_a_request_to_a_host_that_may_be_gone_says_so(pair, capsys):
+    left = {"host": "3f2a", "pid": 7, "process_started": 1.0, "at": "2026-11-20T13:45:00Z"}
+    pair[1].lock.write_text(json.dumps(left))
+    assert main(["stop", "second"]) == 0
+    assert "process 7 on host 3f2a since 2026-11-20T13:45:00Z; " in (told := capsys.readouterr().err)
+    assert f"remove its lock: `rm {pair[1].lock}`" in told

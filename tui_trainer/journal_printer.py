@@ -1,11 +1,16 @@
 """The journal of a run as lines that are printed while it grows: for people on a terminal, plain ones in a pipe, the
-journal's own for programs. Nobody has to listen: a closed output is survived.
+journal's own for programs. Nobody has to listen: a closed output is survived, and one that nobody reads holds up only
+the thread that prints.
 """
 
 import os
 import shutil
 import sys
 import textwrap
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from time import monotonic
 
 from tui_trainer import lines
@@ -19,11 +24,17 @@ from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.slowest_rank import slowest_rank
 from tui_trainer.runs.state import RunState
 from tui_trainer.runs.sums import GaugeSummary
-from tui_trainer.standard_files import silence_output
+from tui_trainer.safe_text import one_line
+from tui_trainer.standard_files import fd_of, silence_output, write_all
 
 _SECONDS_BETWEEN_STEP_LINES = 5.0
 _SECONDS_BETWEEN_EPOCH_LINES = 5.0
 _STEPS_BETWEEN_GAUGE_LINES = 100
+_POLL_SECONDS = 0.2
+# At the end of a run: for how long a reader may take nothing, and what all the waiting may come to where a signal has
+# asked for the end.
+_PATIENCE_SECONDS = 30.0
+_HURRIED_SECONDS = 3.0
 
 
 class Follower:
@@ -50,6 +61,54 @@ class Follower:
         self.printer.end(self._folder, self.state)
 
 
+class Printing(threading.Thread):
+    """A follower at work. Who reads slowly gets every line, as the journal is on the disk; who does not read at all
+    holds up this thread and nothing else.
+    """
+
+    def __init__(self, follower: Follower, greeting: Iterable[str] = ()) -> None:
+        super().__init__(name="journal-lines", daemon=True)
+        self._follower = follower
+        self._notes = deque(greeting)
+        self._noted: set[str] = set()
+        self._over = threading.Event()
+        self._has_ending = False
+
+    def note(self, text: str) -> None:
+        """A word of this program, between what the journal says."""
+        self._notes.append(text)
+
+    def note_once(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            self.note(text)
+
+    def run(self) -> None:
+        is_over, patience_seconds = False, 0.0
+        while not is_over:
+            is_over, patience_seconds = self._over.wait(patience_seconds), _POLL_SECONDS
+            while self._notes:
+                self._follower.printer.note(self._notes.popleft())
+            # The run frees memory when it misses some; what is new is printed then.
+            with suppress(MemoryError):
+                self._follower.show_new()
+        if self._has_ending:
+            self._follower.end()
+
+    def end(self, is_hurried: Callable[[], bool], *, has_ending: bool = True) -> bool:
+        """Print what is left, with how the run has ended or without it. Whether all of it was read."""
+        output = self._follower.printer.output
+        before = output.seconds_waited
+        self._has_ending = has_ending
+        self._over.set()
+        while self.is_alive():
+            self.join(_POLL_SECONDS)
+            too_long = is_hurried() and output.seconds_waited - before > _HURRIED_SECONDS
+            if too_long or output.seconds_of_this_wait > _PATIENCE_SECONDS:
+                return False
+        return True
+
+
 def ending(folder: RunFolder, state: RunState) -> list[str]:
     return lines.end_lines(state, folder.name, str(folder.root), adapter_base(folder.model))
 
@@ -58,18 +117,39 @@ class Output:
     """Standard output, until nobody reads it any more; then silence."""
 
     def __init__(self) -> None:
-        self.open = sys.stdout is not None
-        self.is_terminal = self.open and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        # What stands there later may be another one, for what libraries print.
+        self._stream, self._fd = sys.stdout, fd_of(sys.stdout)
+        self.open = self._stream is not None
+        self.is_terminal = self.open and self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._waited_seconds = 0.0
+        self._waits_since: float | None = None
+
+    @property
+    def seconds_of_this_wait(self) -> float:
+        """For how long the reader has taken nothing of what is being written."""
+        since = self._waits_since
+        return 0.0 if since is None else monotonic() - since
+
+    @property
+    def seconds_waited(self) -> float:
+        """For the reader, in all."""
+        return self._waited_seconds + self.seconds_of_this_wait
 
     def write(self, text: str) -> None:
         if not self.open:
             return
+        self._waits_since = monotonic()
         try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            if self._fd is None:
+                self._stream.write(text)
+                self._stream.flush()
+            else:
+                # Past the buffer: the interpreter would wait for what is left in it when it ends.
+                write_all(self._fd, text.encode(self._stream.encoding, "replace"))
         except (OSError, ValueError):
             self.open = False
             silence_output()
+        self._waited_seconds, self._waits_since = self.seconds_waited, None
 
 
 class Printer:
@@ -77,7 +157,6 @@ class Printer:
 
     def __init__(self) -> None:
         self.output = Output()
-        self._noted: set[str] = set()
 
     def show(self, event: Event) -> None:
         self.output.write(to_line(event) + "\n")
@@ -90,11 +169,6 @@ class Printer:
 
     def note(self, text: str) -> None:
         """A word of this program itself, not of the run."""
-
-    def note_once(self, text: str) -> None:
-        if text not in self._noted:
-            self._noted.add(text)
-            self.note(text)
 
     def end(self, folder: RunFolder, state: RunState) -> None:
         """The run is over."""
@@ -152,7 +226,7 @@ class _LinePrinter(Printer):
             self._print(line)
         if state.steps:
             verdict = examine(state)
-            more = f"; `tui-trainer doctor {folder.name}` shows all" if verdict.findings else ""
+            more = f"; `tui-trainer doctor {one_line(folder.name)}` shows all" if verdict.findings else ""
             self._print(f"{'doctor':<14} {verdict.words}{more}")
         self.refresh()
 

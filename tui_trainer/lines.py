@@ -161,7 +161,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     profiles = ", ".join(
         filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
     )
-    lines = [f"run {name} in {folder}", profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
+    lines = [one_line(f"run {name} in {folder}"), profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
     if not plan.train_rows.exact:
         lines.append(
             f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
@@ -174,7 +174,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
 
 def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -> list[str]:
     """What came out of a run. `adapter_base` is the model that an adapter is for; empty for a whole model."""
-    finished = state.finished
+    finished, name = state.finished, one_line(name)
     if finished is None:
         return []
     if finished.reason == "stopped" and not finished.step:
@@ -199,7 +199,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     if advice := better_before(state):
         lines.append(advice)
     if finished.model_path:
-        lines.append(f"{'adapter' if adapter_base else 'model':<14} {folder}/{finished.model_path}")
+        lines.append(f"{'adapter' if adapter_base else 'model':<14} {one_line(folder)}/{finished.model_path}")
         lines += [f"  on           {adapter_base}; its README.md says how peft loads it"] if adapter_base else []
         lines.append(f"try it         tui-trainer {'chat' if state.task == 'chat' else 'generate'} {name}")
     return lines

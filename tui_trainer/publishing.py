@@ -3,6 +3,7 @@
 Paths of this machine are taken out of the texts, and nothing of the run but the folder itself is sent.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,11 +14,11 @@ from typing import Any
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.errors import ConfigError, FolderError, InputError, RunError
 from tui_trainer.exporting.trained_model import adapter_base, final_model, head_of, plan_of, refuse_changed_base
-from tui_trainer.hub_layout import could_be_on_the_hub, is_hub_name, network_errors, network_reason
+from tui_trainer.hub_layout import could_be_on_the_hub, is_hub_name, network_errors, network_reason, published_name
 from tui_trainer.models.facts import find_model
 from tui_trainer.runs.comparison import settings_of
 from tui_trainer.runs.folder import RunFolder, files_below
-from tui_trainer.safe_text import one_line
+from tui_trainer.safe_text import as_markdown, one_line
 from tui_trainer.units import MIB
 
 _TEXTS = frozenset({".json", ".md", ".txt", ".jinja", ".toml", ".yaml", ".yml", ".model_card"})
@@ -100,7 +101,7 @@ def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> 
         name=name,
         private=private if exists is None else exists,
         exists=exists,
-        base_model=one_line(_short(base)),
+        base_model=one_line(published_name(base)),
         license=_license_of(api, base),
         files=tuple(files),
         notes=tuple(notes),
@@ -182,17 +183,24 @@ def _without_paths(text: str, folder: RunFolder) -> tuple[str, list[tuple[str, s
     places = {str(folder.root): folder.name, str(folder.root.parent): "runs", str(Path.home()): "~"}
     if base.startswith(("/", "~", ".")):
         resolved = str(Path(base).expanduser().absolute())
-        places |= {base: _short(base), resolved: _short(base)}
+        places |= {base: published_name(base), resolved: published_name(base)}
     taken = []
     for old, new in sorted(places.items(), key=lambda pair: -len(pair[0])):
-        if len(old) > 1 and (found := re.compile(rf"{re.escape(old)}(?![\w-])")).search(text):
-            text = found.sub(lambda _, new=new: new, text)  # type: ignore[misc]
+        if len(old) < 2:
+            continue
+        # As it is, in Markdown, and as JSON writes it, with other letters than those of ASCII and without.
+        written = [(old, new), (as_markdown(old), as_markdown(new))]
+        written += [(_in_json(old, is_ascii), _in_json(new, is_ascii)) for is_ascii in (True, False)]
+        before = text
+        for one, other in dict.fromkeys(written):
+            text = re.sub(rf"{re.escape(one)}(?![\w-])", lambda _, other=other: other, text)  # type: ignore[misc]
+        if text != before:
             taken.append((old, new))
     return text, taken
 
 
-def _short(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2] if path.startswith(("/", "~", ".")) else path
+def _in_json(text: str, is_ascii: bool) -> str:
+    return json.dumps(text, ensure_ascii=is_ascii)[1:-1]
 
 
 @contextmanager

@@ -8,6 +8,8 @@ import signal
 import sys
 from contextlib import ExitStack
 from subprocess import PIPE, Popen
+from threading import Thread
+from time import sleep
 
 import pytest
 
@@ -209,6 +211,33 @@ def test_a_process_that_does_not_leave_is_killed_and_no_other_with_its_number(tm
         assert processes[1].poll() is None
     os.close(hears)
     os.close(says)
+
+
+@pytest.mark.parametrize(("is_full", "code"), [(False, 3), (True, 1)])
+def test_a_signal_to_the_program_needs_no_file(is_full, code, tiny_run, forked_ranks):
+    """Nor does what came of the first process."""
+    full = AT_STEP.format(step=4, what="import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))")
+    forked_ranks.prelude = lambda group, number: full if is_full and not number else ""
+
+    def stop_when_it_trains(run):
+        def stop():
+            while not losses(run.folder):
+                sleep(0.05)
+            run.controls.stop()
+
+        Thread(target=stop, daemon=True).start()
+
+    changes = TWO | {"training.max_steps": 100_000, "checkpoint.save_steps": 100_000, "logging.logging_steps": 1}
+    folder, outcome = tiny_run("stopped", changes, before=stop_when_it_trains)
+    assert outcome.exit_code == code, outcome
+    assert len(forked_ranks.started) == 1
+    assert not [path for path in folder.root.rglob("*") if path.stat().st_mode & 0o077]
+    if is_full:
+        assert "could not be saved: " in outcome.failure and "File too large" in outcome.failure
+        assert "No checkpoint was saved before" in outcome.failure
+    else:
+        assert [event.action for event in events(folder, ControlApplied)] == ["stop"]
+        assert events(folder, CheckpointSaved)[-1].reason == "stopped"
 
 
 FULL = """

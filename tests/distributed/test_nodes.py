@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 from safetensors.torch import load_file
@@ -17,7 +18,7 @@ from tui_trainer.launching.join import join
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import open_again, open_new
 from tui_trainer.runs import controls
-from tui_trainer.runs.events import PlanMade, RunProblem, StepDone
+from tui_trainer.runs.events import ControlApplied, PlanMade, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 
 NODES = {
@@ -47,10 +48,14 @@ def quick(monkeypatch):
 def on_two_nodes(tiny_config):
     """Both in this process: `(folder, outcome of the first node, exit code of the other)`."""
 
-    def carry(name, changes=NODES):
+    def carry(name, changes=NODES, *, stop=False):
+        """`stop`: the other node is told to, and can write no file."""
         run = open_new(tiny_config(name, changes))
+        told = Event()
+        if stop:
+            told.set()
         with ThreadPoolExecutor(1) as other:
-            joined = other.submit(join, run.folder, 1, lambda *_: None)
+            joined = other.submit(join, run.folder, 1, lambda *_: None, told)
             outcome = carry_out(run)
             return run.folder, outcome, joined.result(60)
 
@@ -89,6 +94,13 @@ def test_a_killed_process_of_the_other_node_is_named_and_both_begin_anew(on_two_
     assert steps(folder) == steps(alone) and same_weights(folder, alone)
 
 
+def test_a_stop_of_the_other_node_needs_no_file(on_two_nodes, forked_ranks):
+    folder, outcome, code = on_two_nodes("stopped", NODES | {"training.max_steps": 100_000}, stop=True)
+    assert (outcome.exit_code, code) == (3, 3), outcome
+    [applied] = [event for event in read_all(folder.journal) if isinstance(event, ControlApplied)]
+    assert applied.action == "stop"
+
+
 def test_a_node_that_does_not_come_ends_the_run_with_its_number(tiny_config, forked_ranks, monkeypatch):
     monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.2)
     run = open_new(tiny_config("alone", NODES))
@@ -115,13 +127,13 @@ def test_a_node_without_a_first_one_ends_with_a_sentence(tiny_config, monkeypatc
     rendezvous.Assignment(checkpoint=None, asked_before=0, baselines=None, attempt="a", starter="b").write(run.folder)
     monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.2)
     with pytest.raises(RunError, match="the first node has not begun with the run: node 1 has waited for"):
-        join(run.folder, 1, lambda *_: None)
+        join(run.folder, 1, lambda *_: None, Event())
 
 
 def test_a_node_that_cannot_take_part_ends_the_run_with_its_reason(tiny_config, forked_ranks):
     run = open_new(tiny_config("third", NODES))
     with ThreadPoolExecutor(2) as pool:
-        carried, joined = pool.submit(carry_out, run), pool.submit(join, run.folder, 2, lambda *_: None)
+        carried, joined = pool.submit(carry_out, run), pool.submit(join, run.folder, 2, lambda *_: None, Event())
         with pytest.raises(InputError, match="there is no node 2 of 2, counted from 0"):
             joined.result(60)
         told = {"attempt": rendezvous.Assignment.read(run.folder).attempt, "problem": "no data here"}

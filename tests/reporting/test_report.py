@@ -118,7 +118,7 @@ def test_its_numbers_are_those_of_the_journal_and_of_the_model_card(real):
     )
     assert f"| held-out loss | {last.loss:.4f} |" in report and f"| rows to train on | {data.rows:,} |" in report
     # The same facts in both: losses, baselines, and how it was trained.
-    plain = report.replace("\\", "")
+    plain, card = report.replace("\\", ""), card.replace("\\", "")
     rows = [
         line for line in card.split("## Loss")[1].split("## Versions")[0].splitlines() if re.match(r"\| [a-z]", line)
     ]

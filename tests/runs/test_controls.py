@@ -11,6 +11,7 @@ from tui_trainer.errors import FolderError
 from tui_trainer.launching.carry_out import answered
 from tui_trainer.runs.controls import ACTIONS, Controls, request
 from tui_trainer.runs.events import ControlApplied
+from tui_trainer.runs.lock import RunLock
 
 
 @pytest.fixture
@@ -155,3 +156,21 @@ def test_the_file_is_private_and_nothing_lies_beside_it(path):
 def test_a_request_that_cannot_be_written_says_so(tmp_path):
     with pytest.raises(FolderError, match="cannot ask for save: No such file"):
         request(tmp_path / "gone" / "control.json", "save")
+
+
+def test_a_stop_that_cannot_be_written_says_what_needs_no_file(path):
+    path.mkdir()
+    with RunLock(path.with_name("run.lock")), pytest.raises(FolderError, match=f"kill {os.getpid()}`"):
+        request(path, "stop")
+    with pytest.raises(FolderError, match=r"cannot ask for save: Is a directory$"):
+        request(path, "save")
+
+
+def test_a_stop_of_the_own_process_needs_no_file_and_comes_once(path):
+    path.mkdir()
+    controls = Controls(path)
+    assert not controls.has_stop() and not controls.has_news()
+    controls.stop()
+    assert controls.has_stop() and controls.has_news()
+    assert actions(controls.wanted()) == ["stop"]
+    assert controls.wanted() == [] and controls.has_stop()

@@ -17,7 +17,7 @@ import pytest
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 
-from tests.programs import start_program
+from tests.programs import Program, start_program
 
 KEYS = {
     "enter": "\r", "escape": "\x1b", "tab": "\t", "up": "\x1b[A", "down": "\x1b[B", "right": "\x1b[C",
@@ -60,23 +60,9 @@ _SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*\x07|\x1b.?|[
 
 
 class Terminal:
-    """The program at the other end of a pseudo-terminal of `columns` x `rows` cells.
+    """A pseudo-terminal of `columns` x `rows` cells; `start` gets its other end and starts a program there."""
 
-    `prelude` is Python that runs in the program's process before it begins; `controlling=False` takes the hang-up
-    signal away.
-    """
-
-    def __init__(
-        self,
-        arguments: list[str],
-        columns: int,
-        rows: int,
-        environment: dict[str, str],
-        cwd: Path,
-        *,
-        prelude: str = "",
-        controlling: bool = True,
-    ) -> None:
+    def __init__(self, start: Callable[[int], Any], columns: int, rows: int, cwd: Path) -> None:
         self.cwd = cwd
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
@@ -85,14 +71,7 @@ class Terminal:
         self._events: list[dict] = []
         self.master, slave = os.openpty()
         termios.tcsetwinsize(slave, (rows, columns))
-        self.process = start_program(
-            arguments,
-            files=[slave] * 3,
-            environment=environment,
-            folder=cwd,
-            prelude=prelude,
-            controlling=controlling,
-        )
+        self.process = start(slave)
         os.close(slave)
 
     def read(self, seconds: float = 0.05) -> None:
@@ -275,7 +254,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def open_terminal(tmp_path: Path, environment: dict[str, str]) -> Iterator:
-    """Opens the program: `open_terminal("--set", "training.max_steps=20", size=(80, 24))`."""
+    """Opens the program: `open_terminal("--set", "training.max_steps=20", size=(80, 24))`.
+
+    `prelude` is Python that runs in the program's process before it begins; `controlling=False` takes the hang-up
+    signal away.
+    """
     opened: list[Terminal] = []
 
     def open_one(
@@ -288,8 +271,14 @@ def open_terminal(tmp_path: Path, environment: dict[str, str]) -> Iterator:
     ) -> Terminal:
         cwd = tmp_path / folder
         cwd.mkdir(exist_ok=True)
-        variables = environment | more
-        terminal = Terminal(list(arguments), *size, variables, cwd, prelude=prelude, controlling=controlling)
+
+        def start(slave: int) -> Program:
+            return start_program(
+                arguments, files=[slave] * 3, environment=environment | more, folder=cwd, prelude=prelude,
+                controlling=controlling,
+            )  # fmt: skip
+
+        terminal = Terminal(start, *size, cwd)
         opened.append(terminal)
         return terminal
 

@@ -10,6 +10,8 @@ import time
 import pytest
 
 from tests.programs import run_program, start_program
+from tui_trainer.launching.start import open_new
+from tui_trainer.ui.watch import CurrentRun
 
 
 @pytest.mark.e2e
@@ -62,6 +64,20 @@ def test_a_run_is_watched_without_screens_and_ctrl_c_ends_only_the_watching(tmp_
         log.close()
     ended = run_program(["attach", "--no-ui"], environment=environment, folder=tmp_path)
     assert ended.returncode == 3 and "stopped at step" in ended.stdout
+
+
+def test_a_run_of_this_process_is_stopped_without_a_file(tiny_config):
+    opened = open_new(tiny_config("own", {"training.max_steps": 1_000_000}))
+    opened.folder.control.mkdir()
+    run = CurrentRun(opened)
+    run.start()
+    while not (run.poll() and run.state.step):
+        assert run.alive
+        time.sleep(0.02)
+    assert run.ask("save").startswith(f"{opened.folder.control}: cannot ask for save")
+    assert run.ask("stop") == ""
+    run.wait(60)
+    assert run.exit_code == 3
 
 
 def _wait_for_steps(folder, least):

@@ -95,14 +95,17 @@ def test_a_terminal_that_goes_before_any_run_ends_the_program(open_terminal):
     assert terminal.wait_for_end() == 0
 
 
-def test_an_error_of_the_screens_gives_the_terminal_back_and_the_run_saves(open_terminal, small_config, environment):
-    terminal = open_terminal(small_config(steps=10_000), prelude=RAISES_WHEN_A_FILE_IS_THERE)
+def test_an_error_of_the_screens_gives_the_terminal_back_and_the_run_goes_on(open_terminal, small_config, environment):
+    terminal = open_terminal(small_config(steps=100_000), prelude=RAISES_WHEN_A_FILE_IS_THERE)
     modes_before = termios.tcgetattr(terminal.master)
     terminal.start_run()
-    terminal.wait_for("of 10,000")
+    terminal.wait_for("of 100,000")
     terminal.wait_for_steps(10)
     (terminal.cwd / "tear").touch()
-    assert terminal.wait_for_end() == 1
+    terminal.wait_for("trains on; you may close this terminal")
+    terminal.wait_for_steps(len(terminal.steps) + 50)
+    terminal.press("ctrl+c")
+    assert terminal.wait_for_end() == 3
 
     assert termios.tcgetattr(terminal.master) == modes_before
     screen_left = terminal.raw.rindex(b"\x1b[?1049l")

@@ -127,9 +127,7 @@ def test_one_mistake_does_not_take_the_other_keys_away():
     assert keys_of(keymap, "config.undo") == ("z",) and len(keymap.problems) == 1
 
 
-@pytest.mark.parametrize(
-    "key", ["ctrl+m", "ctrl+i", "ctrl+h", "ctrl+j", "ctrl+[", "ctrl+z", "Ctrl+Z", "esc", "ctl+x", "\u0007"]
-)
+@pytest.mark.parametrize("key", ["ctrl+m", "ctrl+i", "ctrl+h", "ctrl+j", "ctrl+[", "esc", "ctl+x", "\u0007"])
 def test_a_key_that_fails_or_is_none_is_refused_and_the_others_are_kept(key):
     keymap = Keymap({"config.undo": (key, "z")})
     assert keys_of(keymap, "config.undo") == ("z",)

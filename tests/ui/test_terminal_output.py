@@ -10,6 +10,8 @@ from contextlib import suppress
 
 import pytest
 
+from tui_trainer import standard_files
+from tui_trainer.standard_files import patient
 from tui_trainer.ui.terminal import LastWords
 
 ROOM_CHARACTERS, PATIENCE_SECONDS = 300, 30
@@ -84,6 +86,26 @@ def test_a_terminal_that_reads_gets_them_in_order(almost_full):
     expected = "first" * 200 + "\r\n" + "second" * 200 + "\r\n" + "third"
     assert bytes(read[filled:]).startswith(expected.encode())
     assert (sys.stdout, sys.stderr) == before
+
+
+def test_what_a_stalled_reader_of_errors_has_missed_is_named(monkeypatch):
+    """Whole lines; and nobody waits for it."""
+    monkeypatch.setattr(standard_files, "_PATIENCE_SECONDS", 0.1)
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as read, os.fdopen(writing, "w") as errors:
+        monkeypatch.setattr(sys, "stderr", errors)
+        with patient("stderr"):
+            for number in range(3_000):
+                print(f"line {number:0100}", file=sys.stderr)
+            lines = [read.readline()]
+            while "as nobody read them" not in lines[-1]:
+                lines.append(read.readline())
+            print("again", file=sys.stderr)
+            assert read.readline() == "again\n"
+    *kept, lost = lines
+    assert 1_000 < len(kept) < 2_000
+    assert kept == [f"line {number:0100}\n" for number in range(len(kept))]
+    assert lost == f"tui-trainer: lines that are missing here, as nobody read them: {3_000 - len(kept):,}\n"
 
 
 def test_what_is_no_terminal_is_left_alone(monkeypatch, tmp_path):

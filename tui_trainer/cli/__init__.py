@@ -3,25 +3,54 @@
 import errno
 import pkgutil
 import sys
+from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
-from tui_trainer.hardware.environment import prepare_environment
-from tui_trainer.standard_files import open_standard_files, silence_output, tell
+from tui_trainer.hardware.environment import check_environment, prepare_environment
+from tui_trainer.standard_files import (
+    flush_output,
+    leave_output,
+    open_standard_files,
+    patient,
+    silence_output,
+    tell,
+)
+
+_ASKS_LITTLE = frozenset(("-h", "--help", "--version"))
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
     open_standard_files()
     prepare_environment()
-    arguments = sys.argv[1:] if arguments is None else arguments
+    with patient("stderr"):
+        try:
+            code = _told(sys.argv[1:] if arguments is None else arguments)
+            # Not by the interpreter, which would hide why it cannot be written.
+            flush_output()
+        except KeyboardInterrupt:
+            with suppress(KeyboardInterrupt):
+                tell("interrupted")
+            leave_output(EXIT_FAILED)
+            return EXIT_FAILED
+        except BrokenPipeError:
+            silence_output()
+            return EXIT_DONE
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            silence_output()
+            tell(f"what there is to print cannot be written: {error.strerror}")
+            return EXIT_FAILED
+    return code
+
+
+def _told(arguments: list[str]) -> int:
+    """The exit code; what is wrong is told."""
     try:
-        Path.cwd()
-    except FileNotFoundError:
-        tell("the folder in which this is started was deleted; `cd` to another one")
-        return EXIT_BAD_INPUT
-    try:
+        if not _ASKS_LITTLE.intersection(arguments):
+            check_environment(arguments)
         return _run(arguments)
     except InputError as error:
         for problem in error.problems:
@@ -29,18 +58,6 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_BAD_INPUT
     except RunError as error:
         tell(str(error))
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return EXIT_FAILED
-    except BrokenPipeError:
-        silence_output()
-        return EXIT_DONE
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        silence_output()
-        tell(f"what there is to print cannot be written: {error.strerror}")
         return EXIT_FAILED
 
 
@@ -52,13 +69,14 @@ def _run(arguments: list[str]) -> int:
         return run_screens()
     import typer
 
-    from tui_trainer.cli.application import app
+    from tui_trainer.cli.application import UNTIL_THE_END, app
 
     # Importing a module of commands adds them to the application.
     for module in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     try:
-        code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
+        with UNTIL_THE_END:
+            code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
     except typer.TyperException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "tui-trainer")
         options = "commands and options" if command == "tui-trainer" else "its options"

@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
@@ -202,6 +203,19 @@ def run_named(reference: str) -> "RunFolder":
     from tui_trainer.runs.registry import find_run
 
     return find_run(reference)
+
+
+UNTIL_THE_END = ExitStack()
+"""What a command holds until it ends."""
+
+
+def run_in_use(reference: str, command: str) -> "RunFolder":
+    """The same; until the command ends the run is neither renamed nor deleted. Raises FolderError."""
+    from tui_trainer.runs.lock import in_use
+
+    folder = run_named(reference)
+    UNTIL_THE_END.enter_context(in_use(folder, f"{command} {folder.name}"))
+    return folder
 
 
 def trained_model(folder: "RunFolder", *, unfinished: bool = False) -> "TrainedModel":

@@ -133,7 +133,7 @@ def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME"
     at_rest.refuse_queued(folder)
     if problem := at_rest.rename(folder.root, name):
         tell(str(problem))
-    print(f"{folder.name} is now {name}, in {folder.root.with_name(name)}")
+    print(f"{one_line(folder.name)} is now {name}, in {one_line(str(folder.root.with_name(name)))}")
 
 
 @app.command()
@@ -201,7 +201,7 @@ def ask(
 
 def _ask(reference: str, action: str) -> None:
     from tui_trainer.runs import controls, slurm
-    from tui_trainer.runs.lock import owner
+    from tui_trainer.runs.lock import lock_hint, owner
     from tui_trainer.runs.overview import overview
 
     if action not in controls.ACTIONS:
@@ -210,7 +210,7 @@ def _ask(reference: str, action: str) -> None:
     job = slurm.active_job(folder) if owner(folder.lock) is None else ""
     if job and action == "stop":
         slurm.cancel(job)
-        print(f"cancelled job {job} of {folder.name}: it was not running")
+        print(f"cancelled job {job} of {one_line(folder.name)}: it was not running")
         return
     if job:
         hint = f"`tui-trainer stop {folder.name}` takes it out of the queue"
@@ -221,8 +221,11 @@ def _ask(reference: str, action: str) -> None:
             "tries it" if finished else "goes on"
         )
         raise InputError(f"{folder.name} is {'finished' if finished else 'not running'}", hint=hint)
+    holder = owner(folder.lock)
     controls.request(folder.control, action)
-    print(f"asked {folder.name} to {action}")
+    print(f"asked {one_line(folder.name)} to {action}")
+    if holder and (hint := lock_hint(holder, folder.lock, "")):
+        tell(f"{folder.name} is in use by {holder}; {hint}")
 
 
 def _terminal_width() -> int:

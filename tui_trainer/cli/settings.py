@@ -9,6 +9,7 @@ import typer
 
 from tui_trainer.cli.application import AsJson, Asked, Assignments, GpuName, ProfileName, app, option, shares_options
 from tui_trainer.errors import InputError
+from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import show_progress
 
 
@@ -94,7 +95,7 @@ def import_config(
     if as_json:
         print(json.dumps(imported.as_values(), indent=1))
     elif to is not None:
-        print("\n".join([*imported.report, f"wrote {to}; next: {imported.next_command(str(to))}"]))
+        print("\n".join([*imported.report, f"wrote {one_line(str(to))}; next: {imported.next_command(str(to))}"]))
     else:
         print("\n".join([*imported.report, "--to OUT.toml writes it to a file"]), file=sys.stderr)
         print(imported.toml, end="")

@@ -28,6 +28,7 @@ from tui_trainer.models.child import ChildFailed, ask_child
 from tui_trainer.reporting.facts import CERTIFICATE_FILE, certificates
 from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, write_atomically
 from tui_trainer.runs.json_fields import finite
+from tui_trainer.runs.lock import FileLock
 from tui_trainer.runs.registry import known_runs
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.safe_text import one_line
@@ -187,6 +188,17 @@ def writing_folder(target: Path) -> Path:
     return target.with_name(f".writing-{target.name}")
 
 
+def target_lock(target: Path, command: str) -> FileLock:
+    """One process at a time writes an export to a place, or reads it from there as a whole."""
+    return FileLock(target.with_name(f".writing-{target.name}.lock"), command, target)
+
+
+def remove_unfinished(target: Path) -> None:
+    """What an export that was killed could not clean up itself, unless another one is writing there."""
+    with suppress(FolderError), target_lock(target, "export"):
+        shutil.rmtree(writing_folder(target), ignore_errors=True)
+
+
 def target_of(trained: TrainedModel, export_format: Format, out: Path | None) -> Path:
     """Where it is going to be. Raises InputError for what can be known before anything is written."""
     if why := export_format.refusal(trained):
@@ -220,12 +232,23 @@ def expected_seconds(trained: TrainedModel, export_format: Format) -> float | No
 def export(
     trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Tell
 ) -> tuple[Path, Certificate]:
-    """Its folder. Raises FolderError, and RunError where it cannot be written; then nothing is left of it. What its
-    certificate finds faulty stays, under the name `failed-FORMAT`."""
+    """Its folder. Raises FolderError, also where another process writes it, and RunError where it cannot be written;
+    then nothing is left of it. What its certificate finds faulty stays, under the name `failed-FORMAT`."""
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderError(f"cannot be made: {error.strerror}", where=one_line(str(target), 300)) from None
+    with target_lock(target, f"export {trained.run.name} --to {export_format.name}"):
+        return _export(trained, export_format, target, certifier, tell)
+
+
+def _export(
+    trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Tell
+) -> tuple[Path, Certificate]:
     started, beside = monotonic(), writing_folder(target)
     shutil.rmtree(beside, ignore_errors=True)
     try:
-        beside.mkdir(mode=0o700, parents=True)
+        beside.mkdir(mode=0o700)
     except OSError as error:
         raise FolderError(f"cannot be made: {error.strerror}", where=one_line(str(target), 300)) from None
     try:

@@ -1,5 +1,6 @@
 """A node of a run that another node carries out: it starts its processes whenever the first one asks for them."""
 
+from threading import Event
 from time import monotonic, sleep
 
 from tui_trainer.data.progress import Progress
@@ -15,16 +16,17 @@ from tui_trainer.runs.state import fold
 from tui_trainer.units import format_seconds
 
 
-def join(folder: RunFolder, node_rank: int, progress: Progress) -> int:
-    """Take part in a run from its next group of processes to its end; the exit code of the run. Raises RunError where
-    the first node does not begin, or says nothing any more; InputError for what is wrong here.
+def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> int:
+    """Take part in a run from its next group of processes to its end; the exit code of the run. `stop`: it is asked to
+    stop by this node. Raises RunError where the first node does not begin, or says nothing any more; InputError for
+    what is wrong here.
     """
     done, heard, heard_at = "", -1, monotonic()
     while True:
         assignment, written = Assignment.current(folder), _size(folder)
         if assignment is not None and assignment.attempt not in ("", done):
             done = assignment.attempt
-            _take_part(folder, node_rank, assignment, progress)
+            _take_part(folder, node_rank, assignment, progress, stop)
             heard_at = monotonic()
         elif owner(folder.lock) is None and done:
             return _exit_code(folder)
@@ -38,7 +40,7 @@ def join(folder: RunFolder, node_rank: int, progress: Progress) -> int:
         sleep(rendezvous.POLL_SECONDS)
 
 
-def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progress: Progress) -> None:
+def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progress: Progress, stop: Event) -> None:
     attempt = assignment.attempt
     try:
         plan = read_plan(folder)
@@ -56,7 +58,7 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
         now = Assignment.current(folder)
         return now is None or now.attempt != attempt
 
-    ended = take_part(folder, plan, node_rank, assignment.rendezvous, is_over)
+    ended = take_part(folder, plan, node_rank, assignment.rendezvous, is_over, stop.is_set)
     tell_of_node(folder, node_rank, attempt, ended={**ended, "node": node_rank} if ended else {})
 
 

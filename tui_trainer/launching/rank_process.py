@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import socket
 import sys
 import traceback
@@ -20,7 +21,7 @@ from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.gauges import GaugeWriter
 from tui_trainer.launching.prepare import read_plan, versions
 from tui_trainer.launching.rendezvous import Assignment
-from tui_trainer.launching.torchrun import hold_log, result_path, say_failing
+from tui_trainer.launching.torchrun import STOP, hold_log, result_path, say, say_failing
 from tui_trainer.launching.torchrun_agent import end_by_parent_only
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.processes import cards_for
@@ -49,7 +50,10 @@ def main() -> NoReturn:
     except Exception as error:  # what libraries raise; the traceback is for the log
         traceback.print_exc()
         told = {"kind": "error", "message": f"{type(error).__name__}: {one_line(str(error), 300)}"}
-    write_atomically(result_path(folder, rank), json.dumps(told).encode(), durable=False)
+    try:
+        write_atomically(result_path(folder, rank), json.dumps(told).encode(), durable=False)
+    except OSError:
+        say(rank=rank, result=told)
     # Not through the interpreter's end: collectives under way would be waited for.
     sys.stdout.flush()
     os._exit(0 if told["kind"] == "done" else 1)
@@ -74,6 +78,7 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
         versions=versions(),
     )
     controls = Controls(folder.control, asked_before=assignment.asked_before)
+    Thread(target=_hear_a_stop, args=(controls,), daemon=True).start()
     device = device_of(plan)
     use_device(device)
     ranks = join_ranks(device, offloads=plan.cpu_offload.value)
@@ -120,11 +125,18 @@ def _prepared(plan: Plan) -> PreparedData:
 
 def _leave_with_the_first_process() -> None:
     """The other end is closed when the process that started the run ends, or when it has lost its agent."""
-    # An error where it was closed before all was read from it.
-    with suppress(OSError):
-        while os.read(0, 1):
-            pass
+    gone = select.poll()
+    gone.register(0, 0)
+    while not gone.poll():
+        pass
     os._exit(1)
+
+
+def _hear_a_stop(controls: Controls) -> None:
+    """Of the process that started this one, where it can write no file. It stays in the socket, for all to see."""
+    with suppress(OSError), socket.socket(fileno=os.dup(0)) as starter:
+        if starter.recv(1, socket.MSG_PEEK) == STOP:
+            controls.stop()
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoi
         controls = Controls(folder.control)
         folder.write_file(folder.config, to_toml(loaded).encode())
         journal = JournalWriter(folder.journal)
-    except FolderError:
+    except BaseException:
         lock.release()
         folder.discard()
         raise

@@ -1,6 +1,7 @@
 """A run in a thread of this process, owned and joined by `main()`: it is no daemon, so that no exit tears a save.
 
-The thread never calls back. What it does is read from the journal; what it should do is written to `control.json`.
+The thread never calls back. What it does is read from the journal; what it should do is written to `control.json`, but
+for a stop.
 """
 
 import threading
@@ -25,6 +26,10 @@ class RunThread:
 
     def start(self) -> None:
         self._thread.start()
+
+    def stop(self) -> None:
+        """Ask for it, as a signal handler may. It is answered whatever the disk does."""
+        self.run.controls.stop()
 
     def join(self, timeout_seconds: float | None = None) -> None:
         self._thread.join(timeout_seconds)

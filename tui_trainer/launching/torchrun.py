@@ -16,6 +16,7 @@ import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from select import select
@@ -31,7 +32,7 @@ from tui_trainer.launching.rendezvous import POLL_SECONDS, Assignment, ended_els
 from tui_trainer.models import unsloth
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.controls import Controls
-from tui_trainer.runs.folder import RunFolder, read_fields, write_atomically
+from tui_trainer.runs.folder import RunFolder, open_log, read_fields, write_atomically
 from tui_trainer.safe_text import one_line
 from tui_trainer.training.job import Job, Result
 
@@ -44,6 +45,8 @@ KILLED_SECONDS: Final = 3.0
 _POLL_SECONDS: Final = 0.02
 _HEARING_SECONDS: Final = 0.2
 _SHOWN_LINES: Final = 3
+STOP: Final = b"s"
+"""Nobody takes it from the socket that all of them read: each sees it there."""
 
 
 class RankEnded(RunError):
@@ -108,22 +111,29 @@ def train_together(
     )
     assignment.write(folder)
     wait_for_nodes(folder, plan, assignment.attempt, progress)
-    with (folder.logs / _AGENT_LOG).open("ab") as log:
-        ended = watched(_start(folder, plan, log, rendezvous=assignment.rendezvous), tell_failing)
+    heard = Heard(tell_failing)
+    with open_log(folder.logs / _AGENT_LOG) as log:
+        agent = _start(folder, plan, log, rendezvous=assignment.rendezvous)
+        ended = watched(agent, heard, lambda: controls.is_stopped_here)
     _wait_for_ends(folder, range(plan.processes_per_node))
     if ended and ended.get("exit_code", 0) > 0:
         ended = ended_elsewhere(folder, plan, assignment.attempt) or ended
-    return _result(folder, plan.processes.value, ended)
+    return _result(folder, plan.processes.value, ended, heard)
 
 
 def take_part(
-    folder: RunFolder, plan: Plan, node_rank: int, rendezvous: str, until: Callable[[], bool]
+    folder: RunFolder,
+    plan: Plan,
+    node_rank: int,
+    rendezvous: str,
+    until: Callable[[], bool],
+    wants_stop: Callable[[], bool],
 ) -> dict[str, Any]:
     """The processes of another node than the first, until they or the run have ended; how they have."""
-    with (folder.logs / f"node-{node_rank}.txt").open("ab") as log:
+    with open_log(folder.logs / f"node-{node_rank}.txt") as log:
         agent = _start(folder, plan, log, node_rank, rendezvous)
         with _beside(partial(_end_when, until, agent), "tui-trainer-node"):
-            ended = watched(agent)
+            ended = watched(agent, Heard(), wants_stop)
     first = node_rank * plan.processes_per_node
     _wait_for_ends(folder, range(first, first + plan.processes_per_node))
     return ended
@@ -167,17 +177,44 @@ def _start(
     return agent
 
 
-def _hear(fd: int, tell_failing: Callable[[str | None], None], done: Event) -> None:
-    """What the first process says, as long as torchrun runs."""
-    said = b""
-    while not done.is_set():
-        if select([fd], [], [], _HEARING_SECONDS)[0]:
-            found = os.read(fd, 4096)
+@dataclass(slots=True)
+class Heard:
+    """What the processes of a group have said, beside their files."""
+
+    tell_failing: Callable[[str | None], None] = lambda reason: None
+    results: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """By process, where the file could not be written."""
+
+    def take(self, line: bytes) -> None:
+        with suppress(ValueError):
+            match json.loads(line):
+                case {"failing": str() | None as reason}:
+                    self.tell_failing(reason)
+                case {"rank": int(rank), "result": dict(result)}:
+                    self.results[rank] = result
+
+
+def _hear(fd: int, heard: Heard, wants_stop: Callable[[], bool], done: Event) -> None:
+    """As long as torchrun runs."""
+    said, has_told = b"", False
+    while True:
+        is_over = done.is_set()
+        if not has_told and wants_stop():
+            has_told = True
+            with suppress(OSError):
+                os.write(fd, STOP)
+        if select([fd], [], [], 0 if is_over else _HEARING_SECONDS)[0]:
+            try:
+                found = os.read(fd, 1 << 16)
+            except OSError:  # the other end was closed before all was read from it
+                return
             if not found:
                 return
             *lines, said = (said + found).split(b"\n")
             for line in lines:
-                tell_failing(one_line(line.decode("utf-8", "replace"), 200) or None)
+                heard.take(line)
+        elif is_over:
+            return
 
 
 @contextmanager
@@ -193,20 +230,23 @@ def _beside(work: Callable[[Event], None], name: str) -> Iterator[None]:
         thread.join()
 
 
-def say_failing(reason: str | None) -> None:
-    """By the first process, whose standard input it goes through: why it cannot write, or that it can again."""
+def say(**words: Any) -> None:
+    """By one of the processes, whose standard input it goes through."""
     with suppress(OSError):
         if stat.S_ISSOCK(os.fstat(0).st_mode):
-            os.write(0, f"{one_line(reason or '', 200)}\n".encode())
+            os.write(0, f"{json.dumps(words)}\n".encode())
 
 
-def watched(
-    agent: subprocess.Popen[bytes], tell_failing: Callable[[str | None], None] = lambda reason: None
-) -> dict[str, Any]:
+def say_failing(reason: str | None) -> None:
+    """By the first process: why it cannot write the journal, or that it can again."""
+    say(failing=reason and one_line(reason, 200))
+
+
+def watched(agent: subprocess.Popen[bytes], heard: Heard, wants_stop: Callable[[], bool]) -> dict[str, Any]:
     """Wait for the end of torchrun; what it says of it: {} where all went well."""
     assert agent.stdin is not None and agent.stdout is not None
     try:
-        with _beside(partial(_hear, agent.stdin.fileno(), tell_failing), "tui-trainer-hears"):
+        with _beside(partial(_hear, agent.stdin.fileno(), heard, wants_stop), "tui-trainer-hears"):
             said = agent.stdout.read()
             code = agent.wait()
     finally:
@@ -229,8 +269,7 @@ def hold_log(folder: RunFolder, rank: int) -> None:
     """What libraries print in this process of the group goes to its log until it ends: both streams, in the kernel's
     own file descriptors, as their C++ parts print as well.
     """
-    # NFS locks only what is open for reading and for writing.
-    with log_path(folder, rank).open("a+b") as log:
+    with open_log(log_path(folder, rank)) as log:
         # Not every file system of a cluster has locks.
         with suppress(OSError):
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -264,8 +303,8 @@ def _is_held(log: IO[bytes]) -> bool:
     return False
 
 
-def _result(folder: RunFolder, count: int, ended: dict[str, Any]) -> Result:
-    told = [read_fields(result_path(folder, rank)) for rank in range(count)]
+def _result(folder: RunFolder, count: int, ended: dict[str, Any], heard: Heard) -> Result:
+    told = [heard.results.get(rank) or read_fields(result_path(folder, rank)) for rank in range(count)]
     by_signal = ended.get("exit_code", 0) < 0
     # A process that was killed lets those fail that were waiting for it.
     for found in [] if by_signal else told:

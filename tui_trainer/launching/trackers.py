@@ -13,7 +13,7 @@ from threading import Thread
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import Config
 from tui_trainer.runs.events import RunProblem
-from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.folder import RunFolder, open_log
 from tui_trainer.runs.journal import JournalWriter
 
 _MODULE = "tui_trainer.tracking.reader"
@@ -30,7 +30,7 @@ def start_trackers(config: Config, folder: RunFolder, journal: JournalWriter) ->
     # The card is the run's: a library that looks for one finds none.
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     try:
-        with (folder.logs / _LOG_NAME).open("ab") as log:
+        with open_log(folder.logs / _LOG_NAME) as log:
             reader = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -1,7 +1,8 @@
 """control.json: what people ask of a run. Any process writes requests, the run reads them between two steps.
 
 The file is replaced as a whole, so that it is never seen half written. Asking is not doing: the run answers with
-ControlApplied in the journal.
+ControlApplied in the journal. A stop by the process that carries out the run needs no file, which a full disk would
+refuse.
 """
 
 import json
@@ -13,7 +14,7 @@ from typing import Final, Literal
 
 from tui_trainer.errors import FolderError
 from tui_trainer.runs.folder import read_plain_file, write_atomically
-from tui_trainer.runs.lock import folder_lock
+from tui_trainer.runs.lock import folder_lock, owner
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import utc_now
 
@@ -44,7 +45,10 @@ def request(path: Path, action: Action) -> int:
             content = {"requests": [asdict(one) for one in [*asked, new][-_KEPT:]]}
             write_atomically(path, json.dumps(content).encode("ascii"), durable=False)
     except OSError as error:
-        raise FolderError(f"cannot ask for {action}: {error.strerror or error}", where=one_line(str(path))) from error
+        holder = owner(path.with_name("run.lock")) if action == "stop" else None
+        hint = f"`kill {holder.pid}` asks it without a file" if holder and holder.here else ""
+        message = f"cannot ask for {action}: {error.strerror or error}"
+        raise FolderError(message, where=one_line(str(path)), hint=hint) from error
     return new.id
 
 
@@ -60,18 +64,33 @@ class Controls:
         # Whole requests, not ids: those begin again at 1 when the file was deleted or damaged meanwhile.
         self._seen: set[Request] = set()
         self._waiting: list[Request] = []
+        self.is_stopped_here = False
+        """By a thread or a signal handler of this process: it needs no file."""
+        self._has_told_it = False
         arrived = self.wanted()
         self.asked_before = max((one.id for one in arrived), default=0) if asked_before is None else asked_before
         if asked_before is not None:
             self._waiting = [one for one in arrived if one.id > asked_before]
 
-    def has_stop(self) -> bool:
-        return any(request.action == "stop" for request in self.waiting())
+    def stop(self) -> None:
+        """As a request, from this process."""
+        self.is_stopped_here = True
 
-    def wanted(self) -> list[Request]:
+    def has_stop(self) -> bool:
+        return self.is_stopped_here or any(request.action == "stop" for request in self.waiting())
+
+    def has_news(self) -> bool:
+        return self.is_stopped_here or bool(self.waiting())
+
+    def wanted(self, *, of_file: bool = True) -> list[Request]:
         """The requests that came since the last call, each once, in order. Never raises."""
-        requests = self.waiting()
-        self._waiting = []
+        requests = list[Request]()
+        if of_file:
+            requests, self._waiting = self.waiting(), []
+        if self.is_stopped_here and not self._has_told_it:
+            self._has_told_it = True
+            # The same in each process that is told.
+            requests.append(Request(id=0, action="stop", at=""))
         return requests
 
     def waiting(self) -> list[Request]:

@@ -32,6 +32,8 @@ class Checkpoints:
     journal: JournalWriter
     between: Between
     saved_step: int
+    failure: str = ""
+    """Why the last one could not be written; empty: it was."""
     _failed_steps: set[int] = field(default_factory=set)
 
     def save(self, position: Position, plan: Plan, reason: str) -> bool:
@@ -53,12 +55,13 @@ class Checkpoints:
                 saved = ranks.by_first(partial(attempt_twice, write, self.components.device))
         except NOT_WRITTEN as error:
             self._failed_steps.add(position.step)
+            self.failure = str(error)
             message = f"the checkpoint of step {position.step} could not be written: {error}"
             if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
-                raise RunError(f"{message}. This was the third failure in a row") from error
+                raise RunError(f"{message}. This was the third failure in a row. {self.stands()}") from error
             self._problem(position.step, "save failed", message, "the checkpoint before it stands")
             return False
-        self.saved_step = position.step
+        self.saved_step, self.failure = position.step, ""
         self._failed_steps.clear()
         seconds = perf_counter() - started
         self.between.count(seconds)
@@ -74,6 +77,16 @@ class Checkpoints:
         if ranks.is_first:
             self._rotate(position)
         return True
+
+    def stands(self) -> str:
+        """What a run that cannot write can be gone on with."""
+        folder, step = self.job.folder, self.saved_step
+        if not folder.root.is_dir():
+            return f"The folder of the run is gone: {folder.root}"
+        if not step:
+            return f"No checkpoint was saved before: once there is room, `tui-trainer resume {folder.name}` begins anew"
+        goes_on = f"once there is room, `tui-trainer resume {folder.name}` goes on from there"
+        return f"The checkpoint of step {step} stands: {goes_on}"
 
     def _rotate(self, position: Position) -> None:
         config = self.job.plan.config

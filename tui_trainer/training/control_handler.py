@@ -1,10 +1,11 @@
-"""Answers the requests in `control.json` between two steps: pause, resume, save, evaluate, stop.
+"""Answers requests between two steps: pause, resume, save, evaluate, stop.
 
 None of them changes a later loss: evaluation and saving draw nothing from the random state that training uses.
 """
 
 import time
 from dataclasses import dataclass
+from itertools import chain
 
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import ControlApplied, PhaseChanged
@@ -23,7 +24,8 @@ class ControlHandler:
     _stop: bool = False
 
     def __post_init__(self) -> None:
-        self.session.ranks.has_news = self.controls.waiting
+        ranks = self.session.ranks
+        ranks.has_news = self.controls.has_news if ranks.is_first else lambda: self.controls.is_stopped_here
 
     def wants_stop(self) -> bool:
         """Do what was asked since the last step; waits here while paused."""
@@ -34,12 +36,12 @@ class ControlHandler:
         return self._stop
 
     def _answer(self) -> None:
-        """Where several processes train together, all answer what the first has read, and at the same step: where it
-        has said that there is something, or while they wait for it."""
+        """Where several processes train together, all answer what the first has read and a stop that any was told, and
+        at the same step: where one has said that there is something, or while they wait for it."""
         ranks = self.session.ranks
         if not (ranks.hears_news or self._paused):
             return
-        requests = ranks.agreed(self.controls.wanted() if ranks.is_first else [])
+        requests = dict.fromkeys(chain(*ranks.gathered(self.controls.wanted(of_file=ranks.is_first))))
         # It would have given up an evaluation under way, so it does not wait for one that has not begun.
         stops = any(request.action == "stop" for request in requests)
         for request in requests:

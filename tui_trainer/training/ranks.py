@@ -32,7 +32,7 @@ class Ranks:
     host: Any = None
     """The group for values of the host."""
     has_news: Callable[[], object] = lambda: False
-    """Of the first process: whether there is something that all should hear before the next step."""
+    """Whether there is something that all should hear before the next step."""
     hears_news: bool = field(default=True, init=False)
     """Whether it said so at the last step."""
     times: GroupTimes = field(init=False)
@@ -49,7 +49,7 @@ class Ranks:
         """The same numbers of all processes added up; once for each step, with what they tell each other then."""
         if self.count == 1:
             return tuple(counts)
-        numbers = torch.tensor([*counts, int(self.is_first and bool(self.has_news())), *self.times.to_tell()])
+        numbers = torch.tensor([*counts, int(bool(self.has_news())), *self.times.to_tell()])
         dist.all_reduce(numbers, group=self.host)
         summed = numbers.tolist()
         self.hears_news = bool(summed[len(counts)])

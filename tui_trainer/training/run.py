@@ -73,7 +73,7 @@ def _train(session: Session, journal: JournalWriter, handler: ControlHandler) ->
     saved = session.save(reason)
     if reason == "stopped":
         if not saved:
-            raise RunError(f"stopped at step {session.position.step}, which could not be saved; see the problem before")
+            raise RunError(f"stopped at {session.not_saved}")
     else:
         journal.append(PhaseChanged(phase="saving", step=session.position.step))
         session.write_final_model()

@@ -320,6 +320,12 @@ class Session:
         self.flush()
         return self._checkpoints.save(self.position, self.plan, reason)
 
+    @property
+    def not_saved(self) -> str:
+        """Why the step that it stands at could not be saved, and what there is instead."""
+        checkpoints = self._checkpoints
+        return f"step {self.position.step}, which could not be saved: {checkpoints.failure}. {checkpoints.stands()}"
+
     def watch_host_memory(self) -> None:
         """A checkpoint before the system runs out of memory and kills the run; once for each trend, which is told.
 
@@ -351,10 +357,7 @@ class Session:
         try:
             self.ranks.by_first(partial(attempt_twice, write, self.components.device))
         except NOT_WRITTEN as error:
-            step = self._checkpoints.saved_step
-            stands = f"The checkpoint of step {step} stands: " if step else ""
-            again = f"{stands}once there is room, `tui-trainer resume {self.job.folder.name}` goes on from there"
-            raise RunError(f"the final model could not be written: {error}. {again}") from error
+            raise RunError(f"the final model could not be written: {error}. {self._checkpoints.stands()}") from error
 
     def _go_back_to_best(self) -> None:
         """Load the weights of the best evaluation; when they are damaged, stay with the last and say so."""

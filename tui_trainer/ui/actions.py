@@ -69,6 +69,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "theme", "T", "theme", "Choose the colours of the screens; the choice is kept."),
     _action("app", "bell", "B", "bell", "Ring the bell when a run ends and this terminal has no focus, or not."),
     _action("app", "interrupt", "ctrl+c", "copy selection", "Copy the selected text. It stops nothing."),
+    _action("app", "suspend", "ctrl+z", "to the shell", "Stop everything: `bg` lets it train on, `fg` comes back."),
     _action("app", "quit", "q ctrl+q", "quit", "Leave. With a run alive it asks: train on, save and stop, stay.", 95),
     #
     *_moves("hardware", "Scroll up.", "Scroll down.", "To the top.", "To the end.", "to the top", "to the end"),

@@ -49,6 +49,7 @@ TERMINAL_THEME = "ansi-dark"
 _NO_KEY = "unbound"
 _RUNS_LOOKED_AT = 20
 _TOO_SMALL = "too small"
+_ABOVE_DIALOGS = ("save_screen", "suspend")
 
 
 class TrainerApp(KeysInOrder, inherit_bindings=False):
@@ -257,9 +258,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.bench.start_wanted = False
             if ended:
                 self.draw()
-            saves = self.keymap.find("app", event.key, None)
-            if self.dialog and saves and saves.name == "save_screen" and not event.is_printable:
-                self.action_save_screen()  # a dialog takes all other keys
+            meant = self.keymap.find("app", event.key, None)
+            if self.dialog and meant and meant.name in _ABOVE_DIALOGS and not event.is_printable:
+                await self.run_action(meant.name)  # a dialog takes all other keys
                 self.page.redraw()
                 return
         await super().on_event(event)
@@ -364,6 +365,13 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.bench.tell(f"the screen cannot be written: {error.strerror or error}", "bad")
         else:
             self.bench.tell(f"the screen is in {path}", "good")
+
+    def action_suspend(self) -> None:
+        note = "tui-trainer is stopped: `fg` brings it back"
+        if self.bench.run_is_ours_and_alive:
+            note = "tui-trainer is stopped, and the training with it: `bg` lets it train on, `fg` brings this back"
+        if not (isinstance(self._driver, PatientDriver) and self._driver.suspend(note)):
+            self.bench.tell("no shell would bring this back: it is not stopped", "warn")
 
     def action_quit(self) -> None:  # type: ignore[override]
         from tui_trainer.ui.starting import offer_quit

@@ -30,7 +30,7 @@ _LIMIT_BYTES = 100_000
 # Terminals send the same byte for them, or act on them themselves.
 FAILING_KEYS: Final = {
     "ctrl+m": "is Enter", "ctrl+i": "is Tab", "ctrl+h": "is Backspace", "ctrl+j": "is Enter", "ctrl+[": "is Escape",
-    "ctrl+left_square_bracket": "is Escape", "ctrl+z": "would halt the training too",
+    "ctrl+left_square_bracket": "is Escape",
 }  # fmt: skip
 _NAMED_KEYS: Final = frozenset(key.value for key in Keys)
 _LEAST_SCORE = 1e-6

@@ -1,7 +1,7 @@
 """The life of the program with screens: terminal, application, and the run that outlives both.
 
-The run's thread belongs to this frame. When the connection is lost the screens go, and this frame waits for the run;
-when the screens fail, it asks the run to save.
+The run's thread belongs to this frame. Whether the screens are left, lose their terminal or fail: this frame waits for
+the run, and asks it to stop only when somebody wanted that.
 """
 
 from __future__ import annotations
@@ -88,6 +88,11 @@ def run_screens(
                 app.run(mouse=mouse and has_mouse(os.environ))
         except Exception:  # whatever failed around the screens: a run that is alive must be taken care of
             app.crash = app.crash or traceback.format_exc()
+        if bench.leaving is None and not app.crash:
+            app.crash = "Textual has ended them without a word"
+        for number in (signal.SIGTTOU, signal.SIGTTIN):
+            # `stty tostop` would stop a run in the background at its next line.
+            signal.signal(number, signal.SIG_IGN)
         gc.enable()
         with LastWords() as signals.last_words:
             code = _afterwards(app, bench, signals, logs)
@@ -135,6 +140,10 @@ class Signals:
         """Only notes it: a handler that waits for a lock could wait for the very code that it interrupted."""
         self.heard.append(number)
         if self._app.is_running:
+            run = self._app.bench.own_run
+            if run is not None and self.ask_for_stop:
+                # Not behind the screens: to give a stalled terminal back takes a second.
+                run.ask("stop")
             self.pass_on()
         elif number == signal.SIGINT:
             self._interrupts.note()
@@ -145,38 +154,38 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     from tui_trainer.journal_printer import Follower
     from tui_trainer.ui.application import Leaving
 
-    run = bench.own_run
-    crashed, follower = bool(app.crash), None
-    if crashed:
+    run, follower = bench.own_run, None
+    if app.crash:
         _tell_crash(app.crash, logs)
-    if run is not None and run.alive:
-        goes_on = bench.leaving in (Leaving.LOST, Leaving.TRAINING_ON) and not crashed
-        follower = Follower(run.folder) if bench.leaving is Leaving.TRAINING_ON else None
-        _wait_for(run, signals, wants_stop=not goes_on, follower=follower)
     if run is not None:
+        if run.alive:
+            wants_stop = bench.leaving in (Leaving.QUIT, Leaving.TERMINATED) and not app.crash
+            if app.crash or bench.leaving is Leaving.TRAINING_ON:
+                follower = Follower(run.folder)
+            _wait_for(run, signals, wants_stop=wants_stop, follower=follower)
         _tell_end(run, follower)
-    if crashed:
+        return run.exit_code
+    if app.crash:
         return EXIT_FAILED
-    if run is None and signal.SIGTERM in signals.heard:
-        return _LEFT_BY_SIGNAL + signal.SIGTERM
-    return run.exit_code if run is not None else EXIT_DONE
+    return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.heard else EXIT_DONE
 
 
 def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, follower: Follower | None) -> None:
-    """Until the run has ended. A stop that cannot be asked for now, as on a full disk, is asked for again."""
-    is_asked, told = False, ""
+    """Until the run has ended. No failure of the lines ends it either."""
+    is_asked = False
     if follower is not None:
         tell(f"{run.folder.name} trains on; you may close this terminal; Ctrl+C saves and stops")
     while run.alive:
         if follower is not None:
-            follower.show_new()
+            try:
+                follower.show_new()
+            except Exception as error:
+                tell(f"no more lines are printed: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
+                follower = None
         if (wants_stop or signals.ask_for_stop) and not is_asked:
-            problem = run.ask("stop")
-            is_asked = not problem
-            words = problem or f"{run.folder.name} saves and stops; Ctrl+C twice leaves at once"
-            if words != told:
-                tell(words)
-            told = words
+            is_asked = True
+            run.ask("stop")
+            tell(f"{run.folder.name} saves and stops; Ctrl+C twice leaves at once")
         run.wait(_WAIT_SECONDS)
 
 

@@ -168,7 +168,7 @@ def carry_out(bench: Workbench, opened: "OpenRun") -> None:
     bench.take_run(run)
     run.start()
     if not run.is_remembered:
-        bench.tell("the index of runs cannot be written: `resume` needs this run's path", "warn")
+        bench.tell("the index of runs cannot be written: set TUI_TRAINER_HOME to a folder that can be", "warn")
     elif ends_with_its_connection(os.environ):
         bench.tell("a lost connection ends only the screens: the run trains on, `tui-trainer attach` shows it again")
     bench.app.soon()

@@ -154,6 +154,12 @@ class CurrentRun(WatchedRun):
         """As without a screen: 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
         return self.outcome.exit_code if self.outcome else EXIT_FAILED
 
+    def ask(self, action: controls.Action) -> str:
+        if action != "stop":
+            return super().ask(action)
+        self._thread.stop()
+        return ""
+
     def wait(self, timeout_seconds: float) -> None:
         self._thread.join(timeout_seconds)
 

@@ -1,0 +1,194 @@
+"""A shell with job control: Ctrl+Z, `bg`, `fg`, and the terminal closed; and bytes that mean nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.terminal_sweep import STRAY
+
+# The program becomes a job of a shell: it has the terminal until it stops, then the shell reads `fg` or `bg`.
+AS_A_JOB = """
+import os, signal
+
+job = os.fork()
+if job:
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    os.setpgid(job, job)
+    os.write(1, b"job=%d." % job)
+    command = b"fg"
+    while True:
+        if command == b"fg":
+            os.tcsetpgrp(0, job)
+        os.killpg(job, signal.SIGCONT)
+        if command == b"fg":
+            status = os.waitpid(job, os.WUNTRACED)[1]
+            if not os.WIFSTOPPED(status):
+                os._exit(os.waitstatus_to_exitcode(status))
+            os.tcsetpgrp(0, os.getpgrp())
+            os.write(1, b"Stopped\\r\\n")
+        command = os.read(0, 100).strip()
+os.setpgid(0, 0)
+"""
+
+
+@pytest.fixture
+def open_job(open_terminal):
+    """Opens the program as a job of a shell; its process comes with the terminal."""
+
+    def open_one(*arguments, prelude=""):
+        terminal = open_terminal(*arguments, prelude=AS_A_JOB + prelude)
+        terminal.wait_for("t start")
+        return terminal, psutil.Process(int(re.search(rb"job=(\d+)\.", terminal.raw)[1]))
+
+    return open_one
+
+
+def stop(terminal, job):
+    seen = len(terminal.raw)
+    terminal.send(b"\x1a")
+    while b"Stopped" not in terminal.raw[seen:]:
+        terminal.let_pass(0.1)
+        assert terminal.alive
+    assert job.status() == psutil.STATUS_STOPPED
+    return bytes(terminal.raw[seen:])
+
+
+def type_to_the_shell(terminal, command):
+    """On a terminal that shows nothing else, so that what comes is new."""
+    terminal.screen.reset()
+    terminal.send(f"{command}\r")
+
+
+def leave_training(terminal):
+    terminal.press("q")
+    terminal.wait_for("Leave?")
+    terminal.press("l")
+    terminal.wait_for("you may close this terminal")
+
+
+@pytest.mark.parametrize("stopped_before", [False, True], ids=["at once", "after Ctrl+Z and bg"])
+def test_the_run_goes_on_when_the_terminal_is_closed_after_leaving(open_job, small_config, stopped_before):
+    """The shell's end sends the job SIGHUP, and SIGCONT."""
+    terminal, job = open_job(small_config(steps=300))
+    terminal.start_run()
+    leave_training(terminal)
+    if stopped_before:
+        stop(terminal, job)
+        type_to_the_shell(terminal, "bg")
+    terminal.hang_up()
+    terminal.process.wait(60)
+    job.wait(120)
+    assert terminal.steps == list(range(1, 301))
+    assert terminal.events[-1]["event"] == "RunFinished" and terminal.events[-1]["reason"] == "done"
+
+
+def test_ctrl_z_gives_the_shell_the_terminal_bg_trains_on_and_fg_shows_it_again(open_job, small_config):
+    terminal, job = open_job(small_config(steps=100_000))
+    terminal.start_run()
+    terminal.wait_for_steps(5)
+    left = stop(terminal, job).decode(errors="replace")
+    assert left.index("\x1b[?1049l") < left.index("and the training with it: `bg` lets it train on")
+    made = len(terminal.steps)
+    terminal.let_pass(0.5)
+    assert len(terminal.steps) == made
+
+    type_to_the_shell(terminal, "bg")
+    terminal.wait_for_steps(made + 20)
+    assert "of 100,000" not in terminal.text, "it must not draw on the shell's terminal"
+    type_to_the_shell(terminal, "fg")
+    terminal.wait_for("of 100,000", "4 Train")
+    # Also with a dialog open, and when nobody could prepare for it.
+    terminal.press("?")
+    terminal.wait_for("Keys")
+    stop(terminal, job)
+    type_to_the_shell(terminal, "fg")
+    terminal.wait_for("Keys", "Esc close")
+    terminal.press("escape")
+    # What the program has not read yet would be the shell's.
+    terminal.wait_for("of 100,000", gone="Esc close")
+    os.killpg(job.pid, signal.SIGSTOP)
+    terminal.wait_for("Stopped")
+    type_to_the_shell(terminal, "fg")
+    terminal.wait_for("of 100,000", "4 Train")
+
+    leave_training(terminal)
+    stop(terminal, job)
+    type_to_the_shell(terminal, "bg")
+    terminal.wait_for_steps(len(terminal.steps) + 20)
+    type_to_the_shell(terminal, "fg")
+    while os.tcgetpgrp(terminal.master) != job.pid:
+        terminal.let_pass(0.1)
+    terminal.press("ctrl+c")
+    assert terminal.wait_for_end() == 3
+    assert terminal.events[-1]["reason"] == "stopped"
+
+
+def test_sigterm_in_the_background_saves_and_touches_no_terminal(open_job, small_config):
+    terminal, job = open_job(small_config(steps=100_000))
+    terminal.start_run()
+    terminal.wait_for_steps(5)
+    stop(terminal, job)
+    type_to_the_shell(terminal, "bg")
+    terminal.wait_for_steps(len(terminal.steps) + 20)
+    seen = len(terminal.raw)
+    job.terminate()
+    while terminal.events[-1]["event"] != "RunFinished":
+        terminal.let_pass(0.1)
+    assert terminal.events[-1]["reason"] == "stopped"
+    type_to_the_shell(terminal, "fg")
+    assert terminal.wait_for_end() == 3
+    assert b"\x1b[?1049" not in terminal.raw[seen:]
+
+
+def test_no_byte_of_the_terminal_ends_the_screens(open_terminal, small_config, environment):
+    terminal = open_terminal(small_config(steps=100_000))
+    terminal.start_run()
+    terminal.wait_for_steps(5)
+    for stray in STRAY:
+        terminal.send(stray)
+        terminal.let_pass(0.2)
+    terminal.press("escape")
+    terminal.let_pass(0.5)
+    terminal.press("2")
+    terminal.wait_for("preset", "value")
+    # Nobody could continue this process: its parent is of another session.
+    terminal.send(b"\x1a")
+    terminal.wait_for("no shell would bring this back")
+    terminal.wait_for_steps(len(terminal.steps) + 5)
+    terminal.press("4", "q")
+    terminal.wait_for("Leave?")
+    terminal.press("s")
+    assert terminal.wait_for_end() == 3
+    assert not [*Path(environment["TUI_TRAINER_HOME"]).rglob("crash-*")]
+
+
+def test_a_key_that_the_parser_fails_on_is_let_go(open_terminal, environment):
+    terminal = open_terminal(
+        prelude="""
+from textual._xterm_parser import XTermParser
+
+feed = XTermParser.feed
+
+def fails(self, text):
+    if "Z" in text:
+        raise ValueError("no such key")
+    return feed(self, text)
+
+XTermParser.feed = fails
+"""
+    )
+    terminal.wait_for("t start")
+    terminal.press("Z")
+    terminal.let_pass(0.5)
+    terminal.press("2")
+    terminal.wait_for("preset", "value")
+    terminal.press("q")
+    assert terminal.wait_for_end() == 0
+    (log,) = Path(environment["TUI_TRAINER_HOME"]).rglob("screen-*.log")
+    assert "no such key" in log.read_text()
