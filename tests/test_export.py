@@ -45,13 +45,21 @@ def trained(tmp_path, sheep):
     """`trained("llama", "lora", {...})`: a tiny run that is finished, by its name."""
 
     def train(
-        family: str = "llama", method: str = "lora", changes: dict | None = None, *, data: Path = sheep, **config
+        family: str = "llama",
+        method: str = "lora",
+        changes: dict | None = None,
+        *,
+        data: Path = sheep,
+        dtype: torch.dtype = torch.float32,
+        **config,
     ) -> TrainedModel:
         from tui_trainer.config.load import Request
         from tui_trainer.launching.carry_out import carry_out
         from tui_trainer.launching.start import load_config, open_new
 
         save_tiny_model(tmp_path / family, family, **config)
+        if dtype != torch.float32:
+            AutoModelForCausalLM.from_pretrained(tmp_path / family).to(dtype).save_pretrained(tmp_path / family)
         settings = {
             **SETTINGS,
             "task.type": "causal_lm",
@@ -123,9 +131,8 @@ def certificate_of(model: TrainedModel, name: str) -> dict:
     return json.loads((model.run.root / "export" / name / "certificate.json").read_text())
 
 
-def test_a_merged_model_says_the_type_that_its_weights_have(trained, tmp_path):
-    adapted, base = trained(), tmp_path / "llama"
-    AutoModelForCausalLM.from_pretrained(base).to(torch.bfloat16).save_pretrained(base)
+def test_a_merged_model_says_the_type_that_its_weights_have(trained):
+    adapted = trained(dtype=torch.bfloat16)
     assert main(["export", adapted.run.name, "--to", "merged"]) == 0
     folder = adapted.run.root / "export/merged"
     weights = load_file(folder / "model.safetensors")

@@ -96,7 +96,7 @@ def test_an_export_is_sent_only_where_it_is_as_it_was_trained(trained):
         (["a", "--to", "name"], "is no name on the hub"),
         (["a", "--to", "../x"], "is no name on the hub"),
         (["a", "--to", "me/model"], "HF_HUB_OFFLINE is set"),
-        (["none", "--to", "me/model"], "has no model yet"),
+        (["none", "--to", "me/model"], "has no final model yet"),
     ],
 )
 def test_what_cannot_be_published_is_refused_in_one_sentence(trained, tmp_path, capsys, words, told):

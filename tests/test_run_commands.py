@@ -146,6 +146,23 @@ def test_files_that_no_run_made_stay_and_are_named(pair, capsys):
     assert "notes.txt" in capsys.readouterr().out and (pair[0].root / "notes.txt").exists()
 
 
+@pytest.mark.parametrize("command", ["delete", "rename"])
+def test_a_link_to_a_run_is_not_taken_for_the_run(command, pair, tmp_path, capsys):
+    run, more = pair[0], ["--yes"] if command == "delete" else ["other"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for link in (tmp_path / "best", elsewhere / "first"):
+        link.symlink_to(run.root)
+        for reference in {str(link), f"{link}/", os.path.relpath(link)} - {"first"}:
+            assert main([command, reference, *more]) == 2, reference
+            told = capsys.readouterr().err
+            assert f"{link}: this is a link to a run, and nothing was {command.rstrip('e')}ed; `rm {link}`" in told
+            assert str(run.root) in told and known_runs() == pair and link.is_symlink()
+    (tmp_path / "first").symlink_to(run.root)
+    assert main([command, "first", *more]) == 0, "the run that has this name is meant"
+    assert not run.root.exists()
+
+
 def test_a_run_that_waits_in_the_queue_can_only_be_stopped(pair, capsys, monkeypatch):
     monkeypatch.setattr("tui_trainer.runs.slurm.active_job", lambda folder: "7")
     assert main(["ask", "second", "pause"]) == 2

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.data.progress import Meter, Progress
-from tui_trainer.errors import FolderError, InputError, RunError
+from tui_trainer.errors import ConfigError, FolderError, InputError, RunError
+from tui_trainer.exporting.trained_model import adapter_base, final_model, head_of, plan_of, refuse_changed_base
 from tui_trainer.hub_layout import could_be_on_the_hub, is_hub_name, network_errors, network_reason, published_name
+from tui_trainer.models.facts import find_model
 from tui_trainer.runs.comparison import settings_of
 from tui_trainer.runs.folder import RunFolder, files_below
 from tui_trainer.safe_text import as_markdown, one_line
@@ -58,12 +60,7 @@ class PublishOffer:
 def source_of(folder: RunFolder, export: str) -> Path:
     """The folder that is sent. Raises InputError where there is none."""
     if not export:
-        if not folder.model.is_dir():
-            hint = f"`tui-trainer resume {folder.name}` goes on with it"
-            raise InputError(f"{folder.name} has no model yet", hint=hint)
-        if not any(folder.model.glob("*.safetensors")):
-            raise FolderError(f"there are no weights in its folder `{folder.model.name}`", where=folder.name)
-        return folder.model
+        return _own_model(folder)
     place = folder.exports
     found = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
     if export in found and not export.startswith((".", "failed-")):
@@ -72,6 +69,18 @@ def source_of(folder: RunFolder, export: str) -> Path:
         raise InputError(f"the export {export} of {folder.name} is not as it was trained; it is not published")
     hint = f"`tui-trainer export {folder.name} --to {one_line(export, 40)}` makes it"
     raise InputError(f"{folder.name} has no export {one_line(export, 40)!r}", hint=hint)
+
+
+def _own_model(folder: RunFolder) -> Path:
+    """The final model; of an adapter, for the very model that it was trained on, where that is here to be looked at."""
+    source, plan, base = final_model(folder), None, None
+    if name := adapter_base(source):
+        with suppress(FolderError, ConfigError):
+            plan = plan_of(folder)
+            base = find_model(name, plan.config.model.revision, head=head_of(plan.config.task.type)).folder
+    if plan and base:
+        refuse_changed_base(plan, base)
+    return source
 
 
 def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> PublishOffer:

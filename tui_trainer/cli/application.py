@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tui_trainer.errors import InputError
+from tui_trainer.errors import ConfigError, InputError
 from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import tell
 
@@ -145,6 +145,15 @@ class Asked:
         from tui_trainer.launching.start import load_config
 
         return load_config(self.request, gpu=gpu)
+
+    def load_to_start(self, gpu: "GpuChoice" = None) -> "LoadedConfig":
+        """The same of a run that is to be started: its name is one that a new run can have."""
+        from tui_trainer.launching.start import name_problems
+
+        loaded = self.load(gpu)
+        if problems := name_problems(loaded):
+            raise ConfigError(loaded.placed(problem) for problem in problems)
+        return loaded
 
 
 @dataclass(frozen=True)

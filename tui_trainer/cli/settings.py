@@ -21,7 +21,7 @@ def plan(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
     from tui_trainer.launching.prepare import estimated_plan
     from tui_trainer.planning.summary import data_words
 
-    loaded = asked.load(gpu)
+    loaded = asked.load_to_start(gpu)
     made = estimated_plan(loaded, show_progress, gpu=gpu)
     if as_json:
         print(made.model_dump_json(indent=1))

@@ -5,6 +5,7 @@ For that both are loaded in processes of their own, and asked about held-out row
 
 import json
 import logging as standard_logging
+import math
 import shutil
 import tempfile
 import warnings
@@ -20,7 +21,7 @@ import numpy as np
 
 from tui_trainer.errors import FolderError, InputError, RunError
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
-from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.exporting.trained_model import TrainedModel, finish_of
 from tui_trainer.hardware.places import nearest_existing
 from tui_trainer.local_paths import from_the_root, is_here
 from tui_trainer.models.child import ChildFailed, ask_child
@@ -37,6 +38,12 @@ from tui_trainer.units import MIB, format_bytes, format_number
 ROWS = 200
 _TIMEOUT_SECONDS = 3600.0
 _SMALL_FILES_BYTES = 16 * MIB
+# What the loss of a run may differ by from that of its model on the CPU, as a share, by what the run computed in: its
+# base model in 4 bits is not the one that is exported. Below so small a loss, of that loss.
+_RUN_SHARES = {"fp32": 0.01, "bf16": 0.03, "fp16": 0.03, "4 bits": 0.1}
+_SMALLEST_LOSS = 0.3
+# Added where fewer rows are measured than the run measured.
+_STANDARD_ERRORS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +60,7 @@ class Measured:
 class Certificate:
     """`faults` says what is not as it was trained; it is good where there are none.
 
+    `run_loss` is the held-out loss that the run itself measured of its model; None where it measured none.
     `logit_difference` is the largest one, as a share of the largest logit; `seconds` is how long the whole export took.
     """
 
@@ -64,6 +72,7 @@ class Certificate:
     exported: Measured | None
     faults: tuple[str, ...]
     seconds: float | None = None
+    run_loss: float | None = None
 
     def lines(self) -> list[str]:
         if self.exported is None:
@@ -108,6 +117,7 @@ class Certifier:
             difference = _difference(before["logits"], after["logits"])
             exported = Measured(bytes=folder_size(folder).bytes, **_figures(after))
             faults = _faults(before, after, difference, tolerance)
+        run_loss = self._run_loss()
         return Certificate(
             format=export_format.name,
             rows=before["rows"],
@@ -115,8 +125,26 @@ class Certifier:
             tolerance=tolerance,
             trained=Measured(bytes=self._trained.weight_bytes, **_figures(before)),
             exported=exported,
-            faults=tuple(faults),
+            faults=(*self._faults_of_the_run(before, run_loss), *faults),
+            run_loss=run_loss,
         )
+
+    def _run_loss(self) -> float | None:
+        """What the run measured of its model, on all rows that it held out or on those that it chose of them."""
+        finished = finish_of(self._trained.run)
+        return finished.eval_loss if finished else None
+
+    def _faults_of_the_run(self, before: dict[str, Any], run_loss: float | None) -> list[str]:
+        """What the trained model itself is not any more, which the exports would be compared with."""
+        if run_loss is None or not math.isfinite(run_loss):
+            return []
+        config, precision = self._trained.plan.config, self._trained.plan.precision.value
+        share = _RUN_SHARES["4 bits" if config.tuning.in_four_bits else precision]
+        allowed = share * max(run_loss, _SMALLEST_LOSS) + _STANDARD_ERRORS * before["loss_error"]
+        if abs(before["loss"] - run_loss) <= allowed:
+            return []
+        found = f"the trained model has a held-out loss of {before['loss']:.4f} here, where its run measured"
+        return [f"{found} {run_loss:.4f} (allowed {allowed:.4f})"]
 
     def _ask(self, folder: Path, name: str, texts: list[str] | None) -> dict[str, Any]:
         question: dict[str, Any] = {

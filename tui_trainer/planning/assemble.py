@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.load import LoadedConfig, all_settings
 from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Hardware
@@ -113,6 +113,7 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
     gpu = made.target.gpu
     return {
         "config": loaded.config,
+        "user_keys": tuple(key for key in all_settings() if loaded.origin(key).by_user),
         "recipe": loaded.recipe.name if loaded.recipe else "",
         "hardware_profile": loaded.hardware_profile.name if loaded.hardware_profile else "",
         "hardware_reason": loaded.hardware_reason,

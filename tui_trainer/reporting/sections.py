@@ -287,7 +287,12 @@ def _again(facts: RunFacts) -> Iterator[Block]:
         yield Text((f"{folder.config.name}:",))
         yield Code(facts.config_text.rstrip())
     if plan is not None:
-        keys = [("prepared data", plan.data_key), ("base weights", plan.model_key), ("card", plan.gpu_uuid)]
+        keys = [
+            ("prepared data", plan.data_key),
+            ("base weights", plan.model_key),
+            ("commit of the base model", plan.model_commit),
+            ("card", plan.gpu_uuid),
+        ]
         yield Pairs([("seed", str(plan.config.training.seed)), *(pair for pair in keys if pair[1])])
     if facts.state.versions:
         yield Pairs(list(facts.state.versions.items()))

@@ -54,6 +54,8 @@ class RunOverview:
     kept_step: int | None = None
     """The earlier step that its model went back to; None where the model has the last weights, or there is none."""
     alive: bool = False
+    has_model: bool = False
+    """Whether the folder of a finished run still holds its final model."""
     task: str = ""
     model: str = ""
     step: int = 0
@@ -159,7 +161,8 @@ class Overviews:
         known = self._read.get(folder.root)
         if journal is None or known is None or known[0] != (alive, journal) or not known[1].is_run:
             known = self._read[folder.root] = (alive, journal), _overview(folder, alive)
-        return known[1]
+        # Its journal does not tell when it goes.
+        return replace(known[1], has_model=known[1].status == "finished" and folder.model.is_dir())
 
 
 def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:

@@ -118,7 +118,7 @@ def refusal(action: str, one: RunOverview, stop_key: str) -> str:
         return f"{one.name} {waits if one.status == 'submitted' else 'is not running'}"
     if action in ("resume", "rename", "delete") and one.alive:
         return f"{one.name} is running; {stop_key} stops it"
-    if action == "resume" and one.status == "finished":
+    if action == "resume" and one.status == "finished" and one.has_model:
         return f"{one.name} is finished"
     if action == "export" and one.status != "finished":
         return f"{one.name} is {one.status}: a finished run has a model to export"
