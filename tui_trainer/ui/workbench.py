@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.config.profiles import Profile
     from tui_trainer.launching.drafts import Draft
+    from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
@@ -116,6 +117,8 @@ class Workbench:
         self.tunings: Measurement[ConfigProcess] = Measurement(self, "tune", "TuneProcess")
         self.measuring = Gains(self, "the measuring", "GainProcess")
         self.leaving: Leaving | None = None
+        self.opened: OpenRun | InputError | None = None
+        """What became of the key that starts a run, until the screens have taken it in."""
         self.leave_when_over = self._stop_unasked = False
         self._make_request = make_request
         self._sampler = GaugeSampler()
