@@ -225,8 +225,9 @@ class Presser:
                 page._close()
 
     async def leave(self) -> None:
+        """With a second `q` where the first one asks, or says that a run is being started."""
         await self.screens.press("q")
-        if self.app.dialog is not None:
+        if not self.screens.ended:
             await self.screens.press("q")
         await self.screens.until(lambda: self.screens.ended)
 
