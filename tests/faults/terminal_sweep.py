@@ -9,6 +9,7 @@ tmux. Prints a line for each way: how often of N it held, and for each failure w
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import random
 import re
@@ -35,6 +36,9 @@ STARTS = {
 }
 SHELL = ["bash", "--norc", "--noprofile", "-i"]
 PROMPT = "ready> "
+# One for all, so that what architectures consist of is asked once.
+HOME = Path(tempfile.mkdtemp(prefix="terminal-sweep-home-"))
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 QUICK = {"training.max_steps": 600}
 LOOK_SECONDS, WAIT_SECONDS = 0.05, 120.0
 # A save of 50 MB, an evaluation of thousands of rows: there most of the time is spent.
@@ -54,7 +58,7 @@ class Shell(Terminal):
         command = [*self.tmux, "new-session", *SHELL] if self.tmux else SHELL
         environment = {
             "PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm-256color", "LC_ALL": "C.UTF-8",
-            "TUI_TRAINER_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "1", "PS1": PROMPT,
+            "TUI_TRAINER_HOME": str(HOME), "HF_HUB_OFFLINE": "1", "PS1": PROMPT,
         }  # fmt: skip
 
         def start_shell(terminal: int) -> subprocess.Popen[bytes]:
