@@ -120,7 +120,8 @@ def test_leaving_asks_while_an_export_is_written():
     asked = []
     left = []
     app = SimpleNamespace(ask=lambda *question: asked.append(question), leave=lambda: left.append(True))
-    bench = SimpleNamespace(run_is_ours_and_alive=False, app=app)
+    background = SimpleNamespace(is_busy=lambda name: False)
+    bench = SimpleNamespace(run_is_ours_and_alive=False, app=app, background=background)
     bench.exports = Exports(bench)
     bench.exports.process = FakeProcess(FOLDER, "onnx")
     offer_quit(bench)

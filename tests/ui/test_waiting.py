@@ -225,9 +225,10 @@ class Presser:
                 page._close()
 
     async def leave(self) -> None:
-        await self.screens.press("q")
-        if self.app.dialog is not None:
-            await self.screens.press("q")
+        """With another `q` where one says that a run is being started, and where one asks."""
+        for _ in range(3):
+            if not self.screens.ended:
+                await self.screens.press("q")
         await self.screens.until(lambda: self.screens.ended)
 
 
