@@ -451,6 +451,18 @@ def test_a_good_config_passes_the_same_way(place, capsys):
     assert contents(place) == before
 
 
+@pytest.mark.parametrize("name", ["../x", "taken"])
+def test_a_name_that_no_new_run_can_have_is_refused_by_all_that_look_ahead_as_by_the_start(name, place, capsys):
+    (place / "my.toml").write_text(GOOD)
+    before = contents(place)
+    words = "cannot be the name of a run" if name == "../x" else "this run exists already"
+    for command in (["plan", "--json"], ["check"], ["rehearse"], ["train", "--no-ui"]):
+        assert main([*command, "my.toml", "--set", f"output.name={name}"]) == 2, command
+        told = capsys.readouterr().err
+        assert words in told and told.count("\n") == 1, told
+    assert contents(place) == before
+
+
 @pytest.mark.parametrize("arguments", [["plan", "my.toml"], ["plan", "my.toml", "--json"]], ids=["lines", "json"])
 def test_a_plan_for_data_without_the_column_says_so_too(arguments, place, capsys):
     (place / "my.toml").write_text(GOOD.replace('"data.txt"', '"rows.jsonl"\ntext_column = "text"'))

@@ -37,7 +37,7 @@ NO_RUNS = ("../x", "/etc", "/", "../../../../etc/passwd", "", HOSTILE, "nobody",
 def unfinished(run: RunFolder) -> str:
     shutil.rmtree(run.model)
     shutil.rmtree(run.checkpoints)
-    return "no final model yet|no model yet"
+    return "its checkpoints are gone as well, so nothing can write it again"
 
 
 def of_another_version(run: RunFolder) -> str:
@@ -56,35 +56,36 @@ def without_weights(run: RunFolder) -> str:
 def with_torn_weights(run: RunFolder) -> str:
     weights = run.model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
-    return "cannot be loaded"
+    return "is not what the run wrote"
 
 
 def without_a_tokenizer(run: RunFolder) -> str:
     for path in run.model.glob("tokenizer*"):
         path.unlink()
-    return "cannot be loaded"
+    return "is not what the run wrote"
 
 
 def with_a_torn_config(run: RunFolder) -> str:
     (run.model / "config.json").write_text("{")
-    return "cannot be loaded"
+    return "is not what the run wrote"
 
 
 def with_a_torn_plan(run: RunFolder) -> str:
     run.plan.write_text(run.plan.read_text()[:100])
+    shutil.rmtree(run.checkpoints)
     return "plan.json is damaged"
 
 
-# Of a run that is whole but for this, publish asks the hub, and bench says of each variant why it was not measured.
+# Of a run whose plan alone is wrong, publish asks the hub.
 WEIGHTS = {"export", "evaluate", "predict", "generate", "chat"}
 FAULTS = {
     unfinished: {*COMMANDS} - OF_THE_JOURNAL,
     of_another_version: WEIGHTS | {"bench"},
     with_a_torn_plan: WEIGHTS | {"bench"},
     without_weights: {*COMMANDS} - OF_THE_JOURNAL,
-    with_torn_weights: WEIGHTS,
-    without_a_tokenizer: WEIGHTS - {"export"},
-    with_a_torn_config: WEIGHTS,
+    with_torn_weights: {*COMMANDS} - OF_THE_JOURNAL,
+    without_a_tokenizer: {*COMMANDS} - OF_THE_JOURNAL,
+    with_a_torn_config: {*COMMANDS} - OF_THE_JOURNAL,
 }
 
 

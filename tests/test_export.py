@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from tests.combinations import in_the_sweep
+from tests.programs import run_program
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.exporting.contract import Tolerance, format_names, format_of
@@ -42,13 +45,21 @@ def trained(tmp_path, sheep):
     """`trained("llama", "lora", {...})`: a tiny run that is finished, by its name."""
 
     def train(
-        family: str = "llama", method: str = "lora", changes: dict | None = None, *, data: Path = sheep, **config
+        family: str = "llama",
+        method: str = "lora",
+        changes: dict | None = None,
+        *,
+        data: Path = sheep,
+        dtype: torch.dtype = torch.float32,
+        **config,
     ) -> TrainedModel:
         from tui_trainer.config.load import Request
         from tui_trainer.launching.carry_out import carry_out
         from tui_trainer.launching.start import load_config, open_new
 
         save_tiny_model(tmp_path / family, family, **config)
+        if dtype != torch.float32:
+            AutoModelForCausalLM.from_pretrained(tmp_path / family).to(dtype).save_pretrained(tmp_path / family)
         settings = {
             **SETTINGS,
             "task.type": "causal_lm",
@@ -120,9 +131,8 @@ def certificate_of(model: TrainedModel, name: str) -> dict:
     return json.loads((model.run.root / "export" / name / "certificate.json").read_text())
 
 
-def test_a_merged_model_says_the_type_that_its_weights_have(trained, tmp_path):
-    adapted, base = trained(), tmp_path / "llama"
-    AutoModelForCausalLM.from_pretrained(base).to(torch.bfloat16).save_pretrained(base)
+def test_a_merged_model_says_the_type_that_its_weights_have(trained):
+    adapted = trained(dtype=torch.bfloat16)
     assert main(["export", adapted.run.name, "--to", "merged"]) == 0
     folder = adapted.run.root / "export/merged"
     weights = load_file(folder / "model.safetensors")
@@ -231,19 +241,21 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence_and_leaves_nothing(ada
     assert "there are no weights" in capsys.readouterr().err
 
 
-def test_how_long_it_takes_is_known_from_earlier_exports_of_a_similar_size(adapted):
-    own, form = adapted.weight_bytes, format_of("adapter")
+def test_how_long_it_takes_is_known_from_earlier_exports_of_such_a_model_alone(adapted):
+    form = format_of("adapter")
     assert expected_seconds(adapted, form) is None
     certificates = {
-        "adapter": {"format": "adapter", "trained": {"bytes": own / 3}, "seconds": 7.0},
-        "far": {"format": "adapter", "trained": {"bytes": own * 50}, "seconds": 900},
-        "other": {"format": "merged", "trained": {"bytes": own}, "seconds": 1},
-        "torn": {"format": "adapter", "trained": None, "seconds": "soon"},
+        "adapter": {"format": "adapter", "seconds": 7.0},
+        "other": {"format": "merged", "seconds": 1},
+        "torn": {"format": "adapter", "seconds": "soon"},
     }
     for name, certificate in certificates.items():
         (adapted.run.exports / name).mkdir(parents=True)
         (adapted.run.exports / name / "certificate.json").write_text(json.dumps(certificate))
-    assert expected_seconds(adapted, form) == pytest.approx(21)
+    assert expected_seconds(adapted, form) == 7.0
+    of_another_task = adapted.plan.shape_key.replace(adapted.plan.config.task.type, "seq2seq", 1)
+    other = replace(adapted, plan=adapted.plan.model_copy(update={"shape_key": of_another_task}))
+    assert expected_seconds(other, form) is None
 
 
 def test_a_merged_model_ends_its_turns_as_the_adapted_one(trained, tmp_path):
@@ -401,3 +413,50 @@ def test_a_converter_that_fails_is_told_with_its_last_words(adapted, tmp_path, m
     assert main(["export", adapted.run.name, "--to", "gguf"]) == 1
     assert "converter: NotImplementedError: unknown tokenizer" in capsys.readouterr().err
     assert list((adapted.run.root / "export").iterdir()) == []
+
+
+def test_one_process_exports_a_run_to_a_format_and_nobody_deletes_it_meanwhile(adapted, tmp_path, monkeypatch, capsys):
+    """Also while an export is loaded again, and to a place outside of the run."""
+    run, out, refused = adapted.run, tmp_path / "elsewhere", []
+    write = merged.Merged.write
+
+    def and_others_come(self, *args):
+        write(self, *args)
+        for command in (
+            ["export", run.name, "--to", "merged", *(["--out", str(out)] if refused else [])],
+            ["delete", run.name, "--yes"],
+            ["rename", run.name, "another"],
+        ):
+            refused.append(run_program(command))
+
+    monkeypatch.setattr(merged.Merged, "write", and_others_come)
+    assert main(["export", run.name, "--to", "merged"]) == 0
+    assert main(["export", run.name, "--to", "merged", "--out", str(out)]) == 0
+    for done in refused:
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert re.search(
+            rf"in use by `export {run.name}.*`, process {os.getpid()} on this host since 20\S+; "
+            rf"wait until it has ended, or end it with `kill {os.getpid()}`$",
+            done.stderr.strip(),
+        ), done.stderr
+    assert len(refused) == 6
+    assert {path.name for path in out.iterdir()} == {path.name for path in (run.exports / "merged").iterdir()}
+    assert not run.in_use.exists() and [path.name for path in run.exports.iterdir()] == ["merged"]
+    assert main(["delete", run.name, "--yes"]) == 0
+
+
+def test_what_a_killed_export_left_keeps_nobody_out(adapted, monkeypatch):
+    run = adapted.run
+    killed = """
+from tui_trainer.exporting.formats import merged
+def write(self, *args):
+    import os, signal
+    os.kill(os.getpid(), signal.SIGKILL)
+merged.Merged.write = write
+"""
+    assert run_program(["export", run.name, "--to", "merged"], prelude=killed).returncode == -9
+    assert len(list(run.in_use.iterdir())) == 1 and (run.exports / ".writing-merged").is_dir()
+    assert main(["export", run.name, "--to", "merged"]) == 0
+    assert [path.name for path in run.exports.iterdir()] == ["merged"]
+    assert main(["rename", run.name, "another"]) == 0
+    assert not run.in_use.exists()

@@ -12,7 +12,9 @@ from tui_trainer.config.load import Request
 from tui_trainer.data.columns.text_column import head_of
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import fitted_presets
+from tui_trainer.launching.fitted_presets import followed_words
 from tui_trainer.launching.start import load_config
+from tui_trainer.tasks import find_task
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench, fitted
 
@@ -101,6 +103,69 @@ def test_the_screens_choose_as_lines_do_and_follow_the_data(tmp_path):
     document.undo()
     document.set("task.type", "causal_lm")
     assert document.loaded is not None and document.loaded.config.task.type == "causal_lm"
+
+
+def opened(asked: Request):
+    return Workbench(lambda: asked, probe(), UNICODE)._open_document()[0]
+
+
+def test_a_model_and_data_that_are_named_on_the_screens_make_what_the_command_line_makes(tmp_path):
+    """Quickstart's values under an encoder and a table were refused with "set task.type = causal_lm"."""
+    asked = request(tmp_path, "bert", LABELLED)
+    by_command = load_config(asked)
+    document = opened(Request())
+    before = document.loaded
+    assert document.recipe_name == "quickstart" and document.value("task.type") == "char_lm"
+    said = []
+    for key, value in reversed(asked.shortcuts.items()):
+        document.set(key, value)
+        said.append(followed_words(before, document.loaded))
+        before = document.loaded
+    assert said == ["", "now recipe finetune and task sequence_classification, as model and rows.jsonl say"]
+    same = {"profile": "", "output": by_command.config.output}
+    assert document.loaded.config.model_copy(update=same) == by_command.config.model_copy(update=same)
+    assert not document.is_changed("profile")
+
+    text = tmp_path / "plain.txt"
+    text.write_text("Sheep.\n" * 9)
+    document.set("model.model_name_or_path", "")
+    assert followed_words(before, document.loaded).endswith("the task is now char_lm, as no model is named")
+    document.undo()
+    assert document.loaded.config == before.config and not followed_words(before, document.loaded)
+    document.undo()
+    document.undo()
+    assert (document.recipe_name, document.value("task.type")) == ("quickstart", "char_lm")
+    document.redo()
+    document.redo()
+    assert document.value("task.type") == "sequence_classification"
+
+
+def test_a_task_or_a_recipe_that_the_user_named_stays_whatever_the_data_is(tmp_path):
+    asked = request(tmp_path, "bert", LABELLED)
+    document = opened(Request(profile="quickstart"))
+    for key, value in asked.shortcuts.items():
+        document.set(key, value)
+    assert document.recipe_name == "quickstart" and document.value("task.type") == "char_lm"
+    (problem,) = find_task("char_lm").problems(document.loaded.config)
+    assert "the recipe finetune" in problem.hint
+    document = opened(Request())
+    document.set("task.type", "token_classification")
+    before = document.loaded
+    for key, value in asked.shortcuts.items():
+        document.set(key, value)
+    assert document.value("task.type") == "token_classification"
+    assert followed_words(before, document.loaded) == "the recipe is now finetune, as a model is named"
+
+
+def test_other_data_is_said_to_have_changed_the_task(tmp_path):
+    document = opened(request(tmp_path, "llama", {"messages": TURNS}))
+    before, text = document.loaded, tmp_path / "plain.txt"
+    text.write_text("Sheep.\n" * 9)
+    document.set("data.path", str(text))
+    after = document.loaded
+    assert followed_words(before, after) == "the task is now causal_lm, as recipe finetune says"
+    document.undo()
+    assert followed_words(after, document.loaded) == "the task is now chat, as the columns of rows.jsonl say"
 
 
 def test_another_recipe_is_shown_as_it_will_be_fitted(tmp_path):

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.programs import run_program
 from tests.tiny_models import save_tiny_model, tiny_tokenizer
 from tests.trained_runs import asked_row, write_rows
 from tui_trainer.cli import main
@@ -97,6 +98,22 @@ def test_what_was_killed_goes_on_no_row_twice_none_lost(classifier, tmp_path, mo
     assert passes[3:] == [8, 8, 5]
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert not list(tmp_path.glob("*.partial*"))
+
+
+def test_one_process_writes_the_predictions_and_nobody_takes_them_away(classifier, tmp_path, monkeypatch, capsys):
+    data, out = asked(tmp_path, "sequence_classification"), tmp_path / "out.jsonl"
+    real, refused = Predictor.predict, []
+
+    def and_another_comes(self, contents, told):
+        more = ["--data", str(data), "--out", str(out), "--overwrite"]
+        refused.append(run_program(["predict", str(classifier.root), *more]))
+        return real(self, contents, told)
+
+    monkeypatch.setattr(Predictor, "predict", and_another_comes)
+    assert predict(classifier, data, out) == 0
+    (done,) = refused
+    assert done.returncode == 2 and f"out.jsonl: in use by `predict`, process {os.getpid()} on this host" in done.stderr
+    assert len(predictions(out)) == ROWS and not list(tmp_path.glob("*.partial*"))
 
 
 def test_other_data_under_the_same_name_is_not_gone_on_with(classifier, tmp_path, monkeypatch, capsys):

@@ -16,6 +16,7 @@ from tui_trainer import publishing
 from tui_trainer.cli import main
 from tui_trainer.errors import InputError
 from tui_trainer.publishing import _files, source_of
+from tui_trainer.safe_text import as_markdown
 
 TOKEN = "hf_" + "a" * 34
 
@@ -54,6 +55,25 @@ def test_places_of_this_machine_are_taken_out_and_told(trained):
     assert str(trained.root) in (trained.model / "README.md").read_text(), "the run's own files stay as they are"
 
 
+@pytest.mark.parametrize("place", ["/secret/pläce/lla_ma", '/secret/a "b"/lla_ma', r"/secret/back\slash/lla_ma"])
+def test_a_place_is_found_as_json_and_markdown_write_it(place, trained):
+    trained.plan.write_text(json.dumps({"config": {"model": {"model_name_or_path": place}}}))
+    (trained.model / "config.json").write_text(json.dumps({"of": place}))
+    (trained.model / "other.json").write_text(json.dumps({"of": place}, ensure_ascii=False))
+    (trained.model / "README.md").write_text(f"For {as_markdown(place)}, or {place}.")
+    files, notes = sent(trained)
+    assert json.loads(files["config.json"]) == json.loads(files["other.json"]) == {"of": "lla_ma"}
+    assert files["README.md"].decode() in (r"For lla\_ma, or lla_ma.", "For lla_ma, or lla_ma.")
+    assert sum("becomes lla_ma" in note for note in notes) == 3
+
+
+def test_a_base_in_the_cache_of_the_hub_goes_by_its_repository(trained):
+    place = "/home/me/.cache/huggingface/hub/models--meta--llama/snapshots/0a1b"
+    trained.plan.write_text(json.dumps({"config": {"model": {"model_name_or_path": place}}}))
+    (trained.model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": place}))
+    assert json.loads(sent(trained)[0]["adapter_config.json"]) == {"base_model_name_or_path": "meta/llama"}
+
+
 def test_a_file_with_an_access_token_is_not_sent(trained):
     (trained.model / "tokenizer_config.json").write_text(json.dumps({"auth": TOKEN}))
     with pytest.raises(InputError, match=r"tokenizer_config.json holds what looks like an access token"):
@@ -76,7 +96,7 @@ def test_an_export_is_sent_only_where_it_is_as_it_was_trained(trained):
         (["a", "--to", "name"], "is no name on the hub"),
         (["a", "--to", "../x"], "is no name on the hub"),
         (["a", "--to", "me/model"], "HF_HUB_OFFLINE is set"),
-        (["none", "--to", "me/model"], "has no model yet"),
+        (["none", "--to", "me/model"], "has no final model yet"),
     ],
 )
 def test_what_cannot_be_published_is_refused_in_one_sentence(trained, tmp_path, capsys, words, told):

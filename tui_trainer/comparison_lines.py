@@ -4,20 +4,21 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tui_trainer.lines import loss_words, table_lines
+from tui_trainer.lines import loss_words, steps_words, table_lines
 from tui_trainer.runs.comparison import ComparedRun, Comparison
 from tui_trainer.runs.score_words import number, plain
+from tui_trainer.runs.state import STOPPED_EARLY
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes, format_count, format_seconds
 
 _VALUE_WIDTH = 60
 
 _ROWS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (
-    ("state", lambda run: run.status),
+    ("state", lambda run: STOPPED_EARLY if run.stopped_early else run.status),
     ("task", lambda run: run.task or "--"),
     ("parameters", lambda run: format_count(run.parameters)),
     ("trainable", lambda run: format_count(run.trained_parameters)),
-    ("steps", lambda run: f"{run.step}/{run.total_steps}" if run.total_steps else str(run.step or "--")),
+    ("steps", steps_words),
     ("training loss", lambda run: loss_words(run.loss)),
     ("held-out loss", lambda run: loss_words(run.eval_loss)),
     ("best held-out loss", lambda run: _at_step(run.best_eval_loss, run.best_eval_step)),

@@ -37,6 +37,16 @@ def could_be_on_the_hub(path: str) -> bool:
     return is_hub_name(path) and PurePosixPath(path).suffix.lower() not in _FILE_ENDINGS
 
 
+def published_name(name: str) -> str:
+    """A name on the hub as it is; of a folder or file of this machine its last part, or the repository in whose cache
+    it lies."""
+    if not name.startswith(("/", "~", ".")):
+        return name
+    path = PurePosixPath(name)
+    cached = next((part for part in path.parts if part.startswith(("models--", "datasets--"))), "")
+    return "/".join(cached.split("--")[1:]) or path.name
+
+
 def is_revision(revision: str) -> bool:
     """Whether it could be a branch, a tag or a commit."""
     return _REVISION.fullmatch(revision) is not None and ".." not in revision

@@ -24,6 +24,7 @@ from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.slowest_rank import slowest_rank
 from tui_trainer.runs.state import RunState
 from tui_trainer.runs.sums import GaugeSummary
+from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import fd_of, silence_output, write_all
 
 _SECONDS_BETWEEN_STEP_LINES = 5.0
@@ -225,7 +226,7 @@ class _LinePrinter(Printer):
             self._print(line)
         if state.steps:
             verdict = examine(state)
-            more = f"; `tui-trainer doctor {folder.name}` shows all" if verdict.findings else ""
+            more = f"; `tui-trainer doctor {one_line(folder.name)}` shows all" if verdict.findings else ""
             self._print(f"{'doctor':<14} {verdict.words}{more}")
         self.refresh()
 

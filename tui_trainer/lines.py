@@ -11,8 +11,17 @@ from tui_trainer.config.model_sections import is_known_attention
 from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.runs import events
 from tui_trainer.runs.remaining import eta_seconds
-from tui_trainer.runs.result import LABELLING, best_before, grade, grade_of, loss_unit, score_lines
-from tui_trainer.runs.score_words import baselines_line, number, plain, scores_line
+from tui_trainer.runs.result import (
+    LABELLING,
+    best_before,
+    ending_words,
+    grade,
+    grade_of,
+    kept_step,
+    loss_unit,
+    score_lines,
+)
+from tui_trainer.runs.score_words import baselines_line, scores_line
 from tui_trainer.runs.state import RunState
 from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.runs.targets import targets_of, targets_summary
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.profiles import Profile
     from tui_trainer.planning.plan import Plan
     from tui_trainer.planning.planned import Planned
+    from tui_trainer.runs.comparison import ComparedRun
     from tui_trainer.runs.overview import RunOverview
 
 _PHASES = {"loading": "loading torch and transformers, building the model", "saving": "writing the final model"}
@@ -161,7 +171,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     profiles = ", ".join(
         filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
     )
-    lines = [f"run {name} in {folder}", profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
+    lines = [one_line(f"run {name} in {folder}"), profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
     if not plan.train_rows.exact:
         lines.append(
             f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
@@ -174,17 +184,17 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
 
 def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -> list[str]:
     """What came out of a run. `adapter_base` is the model that an adapter is for; empty for a whole model."""
-    finished = state.finished
+    finished, name = state.finished, one_line(name)
     if finished is None:
         return []
-    if finished.reason == "stopped" and not finished.step:
-        return [f"stopped before the first step; begin with: tui-trainer resume {name}"]
     if finished.reason == "stopped":
-        return [f"stopped at step {finished.step} of {state.total_steps}; go on with: tui-trainer resume {name}"]
-    how = "finished" if finished.reason == "done" else "stopped early: no more improvement"
-    lines = [f"{how} after {finished.step} steps, {format_seconds(finished.seconds)} of training"]
+        verb = "go on" if finished.step else "begin"
+        return [f"{ending_words(state)}; {verb} with: tui-trainer resume {name}"]
+    lines = [f"{ending_words(state)}, {format_seconds(finished.seconds)} of training"]
     if finished.eval_loss is not None:
-        lines.append(f"held-out loss  {finished.eval_loss:.4f}{loss_unit(state)}")
+        kept = kept_step(state)
+        at = "" if kept is None else f", at step {kept:,}"
+        lines.append(f"held-out loss  {finished.eval_loss:.4f}{loss_unit(state)}{at}")
         if state.baselines:
             lines += [
                 f"  {label:<12} {loss:.4f}  ({'beaten' if finished.eval_loss < loss else 'not beaten'})"
@@ -199,7 +209,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     if advice := better_before(state):
         lines.append(advice)
     if finished.model_path:
-        lines.append(f"{'adapter' if adapter_base else 'model':<14} {folder}/{finished.model_path}")
+        lines.append(f"{'adapter' if adapter_base else 'model':<14} {one_line(folder)}/{finished.model_path}")
         lines += [f"  on           {adapter_base}; its README.md says how peft loads it"] if adapter_base else []
         lines.append(f"try it         tui-trainer {'chat' if state.task == 'chat' else 'generate'} {name}")
     return lines
@@ -320,20 +330,24 @@ def age_words(one: RunOverview, now: datetime) -> str:
 
 
 def _run_row(one: RunOverview, now: datetime) -> tuple[str, ...]:
-    steps = f"{one.step}/{one.total_steps}" if one.total_steps else str(one.step)
-    score = next((one_line(f"{plain(name)} {number(value)}", 24) for name, value in one.scores.items()), "--")
     return (
         one_line(one.name, 32),
-        one.status,
-        steps if one.is_run else "--",
+        one.status_words,
+        steps_words(one) if one.is_run else "--",
         loss_words(one.loss),
         loss_words(one.eval_loss),
-        score,
+        one_line(one.score, 24) or "--",
         age_words(one, now),
         format_bytes(one.size_bytes),
         one_line(one.started_at[:16].replace("T", " ")),
         one_line(str(one.path)),
     )
+
+
+def steps_words(one: RunOverview | ComparedRun) -> str:
+    """`120/500`; `40/102, kept 30` where the model went back to an earlier step."""
+    steps = f"{one.step}/{one.total_steps}" if one.total_steps else str(one.step or "--")
+    return steps if one.kept_step is None else f"{steps}, kept {one.kept_step}"
 
 
 def loss_words(loss: float | None) -> str:

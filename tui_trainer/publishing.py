@@ -3,6 +3,7 @@
 Paths of this machine are taken out of the texts, and nothing of the run but the folder itself is sent.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.data.progress import Meter, Progress
-from tui_trainer.errors import FolderError, InputError, RunError
-from tui_trainer.hub_layout import could_be_on_the_hub, is_hub_name, network_errors, network_reason
+from tui_trainer.errors import ConfigError, FolderError, InputError, RunError
+from tui_trainer.exporting.trained_model import adapter_base, final_model, head_of, plan_of, refuse_changed_base
+from tui_trainer.hub_layout import could_be_on_the_hub, is_hub_name, network_errors, network_reason, published_name
+from tui_trainer.models.facts import find_model
 from tui_trainer.runs.comparison import settings_of
 from tui_trainer.runs.folder import RunFolder, files_below
-from tui_trainer.safe_text import one_line
+from tui_trainer.safe_text import as_markdown, one_line
 from tui_trainer.units import MIB
 
 _TEXTS = frozenset({".json", ".md", ".txt", ".jinja", ".toml", ".yaml", ".yml", ".model_card"})
@@ -57,12 +60,7 @@ class PublishOffer:
 def source_of(folder: RunFolder, export: str) -> Path:
     """The folder that is sent. Raises InputError where there is none."""
     if not export:
-        if not folder.model.is_dir():
-            hint = f"`tui-trainer resume {folder.name}` goes on with it"
-            raise InputError(f"{folder.name} has no model yet", hint=hint)
-        if not any(folder.model.glob("*.safetensors")):
-            raise FolderError(f"there are no weights in its folder `{folder.model.name}`", where=folder.name)
-        return folder.model
+        return _own_model(folder)
     place = folder.exports
     found = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
     if export in found and not export.startswith((".", "failed-")):
@@ -71,6 +69,18 @@ def source_of(folder: RunFolder, export: str) -> Path:
         raise InputError(f"the export {export} of {folder.name} is not as it was trained; it is not published")
     hint = f"`tui-trainer export {folder.name} --to {one_line(export, 40)}` makes it"
     raise InputError(f"{folder.name} has no export {one_line(export, 40)!r}", hint=hint)
+
+
+def _own_model(folder: RunFolder) -> Path:
+    """The final model; of an adapter, for the very model that it was trained on, where that is here to be looked at."""
+    source, plan, base = final_model(folder), None, None
+    if name := adapter_base(source):
+        with suppress(FolderError, ConfigError):
+            plan = plan_of(folder)
+            base = find_model(name, plan.config.model.revision, head=head_of(plan.config.task.type)).folder
+    if plan and base:
+        refuse_changed_base(plan, base)
+    return source
 
 
 def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> PublishOffer:
@@ -91,7 +101,7 @@ def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> 
         name=name,
         private=private if exists is None else exists,
         exists=exists,
-        base_model=one_line(_short(base)),
+        base_model=one_line(published_name(base)),
         license=_license_of(api, base),
         files=tuple(files),
         notes=tuple(notes),
@@ -173,17 +183,24 @@ def _without_paths(text: str, folder: RunFolder) -> tuple[str, list[tuple[str, s
     places = {str(folder.root): folder.name, str(folder.root.parent): "runs", str(Path.home()): "~"}
     if base.startswith(("/", "~", ".")):
         resolved = str(Path(base).expanduser().absolute())
-        places |= {base: _short(base), resolved: _short(base)}
+        places |= {base: published_name(base), resolved: published_name(base)}
     taken = []
     for old, new in sorted(places.items(), key=lambda pair: -len(pair[0])):
-        if len(old) > 1 and (found := re.compile(rf"{re.escape(old)}(?![\w-])")).search(text):
-            text = found.sub(lambda _, new=new: new, text)  # type: ignore[misc]
+        if len(old) < 2:
+            continue
+        # As it is, in Markdown, and as JSON writes it, with other letters than those of ASCII and without.
+        written = [(old, new), (as_markdown(old), as_markdown(new))]
+        written += [(_in_json(old, is_ascii), _in_json(new, is_ascii)) for is_ascii in (True, False)]
+        before = text
+        for one, other in dict.fromkeys(written):
+            text = re.sub(rf"{re.escape(one)}(?![\w-])", lambda _, other=other: other, text)  # type: ignore[misc]
+        if text != before:
             taken.append((old, new))
     return text, taken
 
 
-def _short(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2] if path.startswith(("/", "~", ".")) else path
+def _in_json(text: str, is_ascii: bool) -> str:
+    return json.dumps(text, ensure_ascii=is_ascii)[1:-1]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import re
 
 # C0 without \n and \t, DEL, C1, and the characters that reorder or hide text (bidi controls, zero width, separators).
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 _LINE_BREAKS = str.maketrans({"\n": "\u23ce", "\t": " "})
 
 
@@ -20,6 +21,11 @@ def one_line(text: str, width: int = 0) -> str:
     """`visible(text)` on one line, cut to `width` characters (0: not cut)."""
     line = visible(text).translate(_LINE_BREAKS)
     return line[: width - 1] + "\u2026" if width and len(line) > width else line
+
+
+def as_markdown(text: str) -> str:
+    """On one line, with every sign of Markdown as itself: it cannot become a heading, a link, a cell or HTML."""
+    return _MARKDOWN.sub(r"\\\1", one_line(text))
 
 
 def _sign(match: re.Match[str]) -> str:

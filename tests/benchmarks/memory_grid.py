@@ -32,6 +32,7 @@ from memory_grid_cases import CASES, UNLISTED, Case
 
 from tui_trainer.planning.calibration import keep_calibration, read_calibration
 from tui_trainer.planning.duration import step_time, training_flops
+from tui_trainer.planning.kept_tables import StepKey
 from tui_trainer.planning.measured_memory import NOT_ALLOCATED, corrected
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
@@ -96,10 +97,11 @@ def compare(case: Case, device: str, state_folder: Path, calibrates: bool) -> Co
     counted = counted_parts(parts, device)
     tokens = case.rows * case.row_tokens * case.accumulation
     flops = training_flops(shape, setup, tokens=tokens, row_tokens=case.row_tokens)
-    guess = step_time(flops, shape.hidden_size, read_calibration(state_folder, "none", "", flops), setup)
+    key = StepKey("", "", case.name)
+    guess = step_time(flops, shape.hidden_size, read_calibration(state_folder, "none", key, flops), setup)
     first, rest = done["seconds"][CALIBRATION_STEPS], done["seconds"][CALIBRATION_STEPS.stop :]
-    keep_calibration(state_folder, "this", case.name, step_seconds=median(first), flops=flops)
-    known = read_calibration(state_folder, "this", case.name, flops)
+    keep_calibration(state_folder, "this", str(key), step_seconds=median(first), flops=flops)
+    known = read_calibration(state_folder, "this", key, flops)
     predicted = step_time(flops, shape.hidden_size, known, setup).value
     assert predicted is not None
     return Comparison(

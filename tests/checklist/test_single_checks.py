@@ -12,10 +12,13 @@ from tui_trainer.checklist.contract import Context, Verdict
 from tui_trainer.checklist.earlier_run import EarlierRun, measured_in, newest_measured
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import patched, run_checks
+from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
+from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import load_config
+from tui_trainer.planning.kept_tables import StepKey
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, StepDone, TextSampled
 from tui_trainer.runs.remaining import EVALUATION_SHARE
 from tui_trainer.units import GIB
@@ -132,7 +135,33 @@ def test_an_earlier_run_tells_shares_and_rates():
     assert found is not None and found.data_share == pytest.approx(0.1)
     assert (found.save_bytes_per_second, found.sample_seconds, found.steps) == (200.0, 0.3, 20)
     assert measured_in("r", [step(number) for number in range(19)]) is None
-    assert newest_measured() is None
+
+
+def test_what_a_run_measured_counts_only_for_its_task_model_and_device(tiny_run, tiny_config, tmp_path):
+    """A text took 446 ms in a run of another task, and 4 ms here: the checklist promised a run 4.33 times as fast."""
+    plan = estimated_plan(tiny_config("two"))
+    assert newest_measured(plan) is None
+    tiny_run("one", {"training.max_steps": 30, "logging.sample_steps": 10, "checkpoint.save_steps": 10})
+    found = newest_measured(plan)
+    assert found is not None and found.name == "one"
+    assert None not in (found.sample_seconds, found.data_share, found.evaluation_share, found.save_bytes_per_second)
+
+    key = StepKey.read(plan.shape_key)
+    others = {
+        "task": {"shape_key": str(replace(key, model=key.model.replace(plan.config.task.type, "seq2seq")))},
+        "library": {"shape_key": str(replace(key, model=f"{key.model}.1"))},
+        "an older key": {"shape_key": "llama-32-2-4-2-64-384-4of8x64-fp32"},
+        "processor": {"device_name": "another processor"},
+        "threads": {"threads": plan.threads.model_copy(update={"value": 99})},
+    }
+    assert [name for name, change in others.items() if newest_measured(plan.model_copy(update=change))] == []
+
+    setup = newest_measured(plan.model_copy(update={"shape_key": str(replace(key, setup="lora16"))}))
+    assert setup == replace(found, data_share=None, evaluation_share=None)
+    elsewhere = with_changes(plan.config, {"output.runs_dir": str(tmp_path / "elsewhere")})
+    assert newest_measured(plan.model_copy(update={"config": elsewhere})) == replace(found, save_bytes_per_second=None)
+    rows = plan.model_copy(update={"shape_key": str(replace(key, cut="1of1x1"))})
+    assert newest_measured(rows) == found
 
 
 def test_what_an_earlier_run_measured_replaces_what_was_assumed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -101,6 +102,31 @@ def test_the_script_asks_for_what_was_named(tmp_path, capsys):
         f"exec {sys.executable} -P -m tui_trainer resume {root} --no-ui",
     ]
     assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("a b", '"{}/a b/job/logs/job-%j.txt"'),
+        ("a#b", r'"{}/a\#b/job/logs/job-%j.txt"'),
+        ('a"b', r'"{}/a\"b/job/logs/job-%j.txt"'),
+        ("a\\b", r'"{}/a\\b/job/logs/job-%j.txt"'),
+        ("100%", "{}/100%%/job/logs/job-%j.txt"),
+        ("$(x)'y", '"{}/$(x)\'y/job/logs/job-%j.txt"'),
+    ],
+)
+def test_a_path_of_any_name_is_one_option_and_one_word_of_the_shell(name, written, tmp_path, capsys):
+    assert submit(tmp_path, "--set", f"output.runs_dir={tmp_path}/{name}", "--dry-run") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "#SBATCH --output=" + written.format(tmp_path) in lines
+    assert shlex.split(lines[-1])[6] == f"{tmp_path}/{name}/job" and len(shlex.split(lines[-1])) == 8
+
+
+@pytest.mark.parametrize("name", ["a\n#SBATCH --wrap=x", "a\x1b[2Jb", "a\rb"])
+def test_a_path_that_no_script_can_hold_is_refused(name, tmp_path, capsys):
+    assert submit(tmp_path, "--set", f"output.runs_dir={tmp_path}/{name}", "--dry-run") == 2
+    found = capsys.readouterr()
+    assert not found.out and "no batch script can hold; name another folder with output.runs_dir" in found.err
 
 
 def test_several_nodes_are_started_by_srun(tmp_path, capsys):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
+from time import thread_time
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -11,6 +15,7 @@ from tests.tiny_models import tiny_tokenizer
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.conversations import Conversation
 from tui_trainer.errors import ConfigError, DataError
+from tui_trainer.models.tokenizing import render_limit
 from tui_trainer.models.tokenizing.chat_rendering import ConversationRenderer
 from tui_trainer.models.tokenizing.chat_template import ChatTemplate, template_names, template_problems, template_text
 from tui_trainer.models.tokenizing.chat_tokens import encode_conversations
@@ -239,12 +244,66 @@ def test_tokenizers_that_put_a_space_before_a_text_put_none_before_an_answer(fam
         ("{% for %}", "line 1"),
         ("{{ messages[0]['content'] }}", "leaves out what the assistant says"),
         ("{{ raise_exception('never') }}", "never"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ range(10000000) }}", "Range too big"),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "recursion"),
+        ("\n{{ 9 ** 9 ** 9 ** 9 }}", "line 2, raises a number to a power"),
     ],
 )
 def test_a_broken_template_is_told_in_one_sentence(text, words):
     with pytest.raises(ConfigError, match=words) as told:
         learnt(conversation(*TALK), text)
     assert "task.chat_template" in str(told.value)
+
+
+LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [LOOP, "{% if messages|length > 3 %}" + LOOP + "{% endif %}", "{% if not tools %}" + LOOP + "{% endif %}"],
+    ids=["always", "for a long conversation", "without tools"],
+)
+def test_a_template_that_does_not_end_is_ended_and_named(text, monkeypatch):
+    monkeypatch.setattr(render_limit, "LIMIT_SECONDS", 0.1)
+    with pytest.raises(
+        ConfigError, match=r"the chat template mine does not end: .* went into one conversation"
+    ) as told:
+        learnt(conversation(*TALK), template_text("chatml") + text)
+    assert "task.chat_template" in str(told.value) and "take the loop out of it" in str(told.value)
+
+
+def test_renderings_that_end_in_time_are_left_alone_in_every_thread_and_after_a_fork(monkeypatch):
+    """The limit lies in the middle of them: each ends by itself or is ended, and nothing is raised behind it."""
+    monkeypatch.setattr(render_limit, "LIMIT_SECONDS", 0.02)
+    monkeypatch.setattr(render_limit, "_LOOKS_EVERY_SECONDS", 0.001)
+
+    def spend(seconds: float) -> str:
+        until = thread_time() + seconds
+        while thread_time() < until:
+            pass
+        return "done"
+
+    def many(number: int) -> list[str]:
+        found = []
+        for at in range(40):
+            try:
+                found.append(render_limit.limited(lambda at=at: spend(0.0195 + 0.000025 * at)))
+            except render_limit.RenderingTooLongError:
+                found.append("ended")
+        return found
+
+    with ThreadPoolExecutor(4) as threads:
+        for found in threads.map(many, range(4)):
+            assert found[0] == "done" and len(found) == 40
+    with pytest.raises(render_limit.RenderingTooLongError):
+        render_limit.limited(lambda: spend(5))
+    if not (child := os.fork()):
+        with suppress(render_limit.RenderingTooLongError):
+            render_limit.limited(lambda: spend(20))
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_names_and_files_of_templates(tmp_path):

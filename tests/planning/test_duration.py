@@ -31,10 +31,10 @@ def matrices_at_100_gflops(monkeypatch):
 def test_a_step_of_this_shape_that_was_measured_is_believed_before_all_else(matrices_at_100_gflops):
     found = step_time(50e9, 128, Calibration(step_seconds=0.7, flops_per_second=1e9))
     assert found.value == 0.7
-    assert "this shape" in found.reason
+    assert "such steps" in found.reason
 
 
-def test_the_rate_of_another_shape_is_believed_before_numpy(matrices_at_100_gflops):
+def test_the_rate_of_the_model_with_other_rows_is_believed_before_numpy(matrices_at_100_gflops):
     assert step_time(50e9, 128, Calibration(flops_per_second=25e9)).value == pytest.approx(2.0)
 
 
@@ -42,6 +42,26 @@ def test_a_machine_without_any_run_is_timed_with_numpy(matrices_at_100_gflops):
     found = step_time(50e9, 150, Calibration())
     assert found.value == pytest.approx(0.5 / 0.5)
     assert "numpy" in found.reason
+
+
+def test_a_busy_moment_does_not_move_the_time_of_a_plan(monkeypatch, tmp_path):
+    """Matmuls that were six times as slow beside another program made a plan of 7:37 out of one of 1:09."""
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path))
+
+    def planned(rate: float) -> float | None:
+        monkeypatch.setattr(duration, "matrix_flops_per_second", lambda: rate)
+        return step_time(50e9, 150, Calibration(), machine="a processor, 2 threads").value
+
+    assert [planned(rate) for rate in (100e9, 15e9, 125e9, 99e9)] == pytest.approx([1.0, 1.0, 0.8, 0.8])
+    assert [planned(16e9 + n) for n in range(12)][-1] == pytest.approx(100 / 16, rel=1e-6), "only the last ones count"
+
+
+def test_nothing_of_how_a_model_learns_moves_the_time_of_a_plan(tiny_config, monkeypatch):
+    monkeypatch.setattr(duration, "matrix_flops_per_second", lambda: 100e9)
+    changes = {"training.learning_rate": 3e-5, "training.seed": 7, "training.weight_decay": 0.3}
+    before, after = estimated_plan(tiny_config("one")), estimated_plan(tiny_config("two", changes))
+    assert (before.shape_key, before.step_seconds) == (after.shape_key, after.step_seconds)
+    assert before.memory_key == after.memory_key
 
 
 def test_an_evaluated_row_takes_a_third_of_the_time_of_a_trained_one(tiny_config):

@@ -97,7 +97,7 @@ def section(report, name):
 
 def test_a_run_that_was_stopped_and_gone_on_with_has_a_report_of_both(real):
     folder, stopped = real
-    assert stopped.startswith("# real: stopped") and "stopped on request after 5 of 8 steps" in stopped
+    assert stopped.startswith("# real: stopped") and "It stopped at step 5 of 8." in stopped
     assert "tui-trainer resume real" in stopped.replace("\\", "")
     report = (folder.root / "report.md").read_text()
     assert report.startswith("# real: finished")
@@ -118,7 +118,7 @@ def test_its_numbers_are_those_of_the_journal_and_of_the_model_card(real):
     )
     assert f"| held-out loss | {last.loss:.4f} |" in report and f"| rows to train on | {data.rows:,} |" in report
     # The same facts in both: losses, baselines, and how it was trained.
-    plain = report.replace("\\", "")
+    plain, card = report.replace("\\", ""), card.replace("\\", "")
     rows = [
         line for line in card.split("## Loss")[1].split("## Versions")[0].splitlines() if re.match(r"\| [a-z]", line)
     ]

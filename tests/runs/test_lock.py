@@ -146,7 +146,7 @@ def test_garbage_in_the_file_is_succeeded(path, content):
 
 def test_an_owner_on_another_host_is_respected_and_the_way_out_is_named(path):
     named(path, host="gpu-\x1b[7", pid=2**22 + 1)
-    with pytest.raises(FolderError, match=r"delete the file .*run\.lock") as refusal:
+    with pytest.raises(FolderError, match=r"remove its lock: `rm .*run\.lock`$") as refusal:
         RunLock(path).acquire()
     assert "\x1b" not in str(refusal.value)
     assert owner(path) is not None

@@ -50,7 +50,8 @@ def test_the_lines_of_a_run_have_the_scores_of_its_model():
     assert event_line(events[1], state) == "to beat: accuracy 0.310 and macro F1 0.080 of the most frequent class"
     assert "held-out loss 0.6000, accuracy 0.800 (most frequent class 0.310)" in event_line(events[3], state)
     lines = end_lines(state, "docs", "/runs/docs")
-    assert "held-out loss  0.5000" in lines
+    assert lines[0].startswith("finished after 8 steps; kept step 4: held-out loss 0.5000, ")
+    assert "held-out loss  0.5000, at step 4" in lines
     assert "accuracy       0.900  (most frequent class 0.310: beaten)" in lines
 
 

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from tui_trainer.runs import events as e
 from tui_trainer.runs.event_lines import from_line, to_line
 from tui_trainer.runs.journal import JournalReader, JournalWriter
 from tui_trainer.runs.remaining import eta_seconds
+from tui_trainer.runs.result import ending_words, kept_step, newest_scores
 from tui_trainer.runs.state import RunState, fold
 
 
@@ -109,6 +111,45 @@ def test_folding_in_parts_gives_the_same_as_folding_at_once():
 )
 def test_the_status_is_one_word(events, status):
     assert fold(events).status == status
+
+
+EARLY = {"reason": "early stopping", "loss": 1.0, "seconds": 1.0, "step": 4, "model_path": "model"}
+BEFORE_THE_LAST = e.EvalDone(
+    step=3, loss_sum=0.9, tokens=1, loss=0.9, seconds=1, scheduled=True, best=True, scores={"macro_f1": 0.81}
+)
+LAST = e.EvalDone(
+    step=4, loss_sum=0.7, tokens=1, loss=0.7, seconds=1, scheduled=True, best=False, scores={"macro_f1": 0.75}
+)
+
+
+@pytest.mark.parametrize(
+    ("metric", "last", "words"),
+    [
+        ("macro_f1", e.RunFinished(eval_loss=0.9, model_step=3, **EARLY), "kept step 3: macro F1 0.810"),
+        ("loss", e.RunFinished(eval_loss=0.9, model_step=3, **EARLY), "kept step 3: held-out loss 0.9000"),
+        ("macro_f1", e.RunFinished(eval_loss=0.9, **EARLY), "kept step 3: macro F1 0.810"),  # an older journal
+        ("macro_f1", e.RunFinished(eval_loss=0.7, model_step=4, **EARLY), ""),  # the best could not be saved
+    ],
+)
+def test_the_end_of_a_run_that_stopped_early_is_one_sentence_about_the_model_that_it_has(metric, last, words):
+    state = fold([started(), replace(PLANNED, total_steps=10, metric=metric), BEFORE_THE_LAST, LAST, last])
+    assert ending_words(state) == "stopped early at step 4" + (f"; {words}" if words else "")
+    assert (state.status, state.status_words, kept_step(state)) == ("finished", "stopped early", 3 if words else None)
+    assert newest_scores(state) == {"macro_f1": 0.81 if words else 0.75}
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (e.RunFinished(step=10, reason="done", loss=1.0, eval_loss=0.7, seconds=1.0, model_step=10), "finished after"),
+        (e.RunFinished(step=6, reason="stopped", loss=1.0, eval_loss=0.7, seconds=1.0), "stopped at step 6 of 10"),
+        (e.RunFinished(step=0, reason="stopped", loss=None, eval_loss=None, seconds=0.0), "stopped before the first"),
+        (e.RunFailed(step=3, message="x"), "failed at step 2 of 10"),
+    ],
+)
+def test_every_other_end_has_its_sentence_and_no_kept_step(last, words):
+    state = fold([started(), replace(PLANNED, total_steps=10), step(1), step(2), last])
+    assert ending_words(state).startswith(words) and kept_step(state) is None and state.share_done == 0.2
 
 
 def test_progress_ends_with_its_phase():

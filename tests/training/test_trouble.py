@@ -34,10 +34,10 @@ def saves_fail_at(monkeypatch):
     steps: set[int] = set()
     save = checkpoint.save_checkpoint
 
-    def failing(checkpoints, components, position, **random):
+    def failing(checkpoints, components, position, plan, **random):
         if position.step in steps:
             raise OSError(28, "No space left on device")
-        return save(checkpoints, components, position, **random)
+        return save(checkpoints, components, position, plan, **random)
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", failing)
     return steps

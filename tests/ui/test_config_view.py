@@ -15,6 +15,7 @@ from tui_trainer.config.groups import groups
 from tui_trainer.config.load import Request, all_settings
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.launching.drafts import Draft
+from tui_trainer.planning.planned import estimated
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens import config_files
@@ -201,6 +202,23 @@ async def test_a_recipe_is_chosen_with_a_preview_of_what_changes():
         assert value(RATE) == 2e-3
         await press("u p escape")
         assert screens.bench.document.recipe_name == "quickstart"
+
+
+@in_event_loop
+async def test_the_plan_says_where_its_time_comes_from_and_why_it_moved(monkeypatch):
+    reason = "measured here, from 1 measured run of such steps"
+    async with opened((200, 50)) as (screens, _, _):
+        bench = screens.bench
+        monkeypatch.setattr(bench, "_check", lambda document: None)
+        bench._planned(bench.plan.model_copy(update={"step_seconds": estimated(0.138, "by numpy")}))
+        bench.notice = None
+        bench._planned(bench.plan.model_copy(update={"step_seconds": estimated(0.914, reason)}))
+        text = await screens.shows(f"a step is planned at 914 ms, and not 138 ms: {reason}")
+        assert f"a step takes 914 ms: {reason}" in text
+        bench.notice = None
+        other = {"step_seconds": estimated(0.5, reason), "shape_key": "of other steps"}
+        bench._planned(bench.plan.model_copy(update=other))
+        assert bench.notice is None, "other steps take another time"
 
 
 @in_event_loop

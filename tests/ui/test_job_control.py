@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -40,13 +41,18 @@ os.setpgid(0, 0)
 @pytest.fixture
 def open_job(open_terminal):
     """Opens the program as a job of a shell; its process comes with the terminal."""
+    jobs = []
 
     def open_one(*arguments, prelude=""):
         terminal = open_terminal(*arguments, prelude=AS_A_JOB + prelude)
         terminal.wait_for("t start")
-        return terminal, psutil.Process(int(re.search(rb"job=(\d+)\.", terminal.raw)[1]))
+        jobs.append(psutil.Process(int(re.search(rb"job=(\d+)\.", terminal.raw)[1])))
+        return terminal, jobs[-1]
 
-    return open_one
+    yield open_one
+    for job in jobs:
+        with suppress(psutil.NoSuchProcess):
+            job.kill()
 
 
 def stop(terminal, job):
@@ -192,3 +198,35 @@ XTermParser.feed = fails
     assert terminal.wait_for_end() == 0
     (log,) = Path(environment["TUI_TRAINER_HOME"]).rglob("screen-*.log")
     assert "no such key" in log.read_text()
+
+
+@pytest.mark.parametrize("way", ["closed", "left"])
+def test_a_run_that_is_just_being_started_is_not_lost(open_terminal, small_config, way):
+    terminal = open_terminal(
+        small_config(steps=5),
+        prelude="""
+import time
+from pathlib import Path
+from tui_trainer.launching import start
+
+open_new = start.open_new
+
+def waits(*arguments, **more):
+    while not Path("go").exists():
+        time.sleep(0.01)
+    return open_new(*arguments, **more)
+
+start.open_new = waits
+""",
+    )
+    terminal.start_run()
+    terminal.wait_for("starting ...")
+    if way == "left":
+        terminal.press("q")
+        terminal.wait_for("A run is just being started")
+        terminal.press("l")
+    else:
+        terminal.hang_up()
+    (terminal.cwd / "go").touch()
+    assert terminal.wait_for_end() == 0
+    assert terminal.steps == [1, 2, 3, 4, 5] and terminal.events[-1]["event"] == "RunFinished"

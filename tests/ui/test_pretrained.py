@@ -13,6 +13,7 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoTokenizer
 
 from tests.tiny_models import save_tiny_model, texts
+from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.probe import probe
@@ -108,3 +109,21 @@ def test_a_pretrained_model_is_tuned_by_keys_from_flags_and_from_a_file(named_by
     assert written.shape == (1, ids.shape[1] + 4)
     moved = [weight for name, weight in tuned.named_parameters() if "lora_B" in name]
     assert moved and all(torch.any(weight != 0) for weight in moved), "an adapter that learnt nothing is all zeros"
+
+
+@pytest.mark.e2e
+@in_event_loop
+async def test_other_data_and_a_model_change_recipe_and_task_and_the_screen_says_so(tmp_path, monkeypatch):
+    """As `--model ./bert --data x.csv` would: nothing is left of the quickstart that was on the screen."""
+    monkeypatch.chdir(tmp_path)
+    save_tiny_model(tmp_path / "bert", "bert")
+    (tmp_path / "x.csv").write_text("text,label\n" + "a sheep,animal\na wheel,car\n" * 20)
+    async with open_screens(Request(), size=(200, 50)) as screens:
+        await screens.shows("t start")
+        await screens.press("2", "slash", *"path", "enter", "enter", "ctrl+u", *"x.csv", "enter")
+        await screens.shows("x.csv, edited here")
+        await screens.press("slash", *"model_name", "enter", "enter", "ctrl+u", *"bert", "enter")
+        both = "now recipe finetune and task sequence_classification, as model and x.csv say"
+        await screens.shows(f"{both}; u takes it back", "recipe finetune")
+        await screens.press("u")
+        await screens.shows("undid model_name_or_path", "the task is now char_lm, as no model is named", "recipe quick")

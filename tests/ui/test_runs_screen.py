@@ -107,7 +107,7 @@ async def test_resume_asks_and_is_refused_for_what_cannot_go_on(runs, monkeypatc
     resumed = []
     monkeypatch.setattr("tui_trainer.ui.starting._resume", lambda bench, folder: resumed.append(folder))
     stopped = run_of(runs, "stopped", start(100), *steps(1, 20), end(20, "stopped"))
-    run_of(runs, "finished", start(20), *steps(1, 20), end(20))
+    run_of(runs, "finished", start(20), *steps(1, 20), end(20)).model.mkdir()
     async with opened() as screens:
         await screens.press("p")
         await screens.shows("finished is finished")
@@ -121,6 +121,7 @@ async def test_resume_asks_and_is_refused_for_what_cannot_go_on(runs, monkeypatc
         await screens.press("enter")
         await screens.shows("the Train screen stays with it")
     about = {"path": Path("/runs/a"), "step": 0, "total_steps": 5}
+    assert not refusal("resume", RunOverview(name="a", status="finished", **about), "S"), "its model is gone"
     waiting = RunOverview(name="a", status="submitted", **about)
     assert refusal("stop", waiting, "S") == "a waits in the queue: open it, and stop it there"
 

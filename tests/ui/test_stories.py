@@ -177,7 +177,7 @@ async def test_story_runs(small, tmp_path):
     runs = tmp_path / "runs"
     run_of(runs, "broken", start(300), *steps(1, 20))
     slow = run_of(runs, "slow", start(300), *steps(1, 200), held_out(100, 4.8), end(200, "stopped"))
-    fast = run_of(runs, "fast", start(300), *steps(1, 300), held_out(150, 4.6, accuracy=0.8), end(300))
+    fast = run_of(runs, "fast", start(300), *steps(1, 300), held_out(150, 4.6, accuracy=0.8), end(300, eval_loss=4.6))
     slow.config.write_text("[training]\nlearning_rate = 1e-3\n")
     fast.config.write_text("[training]\nlearning_rate = 2e-3\n")
     async with open_screens(Request(config_file=small()), size=(120, 35)) as screens:

@@ -12,12 +12,15 @@ import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from tests.combinations import in_the_sweep
+from tests.runs.journals import end, run_of, start, steps
 from tests.ui.canned import CPU, DONE, FAILED, GIB, GPUS, LORA, STOPPED, WORK, CannedBench, CannedRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs import events as e
+from tui_trainer.runs.at_rest import rename
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.spans import UNICODE
 
@@ -121,6 +124,39 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
         assert "interrupted" in text and "Its process is gone" in text and "ETA" not in text
         text = await show(screens, [*trained(148), READ], alive=True, is_ours=False)
         assert "GPU 90 %, 60.0 of 139.0 GiB" in text and "read at step 40" in text
+
+
+@in_event_loop
+async def test_a_run_that_stopped_early_says_one_thing_in_heading_bar_and_result():
+    scheduled = {"loss_sum": 1.0, "tokens": 1, "seconds": 0.1, "scheduled": True}
+    events = [
+        *trained(40, 102, metric="macro_f1", targets={}),
+        e.EvalDone(step=30, loss=0.9, best=True, scores={"accuracy": 0.8, "macro_f1": 0.81}, **scheduled),
+        e.EvalDone(step=40, loss=0.7, best=False, scores={"accuracy": 0.9, "macro_f1": 0.75}, **scheduled),
+    ]
+    kept = {"eval_loss": 0.9, "model_step": 30, "scores": {"accuracy": 0.8, "macro_f1": 0.81}}
+    last = replace(DONE, step=40, reason="early stopping", **kept)
+    async with opened([*events, last], alive=False) as screens:
+        text = await screens.settled()
+        assert all(len(line) <= 80 for line in text.splitlines())
+        head, bar = text.splitlines()[1:3]
+        assert "stopped early" in head and "step  40 of 102" in head
+        assert " 39 %" in bar and "held out 0.9000   macro F1 0.810" in bar
+        await screens.shows(
+            "Stopped early at step 40; kept step 30: macro F1 0.810", "held out 0.9000 ", ", at step 30"
+        )
+
+
+@in_event_loop
+async def test_the_heading_has_the_name_that_the_run_has_now(tmp_path):
+    """Its journal has the one that it began with."""
+    run = run_of(tmp_path / "runs", "first", start(500), *steps(1, 40), end(40))
+    async with opened() as screens:
+        screens.bench.attach_to(run)
+        await screens.shows("first  finished")
+        assert rename(run.root, "renamed") is None
+        screens.bench.attach_to(RunFolder(run.root.with_name("renamed")))
+        await screens.shows("renamed  finished", gone="a  finished")
 
 
 @in_event_loop

@@ -19,7 +19,7 @@ from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.launching.micro_batches import cut_patch
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.questions import question_of, with_settings
-from tui_trainer.launching.start import load_config, start_problems
+from tui_trainer.launching.start import load_config, name_problems, start_problems
 from tui_trainer.models.child import ChildFailed, hear_child
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.planning.batching import MICRO
@@ -103,7 +103,7 @@ def rehearse(request: Request, gpu: GpuChoice, heard: Heard) -> Rehearsed:
     """Raises InputError for what the plan refuses, RunError where no model could be made."""
     loaded = load_config(request, gpu=gpu)
     plan = estimated_plan(loaded, gpu=gpu)
-    if problems := start_problems(loaded):
+    if problems := [*name_problems(loaded), *start_problems(loaded)]:
         raise ConfigError(problems)
     runs = Path(loaded.config.output.runs_dir)
     patch: dict[str, Any] = {}

@@ -1,21 +1,29 @@
-"""What the newest finished run on this machine measured, read from the end of its journal."""
+"""What the newest run like the planned one measured, read from the end of its journal.
+
+Like it is a run of the same task and model on the same device, with the same libraries; what depends on how it is
+trained, or on the disk, counts only where that is the same as well. What another run measured says nothing.
+"""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+from tui_trainer.planning.kept_tables import StepKey
+from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import certificates
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, Event, StepDone, TextSampled
-from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.journal import events_in
 from tui_trainer.runs.registry import known_runs
 from tui_trainer.safe_text import one_line
 
 _TAIL_BYTES = 256 * 1024
-_LOOK_RUNS = 3
+# Of most only the plan is read.
+_LOOK_RUNS = 20
 _ENOUGH_STEPS = 20
 
 
@@ -33,11 +41,12 @@ class Exported:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierRun:
-    """Measured parts of a run. `data_share` is of the step's time; None where the run did not do it."""
+    """Measured parts of a run. `data_share` is of the step's time; None where the run did not do it, or did it in
+    another way than is planned now."""
 
     name: str
     steps: int
-    data_share: float
+    data_share: float | None = None
     save_bytes_per_second: float | None = None
     sample_seconds: float | None = None
     evaluation_share: float | None = None
@@ -45,13 +54,33 @@ class EarlierRun:
     exports: tuple[Exported, ...] = ()
 
 
-def newest_measured() -> EarlierRun | None:
-    """The newest run of the index with enough steps at its end, or None. A journal that cannot be read is passed by."""
+def newest_measured(plan: Plan) -> EarlierRun | None:
+    """The newest run of the index that is like the plan and has enough steps at its end, or None. A journal that cannot
+    be read is passed by."""
+    now = StepKey.read(plan.shape_key)
+    if now is None:
+        return None
+    device = _device(plan.model_dump(include={"device", "device_name", "threads"}))
     for folder in reversed(known_runs()[-_LOOK_RUNS:]):
+        then = read_fields(folder.plan)
+        key = StepKey.read(then.get("shape_key"))
+        if key is None or key.model != now.model or _device(then) != device:
+            continue
         with suppress(OSError):
             if found := measured_in(folder.name, list(_last_events(folder.journal))):
-                return replace(found, exports=tuple(_exports(folder)))
+                found = replace(found, exports=tuple(_exports(folder)))
+                if not key.has_setup_of(now):
+                    found = replace(found, data_share=None, evaluation_share=None)
+                is_on_disk = folder.root.parent.resolve() == Path(plan.config.output.runs_dir).resolve()
+                return found if is_on_disk else replace(found, save_bytes_per_second=None)
     return None
+
+
+def _device(plan: Mapping[str, Any]) -> tuple[object, ...]:
+    """What computes, by the fields of a plan; the threads of a card's host do not matter."""
+    device, threads = plan.get("device"), plan.get("threads")
+    count = threads.get("value") if device == "cpu" and isinstance(threads, dict) else None
+    return device, plan.get("device_name"), count
 
 
 def measured_in(name: str, events: Sequence[Event]) -> EarlierRun | None:

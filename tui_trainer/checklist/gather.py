@@ -73,7 +73,7 @@ def gather(
         cache=read_place("prepared data", prepared_data_folder()),
         load_average=load_of_others(),
         environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
-        earlier=newest_measured(),
+        earlier=newest_measured(plan) if plan else None,
         swap_used_bytes=swap_used_bytes,
         data_read=_data_read(loaded.config),
     )

@@ -5,10 +5,9 @@ import pkgutil
 import sys
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
-from tui_trainer.hardware.environment import prepare_environment
+from tui_trainer.hardware.environment import check_environment, prepare_environment
 from tui_trainer.standard_files import (
     flush_output,
     leave_output,
@@ -18,9 +17,11 @@ from tui_trainer.standard_files import (
     tell,
 )
 
+_ASKS_LITTLE = frozenset(("-h", "--help", "--version"))
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
+    """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped on request, with a checkpoint."""
     open_standard_files()
     prepare_environment()
     with patient("stderr"):
@@ -48,11 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _told(arguments: list[str]) -> int:
     """The exit code; what is wrong is told."""
     try:
-        Path.cwd()
-    except FileNotFoundError:
-        tell("the folder in which this is started was deleted; `cd` to another one")
-        return EXIT_BAD_INPUT
-    try:
+        if not _ASKS_LITTLE.intersection(arguments):
+            check_environment(arguments)
         return _run(arguments)
     except InputError as error:
         for problem in error.problems:
@@ -71,13 +69,14 @@ def _run(arguments: list[str]) -> int:
         return run_screens()
     import typer
 
-    from tui_trainer.cli.application import app
+    from tui_trainer.cli.application import UNTIL_THE_END, app
 
     # Importing a module of commands adds them to the application.
     for module in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     try:
-        code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
+        with UNTIL_THE_END:
+            code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
     except typer.TyperException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "tui-trainer")
         options = "commands and options" if command == "tui-trainer" else "its options"

@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tui_trainer.errors import InputError
+from tui_trainer.errors import ConfigError, InputError
 from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import tell
 
@@ -145,6 +146,15 @@ class Asked:
 
         return load_config(self.request, gpu=gpu)
 
+    def load_to_start(self, gpu: "GpuChoice" = None) -> "LoadedConfig":
+        """The same of a run that is to be started: its name is one that a new run can have."""
+        from tui_trainer.launching.start import name_problems
+
+        loaded = self.load(gpu)
+        if problems := name_problems(loaded):
+            raise ConfigError(loaded.placed(problem) for problem in problems)
+        return loaded
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -193,6 +203,19 @@ def run_named(reference: str) -> "RunFolder":
     from tui_trainer.runs.registry import find_run
 
     return find_run(reference)
+
+
+UNTIL_THE_END = ExitStack()
+"""What a command holds until it ends."""
+
+
+def run_in_use(reference: str, command: str) -> "RunFolder":
+    """The same; until the command ends the run is neither renamed nor deleted. Raises FolderError."""
+    from tui_trainer.runs.lock import in_use
+
+    folder = run_named(reference)
+    UNTIL_THE_END.enter_context(in_use(folder, f"{command} {folder.name}"))
+    return folder
 
 
 def trained_model(folder: "RunFolder", *, unfinished: bool = False) -> "TrainedModel":

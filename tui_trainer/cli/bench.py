@@ -16,7 +16,7 @@ from tui_trainer.cli.application import (
     app,
     option,
     print_json,
-    run_named,
+    run_in_use,
     shares_options,
     trained_model,
 )
@@ -58,7 +58,7 @@ def bench_model(
     """A trained model at work: one by one, in batches, with beams, in fewer bits, compiled, exported."""
     from tui_trainer.bench.inference import BATCHED, NEW_TOKENS, ONE_BY_ONE, InferenceBench, notes, table
 
-    trained = trained_model(run_named(run))
+    trained = trained_model(run_in_use(run, "bench"))
     asked = InferenceBench(trained, rows, rounds, gpu, tell, only or ())
     found = asked.measure()
     figures = asked.figures(found)

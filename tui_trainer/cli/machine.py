@@ -47,7 +47,7 @@ def check(
     """Go through the checklist: is it ready, and is it fast? Exit code 1 when something fails."""
     from tui_trainer.check import print_checks
 
-    loaded = asked.load(gpu)
+    loaded = asked.load_to_start(gpu)
     is_whole = True
     if measure:
         from tui_trainer.bench.gains import GainBench

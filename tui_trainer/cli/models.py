@@ -9,6 +9,7 @@ import typer
 
 from tui_trainer.cli.application import app, option
 from tui_trainer.errors import EXIT_STOPPED, InputError
+from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import show_progress, tell
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def download(
     if data and _fetch_data(data, revision, ask):
         return
     if name and (folder := download_model(name, revision, ask=ask, progress=transfer_progress())) is not None:
-        print(f"{name} is in {folder}")
+        print(one_line(f"{name} is in {folder}"))
         return
     tell("nothing was downloaded")
     raise typer.Exit(EXIT_STOPPED)
@@ -87,11 +88,11 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
     folder = download_data(wanted, ask=ask, progress=transfer_progress())
     if folder is None:
         return False
-    print(f"{wanted.name} is in {folder}")
+    print(one_line(f"{wanted.name} is in {folder}"))
     try:
         found = find_files(str(wanted), Choice())
     except DataError as error:
-        print(error)
+        print(one_line(str(error)))
     else:
         if found.others:
             labels = ", ".join(one_line(split.label, 60) for split in (found.chosen, *found.others))

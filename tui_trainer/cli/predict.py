@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, option, run_named, trained_model
+from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, option, run_in_use, trained_model
 from tui_trainer.errors import EXIT_STOPPED, DataError, InputError
+from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import show_progress, tell
 
 _SECONDS_BETWEEN_LINES = 30.0
@@ -47,7 +48,7 @@ def predict(
     if column and len(column) > 2:
         raise InputError("--column names the text and at the most a second one")
     size = _batch_size(batch_size)
-    folder = run_named(run)
+    folder = run_in_use(run, "predict")
     from tui_trainer.exporting.predicting import Requested, inference_device, predict_file
     from tui_trainer.local_paths import from_the_root
     from tui_trainer.models.writing import Sampling
@@ -84,7 +85,7 @@ def predict(
                           "seconds": round(done.seconds, 3), "rows_per_second": round(rate, 2)}))  # fmt: skip
         return
     before = f", {done.rows_before:,} of them were there" if done.rows_before else ""
-    print(f"{out}: {done.rows:,} rows{before}, {format_seconds(done.seconds)}, {rate:,.0f} rows/s")
+    print(f"{one_line(str(out))}: {done.rows:,} rows{before}, {format_seconds(done.seconds)}, {rate:,.0f} rows/s")
 
 
 def _told_now_and_then() -> Callable[[str, float, float | None, str], None]:

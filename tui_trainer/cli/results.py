@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, RunReference, app, option, run_named, trained_model
+from tui_trainer.cli.application import (
+    UNTIL_THE_END,
+    AsJson,
+    RunReference,
+    app,
+    option,
+    run_in_use,
+    run_named,
+    trained_model,
+)
 from tui_trainer.cli.models import agrees, transfer_progress
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError
+from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import show_progress, tell, write_progress
 
 if TYPE_CHECKING:
@@ -54,7 +64,7 @@ def report(
     except OSError as error:
         message = f"the report cannot be written: {error.strerror or error}"
         raise FolderError(message, where=str(out or folder.root)) from None
-    print("\n".join(map(str, written)))
+    print("\n".join(one_line(str(path)) for path in written))
 
 
 @app.command()
@@ -69,19 +79,21 @@ def export(
     """Write a run's model in another form, load it again, and compare it with what was trained."""
     from tui_trainer.exporting.contract import find_format, format_names
 
-    folder = run_named(run)
     if not to:
         raise InputError("no format is named", hint=f"--to {', --to '.join(format_names())}")
     if out and len(to) > 1:
         raise InputError("--out names the folder of one format", hint="export them one by one")
     formats = [find_format(name) for name in dict.fromkeys(to)]
-    from tui_trainer.exporting.export import Certifier, expected_seconds, target_of
+    folder = run_in_use(run, "export")
+    from tui_trainer.exporting.export import Certifier, expected_seconds, target_lock, target_of
     from tui_trainer.exporting.export import export as write
     from tui_trainer.units import format_bytes, format_seconds
 
     trained = trained_model(folder)
     certifier = Certifier(trained)
     targets = [target_of(trained, one, out) for one in formats]
+    for target in targets:
+        target_lock(target, "").refuse()
     is_good = True
     for one, target in zip(formats, targets, strict=True):
         if not as_json:
@@ -94,7 +106,7 @@ def export(
             found = json.loads(certificate.text())
             print(json.dumps({"folder": str(place), "words": certificate.lines(), **found}))
         else:
-            print("\n".join([f"{one.title}: {place}", *certificate.lines()]))
+            print("\n".join([f"{one.title}: {one_line(str(place))}", *certificate.lines()]))
     if not is_good:
         tell("what was exported is not what was trained; its folder is kept, and its name begins with failed-")
         raise typer.Exit(EXIT_FAILED)
@@ -112,21 +124,26 @@ def publish(
     from tui_trainer.publishing import make_offer, source_of
     from tui_trainer.publishing import publish as send
 
-    folder = run_named(run)
+    folder = run_in_use(run, "publish")
     if not to:
         raise InputError("to where?", hint=f"`tui-trainer publish {folder.name} --to OWNER/NAME`")
-    offer = make_offer(folder, source_of(folder, export), to, private=private)
+    source = source_of(folder, export)
+    if export:
+        from tui_trainer.exporting.export import target_lock
+
+        # Another export would take its place while it is sent.
+        UNTIL_THE_END.enter_context(target_lock(source, f"publish {folder.name}"))
+    offer = make_offer(folder, source, to, private=private)
     print("\n".join(_offer_lines(offer)), flush=True)
     if not agrees("publish", yes):
         tell("nothing was published")
         raise typer.Exit(EXIT_STOPPED)
-    print(f"{folder.name} is at {send(offer, transfer_progress())}")
+    print(f"{one_line(folder.name)} is at {send(offer, transfer_progress())}")
 
 
 def _offer_lines(offer: "PublishOffer") -> list[str]:
     """What would go where, who could see it, and what was taken out."""
     from tui_trainer.downloading.hub import counted
-    from tui_trainer.safe_text import one_line
     from tui_trainer.units import format_bytes
 
     there = "" if offer.exists is None else ", which is there already"
@@ -152,18 +169,19 @@ def track(
     ] = None,
 ) -> None:
     """Hand a run that is over to trackers: what they do not have yet. A run under way does so by logging.report_to."""
-    from tui_trainer.runs.lock import owner
+    from tui_trainer.runs.lock import lock_hint, owner
     from tui_trainer.runs.overview import overview
     from tui_trainer.tracking.contract import find_tracker, tracker_names, tracker_problems
     from tui_trainer.tracking.feeder import Feeder
 
-    folder, names = run_named(run), list(dict.fromkeys(to or []))
+    folder, names = run_in_use(run, "track"), list(dict.fromkeys(to or []))
     if not names:
         raise InputError("to which tracker?", hint=f"--to {', --to '.join(tracker_names())}")
     if problems := tracker_problems(names):
         raise InputError(problems)
-    if owner(folder.lock) is not None:
-        raise InputError(f"{folder.name} is under way", hint="its trackers are those of logging.report_to")
+    if holder := owner(folder.lock):
+        hint = lock_hint(holder, folder.lock, "its trackers are those of logging.report_to")
+        raise InputError(f"{folder.name} is under way: {holder}", hint=hint)
     status, failed = overview(folder).status, False
     for name in names:
         feeder = Feeder(

@@ -1,5 +1,6 @@
 """Commands for runs that there are: list, compare, rename, delete, resume, ask, stop, try."""
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -47,8 +48,10 @@ def resume(
     folder, allocation = run_named(run), Allocation.here()
     if allocation and allocation.nodes > 1:
         nodes = allocation.nodes
-    if overview(folder).status == "finished":
-        tell(f"{folder.name} is finished; its model is in {folder.model}")
+    if overview(folder).status == "finished" and folder.model.exists():
+        from tui_trainer.exporting.trained_model import final_model
+
+        tell(f"{folder.name} is finished; its model is in {final_model(folder)}")
         raise typer.Exit(EXIT_DONE)
     shown.refuse_json_on_screens()
     if shown.no_ui and allocation and allocation.node_rank:
@@ -126,10 +129,11 @@ def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME"
     from tui_trainer.runs import at_rest
 
     folder = run_named(run)
+    _refuse_link(run, folder, "renamed")
     at_rest.refuse_queued(folder)
     if problem := at_rest.rename(folder.root, name):
         tell(str(problem))
-    print(f"{folder.name} is now {name}, in {folder.root.with_name(name)}")
+    print(f"{one_line(folder.name)} is now {name}, in {one_line(str(folder.root.with_name(name)))}")
 
 
 @app.command()
@@ -156,12 +160,28 @@ def _to_delete(reference: str) -> Path:
     from tui_trainer.runs.overview import Overviews
 
     try:
-        return run_named(reference).root
+        folder = run_named(reference)
     except FolderError:
         rest = [one.path for one in Overviews().read() if not one.is_run and reference in (one.name, str(one.path))]
         if len(rest) != 1:
             raise
         return rest[0]
+    _refuse_link(reference, folder, "deleted")
+    return folder.root
+
+
+def _refuse_link(reference: str, folder: "RunFolder", what: str) -> None:
+    """Raises FolderError where a link to the folder of a run was named: what it leads to may be meant, or the link."""
+    from tui_trainer.local_paths import from_the_root
+    from tui_trainer.runs.registry import listed_roots
+
+    named = from_the_root(reference)
+    is_its_name = reference == folder.name and folder.root in listed_roots()
+    if not is_its_name and named.is_symlink() and named.resolve() == folder.root:
+        hint = (
+            f"`{shlex.join(['rm', str(named)])}` takes the link away; {one_line(str(folder.root), 300)} names the run"
+        )
+        raise FolderError(f"this is a link to a run, and nothing was {what}", where=one_line(str(named)), hint=hint)
 
 
 @app.command()
@@ -181,7 +201,7 @@ def ask(
 
 def _ask(reference: str, action: str) -> None:
     from tui_trainer.runs import controls, slurm
-    from tui_trainer.runs.lock import owner
+    from tui_trainer.runs.lock import lock_hint, owner
     from tui_trainer.runs.overview import overview
 
     if action not in controls.ACTIONS:
@@ -190,7 +210,7 @@ def _ask(reference: str, action: str) -> None:
     job = slurm.active_job(folder) if owner(folder.lock) is None else ""
     if job and action == "stop":
         slurm.cancel(job)
-        print(f"cancelled job {job} of {folder.name}: it was not running")
+        print(f"cancelled job {job} of {one_line(folder.name)}: it was not running")
         return
     if job:
         hint = f"`tui-trainer stop {folder.name}` takes it out of the queue"
@@ -201,8 +221,11 @@ def _ask(reference: str, action: str) -> None:
             "tries it" if finished else "goes on"
         )
         raise InputError(f"{folder.name} is {'finished' if finished else 'not running'}", hint=hint)
+    holder = owner(folder.lock)
     controls.request(folder.control, action)
-    print(f"asked {folder.name} to {action}")
+    print(f"asked {one_line(folder.name)} to {action}")
+    if holder and (hint := lock_hint(holder, folder.lock, "")):
+        tell(f"{folder.name} is in use by {holder}; {hint}")
 
 
 def _terminal_width() -> int:

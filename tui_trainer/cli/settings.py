@@ -9,6 +9,7 @@ import typer
 
 from tui_trainer.cli.application import AsJson, Asked, Assignments, GpuName, ProfileName, app, option, shares_options
 from tui_trainer.errors import InputError
+from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import show_progress
 
 
@@ -20,7 +21,7 @@ def plan(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
     from tui_trainer.launching.prepare import estimated_plan
     from tui_trainer.planning.summary import data_words
 
-    loaded = asked.load(gpu)
+    loaded = asked.load_to_start(gpu)
     made = estimated_plan(loaded, show_progress, gpu=gpu)
     if as_json:
         print(made.model_dump_json(indent=1))
@@ -94,7 +95,7 @@ def import_config(
     if as_json:
         print(json.dumps(imported.as_values(), indent=1))
     elif to is not None:
-        print("\n".join([*imported.report, f"wrote {to}; next: {imported.next_command(str(to))}"]))
+        print("\n".join([*imported.report, f"wrote {one_line(str(to))}; next: {imported.next_command(str(to))}"]))
     else:
         print("\n".join([*imported.report, "--to OUT.toml writes it to a file"]), file=sys.stderr)
         print(imported.toml, end="")

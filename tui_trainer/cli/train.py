@@ -35,5 +35,6 @@ def _train(loaded: "LoadedConfig", gpu: "GpuChoice", as_json: bool) -> int:
     greeting = lines.start_lines(run.folder.name, str(run.folder.root), plan)
     greeting += loaded.notes
     if not run.remembered:
-        greeting.append("the index of runs cannot be written: `resume` and `stop` need this run's path")
+        unlisted = "the index of runs cannot be written: `resume` and `stop` need this run's path"
+        greeting.append(f"{unlisted}. Set TUI_TRAINER_HOME to a folder that can be written to")
     return headless.follow(run, as_json=as_json, greeting=greeting)

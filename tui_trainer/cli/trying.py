@@ -1,12 +1,22 @@
 """Commands that try a trained model: a text, a conversation, or the rows of a file beside other models."""
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, GpuName, RunReference, app, option, print_json, run_named, trained_model
-from tui_trainer.errors import InputError
+from tui_trainer.cli.application import (
+    AsJson,
+    GpuName,
+    RunReference,
+    app,
+    option,
+    print_json,
+    run_in_use,
+    trained_model,
+)
+from tui_trainer.errors import FolderError, InputError
 from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import show_progress, tell
 
@@ -29,7 +39,7 @@ def generate(
     seed: Seed = 0,
 ) -> None:
     """Try a trained model: it continues a text, or answers one as its task does."""
-    folder = run_named(run)
+    folder = run_in_use(run, "generate")
     from tui_trainer.exporting.trained_model import source_words, weights_of
 
     # Before torch is loaded, which takes seconds.
@@ -61,7 +71,7 @@ def chat(
     """Hold a conversation with a trained model that answers, or write a text with one that continues."""
     if against not in ("", "base"):
         raise InputError("--against takes base", hint="`tui-trainer evaluate` compares other models")
-    folder = run_named(run)
+    folder = run_in_use(run, "chat")
     from tui_trainer.exporting.trained_model import source_words, weights_of
 
     # Before torch is loaded, which takes seconds.
@@ -114,6 +124,10 @@ def evaluate(
     from tui_trainer.exporting.evaluating import Evaluator, run_of
     from tui_trainer.exporting.predicting import inference_device
 
+    for name in {*models, against} - {"base", "none", ""}:
+        # What cannot be evaluated is refused below; a folder may also be no run's.
+        with suppress(FolderError):
+            run_in_use(str(run_of(name).root), "evaluate")
     trained = trained_model(run_of(models[0]))
     evaluator = Evaluator(trained, inference_device(gpu), show_progress)
     found = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)

@@ -50,8 +50,6 @@ class Document:
         self.loaded: LoadedConfig | None
         self._fitted: dict[str, Layer] = {}
         self._fitted_of: LoadedConfig | None = None
-        # As in load(): a file that names no recipe wants none.
-        self._default_recipe = default_recipe(request, user_layers(request, []))
         self._found: dict[tuple[str, Any], Presets] = {}
         self._saved: dict[str, Any] = {}
         self.own_problems: tuple[Problem, ...] = ()
@@ -277,7 +275,7 @@ class Document:
         for key, value in values.items():
             base = self._base[key].values[key] if key in self._base else PRESET
             preset = self.preset_value(key) if key in self._fitted else presets.value(key)
-            given = self._default_recipe if key == "profile" else preset
+            given = self._default_recipe(own) if key == "profile" else preset
             new = PRESET if same(value, given) and not same(value, base) else value
             placed.pop(key, None)
             if not same(new, base):
@@ -286,7 +284,7 @@ class Document:
 
     def _label(self, key: str, value: Any) -> str:
         setting = all_settings()[key]
-        preset = self._default_recipe if key == "profile" else self.preset_value(key)
+        preset = self._default_recipe(self._own) if key == "profile" else self.preset_value(key)
         old, new = self.value(key), preset if value is PRESET else value
         return f"{setting.name} {display_text(setting, old)} -> {display_text(setting, new)}"
 
@@ -318,10 +316,14 @@ class Document:
         config = with_changes(plain.config, {key: layer.values[key] for key, layer in stands.items()})
         return replace(plain, config=config, layers={**plain.layers, **stands})
 
+    def _default_recipe(self, own: Mapping[str, Any]) -> str:
+        """As in `load()`: naming a model starts from another recipe, and a file that names none wants none."""
+        return default_recipe(self.request, [Layer(origin=Origin.EDITED, where=EDITED_HERE, values=dict(own))])
+
     def _presets_for(self, own: Mapping[str, Any]) -> Presets:
         """Profiles are files: each pair of them is read once."""
         requested = own.get("profile")
-        name = requested if isinstance(requested, str) else self._default_recipe
+        name = requested if isinstance(requested, str) else self._default_recipe(own)
         asked = (name, repr(own.get("hardware_profile")))
         if asked not in self._found:
             self._found[asked] = find_presets(name, own, self._choose_hardware)

@@ -22,12 +22,15 @@ from tui_trainer.config.removed import REMOVED, without_removed
 from tui_trainer.config.sections import Config
 from tui_trainer.config.toml_files import nest, parse_toml, read_toml
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.local_paths import as_bytes, is_utf8
 from tui_trainer.safe_text import one_line
 
 DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
 _MODEL, _INIT = "model.model_name_or_path", "model.init"
 # Settings that have an option of their own on the command line.
 OPTIONS = {"data.path": "--data", "task.type": "--task", _MODEL: "--model", "profile": "--profile"}
+# In the place of a preset that does not suit what the user chose, before the reason.
+FITTED = ", but "
 _DATA_SUFFIXES = (".txt", ".jsonl", ".md", ".gz")
 
 
@@ -106,7 +109,7 @@ class LoadedConfig:
         What the user wrote is refused where it does not fit, and not changed.
         """
         before, origin = value_of(self.config, key), self.where(key)
-        layer = Layer(origin=self.origin(key), where=f"{origin}, but {why}", values={key: value})
+        layer = Layer(origin=self.origin(key), where=f"{origin}{FITTED}{why}", values={key: value})
         return replace(
             self,
             config=with_changes(self.config, {key: value}),
@@ -318,6 +321,12 @@ def did_you_mean(key: str) -> str:
 
 def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Problem]) -> Config | None:
     """The Config of values by dotted key; what does not fit its own setting is added to `problems`."""
+    unwritable = {key: value for key, value in values.items() if isinstance(value, str) and not is_utf8(value)}
+    for key, value in unwritable.items():
+        message, where = f"is not UTF-8: {as_bytes(value)}", layers[key].where if key in layers else ""
+        problems.append(Problem(message=message, key=key, where=where, hint="rename the file or folder"))
+    if unwritable:
+        return None
     try:
         return Config.model_validate(nest(values))
     except ValidationError as error:

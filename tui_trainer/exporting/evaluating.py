@@ -19,7 +19,16 @@ from tui_trainer.data.progress import Progress
 from tui_trainer.errors import FolderError, InputError
 from tui_trainer.exporting.contract import saved_tokenizer
 from tui_trainer.exporting.held_out import batches, layout_of, prepared_data, scored
-from tui_trainer.exporting.trained_model import TrainedModel, base_of, config_in, labels_of, load_model, load_tokenizer
+from tui_trainer.exporting.trained_model import (
+    TrainedModel,
+    base_of,
+    config_in,
+    labels_of,
+    load_model,
+    load_tokenizer,
+    plan_of,
+    refuse_changed_base,
+)
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.local_paths import at_home, is_here
 from tui_trainer.losses.micro_batch import MicroBatch
@@ -224,7 +233,7 @@ def candidate_of(name: str, trained: TrainedModel) -> Candidate:
     """A run, or a folder with a model of the same kind. Raises FolderError, and InputError for another task."""
     folder = at_home(name)
     if is_model_folder(folder):
-        return Candidate(name, folder, base_of(folder, trained.head, trained.config.model.revision))
+        return Candidate(name, folder, _base_of_folder(folder, trained))
     found = TrainedModel.of(find_run(name))
     if found.task.name != trained.task.name:
         raise InputError(f"{found.run.name} learnt {found.task.name}, and {trained.run.name} {trained.task.name}")
@@ -236,11 +245,28 @@ def run_of(name: str) -> RunFolder:
     folder = at_home(name)
     if not is_model_folder(folder):
         return find_run(name)
-    for parent in folder.absolute().parents:
-        if (parent / "plan.json").is_file():
-            return RunFolder.open(parent)
+    if run := _run_around(folder):
+        return run
     hint = "name its run before it: `tui-trainer evaluate RUN FOLDER`"
     raise FolderError("of which run this model is cannot be told", where=name, hint=hint)
+
+
+def _run_around(folder: Path) -> RunFolder | None:
+    """The run in whose folder this one lies."""
+    parents = folder.absolute().parents
+    return next((RunFolder.open(parent) for parent in parents if (parent / "plan.json").is_file()), None)
+
+
+def _base_of_folder(folder: Path, trained: TrainedModel) -> Path | None:
+    """As `base_of`; of a model in the folder of a run it is checked as where the run is named."""
+    run = _run_around(folder)
+    if run and run.model.is_dir() and folder.samefile(run.model):
+        return TrainedModel.of(run).base
+    plan = plan_of(run) if run else trained.plan
+    base = base_of(folder, trained.head, plan.config.model.revision)
+    if base and run:
+        refuse_changed_base(plan, base)
+    return base
 
 
 def is_model_folder(folder: Path) -> bool:

@@ -21,13 +21,15 @@ import numpy as np
 
 from tui_trainer.errors import FolderError, InputError, RunError
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
-from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.exporting.trained_model import TrainedModel, finish_of
 from tui_trainer.hardware.places import nearest_existing
 from tui_trainer.local_paths import from_the_root, is_here
 from tui_trainer.models.child import ChildFailed, ask_child
+from tui_trainer.planning.kept_tables import StepKey
 from tui_trainer.reporting.facts import CERTIFICATE_FILE, certificates
-from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, write_atomically
+from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, read_fields, write_atomically
 from tui_trainer.runs.json_fields import finite
+from tui_trainer.runs.lock import FileLock
 from tui_trainer.runs.registry import known_runs
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.safe_text import one_line
@@ -36,6 +38,12 @@ from tui_trainer.units import MIB, format_bytes, format_number
 ROWS = 200
 _TIMEOUT_SECONDS = 3600.0
 _SMALL_FILES_BYTES = 16 * MIB
+# What the loss of a run may differ by from that of its model on the CPU, as a share, by what the run computed in: its
+# base model in 4 bits is not the one that is exported. Below so small a loss, of that loss.
+_RUN_SHARES = {"fp32": 0.01, "bf16": 0.03, "fp16": 0.03, "4 bits": 0.1}
+_SMALLEST_LOSS = 0.3
+# Added where fewer rows are measured than the run measured.
+_STANDARD_ERRORS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +60,7 @@ class Measured:
 class Certificate:
     """`faults` says what is not as it was trained; it is good where there are none.
 
+    `run_loss` is the held-out loss that the run itself measured of its model; None where it measured none.
     `logit_difference` is the largest one, as a share of the largest logit; `seconds` is how long the whole export took.
     """
 
@@ -63,6 +72,7 @@ class Certificate:
     exported: Measured | None
     faults: tuple[str, ...]
     seconds: float | None = None
+    run_loss: float | None = None
 
     def lines(self) -> list[str]:
         if self.exported is None:
@@ -107,6 +117,7 @@ class Certifier:
             difference = _difference(before["logits"], after["logits"])
             exported = Measured(bytes=folder_size(folder).bytes, **_figures(after))
             faults = _faults(before, after, difference, tolerance)
+        run_loss = self._run_loss()
         return Certificate(
             format=export_format.name,
             rows=before["rows"],
@@ -114,8 +125,26 @@ class Certifier:
             tolerance=tolerance,
             trained=Measured(bytes=self._trained.weight_bytes, **_figures(before)),
             exported=exported,
-            faults=tuple(faults),
+            faults=(*self._faults_of_the_run(before, run_loss), *faults),
+            run_loss=run_loss,
         )
+
+    def _run_loss(self) -> float | None:
+        """What the run measured of its model, on all rows that it held out or on those that it chose of them."""
+        finished = finish_of(self._trained.run)
+        return finished.eval_loss if finished else None
+
+    def _faults_of_the_run(self, before: dict[str, Any], run_loss: float | None) -> list[str]:
+        """What the trained model itself is not any more, which the exports would be compared with."""
+        if run_loss is None or not math.isfinite(run_loss):
+            return []
+        config, precision = self._trained.plan.config, self._trained.plan.precision.value
+        share = _RUN_SHARES["4 bits" if config.tuning.in_four_bits else precision]
+        allowed = share * max(run_loss, _SMALLEST_LOSS) + _STANDARD_ERRORS * before["loss_error"]
+        if abs(before["loss"] - run_loss) <= allowed:
+            return []
+        found = f"the trained model has a held-out loss of {before['loss']:.4f} here, where its run measured"
+        return [f"{found} {run_loss:.4f} (allowed {allowed:.4f})"]
 
     def _ask(self, folder: Path, name: str, texts: list[str] | None) -> dict[str, Any]:
         question: dict[str, Any] = {
@@ -160,6 +189,17 @@ def writing_folder(target: Path) -> Path:
     return target.with_name(f".writing-{target.name}")
 
 
+def target_lock(target: Path, command: str) -> FileLock:
+    """One process at a time writes an export to a place, or reads it from there as a whole."""
+    return FileLock(target.with_name(f".writing-{target.name}.lock"), command, target)
+
+
+def remove_unfinished(target: Path) -> None:
+    """What an export that was killed could not clean up itself, unless another one is writing there."""
+    with suppress(FolderError), target_lock(target, "export"):
+        shutil.rmtree(writing_folder(target), ignore_errors=True)
+
+
 def target_of(trained: TrainedModel, export_format: Format, out: Path | None) -> Path:
     """Where it is going to be. Raises InputError for what can be known before anything is written."""
     if why := export_format.refusal(trained):
@@ -177,28 +217,39 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
 
 
 def expected_seconds(trained: TrainedModel, export_format: Format) -> float | None:
-    """How long an export takes here, going by an earlier one to this format, of the model nearest in size; None where
-    there was none."""
-    times, own = dict[float, float](), trained.weight_bytes
-    for run in known_runs():
+    """How long an export takes here, going by the newest one of such a model to this format; None without one."""
+    own = StepKey.read(trained.plan.shape_key)
+    for run in reversed(known_runs()):
+        key = StepKey.read(read_fields(run.plan).get("shape_key"))
+        if own is None or key is None or key.model != own.model:
+            continue
         for one in certificates(run).values():
             with suppress(LookupError, TypeError, ValueError):
-                before, seconds = float(one["trained"]["bytes"]), float(one["seconds"])
-                if one["format"] == export_format.name and before > 0:
-                    times[before] = seconds
-    nearest = min(times, key=lambda before: abs(math.log(before / own)), default=None)
-    return None if nearest is None else times[nearest] * max(1.0, own / nearest)
+                if one["format"] == export_format.name:
+                    return float(one["seconds"])
+    return None
 
 
 def export(
     trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Tell
 ) -> tuple[Path, Certificate]:
-    """Its folder. Raises FolderError, and RunError where it cannot be written; then nothing is left of it. What its
-    certificate finds faulty stays, under the name `failed-FORMAT`."""
+    """Its folder. Raises FolderError, also where another process writes it, and RunError where it cannot be written;
+    then nothing is left of it. What its certificate finds faulty stays, under the name `failed-FORMAT`."""
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderError(f"cannot be made: {error.strerror}", where=one_line(str(target), 300)) from None
+    with target_lock(target, f"export {trained.run.name} --to {export_format.name}"):
+        return _export(trained, export_format, target, certifier, tell)
+
+
+def _export(
+    trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Tell
+) -> tuple[Path, Certificate]:
     started, beside = monotonic(), writing_folder(target)
     shutil.rmtree(beside, ignore_errors=True)
     try:
-        beside.mkdir(mode=0o700, parents=True)
+        beside.mkdir(mode=0o700)
     except OSError as error:
         raise FolderError(f"cannot be made: {error.strerror}", where=one_line(str(target), 300)) from None
     try:

@@ -4,6 +4,7 @@ Reads from standard input which run it is of, and which folder and format to loa
 trained). Prints the task's own loss and scores, the labels, and how it reads some texts; logits go to a file.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,12 @@ def _on_rows(
 ) -> dict[str, Any]:
     chosen = evenly_spaced(len(rows), question["rows"])
     passes: list[float] = []
+    parts: list[tuple[float, int]] = []
     kept: list[Any] = []
 
     def keep(batch: MicroBatch, loss: float, seconds: float) -> None:
         passes.append(seconds)
+        parts.append((loss, batch.label_count))
         if sum(map(len, kept)) < COMPARED_ROWS * 64:
             # float32 [N, C]: of the places that have a label, or of whole rows.
             logits = model(**batch.inputs).logits.float()
@@ -60,7 +63,23 @@ def _on_rows(
 
     loss, scores = scored(trained, data, model, batches(rows, chosen, layout_of(trained, model, ROWS_AT_A_TIME)), keep)
     np.save(question["logits"], np.concatenate(kept))
-    return {"rows": len(chosen), "loss": loss, "scores": scores, "seconds_per_row": sum(passes) / len(chosen)}
+    run_rows = list(evenly_spaced(len(rows), trained.plan.eval_rows.value))
+    error = 0.0 if run_rows == list(chosen) else _standard_error(parts, len(chosen) / max(len(run_rows), 1))
+    return {
+        "rows": len(chosen),
+        "loss": loss,
+        "loss_error": error,
+        "scores": scores,
+        "seconds_per_row": sum(passes) / len(chosen),
+    }
+
+
+def _standard_error(parts: list[tuple[float, int]], ratio: float) -> float:
+    """Of the difference between the mean loss of these passes (sum of losses, labels) and that of other rows of the
+    same data, of which these are `ratio` as many."""
+    labels, mean = sum(count for _, count in parts), sum(loss for loss, _ in parts) / sum(count for _, count in parts)
+    spread = sum((loss - mean * count) ** 2 for loss, count in parts)
+    return math.sqrt(spread * len(parts) / max(len(parts) - 1, 1) * (1 + ratio)) / labels
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ whole. OUT.partial.json beside it says of what they are predictions: the same co
 part, and another one is refused. So a file that was killed and gone on with is equal to one that never was.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.choice import Choice
 from tui_trainer.data.sources.source import Source, open_source
-from tui_trainer.errors import DataError, FolderError, InputError, RunError
+from tui_trainer.errors import DataError, FolderError, RunError
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
@@ -37,6 +36,7 @@ from tui_trainer.models.cards import card_index
 from tui_trainer.models.writing import Sampling, ignores_left_padding
 from tui_trainer.runs.folder import sync_folder, write_atomically
 from tui_trainer.runs.json_fields import finite
+from tui_trainer.runs.lock import FileLock
 from tui_trainer.tasks.contract import InputReader, InputRow
 from tui_trainer.tasks.parts.task import Task
 from tui_trainer.units import format_seconds
@@ -100,8 +100,10 @@ class PredictedFile:
         self.partial = out.with_name(f"{out.name}.partial")
         self._about = out.with_name(f"{out.name}.partial.json")
 
-    def refuse(self, sources: Sequence[Path], *, overwrite: bool) -> None:
-        """Raises FolderError for a place that cannot be written, and for one that is taken."""
+    @contextmanager
+    def held(self, sources: Sequence[Path], *, overwrite: bool) -> Iterator[None]:
+        """Nobody else writes the file meanwhile. Raises FolderError for a place that cannot be written, and for one
+        that is taken."""
         where = str(self.out)
         try:
             self._about.stat()
@@ -115,6 +117,12 @@ class PredictedFile:
             raise FolderError("its folder does not exist", where=where, hint="make it, or name another file with --out")
         if not os.access(self.out.parent, os.W_OK | os.X_OK):
             raise FolderError("its folder cannot be written to", where=where, hint="name another file with --out")
+        with FileLock(self.out.with_name(f"{self.out.name}.partial.lock"), "predict", self.out):
+            self._refuse_taken(sources, overwrite)
+            yield
+
+    def _refuse_taken(self, sources: Sequence[Path], overwrite: bool) -> None:
+        where = str(self.out)
         if any(self.out.exists() and path.exists() and path.samefile(self.out) for path in sources):
             raise FolderError("is the data itself", where=where, hint="name another file with --out")
         if self.out.exists() and not overwrite:
@@ -139,9 +147,8 @@ class PredictedFile:
     def write(
         self, rows: Iterator[tuple[Row, Any]], predict: Callable[[int, list[Any]], list[dict[str, Any]]], name: str
     ) -> None:
-        """Each row's own fields and, under `name`, what `predict` makes of the inputs of part N.
-
-        Raises InputError where another program writes the file, RunError where it cannot be written.
+        """Each row's own fields and, under `name`, what `predict` makes of the inputs of part N. To be called while it
+        is `held`. Raises RunError where it cannot be written.
         """
         try:
             with self._opened() as file:
@@ -174,10 +181,6 @@ class PredictedFile:
             write_atomically(self._about, json.dumps(self._asked, indent=1).encode())
         fd = os.open(self.partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "r+b") as file:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError("another program is writing it", where=str(self.partial)) from None
             yield file
 
     def _whole_parts(self, file: BufferedRandom) -> int:
@@ -296,20 +299,20 @@ def predict_file(
     source = open_source(asked.data, config.data.text_column, Choice(measured=True))
     part_rows = _BATCHES_OF_A_PART * (asked.batch_size or _ROWS)
     file = PredictedFile(asked.out, _identity(trained, asked, source), part_rows)
-    file.refuse(source.files, overwrite=asked.overwrite)
-    rows = AskedRows(source, trained.task.input_reader(config, load_tokenizer(trained)))
-    count = rows.count(asked.field, skips_bad_rows=asked.skips_bad_rows, told=progress)
-    read = (f"of its splits one is predicted: {source.description}",) if source.others else ()
-    notes, before = (*read, *rows.problems.notes()), file.rows_before()
-    progress("loading the model", 0, None, "")
-    predictor = load_predictor(trained, device(), sampling, asked.batch_size)
-    speed = _Speed(count, before, progress)
+    with file.held(source.files, overwrite=asked.overwrite):
+        rows = AskedRows(source, trained.task.input_reader(config, load_tokenizer(trained)))
+        count = rows.count(asked.field, skips_bad_rows=asked.skips_bad_rows, told=progress)
+        read = (f"of its splits one is predicted: {source.description}",) if source.others else ()
+        notes, before = (*read, *rows.problems.notes()), file.rows_before()
+        progress("loading the model", 0, None, "")
+        predictor = load_predictor(trained, device(), sampling, asked.batch_size)
+        speed = _Speed(count, before, progress)
 
-    def predict(part: int, contents: list[Any]) -> list[dict[str, Any]]:
-        torch.manual_seed(sampling.seed + part)
-        return predictor.predict(contents, speed.add)
+        def predict(part: int, contents: list[Any]) -> list[dict[str, Any]]:
+            torch.manual_seed(sampling.seed + part)
+            return predictor.predict(contents, speed.add)
 
-    file.write(iter(rows), predict, asked.field)
+        file.write(iter(rows), predict, asked.field)
     return Done(rows=count, rows_before=before, seconds=speed.seconds, notes=notes)
 
 

@@ -9,30 +9,124 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.errors import ConfigError, FolderError
+from tui_trainer.errors import CheckpointError, ConfigError, FolderError
 from tui_trainer.models.facts import find_model
+from tui_trainer.models.files.fingerprint import file_fingerprints
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
+from tui_trainer.planning.base_model import changed_base, with_own_commit
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.plan_file import read_plan_file
+from tui_trainer.planning.plan_file import DamagedPlanError, read_plan_file
+from tui_trainer.runs.events import RunFinished
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal_ends import read_ends
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.task import Task
-from tui_trainer.training.checkpoint_folder import newest_whole
+from tui_trainer.training.checkpoint_folder import (
+    CheckpointFolder,
+    best_step,
+    damage_of,
+    kept_plan,
+    newest_whole,
+    steps_saved,
+)
 from tui_trainer.units import GIB
+
+_NOTHING_LEFT = "its checkpoints are gone as well, so nothing can write it again"
 
 
 def weights_of(run: RunFolder) -> Path:
     """The folder to load a model from: the final one, else the newest checkpoint. Raises FolderError without any."""
     if run.model.is_dir():
-        if not any(run.model.glob("*.safetensors")):
-            raise FolderError(f"there are no weights in its folder `{run.model.name}`", where=run.name)
-        return run.model
+        return final_model(run)
     checkpoint = newest_whole(run.checkpoints, lambda damage: None)
     if checkpoint is None:
+        if finish_of(run):
+            return final_model(run)
         hint = f"`tui-trainer resume {run.name}` trains it"
         raise FolderError("this run has no model yet, and no checkpoint", where=run.name, hint=hint)
-    return checkpoint.path
+    return _as_the_final(run, checkpoint)[0] if finish_of(run) else checkpoint.path
+
+
+def _as_the_final(run: RunFolder, newest: CheckpointFolder) -> tuple[Path, str]:
+    """The checkpoint whose weights the final model of a finished run has, and what it is, in words. Raises
+    FolderError."""
+    best = best_step(newest.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
+    if best in (0, newest.step):
+        return newest.path, f"{newest.path.name}, its last step"
+    folder = newest.path.with_name(f"step-{best}")
+    if damage := damage_of(folder, best):
+        words = f"{newest.path.name}, its last step, as the better {folder.name} is damaged: {damage}"
+        return newest.path, words
+    return folder, f"{folder.name}, its best evaluation"
+
+
+def final_model(run: RunFolder) -> Path:
+    """The folder of the final model, as the run wrote it. Raises FolderError where it is not there, or was changed."""
+    finished = finish_of(run)
+    if not run.model.is_dir():
+        if finished is None:
+            hint = f"`tui-trainer resume {run.name}` goes on with it"
+            raise FolderError("this run has no final model yet", where=run.name, hint=hint)
+        raise FolderError(f"its folder `{run.model.name}` is gone", where=run.name, hint=_written_again(run))
+    if not any(run.model.glob("*.safetensors")):
+        message = f"there are no weights in its folder `{run.model.name}`"
+        raise FolderError(message, where=run.name, hint=_moved_away(run))
+    if finished and (changed := _changed_files(run, finished)):
+        message = f"{one_line(', '.join(changed), 200)} in its folder `{run.model.name}` is not what the run wrote"
+        raise FolderError(message, where=run.name, hint=f"put it back, or {_moved_away(run)}")
+    return run.model
+
+
+def finish_of(run: RunFolder) -> RunFinished | None:
+    """How the run came to its end; None where it did not. Raises FolderError for a journal that cannot be read."""
+    try:
+        with run.journal.open("rb") as file:
+            finished = read_ends(file.fileno()).state.finished
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FolderError(f"its journal cannot be read: {error.strerror or error}", where=run.name) from None
+    return finished if finished and finished.reason != "stopped" else None
+
+
+def _changed_files(run: RunFolder, finished: RunFinished) -> list[str]:
+    """Of those that the run has noted when it wrote them."""
+    if not finished.model_files:
+        return []
+    try:
+        found = file_fingerprints(run.model)
+    except (ConfigError, OSError) as error:
+        raise FolderError(f"its folder `{run.model.name}` cannot be read: {error}", where=run.name) from None
+    return [name for name, wanted in finished.model_files.items() if found.get(name) != wanted]
+
+
+def model_again(run: RunFolder) -> str:
+    """From which checkpoint the final model of a finished run can be written again, in a sentence; empty where it is
+    there. Raises FolderError where nothing is left to write it from."""
+    finished = finish_of(run)
+    if run.model.exists() or finished is None:
+        return ""
+    try:
+        newest = newest_whole(run.checkpoints, lambda damage: None)
+    except CheckpointError as error:
+        raise FolderError(str(error), where=run.name) from None
+    if newest is None:
+        raise FolderError(f"its folder `{run.model.name}` is gone", where=run.name, hint=_NOTHING_LEFT)
+    words = f"the run is finished, and its folder `{run.model.name}` is gone: it is written again from"
+    if newest.step < finished.step:
+        again = f"steps {newest.step + 1} to {finished.step} are trained again before"
+        return f"{words} {newest.path.name}, the newest whole checkpoint; {again}"
+    return f"{words} {_as_the_final(run, newest)[1]}"
+
+
+def _written_again(run: RunFolder) -> str:
+    again = f"`tui-trainer resume {run.name}` writes it again from its checkpoints"
+    return again if steps_saved(run.checkpoints) else _NOTHING_LEFT
+
+
+def _moved_away(run: RunFolder) -> str:
+    return f"move {one_line(str(run.model), 300)} away: {_written_again(run)}"
 
 
 def adapter_base(source: Path) -> str:
@@ -51,6 +145,30 @@ def source_words(source: Path) -> str:
         hint = f"put the model back there, or write its place into {source / 'adapter_config.json'}"
         raise FolderError(f"the adapter is for {base}, which is not there any more", where=source.name, hint=hint)
     return f"{source.name}, an adapter on {base}" if base else source.name
+
+
+def plan_of(run: RunFolder, notes: list[str] | None = None) -> Plan:
+    """What the run followed, by the copy in its newest checkpoint where plan.json is damaged or gone. What of its
+    settings is not used any more is reported in `notes`. Raises FolderError."""
+    notes = [] if notes is None else notes
+    try:
+        try:
+            plan = read_plan_file(run.plan.read_bytes(), notes, finished=True)
+        except (FileNotFoundError, DamagedPlanError):
+            name, content = kept_plan(run.checkpoints) or ("", None)
+            if content is None:
+                raise
+            plan = read_plan_file(content, notes, finished=True)
+            notes.append(f"plan.json is damaged or gone: its copy in {name} is read")
+    except (OSError, ValueError, CheckpointError) as error:
+        raise FolderError(f"the plan of this run cannot be read: {error}", where=run.name) from None
+    return with_own_commit(plan)
+
+
+def refuse_changed_base(plan: Plan, base: Path) -> None:
+    """Raises FolderError where the model in `base` is not the one that an adapter of this run was trained on."""
+    if problem := changed_base(plan, base):
+        raise FolderError(problem)
 
 
 if TYPE_CHECKING:
@@ -81,17 +199,13 @@ class TrainedModel:
 
         Raises FolderError for a run that has none, or whose plan another version wrote.
         """
-        if not run.model.is_dir() and not unfinished:
-            hint = f"`tui-trainer resume {run.name}` goes on with it"
-            raise FolderError("this run has no final model yet", where=run.name, hint=hint)
-        folder = weights_of(run)
-        try:
-            notes = list[str]()
-            plan = read_plan_file(run.plan.read_bytes(), notes, finished=True)
-        except (OSError, ValueError) as error:
-            raise FolderError(f"the plan of this run cannot be read: {error}", where=run.name) from None
+        folder = weights_of(run) if unfinished else final_model(run)
+        notes = list[str]()
+        plan = plan_of(run, notes)
         head = head_of(plan.config.task.type)
         base = base_of(folder, head, plan.config.model.revision)
+        if base:
+            refuse_changed_base(plan, base)
         config = _with_model_here(plan.config, base or folder, head)
         return cls(run=run, plan=plan, config=config, folder=folder, head=head, base=base, notes=tuple(notes))
 
@@ -108,6 +222,8 @@ class TrainedModel:
             return None, ""
         try:
             folder = self.base or find_model(name, config.model.revision, head=self.head).folder
+            if folder and not self.base and (problem := changed_base(self.plan, folder)):
+                return None, str(problem)
         except ConfigError:
             folder = None
         if folder is None:

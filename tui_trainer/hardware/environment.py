@@ -1,13 +1,17 @@
-"""What libraries read from the environment once, when they are loaded or first used.
+"""What the program is started with: its folder, the folders of its user, and what libraries read from the environment
+once, when they are loaded or first used.
 
 The program sets it when it starts, so it holds for every run of the process and for child processes. What the user has
 set stays.
 """
 
 import os
-from collections.abc import Mapping
+import pwd
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from tui_trainer.errors import Problem
+from tui_trainer.errors import InputError, Problem
+from tui_trainer.local_paths import as_bytes, is_utf8
 
 # How the threads of torch's CPU kernels wait for one another. By default they spin, which is fastest while nobody else
 # wants the cores, and slow as soon as somebody does: a thread that has lost its core is waited for by one that burns
@@ -20,6 +24,10 @@ _SPIN, _TURNS, _WAIT_POLICY = "GOMP_SPINCOUNT", "3000", "OMP_WAIT_POLICY"
 _WORKSPACE, _DETERMINISTIC = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 # CUDA counts the fastest card first, the driver by PCI bus, as `visible_gpus.py` reads bare numbers.
 _ORDER = "CUDA_DEVICE_ORDER"
+_FOLDERS = (
+    *("HOME", "TUI_TRAINER_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "TMPDIR"),
+    *("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE"),
+)
 
 
 def prepare_environment() -> None:
@@ -29,6 +37,40 @@ def prepare_environment() -> None:
         os.environ.setdefault(_SPIN, _TURNS)
     os.environ.setdefault(_WORKSPACE, _DETERMINISTIC[0])
     os.environ.setdefault(_ORDER, "PCI_BUS_ID")
+    if not any(map(os.environ.get, ("LOGNAME", "USER", "LNAME", "USERNAME"))):
+        try:
+            pwd.getpwuid(os.getuid())
+        except KeyError:
+            # In a container the system may not know the user, after whom torch names the folder of its compiler.
+            os.environ["LOGNAME"] = f"user-{os.getuid()}"
+
+
+def check_environment(arguments: Sequence[str]) -> None:
+    """Raises InputError for a working folder that was deleted, for paths that are not UTF-8, and where there is no home
+    folder. Without one, TUI_TRAINER_HOME stands for it."""
+    try:
+        here = ("the path of the folder in which this is started", str(Path.cwd()), "`cd` to another one, or rename it")
+    except FileNotFoundError:
+        message = "the folder in which this is started was deleted"
+        raise InputError(message, hint="`cd` to another one") from None
+    variables = [(name, os.environ.get(name, ""), "set it to another folder") for name in _FOLDERS]
+    words = [("an argument", word, "rename the file or folder") for word in arguments]
+    problems = [
+        Problem(message=f"{what} is not UTF-8: {as_bytes(path)}", hint=hint)
+        for what, path, hint in [here, *variables, *words]
+        if not is_utf8(path)
+    ]
+    if problems:
+        raise InputError(problems)
+    try:
+        Path.home()
+    except RuntimeError:
+        if not (home := os.environ.get("TUI_TRAINER_HOME")):
+            message = f"there is no home folder: HOME is not set, and the system does not know the user {os.getuid()}"
+            hint = "set HOME or TUI_TRAINER_HOME to a folder that can be written to"
+            raise InputError(message, hint=hint) from None
+        # Libraries would make a folder of the name `~`.
+        os.environ["HOME"] = home
 
 
 def determinism_problems(environment: Mapping[str, str] = os.environ) -> list[Problem]:

@@ -148,6 +148,7 @@ def _story(run: OpenRun, gauges: GaugeWriter) -> Reason:
         journal.append(Progress(what=what, done=done, total=total, unit=unit))
         _stop_if_asked(run)
 
+    journal.append(*(replace(report, step=step) for report in run.reports))
     if run.plan:
         if run.moved:
             # A run that goes on elsewhere says so, and so does its plan from now on.
@@ -155,7 +156,6 @@ def _story(run: OpenRun, gauges: GaugeWriter) -> Reason:
             hint = "the effective batch and what it learns are the same, but not necessarily to the bit"
             step = _saved_step(run.folder)
             journal.append(RunProblem(step=step, kind="another device", message=run.moved, hint=hint))
-        journal.append(*(RunProblem(step=step, kind="setting not used", message=note) for note in run.notes))
         prepare.tell_changed_versions(run.plan, journal, step)
         plan, data = run.plan, prepare.planned_data(run.plan, journal, progress, step)
     else:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import Format, format_names, format_of, require_libraries
-from tui_trainer.exporting.export import expected_seconds, target_of, writing_folder
+from tui_trainer.exporting.export import expected_seconds, remove_unfinished, target_of
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.command_process import SENTENCE, CommandProcess
 from tui_trainer.runs.folder import RunFolder
@@ -109,8 +109,7 @@ class ExportProcess(CommandProcess):
                 is_good=bool(self._result["is_good"]), words=words, folder=one_line(self._result["folder"], 4096)
             )
             return
-        # After a kill it could not clean up itself.
-        shutil.rmtree(writing_folder(self.run.exports / self.name), ignore_errors=True)
+        remove_unfinished(self.run.exports / self.name)
         reason = one_line(self._said.removeprefix(SENTENCE), _REASON_CHARACTERS)
         if self.is_cancelled:
             reason = "cancelled; nothing is left of it"

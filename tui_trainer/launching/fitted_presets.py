@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tui_trainer.config.changes import with_changes
-from tui_trainer.config.load import LoadedConfig, all_settings, value_of
+from tui_trainer.config.load import FITTED, LoadedConfig, all_settings, value_of
 from tui_trainer.config.sections import Config
 from tui_trainer.data.columns.row import AUTO, Row, columns_of, file_of
 from tui_trainer.data.columns.row_reader import Reader
@@ -21,10 +21,11 @@ from tui_trainer.hardware.deadline import within
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.runs.slurm import Allocation
+from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.parts.learns_from_data import sources_of
 
-_TASK = "task.type"
+_TASK, _MODEL, _DATA = "task.type", "model.model_name_or_path", "data.path"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.
 _ANY_MODEL, _CONVERSATIONS = "causal_lm", "chat"
 _PATIENCE_SECONDS = 2.0
@@ -59,6 +60,28 @@ def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
         if loaded.origin(setting.key).by_user and value_of(loaded.config, setting.key) != setting.default
     )
     return replace(loaded, notes=(*loaded.notes, *notes))
+
+
+def followed_words(before: LoadedConfig, after: LoadedConfig) -> str:
+    """What followed from another model or other data: `the task is now sequence_classification, as the columns of x.csv
+    say`. Empty where recipe and task are as before, or were named by the user."""
+    changed = [key for key in (_MODEL, _DATA) if value_of(before.config, key) != value_of(after.config, key)]
+    was, recipe = (one.recipe.name if one.recipe else "none" for one in (before, after))
+    task, parts = after.config.task.type, list[str]()
+    if recipe != was and not after.origin("profile").by_user:
+        parts.append(f"the recipe is now {recipe}")
+    if task != before.config.task.type and not after.origin(_TASK).by_user:
+        parts.append(f"the task is now {task}")
+    if not changed or not parts:
+        return ""
+    name, source = one_line(Path(value_of(after.config, _DATA)).name, 40), f"recipe {recipe} says"
+    if FITTED in after.where(_TASK) and task != before.config.task.type:
+        if len(parts) == 2:  # the narrowest terminal has room for so much
+            return f"now recipe {recipe} and task {task}, as model and {name} say"
+        source = f"{'the model and ' * (_MODEL in changed)}the columns of {name} say"
+    elif _MODEL in changed:
+        source = "a model is named" if value_of(after.config, _MODEL) else "no model is named"
+    return f"{' and '.join(parts)}, as {source}"
 
 
 def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:

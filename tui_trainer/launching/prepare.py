@@ -1,5 +1,6 @@
 """From what was asked to an exact plan: the part of a run before torch is loaded."""
 
+import json
 import platform
 import shlex
 from contextlib import suppress
@@ -7,27 +8,31 @@ from dataclasses import replace
 from importlib import metadata
 from time import monotonic
 
-from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.changes import same
+from tui_trainer.config.load import LoadedConfig, Request, user_layers, validate, value_of
+from tui_trainer.config.paths import absolute, with_absolute_paths
 from tui_trainer.config.sections import Config
 from tui_trainer.data.preparing.cache import PreparedData, read_entry
 from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
-from tui_trainer.errors import ConfigError, DataError, FolderError, InputError, Problem
+from tui_trainer.errors import CheckpointError, ConfigError, DataError, FolderError, InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.launching.micro_batches import tune_micro_batch
 from tui_trainer.planning import plan as planning
+from tui_trainer.planning.base_model import changed_base, commit_of
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.plan_file import read_plan_file, write_plan_file
+from tui_trainer.planning.plan_file import DamagedPlanError, read_plan_file, write_plan_file
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Baselines
+from tui_trainer.training.checkpoint_folder import kept_plan
 
 _PACKAGES = (
     "tui-trainer", "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "bitsandbytes", "torchao",
@@ -93,6 +98,7 @@ def exact_plan(
             data_key=data.folder.name,
             data_fingerprint=data.fingerprint,
             model_key=task.model_key(loaded.config),
+            model_commit=commit_of(loaded.config),
             versions=versions(),
             chosen_gpu=gpu,
         )
@@ -112,10 +118,8 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
     """
     config, task, started = plan.config, find_task(plan.config.task.type), monotonic()
     # First: with another tokenizer the rows would differ too, and the data would be blamed.
-    if task.model_key(config) != plan.model_key:
-        name = config.model.model_name_or_path
-        hint = "a resumed run would not continue the same curve; start a new run, or put the old model back"
-        raise ConfigError(Problem(message="the model changed since this run began", where=name, hint=hint))
+    if problem := changed_base(plan):
+        raise ConfigError(problem)
     folder = prepared_data_folder() / plan.data_key
     if data := read_entry(folder):
         data = replace(data, splits=plan.splits)
@@ -147,6 +151,76 @@ def _changed_data(plan: Plan, data: PreparedData, progress: Progress) -> str:
     return f"the data changed since this run began: {one_line(config.data.path, 200)}" if changed else ""
 
 
+def mend_plan_file(folder: RunFolder) -> RunProblem | None:
+    """Put back a plan.json that is damaged or gone, from the newest checkpoint, whose manifest proves its copy. Without
+    a checkpoint the run begins anew, and so does its plan. Returns what was done. Raises FolderError where nothing
+    proves what the plan was.
+    """
+    damage = "plan.json is gone"
+    try:
+        read_plan_file(folder.plan.read_bytes())
+        return None
+    except FileNotFoundError:
+        pass
+    except DamagedPlanError as error:
+        damage = str(error)
+    except (OSError, ValueError, ConfigError):
+        return None  # `read_plan` says what is wrong with it
+    try:
+        found = kept_plan(folder.checkpoints)
+    except CheckpointError as error:
+        raise FolderError(f"{damage}, and {error}", where=str(folder.root)) from None
+    if found is None:
+        if not folder.plan.is_file():
+            return None
+        folder.plan.unlink()
+        hint = "no whole checkpoint is left: the run begins anew, with a plan that is made of config.toml"
+        return RunProblem(kind="plan made again", message=damage, hint=hint)
+    name, content = found
+    if content is None:
+        message = f"{damage}, and {name}, which an earlier version wrote, has no copy of it"
+        hint = "nothing proves that a plan made again of config.toml would be the same, so nobody goes on with it; "
+        raise FolderError(message, where=str(folder.root), hint=hint + _anew(folder))
+    folder.write_file(folder.plan, content)
+    return RunProblem(kind="plan put back", message=damage, hint=f"its copy in {name} was put back")
+
+
+def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
+    """What config.toml says otherwise than the plan, which a run follows to its end; None where it is as it was."""
+    if not folder.config.is_file():
+        return None
+    problems = list[Problem]()
+    layers = user_layers(Request(config_file=folder.config), problems)
+    values = {key: value for layer in layers for key, value in layer.values.items()}
+    config = validate(values, dict.fromkeys(values, layers[0]), problems) if not problems else None
+    if config is None:
+        message = f"config.toml was edited, and cannot be read: {one_line(str(problems[0]), 300)}"
+    else:
+        config, recipes = with_absolute_paths(config), (plan.recipe, absolute(plan.config.profile))
+        found = {
+            key: (value_of(config, key), value_of(plan.config, key))
+            for key in values
+            if not (key == "profile" and values[key] in recipes)
+        }
+        edits = [
+            f"{key} = {json.dumps(now)} ({json.dumps(before)} in this run)"
+            for key, (now, before) in found.items()
+            if not same(now, before)
+        ]
+        edits += [f"{key} is gone" for key in plan.user_keys if key not in values]
+        if not edits:
+            return None
+        message = f"config.toml was edited: {one_line('; '.join(edits), 600)}"
+    hint = f"a run keeps the settings that it began with; {_anew(folder)} with those of the file"
+    return RunProblem(kind="config edited", message=message, hint=hint)
+
+
+def _anew(folder: RunFolder) -> str:
+    # The old name is taken, and may be in the file.
+    command = shlex.join(["tui-trainer", str(folder.config), "--set", f"output.name={folder.name}-anew"])
+    return f"`{command}` starts anew"
+
+
 def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
     """The plan that a run follows; None when it was ended before it had one. What of its settings is not used any more
     is reported in `notes`. Raises FolderError, and ConfigError for a setting that is gone and decides what is learnt.
@@ -159,9 +233,7 @@ def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
         message = f"plan.json cannot be read: {error.strerror or error}"
         raise FolderError(message, where=str(folder.root)) from None
     except ValueError as error:
-        # The old name is taken, and may be in the file.
-        command = shlex.join(["tui-trainer", str(folder.config), "--set", f"output.name={folder.name}-anew"])
-        hint = f"`tui-trainer resume` needs the program and the file that it began with; `{command}` starts anew"
+        hint = f"`tui-trainer resume` needs the program and the file that it began with; {_anew(folder)}"
         raise FolderError(str(error), where=str(folder.root), hint=hint) from None
 
 

@@ -10,19 +10,23 @@ from tui_trainer.config.load import LoadedConfig, Request, load
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.save import to_toml
 from tui_trainer.errors import ConfigError, FolderError, Problem
+from tui_trainer.exporting.trained_model import model_again
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.launching.fitted_presets import with_fitted_presets, with_nodes_of_step, with_unread_noted
-from tui_trainer.launching.prepare import estimated_plan, read_plan
+from tui_trainer.launching.prepare import edited_settings, estimated_plan, mend_plan_file, read_plan
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import Head
 from tui_trainer.models.problems import model_problems
 from tui_trainer.models.unsloth import environment_problems
+from tui_trainer.planning.base_model import with_own_commit
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.planning.moving import in_processes, moved
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
+from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.folder import RunFolder, check_name
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
@@ -34,7 +38,7 @@ class OpenRun:
     """A run that nobody else has. A new one has a config and no plan yet; one that goes on has its plan.
 
     `gpu` is what was asked for. `moved` says where it goes on instead of on the card of its plan; empty: there.
-    `notes`: what of the settings of its plan is not used any more, a sentence each.
+    `reports`: what its journal is to have of the files that it goes on with.
     """
 
     folder: RunFolder
@@ -47,7 +51,7 @@ class OpenRun:
     is_new: bool = True
     gpu: GpuChoice = None
     moved: str = ""
-    notes: tuple[str, ...] = ()
+    reports: tuple[RunProblem, ...] = ()
 
 
 def load_config(request: Request, *, gpu: GpuChoice = None) -> LoadedConfig:
@@ -106,7 +110,7 @@ def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoi
         controls = Controls(folder.control)
         folder.write_file(folder.config, to_toml(loaded).encode())
         journal = JournalWriter(folder.journal)
-    except FolderError:
+    except BaseException:
         lock.release()
         folder.discard()
         raise
@@ -130,8 +134,15 @@ def open_again(
     controls = Controls(folder.control)
     try:
         notes = list[str]()
+        reports = [mend_plan_file(folder)]
+        if words := model_again(folder):
+            reports += [RunProblem(kind="model gone", message=words)]
         plan, words = read_plan(folder, notes), ""
         if plan:
+            reports += [edited_settings(folder, plan)]
+            reports += [RunProblem(kind="setting not used", message=note) for note in notes]
+            if (pinned := with_own_commit(plan)) != plan:
+                write_plan_file(folder, plan := pinned)
             if problems := environment_problems(plan.config):
                 raise ConfigError(problems)
             hardware = with_memory_now(probe())
@@ -146,7 +157,7 @@ def open_again(
     remembered = registry.remember(folder.root) is None
     return OpenRun(
         folder=folder, lock=lock, controls=controls, journal=journal, remembered=remembered, loaded=loaded, gpu=gpu,
-        plan=plan, is_new=False, moved=words, notes=tuple(notes),
+        plan=plan, is_new=False, moved=words, reports=tuple(filter(None, reports)),
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from tui_trainer.safe_text import one_line
 _TIME: Final = re.compile(
     r"(?:(?P<days>\d{1,5})-(?P<hours>\d{1,5}(?::\d{1,2}){0,2})|(?P<short>\d{1,7}(?::\d{1,2}){0,2}))"
 )
+_PLAIN: Final = re.compile(r"[\w./%+=:,@-]+")
 # For the step under way and a checkpoint; Slurm signals up to a minute earlier.
 _SAVING_SECONDS: Final = 300
 
@@ -80,7 +81,7 @@ def script_text(root: Path, resources: Resources) -> str:
         *([f"--cpus-per-task={resources.cpus_per_node}"] if resources.cpus_per_node else []),
         *([f"--time={resources.time}"] if resources.time else []),
         *([f"--partition={resources.partition}"] if resources.partition else []),
-        f'--output="{output}"' if " " in output else f"--output={output}",
+        f"--output={output if _PLAIN.fullmatch(output) else _quoted(output)}",
         "--open-mode=append",
         "--requeue",
         *([] if limit == 0 else [f"--signal=B:USR1@{min(_SAVING_SECONDS, (limit or 4 * _SAVING_SECONDS) // 4)}"]),
@@ -95,12 +96,22 @@ def script_text(root: Path, resources: Resources) -> str:
     return "\n".join([*lines, f"exec {shlex.join(train)}", ""])
 
 
+def _quoted(text: str) -> str:
+    """As sbatch reads an option: a # begins a comment, in older versions within quotes as well."""
+    return '"' + re.sub(r'["\\#]', r"\\\g<0>", text) + '"'
+
+
 def planned_root(loaded: LoadedConfig) -> Path:
-    """Where the folder of the run would be. Raises ConfigError for a name that cannot be."""
+    """Where the folder of the run would be. Raises ConfigError for a name that cannot be, and for a path that no script
+    can hold."""
     if problems := [*name_problems(loaded), *start_problems(loaded)]:
         raise ConfigError(problems)
     runs_dir = Path(loaded.config.output.runs_dir)
-    return runs_dir.expanduser().resolve() / (loaded.config.output.name or free_name(runs_dir, loaded))
+    root = runs_dir.expanduser().resolve() / (loaded.config.output.name or free_name(runs_dir, loaded))
+    if not str(root).isprintable():
+        message = f"{one_line(str(root), 200)} has a line break or a control character, which no batch script can hold"
+        raise ConfigError(message, hint="name another folder with output.runs_dir")
+    return root
 
 
 def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
@@ -109,7 +120,7 @@ def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
     try:
         folder.write_file(folder.config, to_toml(loaded).encode())
         folder.write_file(folder.script, script.encode())
-    except FolderError:
+    except BaseException:
         folder.discard()
         raise
     registry.remember(folder.root)

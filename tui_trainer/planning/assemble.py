@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.load import LoadedConfig, all_settings
 from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Hardware
@@ -19,7 +19,7 @@ from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_b
 from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import fused_kernels
-from tui_trainer.planning.kept_tables import machine_key, shape_key, timed_as
+from tui_trainer.planning.kept_tables import machine_key, step_key, timed_as
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_memory import measured_words, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
@@ -113,6 +113,7 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
     gpu = made.target.gpu
     return {
         "config": loaded.config,
+        "user_keys": tuple(key for key in all_settings() if loaded.origin(key).by_user),
         "recipe": loaded.recipe.name if loaded.recipe else "",
         "hardware_profile": loaded.hardware_profile.name if loaded.hardware_profile else "",
         "hardware_reason": loaded.hardware_reason,
@@ -231,12 +232,12 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         row_tokens=max(1, round(facts.row_tokens)) if as_documents else longest,
         document_tokens=facts.row_tokens or None,
     )
-    key = shape_key(shape, setup, cut.micro, rows, longest, cut.processes)
+    key = step_key(loaded.config, hardware.libraries, shape, setup, cut.micro, rows, longest, cut.processes)
     card_name = timed_as(gpu.name or "", setup) if gpu else ""
     machine = machine_key(hardware.cpu_name, made.threads.value, setup.precision, card_name)
     calibration = read_calibration(state_folder(), machine, key, flops)
     card = gpu.card if gpu else None
-    step = step_time(flops, shape.hidden_size, calibration, setup, card)
+    step = step_time(flops, shape.hidden_size, calibration, setup, card, machine=machine)
     total = None
     if step.value is not None:
         evaluation = step.value / rows * steps.eval_rows / cut.processes * EVALUATION_SHARE
@@ -245,7 +246,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     return {
         "step_seconds": step,
         "step_flops": flops,
-        "shape_key": key,
+        "shape_key": str(key),
         "duration_seconds": estimated(total, reason),
     }
 

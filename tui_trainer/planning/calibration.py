@@ -1,9 +1,9 @@
 """What earlier runs on this machine measured, so that the next estimate is better than the first.
 
-Kept in the state folder by precision and by card, or by processor and number of threads: for each shape that was
-trained, its floating-point operations and the last runs, each with the seconds of a step and how busy others kept the
-machine. Others only ever slow a run down: of the runs on a calm machine the fastest quarter counts, and the rest only
-where there is no such run.
+Kept in the state folder by precision and by card, or by processor and number of threads, under the key of a step
+(`kept_tables.StepKey`): its floating-point operations and the last runs, each with the seconds of a step and how busy
+others kept the machine. The rate of another model, or of another setup, says nothing. Others only ever slow a run down:
+of the runs on a calm machine the fastest quarter counts, and the rest only where there is no such run.
 """
 
 import math
@@ -14,19 +14,19 @@ from typing import Annotated, Self
 
 from pydantic import Field, PositiveFloat
 
-from tui_trainer.planning.kept_tables import entry_of, keep_entry, read_table
+from tui_trainer.planning.kept_tables import StepKey, entry_of, keep_entry, read_table
 
 _FILE = "calibration.json"
 _KEEP_SHAPES, _KEEP_RUNS = 200, 12
 # Runnable tasks of others for each thread that trains, from which on a run is a poor measure.
 _CALM_LOAD, _LEAST_LOAD = 0.25, 0.5
-# A tiny model is all overhead and says nothing about a large one: rates hold for steps of similar work.
+# A tiny step is all overhead and says nothing about a large one: rates hold for steps of similar work.
 _SIMILAR_FACTOR = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """`step_seconds` of this very shape, `flops_per_second` of the most similar step; None: not measured.
+    """`step_seconds` of this very step, `flops_per_second` of the most similar one of this model; None: not measured.
 
     `runs`: from how many runs the first of the two comes that is there; `busy`: others kept the machine busy in each.
     """
@@ -70,15 +70,22 @@ class _Shape:
         return abs(math.log(self.flops / flops))
 
 
-def read_calibration(state_folder: Path, machine: str, shape_key: str, flops: float) -> Calibration:
+def read_calibration(state_folder: Path, machine: str, key: StepKey, flops: float) -> Calibration:
     """What is known about steps of `flops` operations on a machine of that key."""
     table = read_table(state_folder / _FILE, machine)
-    shapes = {key: shape for key, entry in table.items() if isinstance(entry, dict) and (shape := _Shape.of(entry))}
-    similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
+    similar: list[_Shape] = []
+    this: _Shape | None = None
+    for text, entry in table.items():
+        other, shape = StepKey.read(text), _Shape.of(entry) if isinstance(entry, dict) else None
+        if other is None or shape is None or not other.has_setup_of(key):
+            continue
+        if other == key:
+            this = shape
+        if shape.distance(flops) <= math.log(_SIMILAR_FACTOR):
+            similar.append(shape)
     nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
-    this = shapes.get(shape_key)
     if this and this.busy and nearest and not nearest.busy:
-        this = None  # a similar model on a calm machine says more
+        this = None  # other rows on a calm machine say more
     told = this or nearest
     return Calibration(
         step_seconds=this.step_seconds if this else None,
@@ -89,13 +96,13 @@ def read_calibration(state_folder: Path, machine: str, shape_key: str, flops: fl
 
 
 def keep_calibration(
-    state_folder: Path, machine: str, shape_key: str, *, step_seconds: float, flops: float, busy: bool = False
+    state_folder: Path, machine: str, key: str, *, step_seconds: float, flops: float, busy: bool = False
 ) -> None:
     """Remember the seconds of a step of `flops` operations."""
-    earlier = _Shape.of(read_table(state_folder / _FILE, machine, shape_key))
+    earlier = _Shape.of(read_table(state_folder / _FILE, machine, key))
     runs = [*(earlier.runs if earlier else ()), _Run(step_seconds, busy)][-_KEEP_RUNS:]
     entry = asdict(_Shape(flops, runs))
-    keep_entry(state_folder / _FILE, machine, shape_key, entry=entry, most=_KEEP_SHAPES)
+    keep_entry(state_folder / _FILE, machine, key, entry=entry, most=_KEEP_SHAPES)
 
 
 def is_busy(load: float | None, threads: int) -> bool:

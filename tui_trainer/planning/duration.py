@@ -1,20 +1,26 @@
 """How long a run takes, before it starts.
 
-Best first: this very shape was trained on this machine; a similar one was, and its rate is used; else the processor's
-matmuls are timed for a moment with numpy, or the card's rate is looked up, of which training reaches a known
-share. Nothing is guessed for a card that is not in the catalogue.
+Best first: these very steps were made on this machine; the same model was trained with other rows, and its rate is
+used; else the processor's matmuls are timed for a moment with numpy, or the card's rate is looked up, of which training
+reaches a known share. Nothing is guessed for a card that is not in the catalogue.
 """
 
 import time
 from functools import cache
+
+from pydantic import PositiveFloat
 
 from tui_trainer.hardware.catalogue import Card
 from tui_trainer.models.modules import Reads
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
 from tui_trainer.planning.calibration import Calibration
+from tui_trainer.planning.kept_tables import entry_of, keep_entry, read_table
 from tui_trainer.planning.planned import Planned, estimated
 from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.runs.registry import state_folder
+
+_MATMULS_FILE, _MATMULS_KEPT, _MACHINES_KEPT = "matmuls.json", 12, 50
 
 # A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
@@ -78,18 +84,21 @@ def step_time(
     calibration: Calibration,
     setup: TrainingSetup | None = None,
     card: Card | None = None,
+    machine: str = "",
 ) -> Planned[float | None]:
     """Seconds of a step of so many floating-point operations, in a model of this width, on this machine, and where the
     figure comes from. None: only a measured step can tell."""
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
-        return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'this shape')}")
+        return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'such steps')}")
     if calibration.flops_per_second is not None:
-        rate = calibration.flops_per_second
-        return estimated(flops / rate, f"{_runs(calibration, 'a similar model')} here ({rate / 1e9:.0f} GFLOP/s)")
+        rate, runs = calibration.flops_per_second, _runs(calibration, "this model with other rows")
+        return estimated(flops / rate, f"{runs} here ({rate / 1e9:.0f} GFLOP/s)")
     if setup.cpu_offload:
         return estimated(None, "weights are on the host, how fast they come is not known: measure a step")
-    return _on_card(flops, hidden_size, setup, card) if setup.device == "cuda" else _on_cpu(flops, hidden_size, setup)
+    if setup.device == "cuda":
+        return _on_card(flops, hidden_size, setup, card)
+    return _on_cpu(flops, hidden_size, setup, machine)
 
 
 def _runs(calibration: Calibration, what: str) -> str:
@@ -97,13 +106,29 @@ def _runs(calibration: Calibration, what: str) -> str:
     return f"from {count} of {what}" + (" while others kept the machine busy" if calibration.busy else "")
 
 
-def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup) -> Planned[float | None]:
-    rate, share = matrix_flops_per_second(), training_share(hidden_size)
+def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, machine: str) -> Planned[float | None]:
+    rate, share = _fastest_rate(machine), training_share(hidden_size)
     reason = f"numpy multiplies at {rate / 1e9:.0f} GFLOP/s here, of which this width reaches about {share:.0%}"
     if setup.precision != "fp32":
         gain = bf16_gain(hidden_size)
         share, reason = share * gain, f"{reason}, and in bf16 {gain:.1f} times that"
     return estimated(flops / (rate * share), reason)
+
+
+def _fastest_rate(machine: str) -> float:
+    """The fastest of what the last processes have measured on this machine, this one among them.
+
+    Others only ever slow matmuls down, and a plan should not move because of what they do.
+    """
+    now = matrix_flops_per_second()
+    if not machine:
+        return now
+    path = state_folder() / _MATMULS_FILE
+    rates = entry_of(list[PositiveFloat], read_table(path).get(machine)) or []
+    if now not in rates:  # once in a process: it is not measured again
+        rates = [*rates, now][-_MATMULS_KEPT:]
+        keep_entry(path, machine, entry=rates, most=_MACHINES_KEPT)
+    return max(rates)
 
 
 def bf16_gain(hidden_size: int) -> float:

@@ -13,18 +13,14 @@ from pydantic import PositiveInt
 from tui_trainer.config.load import LoadedConfig, value_of
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.kept_tables import entry_of, keep_entry, machine_key, read_table, shape_key
+from tui_trainer.planning.kept_tables import entry_of, keep_entry, machine_key, read_table, step_key
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.units import format_seconds
 
 _FILE, _KEEP = "micro_batches.json", 200
-# Beside what stands in the key of a shape.
-_SETTINGS = (
-    "model.model_name_or_path", "model.attn_implementation", "model.kernels", "data.path", "data.group_by_length",
-    "tuning.target_modules", "training.optim", "training.loss_chunk_tokens",
-    "training.torch_compile_mode", "dataloader.num_workers",
-)  # fmt: skip
+# Beside what stands in the key of a step: which rows are longest, and who wrote the model's code.
+_SETTINGS = ("model.model_name_or_path", "data.path")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,8 +59,8 @@ def micro_batch_key(
 ) -> str:
     machine = machine_key(hardware.cpu_name, threads, setup.precision, (gpu.name or "") if gpu else "")
     share = -(-loaded.config.training.effective_batch_size // processes)
-    step = shape_key(shape, setup, 0, share, setup.longest_row, processes)
-    others = [hardware.libraries.get("torch"), *(value_of(loaded.config, key) for key in _SETTINGS)]
+    step = step_key(loaded.config, hardware.libraries, shape, setup, 0, share, setup.longest_row, processes)
+    others = [value_of(loaded.config, key) for key in _SETTINGS]
     return f"{machine}: {step}: {sha256(json.dumps(others, default=str).encode()).hexdigest()[:16]}"
 
 

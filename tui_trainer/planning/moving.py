@@ -21,7 +21,7 @@ from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.assemble import threads_of
 from tui_trainer.planning.automatic_values import Target, is_from_scratch
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
-from tui_trainer.planning.kept_tables import shape_key
+from tui_trainer.planning.kept_tables import step_key
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
@@ -193,13 +193,17 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
         "cpu_name": hardware.cpu_name,
         "threads": _threads(plan, hardware, plan.processes_per_node),
         **_unknown_times("the device is another", "the device is another one than at the start"),
-        "shape_key": shape_key(
-            shape,
-            setup,
-            split.per_device_train_batch_size.value,
-            -(-min(plan.effective_batch_size.value, plan.train_rows.value) // processes),
-            row_tokens(config, setup),
-            processes,
+        "shape_key": str(
+            step_key(
+                config,
+                hardware.libraries,
+                shape,
+                setup,
+                split.per_device_train_batch_size.value,
+                -(-min(plan.effective_batch_size.value, plan.train_rows.value) // processes),
+                row_tokens(config, setup),
+                processes,
+            )
         ),
     }
     return split.model_copy(update=changes), words

@@ -58,6 +58,8 @@ class Plan(BaseModel):
 
     plan_version: Literal[4] = 4
     config: Config
+    user_keys: tuple[str, ...] = ()
+    """Of the settings that the user wrote; empty in plans that do not say."""
     recipe: str
     hardware_profile: str
     hardware_reason: str
@@ -77,6 +79,8 @@ class Plan(BaseModel):
     data_fingerprint: str = ""
     """Of the sources that the prepared data was made from; empty in plans that do not say."""
     model_key: str
+    model_commit: str = ""
+    """Of the model in the hub's cache; empty for a folder, and in plans that do not say."""
     versions: dict[str, str]
     threads: Planned[int]
     vocabulary: Planned[int]
@@ -154,14 +158,15 @@ def make(
     data_key: str = "",
     data_fingerprint: str = "",
     model_key: str = "",
+    model_commit: str = "",
     versions: dict[str, str] | None = None,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
     """The plan for a config on this machine. Raises ConfigError with all problems.
 
     `data_key` names the prepared data that `facts` were counted on, `data_fingerprint` what it was made from, and
-    `model_key` the weights that the run starts from; empty while they are estimates. `versions` are those of the
-    libraries that the run begins with.
+    `model_key` and `model_commit` the weights that the run starts from; empty while they are estimates. `versions` are
+    those of the libraries that the run begins with.
     """
     decisions = decide(loaded, hardware, facts, chosen_gpu)
     numbers = assemble(loaded, hardware, facts, decisions)
@@ -170,6 +175,7 @@ def make(
         data_key=data_key,
         data_fingerprint=data_fingerprint,
         model_key=model_key,
+        model_commit=model_commit,
         versions=versions or {},
     )
     room, config = decisions.room, loaded.config

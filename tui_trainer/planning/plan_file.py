@@ -20,9 +20,17 @@ VERSION = "plan_version"
 _MOST_NAMES = 3
 
 
+class DamagedPlanError(ValueError):
+    """No version wrote what is in the file."""
+
+
 def write_plan_file(folder: RunFolder, plan: Plan) -> None:
     """Into plan.json, whole or not at all. Raises FolderError."""
-    folder.write_file(folder.plan, plan.model_dump_json(indent=1).encode())
+    folder.write_file(folder.plan, plan_bytes(plan))
+
+
+def plan_bytes(plan: Plan) -> bytes:
+    return plan.model_dump_json(indent=1).encode()
 
 
 def read_plan_file(content: bytes, notes: list[str] | None = None, *, finished: bool = False) -> Plan:
@@ -30,15 +38,16 @@ def read_plan_file(content: bytes, notes: list[str] | None = None, *, finished: 
 
     `finished`: the run will not be trained any further, so a setting that this version does not understand is reported
     and left out. Otherwise it is refused: raises ConfigError for what is gone on purpose, and ValueError with a clause
-    about plan.json for all else: by whom it was written, and which field is wrong.
+    about plan.json for all else: by whom it was written, and which field is wrong; DamagedPlanError where nobody wrote
+    it so.
     """
     notes = [] if notes is None else notes
     try:
         found = json.loads(content)
     except ValueError as error:
-        raise ValueError(f"plan.json is damaged: {one_line(str(error), 80)}") from None
+        raise DamagedPlanError(f"plan.json is damaged: {one_line(str(error), 80)}") from None
     if not isinstance(found, dict):
-        raise ValueError("plan.json is damaged: it holds no fields") from None
+        raise DamagedPlanError("plan.json is damaged: it holds no fields") from None
     if isinstance(found.get("config"), dict):
         problems = list[Problem]()
         found["config"] = without_removed(found["config"], "plan.json", notes, problems, finished=finished)

@@ -21,7 +21,14 @@ from tui_trainer.runs.folder import RunFolder, folder_size, read_fields, read_pl
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.overview import overview
-from tui_trainer.runs.result import best_before, best_evaluation, held_out_loss, newest_scores
+from tui_trainer.runs.result import (
+    best_before,
+    best_evaluation,
+    ending_words,
+    held_out_loss,
+    kept_step,
+    newest_scores,
+)
 from tui_trainer.runs.state import RunState
 from tui_trainer.runs.targets import targets_of
 from tui_trainer.units import MIB
@@ -84,6 +91,7 @@ class RunFacts:
 
     folder: RunFolder
     status: str
+    status_words: str
     metric: str
     state: RunState
     plan: Plan | None
@@ -111,6 +119,7 @@ def facts_of(folder: RunFolder) -> RunFacts:
     return RunFacts(
         folder=folder,
         status=about.status,
+        status_words=about.status_words,
         metric=about.metric,
         state=state,
         plan=plan,
@@ -194,18 +203,17 @@ def certificates(folder: RunFolder) -> dict[str, dict[str, Any]]:
 
 
 def _model_facts(state: RunState, plan: Plan | None) -> ModelFacts:
-    finished = state.finished
-    if finished is None:
-        best = best_evaluation(state)
-    else:
-        # Of those that were best then, the one that the model has gone back to: not every checkpoint can be written.
-        best = next((one for one in reversed(state.evals) if one.best and one.loss == finished.eval_loss), None)
-    goes_back = plan is not None and plan.config.evaluation.early_stopping_patience > 0 and best is not None
+    finished, best = state.finished, best_evaluation(state)
+    weights_step = state.step
+    if finished is not None:
+        weights_step = kept_step(state) or state.step
+    elif plan is not None and plan.config.evaluation.early_stopping_patience > 0 and best is not None:
+        weights_step = best.step
     baselines = state.baselines
     return ModelFacts(
         step=state.step,
-        weights_step=best.step if goes_back and best is not None else state.step,
-        stopped_early=finished is not None and finished.reason == "early stopping",
+        weights_step=weights_step,
+        ending=ending_words(state),
         training_seconds=sum(state.step_seconds),
         train_loss=finished.loss if finished and finished.loss is not None else state.loss_smoothed,
         eval_loss=held_out_loss(state),
@@ -227,6 +235,7 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "run": facts.folder.name,
         "folder": facts.folder.root,
         "status": facts.status,
+        "ending": ending_words(state),
         "step": state.step,
         "total_steps": state.total_steps,
         "ended": None if ended is None else asdict(ended),

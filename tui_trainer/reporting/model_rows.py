@@ -12,7 +12,7 @@ Rows = list[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFacts:
-    """A model and the run that it came from.
+    """A model and the run that it came from; `ending` says how that ended, empty before.
 
     Losses are in nats per token. `weights_step` is the step that the weights are of, `training_seconds` the time of all
     steps; baselines are named as in `BaselinesMeasured`.
@@ -20,7 +20,7 @@ class ModelFacts:
 
     step: int
     weights_step: int
-    stopped_early: bool = False
+    ending: str = ""
     training_seconds: float
     train_loss: float | None
     eval_loss: float | None
@@ -44,10 +44,11 @@ class ModelFacts:
     def setting_rows(self, plan: Plan) -> Rows:
         training, warm_up = plan.config.training, plan.warmup_steps.value
         threads = f", {plan.threads.value} threads" if plan.device == "cpu" else ""
-        early = " (stopped early)" if self.stopped_early else ""
         best = " (the best evaluation)" if self.weights_step != self.step else ""
+        is_whole = self.step == self.weights_step == plan.total_steps.value
         return [
-            ("steps", f"{self.step} of {plan.total_steps.value}{early}"),
+            ("steps", f"{self.step} of {plan.total_steps.value}"),
+            *([("ended", self.ending)] if self.ending and not is_whole else []),
             ("weights of", f"step {self.weights_step}{best}"),
             (
                 "effective batch",

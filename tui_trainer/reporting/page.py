@@ -11,24 +11,18 @@ from tui_trainer.reporting.drawing import COLOURS, as_html, chart_figure
 from tui_trainer.reporting.facts import RunFacts, facts_of
 from tui_trainer.reporting.sections import Block, Code, Pairs, Table, Text, chart_summary, key_figures, sections, title
 from tui_trainer.runs.folder import RunFolder, write_atomically
-from tui_trainer.safe_text import one_line, visible
+from tui_trainer.safe_text import as_markdown, visible
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 _TICKS = re.compile("`+")
 
 
 def to_markdown(facts: RunFacts) -> str:
-    lines = [f"# {escaped(title(facts))}", "", *_markdown(Pairs(key_figures(facts)))]
+    lines = [f"# {as_markdown(title(facts))}", "", *_markdown(Pairs(key_figures(facts)))]
     for section in sections(facts):
         lines += [f"## {section.title}", ""]
         for block in section.blocks:
             lines += _markdown(block)
     return "\n".join(lines)
-
-
-def escaped(text: str) -> str:
-    """On one line, with every sign of Markdown as itself. Words between backticks of ours stay code elsewhere."""
-    return _SPECIAL.sub(r"\\\1", one_line(text))
 
 
 def _markdown(block: Block) -> list[str]:
@@ -40,7 +34,7 @@ def _markdown(block: Block) -> list[str]:
         case Table():
             return _markdown_table(block)
         case Text(lines=lines):
-            return [part for line in lines for part in (escaped(line), "")]
+            return [part for line in lines for part in (as_markdown(line), "")]
         case Code(text=text):
             # Longer than any row of backticks inside.
             fence = "`" * max(3, *(len(found) + 1 for found in _TICKS.findall(text)), 3)
@@ -48,7 +42,7 @@ def _markdown(block: Block) -> list[str]:
 
 
 def _markdown_table(table: Table) -> list[str]:
-    lines = ["| " + " | ".join(map(escaped, row)) + " |" for row in (table.head, *table.rows)]
+    lines = ["| " + " | ".join(map(as_markdown, row)) + " |" for row in (table.head, *table.rows)]
     return [lines[0], "| " + " | ".join(["---"] * len(table.head)) + " |", *lines[1:], ""]
 
 
@@ -65,7 +59,7 @@ _BAD = frozenset({"failed", "interrupted"})
 
 
 def to_html(facts: RunFacts) -> str:
-    name, state = as_html(facts.folder.name), as_html(facts.status)
+    name, state = as_html(facts.folder.name), as_html(facts.status_words)
     figures = "".join(f"<div>{as_html(label)}<b>{as_html(value)}</b></div>" for label, value in key_figures(facts))
     role = "bad" if facts.status in _BAD else "good" if facts.status == "finished" else "dim"
     body = "".join(

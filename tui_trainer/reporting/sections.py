@@ -17,7 +17,7 @@ from tui_trainer.reporting.facts import RunFacts, Start
 from tui_trainer.reporting.model_rows import Rows
 from tui_trainer.runs.journal_ends import spread_ends
 from tui_trainer.runs.overview import metric_value
-from tui_trainer.runs.result import LABELLING, best_before, grade_of
+from tui_trainer.runs.result import LABELLING, best_before, ending_words, grade_of
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.runs.targets import targets_of
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
@@ -72,7 +72,7 @@ def sections(facts: RunFacts) -> list[Section]:
 
 
 def title(facts: RunFacts) -> str:
-    return f"{facts.folder.name}: {facts.status}"
+    return f"{facts.folder.name}: {facts.status_words}"
 
 
 def key_figures(facts: RunFacts) -> Rows:
@@ -97,11 +97,8 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
     elif finished is None:
         gone = "Its process is gone, and it did not note why."
         lines.append(gone if facts.status == "interrupted" else "It is under way.")
-    elif finished.reason == "stopped":
-        lines.append(f"It was stopped on request after {finished.step:,} of {state.total_steps:,} steps.")
     else:
-        how = "finished" if finished.reason == "done" else "stopped early, as nothing improved any more,"
-        lines.append(f"It {how} after {finished.step:,} steps.")
+        lines.append(f"It {ending_words(state)}.")
     if facts.status in ("failed", "stopped", "interrupted"):
         lines.append(f"`tui-trainer resume {facts.folder.name}` goes on with it.")
     if best := best_before(state):
@@ -290,7 +287,12 @@ def _again(facts: RunFacts) -> Iterator[Block]:
         yield Text((f"{folder.config.name}:",))
         yield Code(facts.config_text.rstrip())
     if plan is not None:
-        keys = [("prepared data", plan.data_key), ("base weights", plan.model_key), ("card", plan.gpu_uuid)]
+        keys = [
+            ("prepared data", plan.data_key),
+            ("base weights", plan.model_key),
+            ("commit of the base model", plan.model_commit),
+            ("card", plan.gpu_uuid),
+        ]
         yield Pairs([("seed", str(plan.config.training.seed)), *(pair for pair in keys if pair[1])])
     if facts.state.versions:
         yield Pairs(list(facts.state.versions.items()))

@@ -1,4 +1,5 @@
-"""Renaming and deleting a run that no process owns. Only what a run has made is removed, and no link is followed.
+"""Renaming and deleting a run that no process owns or reads. Only what a run has made is removed, and no link is
+followed.
 
 A folder is renamed before it is deleted: what a crash leaves behind is recognised as half deleted, and nobody starts
 in it.
@@ -14,7 +15,7 @@ from typing import Final
 from tui_trainer.errors import FolderError, Problem
 from tui_trainer.runs import registry
 from tui_trainer.runs.folder import MARKER, RunFolder, check_name, folder_size, sync_folder
-from tui_trainer.runs.lock import RunLock, owner
+from tui_trainer.runs.lock import RunLock, folder_lock, lock_hint, owner, refuse_in_use
 from tui_trainer.runs.slurm import active_job
 from tui_trainer.safe_text import one_line
 
@@ -46,6 +47,8 @@ def bytes_to_free(root: Path) -> int:
         if root != remains and os.path.lexists(root):
             _refuse_foreign_or_owned(RunFolder(root))
             refuse_queued(RunFolder(root))
+            with folder_lock(root):
+                refuse_in_use(RunFolder(root))
         return sum(folder_size(place).freed_bytes for place in {root, remains})
     except OSError as error:
         raise _refused("deleted", root, error) from error
@@ -54,8 +57,8 @@ def bytes_to_free(root: Path) -> int:
 def delete(root: Path) -> Deleted:
     """Deletes a run or the rest of one that was half deleted; of one that is gone, its line in the index.
 
-    Raises FolderError for a run that some process owns, for a link, for a folder that is no run's, and when the system
-    refuses; a run that was renamed by then is half deleted.
+    Raises FolderError for a run that some process owns or reads, for a link, for a folder that is no run's, and when
+    the system refuses; a run that was renamed by then is half deleted.
     """
     root = root.absolute()
     remains, named = remains_of(root), named_root(root)
@@ -83,8 +86,8 @@ def rename(root: Path, name: str) -> Problem | None:
     """Gives a run another name, on the disk and in the index. The problem that the index cannot be written undoes
     nothing.
 
-    Raises FolderError for a name that no run can have or another one has, for a run that some process owns, for a
-    folder that is no run's, and when the system refuses.
+    Raises FolderError for a name that no run can have or another one has, for a run that some process owns or
+    reads, for a folder that is no run's, and when the system refuses.
     """
     if problem := check_name(name):
         raise FolderError(replace(problem, key=""))
@@ -110,9 +113,10 @@ def refuse_queued(folder: RunFolder) -> None:
 
 @contextmanager
 def _at_rest(folder: RunFolder) -> Iterator[None]:
-    """Keeps every other process out of the folder of a run that none owns."""
+    """Keeps every other process out of the folder of a run that none owns or reads."""
     _refuse_foreign_or_owned(folder)
-    with RunLock(folder.lock):
+    with RunLock(folder.lock), folder_lock(folder.root):
+        refuse_in_use(folder)
         yield
 
 
@@ -123,7 +127,7 @@ def _refuse_foreign_or_owned(folder: RunFolder) -> None:
         raise FolderError(what, where=one_line(str(folder.root)), hint="remove it by hand if it is not needed")
     # The lock itself lets a process take its own run again, where the file system knows no locks.
     if holder := owner(folder.lock):
-        hint = f"`tui-trainer stop {folder.name}` ends it"
+        hint = lock_hint(holder, folder.lock, f"`tui-trainer stop {folder.name}` ends it")
         raise FolderError(f"in use by {holder}", where=one_line(str(folder.root)), hint=hint)
 
 

@@ -21,7 +21,7 @@ from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.journal_ends import spread_ends
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.runs.overview import metric_value, overview
-from tui_trainer.runs.result import best_evaluation, held_out_loss, lowest_evaluation, newest_scores
+from tui_trainer.runs.result import best_evaluation, held_out_loss, kept_step, lowest_evaluation, newest_scores
 from tui_trainer.runs.state import RunState, smoothing_window
 from tui_trainer.runs.targets import targets_summary
 from tui_trainer.units import MIB
@@ -72,6 +72,9 @@ class ComparedRun:
     best: float | None
     best_step: int | None
     scores: dict[str, float]
+    stopped_early: bool = False
+    kept_step: int | None = None
+    """As in `RunOverview`."""
     seconds: float | None
     tokens: int
     tokens_per_second: float | None
@@ -135,6 +138,8 @@ def _compared(folder: RunFolder) -> ComparedRun:
         best=metric_value(best, about.metric) if best else None,
         best_step=best.step if best else None,
         scores=newest_scores(state),
+        stopped_early=state.stopped_early,
+        kept_step=kept_step(state),
         seconds=sum(state.step_seconds) if state.steps else None,
         tokens=sum(state.token_counts),
         tokens_per_second=input_tokens / step_seconds if step_seconds else None,

@@ -307,7 +307,13 @@ class ControlApplied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished(Event):
-    """The end, reached (`done`, `early stopping`) or asked for (`stopped`); `model_path` is relative to the folder."""
+    """The end, reached (`done`, `early stopping`) or asked for (`stopped`); `model_path` is relative to the folder.
+
+    `model_step` is the step that the model's weights are of, to which `eval_loss` and `scores` belong: with early
+    stopping that of the best evaluation. None for a run without a model, and in journals without it.
+
+    `model_files` are fingerprints of what was written there, by name; empty where an earlier version wrote it.
+    """
 
     reason: str
     loss: float | None
@@ -315,6 +321,9 @@ class RunFinished(Event):
     seconds: float
     model_path: str | None = None
     model_bytes: int | None = None
+    model_step: int | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    model_files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

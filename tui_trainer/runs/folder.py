@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from tui_trainer.errors import FolderError, Problem
-from tui_trainer.local_paths import from_the_root
+from tui_trainer.local_paths import as_bytes, from_the_root, is_utf8
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB
 
@@ -30,7 +30,7 @@ _FILES: Final = (
     MARKER,
     *"config.toml plan.json journal.jsonl control.json run.lock job.sh job.json report.md report.html".split(),
 )
-_FOLDERS: Final = ("logs", "checkpoints", "model", "export", "tracking")
+_FOLDERS: Final = ("logs", "checkpoints", "model", "export", "tracking", "in_use")
 OUR_NAMES: Final = frozenset(_FILES + _FOLDERS)
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
@@ -58,6 +58,8 @@ class RunFolder:
     control, lock = _Inside("control.json"), _Inside("run.lock")
     script, job = _Inside("job.sh"), _Inside("job.json")
     """What Slurm runs, and the number that it gave it."""
+    in_use = _Inside("in_use")
+    """The locks of those that read the run, while they do."""
     logs, checkpoints = _Inside("logs"), _Inside("checkpoints")
     report, model, exports = _Inside("report.html"), _Inside("model"), _Inside("export")
 
@@ -90,6 +92,9 @@ class RunFolder:
         root, hint = from_the_root(str(path)), "`tui-trainer runs` lists the runs"
         try:
             root = root.resolve(strict=True)
+            if not is_utf8(str(root)):
+                message = f"the path of this run is not UTF-8: {as_bytes(str(root))}"
+                raise FolderError(message, hint="rename the folder")
             known = any((root / name).is_file() for name in _FILES)
         except (OSError, ValueError) as error:
             raise FolderError(replace(_refusal(root, error), hint=hint)) from error
@@ -191,6 +196,9 @@ def check_target(runs_dir: Path, name: str) -> list[Problem]:
     made: list[Path] = []
     try:
         runs_dir = runs_dir.expanduser().resolve()
+        if not is_utf8(str(runs_dir)):
+            message = f"leads to a path that is not UTF-8: {as_bytes(str(runs_dir))}"
+            return [Problem(message=message, key="output.runs_dir", hint="name another folder")]
         if os.path.lexists(runs_dir / name):
             hint = f"`tui-trainer resume {name}` goes on with it, or choose another name"
             return [Problem(message="this run exists already", where=_shown(runs_dir / name), hint=hint)]

@@ -1,13 +1,16 @@
-"""run.lock: one run at a time in one folder.
+"""Locks that name their owner: one run at a time in one folder, one writer of one export or file of predictions, and
+nobody who deletes a run while others read it.
 
 Two guards, because each has a hole: `flock` does nothing on some shared file systems, and a pid alone may belong to
 another process by now. So the owner is written down with the start time of its process, and a dead owner is succeeded
-in silence. The file is emptied on release and stays.
+in silence.
 """
 
 import fcntl
 import json
 import os
+import secrets
+import shlex
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +21,7 @@ from typing import Final, Self
 import psutil
 
 from tui_trainer.errors import FolderError
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.json_fields import parsed, reader
 from tui_trainer.runs.slurm import Allocation, WatchedJob, has_ended
 from tui_trainer.safe_text import one_line
@@ -30,7 +34,7 @@ _START_TOLERANCE_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockOwner:
-    """The process that holds a run. `process_started` is in seconds since 1970, `at` is when it took the lock."""
+    """The process that holds a lock. `process_started` is in seconds since 1970, `at` is when it took the lock."""
 
     host: str
     pid: int
@@ -40,6 +44,8 @@ class LockOwner:
     """The start of a job of Slurm that it belongs to."""
     kernel_start: str = ""
     """Its start as the kernel counts, which does not move when the clock is set; empty where that is not known."""
+    command: str = ""
+    """What it does, as on the command line; empty for a run."""
 
     @property
     def here(self) -> bool:
@@ -60,19 +66,21 @@ class LockOwner:
 
     def __str__(self) -> str:
         place = "this host" if self.here else f"host {one_line(self.host, 80)}"
-        return f"process {self.pid} on {place} since {one_line(self.at, 40)}"
+        does = f"`{one_line(self.command, 60)}`, " if self.command else ""
+        return f"{does}process {self.pid} on {place} since {one_line(self.at, 40)}"
 
 
-class RunLock:
-    """Held from `acquire` to `release`, or within `with`. A child that was forked meanwhile cannot release it."""
+class FileLock:
+    """Held from `acquire` to `release`, or within `with`; then its file is gone. A child that was forked meanwhile
+    cannot release it. `command` is what the owner does, for the message to others; `about` what is locked."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, command: str, about: Path) -> None:
+        self.path, self.command, self.about = path, command, about
         self._fd = -1
         self._pid = 0
 
     def acquire(self) -> None:
-        """Raises FolderError when another run has the folder, or when it cannot be known that none has."""
+        """Raises FolderError when another process has it, or when it cannot be known that none has."""
         fd = self._locked_fd()
         try:
             self._refuse_if_owned(_read_owner(fd))
@@ -84,6 +92,7 @@ class RunLock:
                 at=utc_now(),
                 job=allocation.identity if allocation else "",
                 kernel_start=_kernel_start(process.pid),
+                command=self.command,
             )
             content = json.dumps(asdict(this)).encode("ascii")
             os.ftruncate(fd, 0)
@@ -97,15 +106,25 @@ class RunLock:
             raise
         self._fd, self._pid = fd, os.getpid()
 
+    def refuse(self) -> None:
+        """Raises FolderError where another process has it now; takes nothing."""
+        if holder := owner(self.path):
+            self._refuse_if_owned(holder)
+
     def release(self) -> None:
-        """Empties the file and lets go. Does nothing when the lock is not held."""
+        """Does nothing when the lock is not held."""
         if self._fd < 0:
             return
         if self._pid == os.getpid():
             with suppress(OSError):
-                os.ftruncate(self._fd, 0)
+                self._clear(self._fd)
         os.close(self._fd)
         self._fd = -1
+
+    def _clear(self, fd: int) -> None:
+        # It may have been removed by hand, and be another's by now.
+        if _is_still(self.path, fd):
+            self.path.unlink()
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -136,25 +155,85 @@ class RunLock:
         if holder is None:
             return
         if not holder.here:
-            if holder.job and has_ended(holder.job):
-                return
-            hint = f"make sure that it has ended, then delete the file {one_line(str(self.path))}"
-            raise FolderError(f"in use by {holder}", where=str(self.path.parent), hint=hint)
-        if holder.pid != os.getpid() and holder.lives:
+            if not (holder.job and has_ended(holder.job)):
+                raise self._in_use(holder)
+        elif holder.pid != os.getpid() and holder.lives:
             raise self._in_use(holder)
 
     def _in_use(self, holder: LockOwner | None) -> FolderError:
-        where = one_line(str(self.path.parent))
+        where = one_line(str(self.about))
         if holder is not None and holder.here and not holder.lives:
-            message = f"the helpers of process {holder.pid}, which has ended, still hold this run"
+            message = f"child processes of process {holder.pid}, which has ended, still hold it"
             return FolderError(message, where=where, hint="try again in a few seconds")
-        name = one_line(self.path.parent.name)
-        hint = f"`tui-trainer attach {name}` shows it, `tui-trainer stop {name}` ends it"
+        hint = lock_hint(holder, self.path, self._what_helps(holder))
         return FolderError(f"in use by {holder or 'another process'}", where=where, hint=hint)
+
+    def _what_helps(self, holder: LockOwner | None) -> str:
+        return f"wait until it has ended, or end it with `kill {holder.pid}`" if holder else "wait until it has ended"
+
+
+class RunLock(FileLock):
+    """run.lock: of a process that trains a run, or renames or deletes it. Its file is emptied on release and stays."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "", path.parent)
+
+    def _clear(self, fd: int) -> None:
+        os.ftruncate(fd, 0)
+
+    def _what_helps(self, holder: LockOwner | None) -> str:
+        name = one_line(self.path.parent.name)
+        return f"`tui-trainer attach {name}` shows it, `tui-trainer stop {name}` ends it"
+
+
+def lock_hint(holder: LockOwner | None, path: Path, what_helps: str) -> str:
+    """What to do about a lock that is taken; nobody can see from here whether a process of another host lives."""
+    if holder is None or holder.here:
+        return what_helps
+    return (
+        "it cannot be seen from this host whether that process lives. If it has ended, or that is the old name of this "
+        f"machine or container, remove its lock: `rm {shlex.quote(one_line(str(path)))}`"
+    )
+
+
+@contextmanager
+def in_use(folder: RunFolder, command: str) -> Iterator[None]:
+    """Keeps a run from being renamed and deleted while `command` reads its files; any number may do so at a time.
+
+    Raises FolderError for a run that is gone. Where its folder cannot be written, nobody is kept from anything.
+    """
+    lock = FileLock(folder.in_use / f"{os.getpid()}-{secrets.token_hex(4)}.lock", command, folder.root)
+    try:
+        with folder_lock(folder.root):
+            folder.root.stat()  # it may have been renamed while this waited
+            with suppress(OSError, FolderError):
+                folder.in_use.mkdir(mode=0o700, exist_ok=True)
+                lock.acquire()
+    except FileNotFoundError:
+        where = one_line(str(folder.root))
+        raise FolderError("this run was renamed or deleted just now", where=where) from None
+    except OSError:  # such as a folder in which only names that are known can be opened
+        pass
+    try:
+        yield
+    finally:
+        with suppress(OSError), folder_lock(folder.root):
+            lock.release()
+            folder.in_use.rmdir()
+        lock.release()
+
+
+def refuse_in_use(folder: RunFolder) -> None:
+    """Raises FolderError for a run whose files a process reads; to be asked within `folder_lock`."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for path in sorted(folder.in_use.glob("*.lock")):
+            # What a process that was killed has left is gone with it.
+            with FileLock(path, "", folder.root):
+                pass
 
 
 def owner(path: Path) -> LockOwner | None:
-    """Who runs in the folder now, for listings; takes no lock. A process of another host is believed to be alive."""
+    """Who holds a lock now, for listings; takes none. A process of another host is believed to be alive."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -19,8 +19,9 @@ from tui_trainer.runs.events import EvalDone, MicroBatchReduced
 from tui_trainer.runs.folder import MARKER, OUR_NAMES, FolderSize, RunFolder, folder_size, read_fields
 from tui_trainer.runs.journal_ends import read_ends
 from tui_trainer.runs.lock import owner
-from tui_trainer.runs.result import best_evaluation, held_out_loss, newest_scores
-from tui_trainer.runs.state import Status
+from tui_trainer.runs.result import best_evaluation, ending_words, held_out_loss, kept_step, newest_scores
+from tui_trainer.runs.score_words import number, plain
+from tui_trainer.runs.state import STOPPED_EARLY, Status
 
 # A folder for runs with more in it is something else as well.
 _MOST_UNLISTED: Final = 1_000
@@ -46,7 +47,15 @@ class RunOverview:
     name: str
     path: Path
     status: RunStatus
+    stopped_early: bool = False
+    """Whether early stopping has ended it; its status is `finished`."""
+    ending: str = ""
+    """How it ended, in a sentence: `stopped early at step 40; kept step 30: macro F1 0.810`."""
+    kept_step: int | None = None
+    """The earlier step that its model went back to; None where the model has the last weights, or there is none."""
     alive: bool = False
+    has_model: bool = False
+    """Whether the folder of a finished run still holds its final model."""
     task: str = ""
     model: str = ""
     step: int = 0
@@ -68,6 +77,12 @@ class RunOverview:
     """What deleting it frees; None, as the size, until it was measured."""
 
     @property
+    def score(self) -> str:
+        """`macro F1 0.810`: what the best evaluation goes by, else the first score; empty where there is none."""
+        name = self.metric if self.metric in self.scores else next(iter(self.scores), "")
+        return f"{plain(name)} {number(self.scores[name])}" if name else ""
+
+    @property
     def is_run(self) -> bool:
         return self.status not in ("half deleted", "no run folder", "unreadable", "gone")
 
@@ -75,6 +90,10 @@ class RunOverview:
     def share_done(self) -> float | None:
         """Steps done of all steps, 0 to 1."""
         return min(self.step / self.total_steps, 1.0) if self.total_steps else None
+
+    @property
+    def status_words(self) -> str:
+        return STOPPED_EARLY if self.stopped_early else self.status
 
     def age_seconds(self, now: datetime) -> float | None:
         """Since the last event; None where there is none, and where the clock that wrote it is ahead of `now`."""
@@ -142,7 +161,8 @@ class Overviews:
         known = self._read.get(folder.root)
         if journal is None or known is None or known[0] != (alive, journal) or not known[1].is_run:
             known = self._read[folder.root] = (alive, journal), _overview(folder, alive)
-        return known[1]
+        # Its journal does not tell when it goes.
+        return replace(known[1], has_model=known[1].status == "finished" and folder.model.is_dir())
 
 
 def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
@@ -195,6 +215,9 @@ def _of_journal(about: RunOverview, fd: int, plan: dict[str, Any]) -> RunOvervie
     return replace(
         about,
         status=state.status if ended or about.alive else "interrupted",
+        stopped_early=state.stopped_early,
+        ending=ending_words(state),
+        kept_step=kept_step(state),
         task=state.task,
         model=state.plan.base_model if state.plan else "",
         step=state.step,

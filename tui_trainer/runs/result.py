@@ -4,7 +4,7 @@ is beside the best that this machine has reached with steps of the same shape.""
 import math
 
 from tui_trainer.runs.events import EvalDone
-from tui_trainer.runs.score_words import number, score_words
+from tui_trainer.runs.score_words import number, plain, score_words
 from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_count
@@ -21,11 +21,14 @@ def loss_unit(state: RunState) -> str:
     return "" if state.task == "sequence_classification" else " nats a token"
 
 
-def last_scores(state: RunState) -> EvalDone | None:
-    """The evaluation whose loss a run ended with; None where it measured nothing else."""
-    loss = state.finished.eval_loss if state.finished else None
-    found = next((done for done in reversed(state.evals) if done.loss == loss), None)
-    return found if found and found.scores else None
+def final_evaluation(state: RunState) -> EvalDone | None:
+    """The evaluation that a run ended with: of its model, where it has one. None before the end, and without one."""
+    finished = state.finished
+    if finished is None or finished.eval_loss is None:
+        return None
+    # Journals of before the step of the model was noted have the loss alone.
+    found = [done for done in state.evals if done.loss == finished.eval_loss]
+    return next((done for done in reversed(found) if finished.model_step in (None, done.step)), None)
 
 
 def held_out_loss(state: RunState) -> float | None:
@@ -37,8 +40,53 @@ def held_out_loss(state: RunState) -> float | None:
 
 def newest_scores(state: RunState) -> dict[str, float]:
     """The scores of the run's model, else of the last evaluation so far."""
-    measured = last_scores(state) or (state.evals[-1] if state.evals else None)
-    return dict(measured.scores) if measured else {}
+    finished, done = state.finished, final_evaluation(state)
+    if finished is not None and finished.scores:
+        return dict(finished.scores)
+    if done is None and (finished is None or finished.eval_loss is None):
+        done = state.evals[-1] if state.evals else None
+    return dict(done.scores) if done else {}
+
+
+def kept_step(state: RunState) -> int | None:
+    """The earlier step that the run's model went back to, with early stopping; None where it has the last weights."""
+    finished = state.finished
+    if finished is None or finished.reason == "stopped":
+        return None
+    step = finished.model_step
+    if step is None and (kept := final_evaluation(state)) and kept.best:  # a journal that does not name it
+        step = kept.step
+    return None if step == finished.step else step
+
+
+def ending_words(state: RunState) -> str:
+    """How a run ended: `stopped early at step 40; kept step 30: macro F1 0.810`. Empty before its end."""
+    finished = state.finished
+    if state.failed is not None:
+        return f"failed at step {state.step:,}{_of(state.step, state.total_steps)}"
+    if finished is None:
+        return ""
+    if finished.reason == "stopped" and not finished.step:
+        return "stopped before the first step"
+    if finished.reason == "stopped":
+        return f"stopped at step {finished.step:,}{_of(finished.step, state.total_steps)}"
+    metric = state.plan.metric if state.plan else "loss"
+    value = finished.eval_loss if metric == "loss" else newest_scores(state).get(metric)
+    return ended_words(finished.reason, finished.step, kept_step(state), metric, value)
+
+
+def ended_words(reason: str, step: int, kept: int | None, metric: str, value: float | None) -> str:
+    """The same of what a run that came to its end ended with. `value`: of `metric`, at the step that was kept."""
+    how = f"stopped early at step {step:,}" if reason == "early stopping" else f"finished after {step:,} steps"
+    if kept is None:
+        return how
+    measured = "held-out loss" if metric == "loss" else plain(metric)
+    shown = "" if value is None else f": {measured} {f'{value:.4f}' if metric == 'loss' else number(value)}"
+    return f"{how}; kept step {kept:,}{shown}"
+
+
+def _of(step: int, total_steps: int) -> str:
+    return f" of {total_steps:,}" if total_steps > step else ""
 
 
 def best_evaluation(state: RunState) -> EvalDone | None:
@@ -52,19 +100,23 @@ def lowest_evaluation(state: RunState) -> EvalDone | None:
 
 
 def best_before(state: RunState) -> EvalDone | None:
-    """The best evaluation of a run that was clearly better then than at its end; else None."""
-    finished, best = state.finished, lowest_evaluation(state)
+    """The best evaluation of a run that was clearly better then than at its end; else None.
+
+    A model that went back to its best evaluation, or ended with it, is the best by what the user asked for.
+    """
+    finished, best, last = state.finished, lowest_evaluation(state), final_evaluation(state)
     if finished is None or finished.reason != "done" or finished.eval_loss is None or best is None:
+        return None
+    if kept_step(state) is not None or (last is not None and last.best):
         return None
     return None if finished.eval_loss <= best.loss * _CLEARLY_WORSE else best
 
 
 def score_lines(state: RunState) -> list[str]:
-    done = last_scores(state)
-    if done is None:
+    if state.finished is None:
         return []
     lines = []
-    for score in score_words(done.scores, state.baselines.scores if state.baselines else {}):
+    for score in score_words(newest_scores(state), state.baselines.scores if state.baselines else {}):
         what = f"{score.baseline[0]} {number(score.baseline[1])}: " if score.baseline else ""
         beaten = {True: "beaten", False: "not beaten", None: ""}[score.beaten]
         beside = f"  ({what}{beaten})" if what else ""

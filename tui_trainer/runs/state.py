@@ -18,6 +18,7 @@ from tui_trainer.runs import events
 from tui_trainer.runs.sums import GaugeSummary, StepTimes
 
 Status = Literal["preparing", "training", "paused", "finished", "stopped", "failed"]
+STOPPED_EARLY: Final = "stopped early"
 
 WARM_UP_STEPS: Final = 2
 WINDOW_STEPS: Final = 50
@@ -143,6 +144,20 @@ class RunState:
         if self.phase == "paused":
             return "paused"
         return "training" if self.steps_since_start or self.phase in _TRAINING_PHASES else "preparing"
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether early stopping has ended it, before all planned steps; its status is `finished`."""
+        return self.finished is not None and self.finished.reason == "early stopping"
+
+    @property
+    def status_words(self) -> str:
+        return STOPPED_EARLY if self.stopped_early else self.status
+
+    @property
+    def share_done(self) -> float | None:
+        """Steps done of all steps, 0 to 1; None while there is no number of steps."""
+        return min(self.step / self.total_steps, 1.0) if self.total_steps > 0 else None
 
     @property
     def best_eval_loss(self) -> float | None:

@@ -35,7 +35,7 @@ class CharLm(CausalLm):
     def problems(self, config: Config) -> list[Problem]:
         found = []
         if config.model.model_name_or_path:
-            hint = 'set task.type = "causal_lm" to start from a model'
+            hint = "the recipe finetune tunes a model: it finds the task by model and data, or name one in task.type"
             message = "a character model starts from random weights"
             found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.tuning.method != "full":

@@ -21,8 +21,10 @@ from transformers import PreTrainedTokenizerBase
 
 from tui_trainer.errors import CheckpointError
 from tui_trainer.models.files import shards
+from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.plan_file import plan_bytes
 from tui_trainer.training import checkpoint_folder
-from tui_trainer.training.checkpoint_folder import CheckpointFolder
+from tui_trainer.training.checkpoint_folder import PLAN, POSITION, CheckpointFolder
 from tui_trainer.training.checkpoint_tensors import SavedTensors, TensorWriter, divided
 from tui_trainer.training.components import Components
 from tui_trainer.training.optimizer import RunOptimizer
@@ -31,16 +33,22 @@ from tui_trainer.training.random_state import random_tensors, restore_random
 from tui_trainer.training.ranks import ALONE, sendable
 from tui_trainer.training.sharded_tensors import fill
 
-OPTIMIZER, RANDOM, POSITION = "optimizer.safetensors", "rng_state.safetensors", "position.json"
+OPTIMIZER, RANDOM = "optimizer.safetensors", "rng_state.safetensors"
 
 
 def save_checkpoint(
-    checkpoints: Path, components: Components, position: Position, *, random: dict[str, Tensor] | None = None
+    checkpoints: Path,
+    components: Components,
+    position: Position,
+    plan: Plan,
+    *,
+    random: dict[str, Tensor] | None = None,
 ) -> CheckpointFolder:
     """Write a checkpoint of this moment. Raises OSError or SafetensorError; then nothing is left behind.
 
     Of a model that is split all processes call this: each writes its part, the first the rest, and what comes of it,
-    or goes wrong in one of them, does so in all. `random`: the state of the generators of all processes.
+    or goes wrong in one of them, does so in all. `plan`: as the run follows it now. `random`: the state of the
+    generators of all processes.
     """
     ranks = components.ranks if components.together.splits_state else ALONE
     folder = ranks.by_first(partial(checkpoint_folder.begin, checkpoints, position.step))
@@ -51,7 +59,7 @@ def save_checkpoint(
         out.write_whole(whole, OPTIMIZER)
         out.write_parts(parts, OPTIMIZER)
         if ranks.is_first:
-            out.attempt(partial(_save_rest, components, position, folder, random or random_tensors()))
+            out.attempt(partial(_save_rest, components, position, plan, folder, random or random_tensors()))
         described: dict[str, Any] = {}
         out.attempt(lambda: described.update(checkpoint_folder.describe(folder, out.files)))
         for error, found in ranks.gathered((sendable(out.error), described)):
@@ -65,9 +73,10 @@ def save_checkpoint(
         raise
 
 
-def _save_rest(components: Components, position: Position, folder: Path, random: dict[str, Tensor]) -> None:
+def _save_rest(components: Components, position: Position, plan: Plan, folder: Path, random: dict[str, Tensor]) -> None:
     save_file(random | components.mixed_precision.tensors(), folder / RANDOM)
     (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
+    (folder / PLAN).write_bytes(plan_bytes(plan))
     components.method.describe(components.model, folder)
     save_tokenizer(components.tokenizer, folder)
 

@@ -21,7 +21,9 @@ from tui_trainer.runs.folder import files_below, make_durable, make_file_durable
 
 MANIFEST = "manifest.json"
 FORMAT = 2
-_NAME = re.compile(r"step-(\d+)")
+POSITION, PLAN = "position.json", "plan.json"
+"""A copy of the plan that the run follows when the checkpoint is written."""
+_NAME = re.compile(r"step-(0|[1-9]\d*)")
 _WRITING, _REMOVING = ".writing-", ".removing-"
 _CHUNK_BYTES = 4 * 1024 * 1024
 Described = Mapping[str, Mapping[str, Any]]
@@ -72,7 +74,7 @@ def commit(folder: Path, step: int, described: Described | None = None) -> Check
     final = folder.parent / f"step-{step}"
     if final.exists():
         # Only a damaged one can be there: a run starts after the newest whole checkpoint.
-        remove(final)
+        _set_aside(final)
     folder.rename(final)
     sync_folder(final.parent)
     return CheckpointFolder(final, step, sum(entry["bytes"] for entry in files.values()))
@@ -101,11 +103,15 @@ def set_aside_after(checkpoints: Path, step: int) -> None:
 
     Their files stay, as `damaged-step-N`; an older one of that name makes room.
     """
-    for newer in [found for found in steps_saved(checkpoints) if found > step]:
-        target = checkpoints / f"damaged-step-{newer}"
-        if target.exists():
-            shutil.rmtree(target)
-        (checkpoints / f"step-{newer}").rename(target)
+    for newer in [found for found in _steps(checkpoints) if found > step]:
+        _set_aside(checkpoints / f"step-{newer}")
+
+
+def _set_aside(checkpoint: Path) -> None:
+    target = checkpoint.with_name(f"damaged-{checkpoint.name}")
+    if target.exists():
+        shutil.rmtree(target)
+    checkpoint.rename(target)
 
 
 def rotate(checkpoints: Path, keep: int, spare: Iterable[int] = ()) -> None:
@@ -118,22 +124,41 @@ def rotate(checkpoints: Path, keep: int, spare: Iterable[int] = ()) -> None:
 
 def steps_saved(checkpoints: Path) -> list[int]:
     """The steps of the checkpoints that are there, newest first. Folders that others made there do not count."""
+    return [step for step in _steps(checkpoints) if (checkpoints / f"step-{step}" / MANIFEST).is_file()]
+
+
+def _steps(checkpoints: Path) -> list[int]:
+    """Of all folders that have the name of a checkpoint, newest first, those without a manifest as well."""
     if not checkpoints.is_dir():
         return []
-    found = [_NAME.fullmatch(path.name) for path in checkpoints.iterdir() if (path / MANIFEST).is_file()]
+    found = [_NAME.fullmatch(path.name) for path in checkpoints.iterdir() if path.is_dir()]
     return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
 def newest_whole(checkpoints: Path, on_damage: Callable[[str], None]) -> CheckpointFolder | None:
     """The newest checkpoint whose files are what its manifest says; each damaged one is told to `on_damage`. Raises
     CheckpointError where one cannot be read."""
-    for step in steps_saved(checkpoints):
+    for step in _steps(checkpoints):
         path = checkpoints / f"step-{step}"
         damage = damage_of(path, step)
         if damage is None:
             return CheckpointFolder(path, step, sum((path / name).stat().st_size for name in files_below(path)))
         on_damage(f"{path.name}: {damage}")
     return None
+
+
+def kept_plan(checkpoints: Path) -> tuple[str, bytes | None] | None:
+    """The name of the newest whole checkpoint, and its copy of the plan: None where an earlier version wrote it. None
+    without any checkpoint. Raises CheckpointError where one cannot be read."""
+    if (found := newest_whole(checkpoints, lambda damage: None)) is None:
+        return None
+    copy = found.path / PLAN
+    return found.path.name, copy.read_bytes() if copy.is_file() else None
+
+
+def best_step(checkpoint: Path) -> int:
+    """The step of the best evaluation until this whole checkpoint; 0 where there was none."""
+    return int(json.loads((checkpoint / POSITION).read_bytes())["best_step"])
 
 
 def damage_of(path: Path, step: int) -> str | None:

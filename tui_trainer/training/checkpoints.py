@@ -8,6 +8,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from tui_trainer.errors import RunError
+from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import CheckpointSaved, RunProblem
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training import checkpoint, checkpoint_folder
@@ -35,7 +36,7 @@ class Checkpoints:
     """Why the last one could not be written; empty: it was."""
     _failed_steps: set[int] = field(default_factory=set)
 
-    def save(self, position: Position, reason: str) -> bool:
+    def save(self, position: Position, plan: Plan, reason: str) -> bool:
         """As `Session.save`."""
         if position.step == self.saved_step:
             return True
@@ -46,7 +47,7 @@ class Checkpoints:
             for tensors in ranks.gathered(random_tensors(ranks.number)):
                 random |= tensors
         folder = self.job.folder
-        write = partial(checkpoint.save_checkpoint, folder.checkpoints, self.components, position, random=random)
+        write = partial(checkpoint.save_checkpoint, folder.checkpoints, self.components, position, plan, random=random)
         try:
             if self.components.together.splits_state:
                 saved = write()

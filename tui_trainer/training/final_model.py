@@ -2,13 +2,19 @@
 model hubs show."""
 
 import shutil
-from pathlib import Path
+from typing import Any
 
+import yaml
+
+from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.sections import Config
+from tui_trainer.hub_layout import is_hub_name, published_name
 from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.model_rows import ModelFacts, Rows
 from tui_trainer.runs.folder import make_durable, put_in_place
+from tui_trainer.runs.result import ended_words
+from tui_trainer.safe_text import as_markdown, one_line
 from tui_trainer.tasks.contract import Baselines
 from tui_trainer.training.checkpoint import save_tokenizer
 from tui_trainer.training.components import Components
@@ -45,10 +51,13 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
 def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ModelFacts:
     """What came of the run; with early stopping, of the weights of its best evaluation."""
     best = config.evaluation.early_stopping_patience > 0 and position.best_step > 0
+    kept = position.best_step if best and position.best_step != position.step else None
+    metric = config.evaluation.metric_for_best_model
+    value = position.best_eval_loss if metric == "loss" else position.best_scores.get(metric)
     return ModelFacts(
         step=position.step,
         weights_step=position.best_step if best else position.step,
-        stopped_early=position.stopped_early,
+        ending=ended_words("early stopping" if position.stopped_early else "done", position.step, kept, metric, value),
         training_seconds=position.training_seconds,
         train_loss=position.recent_loss,
         eval_loss=position.best_eval_loss if best else position.eval_loss,
@@ -59,20 +68,24 @@ def model_facts(position: Position, baselines: Baselines | None, config: Config)
 
 
 def model_card(plan: Plan, model: ModelFacts, source: str, versions: dict[str, str]) -> str:
-    """Origin, data (its `source`), losses, settings and versions."""
+    """Origin, data (its `source`), losses, settings and versions. Names in it may be foreign, and no path of this
+    machine is among them: a card is made to be published."""
     scores = model.score_rows()
     unit = "" if plan.config.task.type == "sequence_classification" else " (nats per token)"
+    data = as_markdown(_published(source, plan.config))
     lines = [
-        *_front_matter(plan),
+        "---",
+        yaml.safe_dump(_metadata(plan), sort_keys=False, allow_unicode=True, width=1000).rstrip(),
+        "---",
         "",
-        f"# {plan.recipe or plan.config.task.type}",
+        f"# {as_markdown(plan.recipe or plan.config.task.type)}",
         "",
         _origin(plan),
         "",
         *_use(plan),
         "## Data",
         "",
-        f"{source}. {plan.train_rows.value} training rows, {plan.train_tokens.value:,} tokens; "
+        f"Trained on {data}: {plan.train_rows.value} training rows, {plan.train_tokens.value:,} tokens; "
         f"{plan.eval_rows.value} held-out rows, vocabulary of {plan.vocabulary.value}.",
         "",
         *_table(f"Loss{unit}", model.loss_rows()),
@@ -83,25 +96,38 @@ def model_card(plan: Plan, model: ModelFacts, source: str, versions: dict[str, s
     return "\n".join(lines)
 
 
-def _front_matter(plan: Plan) -> list[str]:
-    name = plan.config.model.model_name_or_path
-    base = (
-        [f"base_model: {Path(name).name if Path(name).exists() else name}"] if not is_from_scratch(plan.config) else []
-    )
-    library = "peft" if plan.config.tuning.has_adapter else "transformers"
+def _metadata(plan: Plan) -> dict[str, Any]:
+    """What a hub reads of a card. Source: its documentation, "Model Cards"."""
+    base = published_name(plan.config.model.model_name_or_path)
     purpose, _ = _PURPOSES.get(plan.config.task.type, (_WRITES, ""))
-    return ["---", f"library_name: {library}", f"pipeline_tag: {purpose}", *base, "tags: [tui-trainer]", "---"]
+    named = {} if is_from_scratch(plan.config) or not is_hub_name(base) else {"base_model": base}
+    return {
+        "library_name": "peft" if plan.config.tuning.has_adapter else "transformers",
+        "pipeline_tag": purpose,
+        # It refuses a card that names what could not be a model there.
+        **named,
+        "tags": ["tui-trainer"],
+    }
+
+
+def _published(source: str, config: Config) -> str:
+    """What is said of the data, each path of this machine by its last part."""
+    paths = {*paths_in(config.data.path), *paths_in(config.data.eval_path)}
+    for path in sorted(paths, key=len, reverse=True):
+        for written in (path, one_line(path, 200)) if path.startswith("/") else ():
+            source = source.replace(written, published_name(path))
+    return source
 
 
 def _origin(plan: Plan) -> str:
     size = format_count(plan.parameters.value)
     if is_from_scratch(plan.config):
         return f"A model of {size} parameters, trained from random weights by tui-trainer."
-    name = plan.config.model.model_name_or_path
+    name = as_markdown(published_name(plan.config.model.model_name_or_path))
     if plan.config.tuning.has_adapter:
         trained = format_count(plan.trained_parameters.value)
         return f"An adapter of {trained} parameters for {name} ({size} parameters), trained by tui-trainer."
-    return f"{name}, a model of {size} parameters, tuned as a whole by tui-trainer."
+    return f"Made of {name}, a model of {size} parameters, which was tuned as a whole by tui-trainer."
 
 
 def _use(plan: Plan) -> list[str]:
@@ -110,7 +136,9 @@ def _use(plan: Plan) -> list[str]:
     if not plan.config.tuning.has_adapter or not kind:
         return []
     model = plan.config.model
-    where = repr(model.model_name_or_path) + (f", revision={model.revision!r}" if model.revision != "main" else "")
+    where = '"path/of/the/base/model"'
+    if (name := published_name(model.model_name_or_path)) == model.model_name_or_path or "/" in name:
+        where = repr(name) + (f", revision={model.revision!r}" if model.revision != "main" else "")
     # A base model knows neither how many labels there are nor their names.
     has_labels = kind.endswith("Classification")
     code = [
@@ -126,4 +154,5 @@ def _use(plan: Plan) -> list[str]:
 
 
 def _table(title: str, rows: Rows) -> list[str]:
-    return [f"## {title}", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
+    cells = (f"| {as_markdown(name)} | {as_markdown(value)} |" for name, value in rows)
+    return [f"## {title}", "", "| | |", "|---|---|", *cells, ""]

@@ -139,7 +139,7 @@ class Rehearsal:
         """Saved, compared file by file with what is in memory, and put back as a resumed run does."""
         components, folder = self.session.components, self.session.job.folder
         started = perf_counter()
-        saved = checkpoint.save_checkpoint(folder.checkpoints, components, self.session.position)
+        saved = checkpoint.save_checkpoint(folder.checkpoints, components, self.session.position, self.session.plan)
         save_seconds = perf_counter() - started
         method = components.method
         for tensors, single in (

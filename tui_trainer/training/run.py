@@ -5,6 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from tui_trainer.errors import RunError
+from tui_trainer.models.files.fingerprint import file_fingerprints
 from tui_trainer.runs.cadence import due
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import LibrariesLoaded, PhaseChanged, RunFinished
@@ -100,4 +101,7 @@ def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinishe
         seconds=round(position.training_seconds, 3),
         model_path=None if reason == "stopped" else str(folder.model.relative_to(folder.root)),
         model_bytes=None if reason == "stopped" else folder_size(folder.model).bytes,
+        model_step=None if reason == "stopped" else position.best_step if goes_back else position.step,
+        scores=position.best_scores if goes_back else position.scores,
+        model_files={} if reason == "stopped" else file_fingerprints(folder.model),
     )

@@ -318,7 +318,7 @@ class Session:
         The journal is made durable first, so that a resumed curve has no gap.
         """
         self.flush()
-        return self._checkpoints.save(self.position, reason)
+        return self._checkpoints.save(self.position, self.plan, reason)
 
     @property
     def not_saved(self) -> str:

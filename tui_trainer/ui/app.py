@@ -228,7 +228,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if run is None or not was_alive or self._run_was_alive or self.app_focus:
             return
         if isinstance(self._driver, PatientDriver):
-            self._driver.write(f"\x1b]9;{one_line(run.folder.name, 60)}: {run.state.status}\x07")
+            self._driver.write(f"\x1b]9;{one_line(run.folder.name, 60)}: {run.state.status_words}\x07")
         if self.preferences.bell:
             self.bell()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, InputError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe
 from tui_trainer.standard_files import Interrupts, tell
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 # Textual reads these once, when it is imported: nothing moves by itself.
 _TEXTUAL = {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
 _WAIT_SECONDS = 0.5
+_OPENING_SECONDS = 60.0
 _LEFT_BY_SIGNAL = 128
 
 
@@ -154,9 +155,11 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     from tui_trainer.journal_printer import Follower
     from tui_trainer.ui.application import Leaving
 
-    run, follower = bench.own_run, None
     if app.crash:
         _tell_crash(app.crash, logs)
+    if app.crash or bench.leaving in (Leaving.LOST, Leaving.TRAINING_ON):
+        _carry_out_what_was_asked(bench)
+    run, follower = bench.own_run, None
     if run is not None:
         if run.alive:
             wants_stop = bench.leaving in (Leaving.QUIT, Leaving.TERMINATED) and not app.crash
@@ -168,6 +171,21 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     if app.crash:
         return EXIT_FAILED
     return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.heard else EXIT_DONE
+
+
+def _carry_out_what_was_asked(bench: Workbench) -> None:
+    """The screens went between the key that starts a run and its start. Raises InputError where it is refused."""
+    from tui_trainer.ui.starting import OPENING
+    from tui_trainer.ui.watch import CurrentRun
+
+    if not hasattr(bench, "background"):
+        return
+    bench.background.finish(OPENING, _OPENING_SECONDS)
+    if isinstance(bench.opened, InputError):
+        raise bench.opened
+    if bench.opened is not None:
+        bench.own_run = CurrentRun(bench.opened)
+        bench.own_run.start()
 
 
 def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, follower: Follower | None) -> None:

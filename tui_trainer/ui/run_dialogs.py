@@ -172,9 +172,11 @@ class TryDialog(FieldDialog):
     def _load(self) -> str:
         """Load what is not there yet; the name of the folder of the weights. Raises TuiTrainerError."""
         from tui_trainer.exporting.generate import Writer
+        from tui_trainer.runs.lock import in_use
 
-        tuned = self._writers.get("tuned") or Writer(self._folder)
-        base = {"base": self._writers.get("base") or self._base()} if self._with_base else {}
+        with in_use(self._folder, "loading it to try it"):
+            tuned = self._writers.get("tuned") or Writer(self._folder)
+            base = {"base": self._writers.get("base") or self._base()} if self._with_base else {}
         writers = {**base, "tuned": tuned}
         if writers.keys() != self._writers.keys():
             # With other models a conversation begins anew.

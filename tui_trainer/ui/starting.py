@@ -28,7 +28,7 @@ from tui_trainer.units import format_bytes
 _LABEL = 12
 _SHOWN_PROBLEMS, _PROBLEM_CELLS = 6, 70
 _CONFIG_LIMIT_BYTES = 1 << 20
-_OPENING, _STOPPING = "opening a run", "stopping a run"
+OPENING, _STOPPING = "opening a run", "stopping a run"
 _NOT_YET = "This cannot start yet"
 
 
@@ -63,7 +63,7 @@ def _is_refused_now(bench: Workbench) -> bool:
         bench.tell("a run is alive in this process: one at a time", "warn")
     elif bench.is_writing_text:
         bench.tell("the model is still writing, and draws from the random numbers that a run needs", "warn")
-    elif bench.background.is_busy(_OPENING):
+    elif bench.background.is_busy(OPENING):
         bench.tell("a run is being started", "warn")
     else:
         return False
@@ -146,17 +146,18 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
         try:
             opened = open_run()
         except InputError as error:
+            bench.opened = error
             return error
-        if bench.leaving is not None:
-            # Nobody is there any more to carry it out.
+        if bench.leaving in (Leaving.QUIT, Leaving.TERMINATED):
             opened.lock.release()
             if opened.is_new:
                 opened.folder.discard()
             raise GivenUp
+        bench.opened = opened
         return opened
 
     def answered(opened: OpenRun | InputError) -> None:
-        bench.notice = None
+        bench.notice = bench.opened = None
         if isinstance(opened, InputError):
             refused(opened)
         else:
@@ -167,7 +168,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
         bench.app.draw()
 
     bench.tell(words, "dim")
-    bench.background.do(_OPENING, work, answered, _OPENING)
+    bench.background.do(OPENING, work, answered, OPENING)
 
 
 def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
@@ -199,7 +200,7 @@ def carry_out(bench: Workbench, opened: "OpenRun") -> None:
     bench.take_run(run)
     run.start()
     if not run.is_remembered:
-        bench.tell("the index of runs cannot be written: `resume` needs this run's path", "warn")
+        bench.tell("the index of runs cannot be written: set TUI_TRAINER_HOME to a folder that can be", "warn")
     elif ends_with_its_connection(os.environ):
         bench.tell("a lost connection ends only the screens: the run trains on, `tui-trainer attach` shows it again")
     bench.app.soon()
@@ -246,6 +247,12 @@ def offer_quit(bench: Workbench) -> None:
         answers: list[Answer] = [
             ("l", "leave the screens, train on", lambda: bench.app.leave(Leaving.TRAINING_ON)),
             ("s", "save, stop, then leave", lambda: stop_and_leave(bench)),
+        ]
+    elif bench.background.is_busy(OPENING):
+        rows = ["A run is just being started."]
+        answers = [
+            ("l", "leave the screens, train on", lambda: bench.app.leave(Leaving.TRAINING_ON)),
+            ("q", "leave, and do not start it", bench.app.leave),
         ]
     elif export := bench.exports.alive:
         rows = [f"{one_line(export.run.name)} is being exported to {export.name}, and goes on without the screens."]

@@ -173,7 +173,7 @@ class CurrentRun(WatchedRun):
 
     @property
     def exit_code(self) -> int:
-        """As without a screen: 0 done, 1 failed, 2 wrong input, 3 stopped early with a checkpoint."""
+        """As without a screen: 0 done, 1 failed, 2 wrong input, 3 stopped on request, with a checkpoint."""
         return self.outcome.exit_code if self.outcome else EXIT_FAILED
 
     def ask(self, action: controls.Action) -> str:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.config.profiles import Profile
     from tui_trainer.launching.drafts import Draft
+    from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
@@ -104,6 +105,8 @@ class Workbench:
         self._has_looked_for_a_draft = False
         self._planned_revision = self._noted_revision = -1
         self._preset_recipe = ""
+        self._followed: LoadedConfig | None = None
+        """What was last said of recipe and task holds for it."""
         self.glyphs = glyphs
         self.guard: TerminalGuard | None = None
         self.current = self._notice_seconds = 0
@@ -116,6 +119,8 @@ class Workbench:
         self.tunings: Measurement[ConfigProcess] = Measurement(self, "tune", "TuneProcess")
         self.measuring = Gains(self, "the measuring", "GainProcess")
         self.leaving: Leaving | None = None
+        self.opened: OpenRun | InputError | None = None
+        """What became of the key that starts a run, until the screens have taken it in."""
         self.leave_when_over = self._stop_unasked = False
         self._make_request = make_request
         self._sampler = GaugeSampler()
@@ -379,6 +384,7 @@ class Workbench:
         assert document is not None, "it was fitted"
         document.take_fitted(*result)
         self._noted_revision = document.revision
+        self._tell_what_followed()
         loaded = result[0]
         if document.own_problems:
             self._planned(document.own_problems)
@@ -397,6 +403,18 @@ class Workbench:
         self._work_out("plan", plan, self._planned)
         self._plan_presets(document)
         self.app.draw()
+
+    def _tell_what_followed(self) -> None:
+        """Another model or other data may have changed recipe and task, which nobody has typed."""
+        from tui_trainer.launching.fitted_presets import followed_words
+
+        before, now = self._followed, self.document.loaded if self.document else None
+        if now is None or now is before:
+            return
+        self._followed = now
+        if before is not None and (words := followed_words(before, now)):
+            undo = f"{self.app.key_of('config.undo')} takes it back"
+            self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{words}; {undo}")
 
     def _work_out(
         self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING
@@ -443,6 +461,12 @@ class Workbench:
         document = self.document
         assert document is not None, "a plan was made from a document"
         self._planned_revision = document.revision
+        self._tell_what_followed()
+        if self.plan is not None and not isinstance(result, tuple):
+            from tui_trainer.planning.summary import moved_words
+
+            if (words := moved_words(self.plan, result)) and self.notice is None:
+                self.tell(words)
         self.plan, self.plan_problems = (None, result) if isinstance(result, tuple) else (result, ())
         document.note_problems(self.plan_problems)
         if self.start_wanted and not self.app.takes_text:

@@ -22,8 +22,8 @@ def look(context: Context) -> Verdict:
         sentence = f"{how}, on the cores that train: num_workers is {workers.value}, {workers.reason}"
         return warned(sentence, fix={_KEY: "auto"})
     other = {_KEY: 0 if workers.value else _SOME_WORKERS}
-    if earlier is None:
-        return not_applicable(f"{how}; the wait is measured by the first run", opposite=other)
+    if earlier is None or earlier.data_share is None:
+        return not_applicable(f"{how}; the wait is measured by the first run of this kind", opposite=other)
     sentence = f"fetching took {earlier.data_share:.1%} of {earlier.steps:,} steps of run {earlier.name}"
     if earlier.data_share <= _MOST_SHARE:
         return passed(f"{sentence}; {how}", opposite=other)

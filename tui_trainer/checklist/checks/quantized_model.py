@@ -14,7 +14,7 @@ _IN_8_BITS = ("int8", "onnx-int8")
 def look(context: Context) -> Verdict:
     earlier = context.earlier
     if earlier is None:
-        return not_applicable("there is no model of an earlier run here; afterwards: tui-trainer export last --to int8")
+        return not_applicable("no earlier run has such a model here; afterwards: tui-trainer export last --to int8")
     exports = [export for export in earlier.exports if export.format in _IN_8_BITS]
     if not exports:
         hint = f"to try it: tui-trainer export {earlier.name} --to int8"

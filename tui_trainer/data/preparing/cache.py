@@ -192,7 +192,7 @@ def make_entry(
         raise DataError(
             f"the prepared data cannot be written: {error.strerror or type(error).__name__}",
             where=one_line(str(cache_dir)),
-            hint="free space there, or choose another cache folder that can be written to",
+            hint="free space there, or set TUI_TRAINER_HOME to a folder that can be written to",
         ) from None
 
 

@@ -1,12 +1,14 @@
-"""What names the model that a run starts from, so that it does not go on with another one. No torch.
+"""What names the model that a run starts from, and the one that it writes, so that no other is taken for it. No torch.
 
 Small files are read whole. Of weights the header and samples of the numbers are read: 16 GB take a part of a second.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tui_trainer.models.architectures import read_json
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.facts import BIN_INDEX_FILE, ModelFacts
 from tui_trainer.models.files.headers import INDEX_FILE, tensor_starts
@@ -16,6 +18,11 @@ SAMPLES = 64  # of each file with weights, evenly spread
 SAMPLE_BYTES = 64 * 1024
 # Beside the spread ones, so that a tensor of its own that was changed is met however small it is.
 TENSOR_BYTES = 4096
+ADAPTER_FILE = "adapter_config.json"
+_WEIGHTS = frozenset({".safetensors", ".bin"})
+_SMALL = frozenset({".json", ".jinja", ".txt", ".model"})
+_WRITTEN_BY_PEOPLE = frozenset({"generation_config.json"})
+_OF_THE_PLACE = frozenset({"base_model_name_or_path", "revision"})
 
 
 def fingerprint(facts: ModelFacts, *, with_weights: bool) -> str:
@@ -34,6 +41,30 @@ def fingerprint(facts: ModelFacts, *, with_weights: bool) -> str:
     for name in facts.weight_files if with_weights else ():
         _add_weights(digest, facts.folder, name)
     return str(digest.hexdigest())
+
+
+def file_fingerprints(folder: Path) -> dict[str, str]:
+    """Of the files in a folder that say what its model computes, by name: weights as above, others whole.
+
+    Left out is what people write: cards, how a text is sampled, and where the model of an adapter lies. Raises
+    ConfigError and OSError for a file that cannot be read.
+    """
+    import xxhash
+
+    found = {}
+    for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
+        digest = xxhash.xxh3_128()
+        if path.suffix in _WEIGHTS:
+            _add_weights(digest, folder, path.name)
+        elif path.name == ADAPTER_FILE:
+            kept = {name: value for name, value in (read_json(path) or {}).items() if name not in _OF_THE_PLACE}
+            digest.update(json.dumps(kept, sort_keys=True).encode())
+        elif path.suffix in _SMALL and path.name not in _WRITTEN_BY_PEOPLE:
+            digest.update(path.read_bytes())
+        else:
+            continue
+        found[path.name] = str(digest.hexdigest())
+    return found
 
 
 def _small_files(facts: ModelFacts, folder: Path, with_weights: bool) -> Iterator[str]:

@@ -11,18 +11,23 @@ text has, so that those which the template writes can be told from them.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from tui_trainer.data.columns.conversations import Conversation, Message
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate
+from tui_trainer.models.tokenizing.render_limit import LIMIT_SECONDS, RenderingTooLongError, limited
 from tui_trainer.safe_text import one_line
+from tui_trainer.units import format_number
 
 Span = tuple[int, int]
 
 _SIGN = "\ufdd0"  # one of Unicode's noncharacters: never part of a text that is exchanged
+_ENDS_OF_PYTHON = (ArithmeticError, RecursionError, MemoryError)
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PROBE = "wb3vq"
 _SHOWN = 24
@@ -51,6 +56,7 @@ class ConversationRenderer:
         self, template: ChatTemplate, special: Sequence[str], added: Sequence[str], stops: Sequence[str], loss_on: str
     ) -> None:
         """Raises ConfigError for a template that cannot render a question and an answer."""
+        _refuse_powers(template)
         self._template, self._loss_on = template, loss_on
         self.turn_end, self._tail = self._find_end(added)
         # What the template ends a turn with where that is no token of the tokenizer.
@@ -179,17 +185,24 @@ class ConversationRenderer:
         from jinja2 import TemplateError
         from transformers.utils import chat_template_utils
 
-        render: Any = chat_template_utils.render_jinja_template
+        render_template: Any = chat_template_utils.render_jinja_template
+        render = partial(
+            render_template,
+            conversations=[messages],
+            tools=tools or None,
+            chat_template=self._template.text_for(tools),
+            return_assistant_tokens_mask=marks,
+            add_generation_prompt=prompt,
+            **self._template.special,
+        )
         try:
-            texts, spans = render(
-                conversations=[messages],
-                tools=tools or None,
-                chat_template=self._template.text_for(tools),
-                return_assistant_tokens_mask=marks,
-                add_generation_prompt=prompt,
-                **self._template.special,
-            )
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+            texts, spans = limited(render)
+        except RenderingTooLongError:
+            seconds = format_number(LIMIT_SECONDS)
+            message = f"the chat template {self._template.name} does not end: {seconds} s went into one conversation"
+            hint = f"take the loop out of it, or set {KEY} to another, such as chatml"
+            raise ConfigError(Problem(message=message, key=KEY, hint=hint)) from None
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, *_ENDS_OF_PYTHON) as error:
             number, reason = getattr(error, "lineno", None), str(error).strip().rstrip(".") or type(error).__name__
             name = f"{self._template.name}, line {number}," if number else self._template.name
             message = f"the chat template {name} does not take this conversation: {one_line(reason, 160)}"
@@ -229,6 +242,19 @@ class ConversationRenderer:
         tail = text.rpartition(_PROBE)[2]
         begins = [token for token in added if token and not token.isspace() and tail.lstrip().startswith(token)]
         return max(begins, key=len, default=""), tail
+
+
+def _refuse_powers(template: ChatTemplate) -> None:
+    """Raises ConfigError: one operation on whole numbers that takes hours cannot be ended from outside."""
+    from jinja2 import Environment, TemplateError
+
+    with suppress(TemplateError):
+        for text in filter(None, (template.text, template.for_tools)):
+            for line, kind, word in Environment().lex(text):
+                if (kind, word) == ("operator", "**"):
+                    message = f"the chat template {template.name}, line {line}, raises a number to a power"
+                    hint = f"that may never end, and no conversation needs it: set {KEY} to another, such as chatml"
+                    raise ConfigError(Problem(message=message, key=KEY, hint=hint))
 
 
 def sections(rendered: Rendered) -> list[tuple[int, int, bool]]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tui_trainer.safe_text import one_line
 from tui_trainer.tracking.contract import Metrics, TrackedRun
 
 
@@ -16,7 +17,8 @@ class TRACKER:
         from tensorboard.plugins.text.summary_v2 import text_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        params = text_pb("params", "\n".join(f"    {key} = {value}" for key, value in run.params.items()))
+        lines = (f"    {key} = {one_line(str(value))}" for key, value in run.params.items())
+        params = text_pb("params", "\n".join(lines))
         self._writer = EventFileWriter(str(run.folder))
         if run.goes_on:
             # What came after is in an older file of this folder: it counts no longer.

@@ -37,7 +37,7 @@ _COLUMN_CELLS = (25, 18, 16, 0)
 _NO_PLAN = "none yet: the problems come first"
 GROUP_CELLS = 25
 _DETAIL_CELLS = 9
-_PLAN_ROWS = 5
+_PLAN_ROWS = 7
 
 
 class Kind(NamedTuple):
@@ -285,6 +285,9 @@ class ConfigPanes:
         bench = self._bench
         estimates = estimate_column(plan, before, bench.is_planning, bench.fitting)
         lines = [title_rule("Plan", width, self._glyphs), *estimates]
+        if (made := bench.plan) is not None and (step := made.step_seconds).value is not None:
+            words = one_line(f"a step takes {format_seconds(step.value)}: {step.reason}")
+            lines += paragraph(words, width, "dim")
         return [*lines, *[[]] * (1 + _PLAN_ROWS - len(lines)), *self._memory(plan, width)]
 
     def toml(self, width: int, height: int) -> list[Line]:

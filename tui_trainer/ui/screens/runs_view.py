@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from tui_trainer.comparison_lines import comparison_lines
 from tui_trainer.errors import InputError
-from tui_trainer.lines import age_words, loss_words
+from tui_trainer.lines import age_words, loss_words, steps_words
 from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Comparison, CurvePoint, compare
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.overview import RunOverview
@@ -81,7 +81,7 @@ class RunsModel:
         words = self.words.split()
 
         def matches(one: RunOverview) -> bool:
-            text = f"{one.name} {one.status} {one.task} {one.model}".lower()
+            text = f"{one.name} {one.status} {one.status_words} {one.task} {one.model}".lower()
             return all(word in text for word in words) and (one.status != "gone" or "gone" in words)
 
         self.shown = [one for one in self.found or () if matches(one)]
@@ -118,7 +118,7 @@ def refusal(action: str, one: RunOverview, stop_key: str) -> str:
         return f"{one.name} {waits if one.status == 'submitted' else 'is not running'}"
     if action in ("resume", "rename", "delete") and one.alive:
         return f"{one.name} is running; {stop_key} stops it"
-    if action == "resume" and one.status == "finished":
+    if action == "resume" and one.status == "finished" and one.has_model:
         return f"{one.name} is finished"
     if action == "export" and one.status != "finished":
         return f"{one.name} is {one.status}: a finished run has a model to export"
@@ -157,12 +157,12 @@ def run_row(one: RunOverview, model: RunsModel, width: int, now: datetime, glyph
     share = one.share_done
     values = {
         "run": _cut_inside(one_line(one.name), _name_cells(width), glyphs),
-        "state": one.status,
+        "state": one.status_words,
         "done": "" if share is None else f"{int(100 * share)}%",
         "curve": sparkline(one.loss_curve, dict(_columns(width))["curve"], glyphs),
         "loss": loss_words(one.loss) if one.is_run else "",
         "held out": loss_words(one.eval_loss) if one.is_run else "",
-        "score": next((f"{plain(name)} {number(value)}" for name, value in one.scores.items()), ""),
+        "score": one.score,
         "OOM": str(one.out_of_memory_events or "") if one.is_run else "",
         "last event": age_words(one, now) if one.is_run else "",
         "size": format_bytes(one.size_bytes) if one.size_bytes is not None else "",
@@ -205,7 +205,7 @@ def _cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
 
 def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs) -> list[Line]:
     begin: Line = [(glyphs.rule * 2 + " ", "rule"), (one_line(one.name), "title")]
-    begin += [(f" {one.status} ", _STATE_ROLES.get(one.status, "dim"))]
+    begin += [(f" {one.status_words} ", _STATE_ROLES.get(one.status, "dim"))]
     rows = _facts(one, now) if one.is_run else [_EXPLANATIONS[one.status], f"size {format_bytes(one.size_bytes)}"]
     lines: list[Line] = [fit([*begin, (glyphs.rule * width, "rule")], width, glyphs.rule)]
     lines += [row for text in rows for row in paragraph(text, width)]
@@ -213,7 +213,8 @@ def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs) ->
 
 
 def _facts(one: RunOverview, now: datetime) -> list[str]:
-    steps = f"{one.step}/{one.total_steps}" if one.total_steps else f"{one.step or '--'}"
+    kept = one.stopped_early or one.kept_step is not None
+    steps = one.ending if kept else f"steps {steps_words(one)}"
     epoch = "" if one.epoch is None else f", epoch {one.epoch:.2f}"
     best = "" if one.best is None else f", best {plain(one.metric)} {number(one.best)}"
     scores = "".join(f", {plain(name)} {number(value)}" for name, value in one.scores.items())
@@ -223,7 +224,7 @@ def _facts(one: RunOverview, now: datetime) -> list[str]:
     freed = "" if one.freed_bytes is None else f", frees {format_bytes(one.freed_bytes)}"
     started = one.started_at[:16].replace("T", " ")
     return [
-        f"{one.task or '--'}, {one.model or 'from scratch'}, steps {steps}{epoch}{memory}",
+        f"{one.task or '--'}, {one.model or 'from scratch'}, {steps}{epoch}{memory}",
         f"training loss {loss_words(one.loss)}, held-out loss {loss_words(one.eval_loss)}{best}{scores}",
         f"began {started or '--'} UTC, last event {age}, {format_bytes(one.size_bytes)}{freed}",
     ]

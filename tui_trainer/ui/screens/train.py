@@ -319,7 +319,7 @@ class TrainPage(Page):
         self._log_open = not self._log_open
         guard = self.bench.guard
         if self._log_open and (guard is None or guard.log_path is None):
-            self.bench.tell("there is no log: the state folder cannot be written", "warn")
+            self.bench.tell("there is no log: the state folder cannot be written; set TUI_TRAINER_HOME", "warn")
 
     def action_table(self) -> None:
         self._table_open = not self._table_open

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Final
 
 from tui_trainer.doctor.contract import Verdict
@@ -9,9 +10,10 @@ from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.lines import gauges_words
 from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
 from tui_trainer.runs.remaining import eta_seconds
+from tui_trainer.runs.result import held_out_loss, newest_scores
 from tui_trainer.runs.score_words import number, score_words
 from tui_trainer.runs.slowest_rank import slowest_rank
-from tui_trainer.runs.state import RunState
+from tui_trainer.runs.state import STOPPED_EARLY, RunState
 from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, rows_of, width_of
@@ -19,9 +21,9 @@ from tui_trainer.units import MIB, format_bytes, format_bytes_of, format_count, 
 
 _STATUS_ROLES: Final[dict[str, Role]] = {
     "preparing": "accent", "loading": "accent", "training": "good", "paused": "warn", "saving": "accent",
-    "finished": "good", "stopped": "warn", "failed": "bad", "interrupted": "bad",
+    "finished": "good", "stopped early": "good", "stopped": "warn", "failed": "bad", "interrupted": "bad",
 }  # fmt: skip
-_STATUS_WIDTH: Final = max(map(len, _STATUS_ROLES))
+_STATUS_WIDTH: Final = max(len(word) for word in _STATUS_ROLES if word != STOPPED_EARLY)
 _LONGEST_BAR: Final = 60
 _NAME_LIMIT: Final = 60
 _PARTS: Final[dict[str, Role]] = {
@@ -99,7 +101,7 @@ class TrainScene:
         state = self.run
         word = state.phase if state.phase in ("loading", "saving") else state.status
         if state.status in ("finished", "stopped", "failed"):
-            word = state.status
+            word = state.status_words
         elif self.interrupted:
             word = "interrupted"
         line: Line = [("  ", "text"), (word.ljust(_STATUS_WIDTH), _STATUS_ROLES[word])]
@@ -108,7 +110,9 @@ class TrainScene:
             line += [("  step ", "dim"), (f"{state.step:>{len(total)},}", "text"), (f" of {total}", "dim")]
         eta = None if self.interrupted else eta_seconds(state)
         right: Line = [("  ETA ", "dim"), (f"{format_seconds(eta):>12}", "text")] if eta is not None else []
-        name: Line = [(self.shown(state.name[:_NAME_LIMIT]), "bold")]
+        # The journal has the name that the run began with: it may have been renamed since.
+        run_name = PurePath(self.run_folder).name or state.name
+        name: Line = [(self.shown(run_name[:_NAME_LIMIT]), "bold")]
         room = max(width - width_of(line) - width_of(right), 8)
         return [beside([*fit(name, min(room, width_of(name)), self.glyphs.ellipsis), *line], right, width)]
 
@@ -116,9 +120,7 @@ class TrainScene:
         state = self.run
         if state.progress is not None:
             return [self.work_line(width)]
-        share = state.step / state.total_steps if state.total_steps else None
-        if state.finished is not None and state.finished.reason != "stopped":
-            share = 1.0
+        share = state.share_done
         percent = "    --" if share is None else f"{int(share * 100):>4} %"
         losses = _losses(state)
         length = min(width - width_of(losses) - 6, _LONGEST_BAR)
@@ -292,14 +294,16 @@ def _losses(state: RunState) -> Line:
         total = state.total_steps / state.plan.steps_per_epoch
         epochs = f" of {total:.2f}" if total < 10 else f" of {total:.1f}"
     # What is not known takes the cells of what will be.
+    held_out = held_out_loss(state)
     fields = [
         ("epoch", f"{state.last_step.epoch:.2f}" if state.last_step else "0.00"),
         ("loss", "--    " if state.loss_smoothed is None else f"{state.loss_smoothed:.4f}"),
-        ("held out", f"{state.evals[-1].loss:.4f}" if state.evals else "--    "),
+        ("held out", "--    " if held_out is None else f"{held_out:.4f}"),
     ]
-    # The first score stands for all.
-    scores = score_words(state.evals[-1].scores, {})[:1] if state.evals else []
-    fields += [(score.name, number(score.value)) for score in scores]
+    # One score stands for all: that which the best evaluation goes by, else the first.
+    scores, metric = newest_scores(state), state.plan.metric if state.plan else ""
+    shown = score_words({metric: scores[metric]} if metric in scores else scores, {})[:1]
+    fields += [(score.name, number(score.value)) for score in shown]
     line = [span for label, value in fields for span in _field(f"   {label} ", value)]
     return [*line[:2], (epochs, "dim"), *line[2:]]
 

@@ -7,8 +7,9 @@ from typing import Final
 from rich.cells import cell_len
 
 from tui_trainer.runs.events import EvalDone
-from tui_trainer.runs.result import LABELLING, best_before, last_scores, loss_unit
+from tui_trainer.runs.result import LABELLING, best_before, ending_words, kept_step, loss_unit, newest_scores
 from tui_trainer.runs.score_words import ScoreWords, baselines_line, number, score_words
+from tui_trainer.runs.state import RunState
 from tui_trainer.runs.targets import Target, targets_of
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.screens.train_lines import TrainScene
@@ -75,7 +76,7 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
             path = path if path.startswith("/") else f"{scene.run_folder or '.'}/{path}"
             lines += scene.labelled("log", path, width, _LABEL)
     elif finished is not None:
-        lines = [[(f"Stopped at step {finished.step:,} of {state.total_steps:,}.", "bold")]]
+        lines = [[(f"{_headline(state)}.", "bold")]]
     elif scene.interrupted:
         lines = [[("Its process is gone: it was killed, or the machine went down.", "bad")]]
     else:
@@ -87,16 +88,20 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
     return [*lines, *scene.labelled("", where, width, _LABEL)]
 
 
+def _headline(state: RunState) -> str:
+    words = ending_words(state)
+    return f"{words[:1].upper()}{words[1:]}"
+
+
 def _result(scene: TrainScene, width: int) -> list[Line]:
     state, finished = scene.run, scene.run.finished
     assert finished is not None
-    how = "Finished" if finished.reason == "done" else "Stopped early, as nothing improved any more:"
-    words = f"{how} after {finished.step:,} steps, {format_seconds(finished.seconds)} of training."
-    lines: list[Line] = [[(words, "bold")]]
+    words = f"{_headline(state)}, {format_seconds(finished.seconds)} of training."
+    lines = scene.wrapped(words, width, role="bold")
     if finished.eval_loss is not None:
         lines += _against_baselines(scene, finished.eval_loss)
-        done, baselines = last_scores(state), state.baselines.scores if state.baselines else {}
-        lines += [_score_row(scene, score) for score in (score_words(done.scores, baselines) if done else [])]
+        baselines = state.baselines.scores if state.baselines else {}
+        lines += [_score_row(scene, score) for score in score_words(newest_scores(state), baselines)]
         for target in targets_of(state):
             sign, role = verdict_of(target, scene.glyphs)
             words = scene.shown(target.words)
@@ -123,7 +128,9 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
 
 def _against_baselines(scene: TrainScene, loss: float) -> list[Line]:
     state = scene.run
-    lines: list[Line] = [[("held out ", "dim"), (f"{loss:.4f}", "bold"), (loss_unit(state), "dim")]]
+    kept = kept_step(state)
+    at = "" if kept is None else f", at step {kept:,}"
+    lines: list[Line] = [[("held out ", "dim"), (f"{loss:.4f}", "bold"), (f"{loss_unit(state)}{at}", "dim")]]
     for name, other in (state.baselines.losses if state.baselines else {}).items():
         label = f"  {scene.shown(name)[:16]:<16}"
         lines.append([(" " * _LABEL, "text"), (f"{other:.4f}", "text"), (label, "dim"), scene.beaten(loss < other)])

@@ -1,0 +1,225 @@
+"""Parts of a run that went: its final model, its plan and its checkpoints, each made again where that is the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.old_runs import install
+from tui_trainer.cli import main
+from tui_trainer.errors import EXIT_DONE, FolderError
+from tui_trainer.exporting.trained_model import TrainedModel, weights_of
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import open_again
+from tui_trainer.runs.events import RunFinished, RunProblem, RunStarted
+from tui_trainer.runs.folder import RunFolder, files_below
+from tui_trainer.runs.journal import read_all
+from tui_trainer.training.checkpoint_folder import PLAN, commit, damage_of
+
+STOPPING = {"evaluation.eval_steps": 2, "evaluation.early_stopping_patience": 2, "training.learning_rate": 2.0}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Of the files but the card, which says how long it took."""
+    return {name: (folder / name).read_bytes() for name in files_below(folder) if name != "README.md"}
+
+
+def problems(run: RunFolder, kind: str) -> list[str]:
+    found = [one for one in read_all(run.journal) if isinstance(one, RunProblem) and one.kind == kind]
+    return [f"{one.message}; {one.hint}".rstrip("; ") for one in found]
+
+
+def forget_the_end(run: RunFolder) -> None:
+    """As after a kill before its end."""
+    lines = run.journal.read_text().splitlines(keepends=True)
+    run.journal.write_text("".join(line for line in lines if '"RunFinished"' not in line))
+
+
+# ------------------------------------------------------------- the final model
+
+
+def test_a_finished_run_writes_its_model_again_from_its_last_step(tiny_run, capsys):
+    run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
+    before = contents(run.model)
+    shutil.rmtree(run.model)
+    for command in (["export", "mine", "--to", "merged"], ["publish", "mine", "--to", "me/model", "--yes"]):
+        assert main(command) == 2
+        told = capsys.readouterr().err
+        assert "its folder `model` is gone; `tui-trainer resume mine` writes it again from its checkpoints" in told
+    assert main(["resume", "mine", "--no-ui"]) == 0
+    assert contents(run.model) == before
+    words = "the run is finished, and its folder `model` is gone: it is written again from step-10, its last step"
+    assert problems(run, "model gone") == [words] and words in capsys.readouterr().out
+    assert len([one for one in read_all(run.journal) if isinstance(one, RunFinished)]) == 2
+    TrainedModel.of(run)
+    assert main(["resume", "mine", "--no-ui"]) == 0
+    assert "mine is finished; its model is in" in capsys.readouterr().err
+
+
+def test_a_run_that_an_earlier_version_finished_writes_its_adapter_again(tmp_path):
+    run = RunFolder.open(install(tmp_path) / "finished")
+    before = (run.model / "adapter_model.safetensors").read_bytes()
+    shutil.rmtree(run.model)
+    assert main(["resume", "finished", "--no-ui"]) == 0
+    assert (run.model / "adapter_model.safetensors").read_bytes() == before
+    assert TrainedModel.of(run).base == tmp_path / "base"
+
+
+def test_with_early_stopping_it_is_that_of_the_best_evaluation(tiny_run):
+    run, _ = tiny_run("mine", {**STOPPING, "training.max_steps": 40})
+    [finished] = [one for one in read_all(run.journal) if isinstance(one, RunFinished)]
+    best = json.loads((run.checkpoints / f"step-{finished.step}" / "position.json").read_text())["best_step"]
+    assert finished.reason == "early stopping" and 0 < best < finished.step
+    before = contents(run.model)
+    shutil.rmtree(run.model)
+    assert weights_of(run).name == f"step-{best}"
+    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    assert contents(run.model) == before
+    assert problems(run, "model gone")[0].endswith(f"is written again from step-{best}, its best evaluation")
+    shutil.rmtree(run.model)
+    (run.checkpoints / f"step-{best}" / "position.json").unlink()
+    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    words = f"from step-{finished.step}, its last step, as the better step-{best} is damaged: position.json is missing"
+    assert words in problems(run, "model gone")[1] and contents(run.model) != before
+
+
+def test_steps_whose_checkpoint_is_gone_are_trained_again_to_the_same_model(tiny_run):
+    run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
+    before = contents(run.model)
+    shutil.rmtree(run.model)
+    shutil.rmtree(run.checkpoints / "step-10")
+    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    assert contents(run.model) == before
+    words = "from step-8, the newest whole checkpoint; steps 9 to 10 are trained again before"
+    assert words in problems(run, "model gone")[0]
+
+
+def test_without_checkpoints_nothing_is_trained_anew_in_silence(tiny_run, capsys):
+    run, _ = tiny_run("mine")
+    shutil.rmtree(run.model)
+    shutil.rmtree(run.checkpoints / "step-10")
+    before = run.journal.read_bytes()
+    for command in (["resume", "mine", "--no-ui"], ["generate", "mine", "The"], ["export", "mine", "--to", "merged"]):
+        assert main(command) == 2, command
+        told = capsys.readouterr().err
+        assert "its folder `model` is gone; its checkpoints are gone as well, so nothing can write it again" in told
+    assert run.journal.read_bytes() == before and not run.model.exists()
+
+
+# ------------------------------------------------------------- checkpoints
+
+
+def test_a_checkpoint_without_a_manifest_is_told_and_kept(tiny_run):
+    run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
+    weights = (run.checkpoints / "step-10/model.safetensors").read_bytes()
+    (run.checkpoints / "step-10/manifest.json").unlink()
+    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    told = "step-10: manifest.json is missing; the run goes on from step 8; this one is kept under the name "
+    assert problems(run, "checkpoint damaged") == [f"{told}damaged-step-N"]
+    assert (run.checkpoints / "damaged-step-10/model.safetensors").read_bytes() == weights
+    assert damage_of(run.checkpoints / "step-10", 10) is None
+
+
+# ------------------------------------------------------------- the plan
+
+
+def torn(run: RunFolder) -> str:
+    run.plan.write_bytes(run.plan.read_bytes()[:100])
+    return "plan.json is damaged"
+
+
+def zeroes(run: RunFolder) -> str:
+    run.plan.write_bytes(bytes(run.plan.stat().st_size))
+    return "plan.json is damaged"
+
+
+def gone(run: RunFolder) -> str:
+    run.plan.unlink()
+    return "plan.json is gone"
+
+
+@pytest.mark.parametrize("spoil", [torn, zeroes, gone], ids=lambda spoil: spoil.__name__)
+def test_a_plan_that_is_damaged_or_gone_is_put_back_from_the_newest_checkpoint(spoil, tiny_run):
+    run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
+    plan = run.plan.read_bytes()
+    shutil.rmtree(run.checkpoints / "step-10")
+    told = spoil(run)
+    TrainedModel.of(run)
+    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    [words] = problems(run, "plan put back")
+    assert words.startswith(told) and words.endswith("its copy in step-8 was put back")
+    assert run.plan.read_bytes() == plan
+
+
+def without_copies(run: RunFolder) -> None:
+    """As an earlier version wrote its checkpoints."""
+    for path in list(run.checkpoints.iterdir()):
+        step = int(path.name.removeprefix("step-"))
+        (path / PLAN).unlink()
+        (path / "manifest.json").unlink()
+        beside = path.rename(path.with_name(f".writing-step-{step}"))
+        commit(beside, step)
+
+
+@pytest.mark.parametrize("spoil", [torn, gone], ids=lambda spoil: spoil.__name__)
+def test_where_no_checkpoint_proves_what_the_plan_was_nobody_goes_on(spoil, tiny_run):
+    run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
+    without_copies(run)
+    told = spoil(run)
+    before = contents(run.root)
+    with pytest.raises(FolderError) as refused:
+        open_again(run)
+    assert told in str(refused.value) and "step-10, which an earlier version wrote, has no copy" in str(refused.value)
+    assert "nothing proves that a plan made again of config.toml would be the same" in str(refused.value)
+    assert f"tui-trainer {run.config} --set output.name=mine-anew" in str(refused.value)
+    assert {**contents(run.root), "run.lock": b""} == {**before, "run.lock": b""}
+
+
+def test_a_run_that_begins_anew_makes_its_plan_again(tiny_run):
+    run, _ = tiny_run("mine")
+    before = contents(run.model)
+    shutil.rmtree(run.model)
+    shutil.rmtree(run.checkpoints / "step-10")
+    forget_the_end(run)
+    told = torn(run)
+    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    [words] = problems(run, "plan made again")
+    assert words.startswith(told) and "no whole checkpoint is left: the run begins anew" in words
+    assert contents(run.model) == before
+
+
+# ------------------------------------------------------------- its config
+
+
+def resumed(run: RunFolder) -> list[str]:
+    for path in (run.checkpoints / "step-10", run.model):
+        shutil.rmtree(path)
+    forget_the_end(run)
+    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    return problems(run, "config edited")
+
+
+def test_an_edit_of_the_config_of_a_run_is_named_with_the_way_that_takes_it_up(tiny_run):
+    run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
+    text = run.config.read_text()
+    assert resumed(run) == []
+    edited = text.replace("learning_rate = 0.01", "learning_rate = 0.5").replace("logging_steps = 5\n", "")
+    run.config.write_text(edited)
+    [told] = resumed(run)
+    assert told.startswith("config.toml was edited: training.learning_rate = 0.5 (0.01 in this run)")
+    assert "logging.logging_steps is gone" in told and "save_steps" not in told
+    assert f"tui-trainer {run.config} --set output.name=mine-anew` starts anew with those of the file" in told
+    run.config.write_text(text + "[moon]\nx = 1\n")
+    assert "config.toml was edited, and cannot be read" in resumed(run)[-1]
+    started = [one for one in read_all(run.journal) if isinstance(one, RunStarted)]
+    assert [one.resumed_from_step for one in started] == [None, 8, 8, 8]
+
+
+def test_configs_of_earlier_versions_are_as_they_were(tmp_path):
+    for name in ("full", "lora"):
+        opened = open_again(RunFolder.open(install(tmp_path / name) / name))
+        opened.lock.release()
+        assert not opened.reports

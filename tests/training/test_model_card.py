@@ -1,0 +1,107 @@
+"""The model card: what a hub reads of it, and names that are foreign, which stay names."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
+
+from tests.trained_runs import training_row, write_rows
+from tui_trainer.config.changes import with_changes
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.reporting.model_rows import ModelFacts
+from tui_trainer.training.final_model import model_card
+
+FACTS = ModelFacts(step=2, weights_step=2, training_seconds=1.0, train_loss=1.0, eval_loss=None)
+HOSTILE = [
+    "a: b",
+    "#hash",
+    "- item",
+    "x\nlicense: mit\npipeline_tag: evil",
+    "x\n---\n# A heading",
+    "<script>alert(1)</script>",
+    "[a link](http://there.example)",
+    "![an image](http://there.example)",
+    "| a | cell |",
+    "`code` **bold** _it_",
+    "\x1b[2J'\"\\",
+    "{{template}}",
+    "null",
+]
+
+
+@pytest.fixture
+def card(tiny_config):
+    """`card(model, data, source, method)`: of a run with such names."""
+    plan = estimated_plan(tiny_config("a"))
+
+    def make(model: str = "", data: str = "/srv/private/data.jsonl", source: str = "data.jsonl (2 kB)") -> str:
+        changes = {"data.path": data}
+        if model:
+            changes |= {"model.model_name_or_path": model, "model.init": "pretrained", "tuning.method": "lora"}
+        changed = plan.model_copy(update={"config": with_changes(plan.config, {**changes, "task.type": "causal_lm"})})
+        return model_card(changed, FACTS, source, {"torch": "2"})
+
+    return make
+
+
+def parts(text: str) -> tuple[dict, list]:
+    found = re.fullmatch(r"---\n(.*?)\n---\n(.*)", text, re.DOTALL)
+    return yaml.safe_load(found[1]), MarkdownIt("commonmark").enable("table").parse(found[2])
+
+
+def shape(tokens: list) -> list[tuple[str, list[str]]]:
+    return [(one.type, [child.type for child in one.children or []]) for one in tokens]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+def test_a_name_is_neither_settings_nor_markup(name, card):
+    expected, plain = parts(card("/srv/private/llama"))
+    text = card(f"/srv/private/{name}", f"/srv/private/{name}", f"{name} (2 kB)")
+    metadata, tokens = parts(text)
+    assert expected.pop("base_model") == "llama"
+    assert {key: value for key, value in metadata.items() if key != "base_model"} == expected
+    assert list(expected) == ["library_name", "pipeline_tag", "tags"]
+    assert shape(tokens) == shape(plain), text
+    assert dict(ModelCard(text).data.to_dict())["pipeline_tag"] == "text-generation"
+    assert "private" not in text and "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("model", "base", "loaded"),
+    [
+        ("/srv/private/llama", "llama", '"path/of/the/base/model"'),
+        ("meta/llama-3", "meta/llama-3", "'meta/llama-3'"),
+        ("/home/me/.cache/huggingface/hub/models--meta--llama-3/snapshots/0a1b", "meta/llama-3", "'meta/llama-3'"),
+    ],
+)
+def test_the_base_is_named_as_others_can_find_it(model, base, loaded, card):
+    text = card(model)
+    assert parts(text)[0]["base_model"] == base
+    assert f"parameters for {base} (" in text and f"from_pretrained({loaded})" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "told"),
+    [
+        ("/srv/private/rows", "/srv/private/rows (3 files, 2 kB)", "rows (3 files, 2 kB)"),
+        ("/srv/private/rows/*.jsonl", "/srv/private/rows/*.jsonl (3 files, 2 kB)", r"\*.jsonl (3 files, 2 kB)"),
+        ("/srv/private/a, /srv/private/a/b", "/srv/private/a (2 files, 1 kB), b (1 kB)", "a (2 files, 1 kB), b (1 kB)"),
+        ("sample:licenses", "sample:licenses (of Python)", "sample:licenses (of Python)"),
+    ],
+)
+def test_data_is_named_without_its_place(path, source, told, card):
+    assert f"Trained on {told}: " in card(data=path, source=source)
+
+
+def test_the_card_of_a_run_names_no_place_of_this_machine(tiny_run, tmp_path):
+    (tmp_path / "rows").mkdir()
+    for name in "ab":
+        write_rows(tmp_path / f"rows/{name}.jsonl", [training_row("causal_lm", n) for n in range(30)])
+    folder, _ = tiny_run("a", {"data.path": str(tmp_path / "rows")})
+    text = (folder.model / "README.md").read_text()
+    assert "Trained on rows (2 files" in text and os.fspath(tmp_path) not in text
