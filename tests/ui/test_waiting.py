@@ -225,10 +225,10 @@ class Presser:
                 page._close()
 
     async def leave(self) -> None:
-        """With another `q` where one says that a run is being started, and where one asks."""
-        for _ in range(3):
-            if not self.screens.ended:
-                await self.screens.press("q")
+        """With a second `q` where the first one asks, or says that a run is being started."""
+        await self.screens.press("q")
+        if not self.screens.ended:
+            await self.screens.press("q")
         await self.screens.until(lambda: self.screens.ended)
 
 

@@ -162,9 +162,6 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
             refused(opened)
         else:
             carry_out(bench, opened)
-            if bench.quit_wanted:
-                offer_quit(bench)
-        bench.quit_wanted = False
         bench.app.draw()
 
     bench.tell(words, "dim")
@@ -235,11 +232,6 @@ def offer_quit(bench: Workbench) -> None:
         bench.app.carry_out("config.save")
 
     rows: list[Row]
-    if bench.background.is_busy(_OPENING) and not bench.quit_wanted:
-        # What becomes of the run is asked when it is there.
-        bench.quit_wanted = True
-        bench.tell(f"a run is being started; {bench.app.key_of('app.quit')} again leaves without it", "warn")
-        return
     if bench.run_is_ours_and_alive:
         rows = ["A run is alive in this process."]
         rows.append(("Without the screens it trains on, and prints lines here. You may close the terminal:", "dim"))

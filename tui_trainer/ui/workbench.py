@@ -100,8 +100,6 @@ class Workbench:
         """Unsaved edits of an earlier session that nobody has decided on yet."""
         self.start_wanted = False
         """Somebody pressed start before there was a plan."""
-        self.quit_wanted = False
-        """Somebody wants to leave while a run is being opened."""
         self._has_looked_for_a_draft = False
         self._planned_revision = self._noted_revision = -1
         self._preset_recipe = ""
