@@ -200,10 +200,10 @@ XTermParser.feed = fails
     assert "no such key" in log.read_text()
 
 
-@pytest.mark.parametrize("way", ["closed", "left"])
+@pytest.mark.parametrize("way", ["closed", "left", "left when it trains"])
 def test_a_run_that_is_just_being_started_is_not_lost(open_terminal, small_config, way):
     terminal = open_terminal(
-        small_config(steps=5),
+        small_config(steps=300),
         prelude="""
 import time
 from pathlib import Path
@@ -221,12 +221,16 @@ start.open_new = waits
     )
     terminal.start_run()
     terminal.wait_for("starting ...")
-    if way == "left":
+    if way != "closed":
         terminal.press("q")
         terminal.wait_for("A run is just being started")
+    if way == "left when it trains":
+        (terminal.cwd / "go").touch()
+        terminal.wait_for("A run is alive in this process")
+    if way != "closed":
         terminal.press("l")
     else:
         terminal.hang_up()
     (terminal.cwd / "go").touch()
     assert terminal.wait_for_end() == 0
-    assert terminal.steps == [1, 2, 3, 4, 5] and terminal.events[-1]["event"] == "RunFinished"
+    assert terminal.steps == list(range(1, 301)) and terminal.events[-1]["event"] == "RunFinished"

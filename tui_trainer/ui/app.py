@@ -296,6 +296,14 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None:
         self.open(ChoiceDialog(heading, rows, answers))
 
+    def take_back(self, heading: str) -> bool:
+        """Close the question of that heading; whether it was asked."""
+        dialog = self.dialog
+        if not (isinstance(dialog, ChoiceDialog) and dialog.heading == heading):
+            return False
+        dialog.close()
+        return True
+
     def open_next(self, dialog: Dialog) -> None:
         self.call_next(self.open, dialog)
 

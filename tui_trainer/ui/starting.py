@@ -29,7 +29,7 @@ _LABEL = 12
 _SHOWN_PROBLEMS, _PROBLEM_CELLS = 6, 70
 _CONFIG_LIMIT_BYTES = 1 << 20
 OPENING, _STOPPING = "opening a run", "stopping a run"
-_NOT_YET = "This cannot start yet"
+_NOT_YET, _LEAVE = "This cannot start yet", "Leave?"
 
 
 def offer_start(bench: Workbench) -> None:
@@ -158,10 +158,14 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
 
     def answered(opened: OpenRun | InputError) -> None:
         bench.notice = bench.opened = None
+        # The page changes: a question would stay behind on the old one.
+        wants_to_leave = bench.app.take_back(_LEAVE)
         if isinstance(opened, InputError):
             refused(opened)
         else:
             carry_out(bench, opened)
+            if wants_to_leave:
+                offer_quit(bench)
         bench.app.draw()
 
     bench.tell(words, "dim")
@@ -256,7 +260,7 @@ def offer_quit(bench: Workbench) -> None:
     else:
         bench.app.leave()
         return
-    bench.app.ask("Leave?", rows, answers)
+    bench.app.ask(_LEAVE, rows, answers)
 
 
 def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:

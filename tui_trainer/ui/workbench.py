@@ -291,7 +291,11 @@ class Workbench:
 
     def take_run(self, run: WatchedRun) -> None:
         self.put_on_the_table(run)
-        self.go(TRAIN_PAGE)
+        if self.app.takes_text:
+            # What is open there would stay behind.
+            self.tell(f"{one_line(run.folder.name)} is on the Train screen")
+        else:
+            self.go(TRAIN_PAGE)
 
     def attach_to(self, folder: RunFolder, *, go: bool = True) -> None:
         """Show a run once its journal is read, which takes seconds for a long one; `go` to its screen then."""
