@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,7 +152,7 @@ def test_a_name_of_no_run_is_refused_in_one_sentence(command, name, run, tmp_pat
         (["export", "--to", "onnx", "--out", "rows.jsonl"], "not empty"),
         (["export", "--to", "onnx", "--out", "rows.jsonl/x"], "cannot be made"),
         (["export", "--to", "onnx", "--out", f"rows.jsonl/{HOSTILE}"], "cannot be made"),
-        (["export", "--to", "onnx", "--out", LONG], "cannot be made"),
+        (["export", "--to", "onnx", "--out", LONG], "cannot be locked: File name too long"),
         (["evaluate", "--data", LONG], "aaa"),
         (["evaluate", "--against", LONG], "aaa"),
         (["predict", "--data", LONG, "--out", "o"], "aaa"),
@@ -195,7 +196,8 @@ def test_a_disk_that_is_full_is_told_and_nothing_half_made_is_left(run, tmp_path
         refused(["report", run.name], "cannot be written: No space left on device", tmp_path, capsys)
     with monkeypatch.context() as patch:
         # It may have room again: then the same command goes on.
-        patch.setattr("tui_trainer.exporting.predicting.os.fsync", full)
+        # Not for the lock beside it.
+        patch.setattr("tui_trainer.exporting.predicting.os", SimpleNamespace(**{**vars(os), "fsync": full}))
         assert main(["predict", run.name, *COMMANDS["predict"]]) == 1
         assert "cannot be written: No space left on device; the same command goes on" in capsys.readouterr().err
     assert main(["predict", run.name, *COMMANDS["predict"]]) == 0

@@ -105,8 +105,16 @@ def test_the_screens_choose_as_lines_do_and_follow_the_data(tmp_path):
     assert document.loaded is not None and document.loaded.config.task.type == "causal_lm"
 
 
+def refitted(document):
+    """As the screens do it in the background after each change."""
+    document.take_fitted(*fitted(document.plain))
+    return document.loaded
+
+
 def opened(asked: Request):
-    return Workbench(lambda: asked, probe(), UNICODE)._open_document()[0]
+    document = Workbench(lambda: asked, probe(), UNICODE)._open_document()
+    refitted(document)
+    return document
 
 
 def test_a_model_and_data_that_are_named_on_the_screens_make_what_the_command_line_makes(tmp_path):
@@ -119,7 +127,7 @@ def test_a_model_and_data_that_are_named_on_the_screens_make_what_the_command_li
     said = []
     for key, value in reversed(asked.shortcuts.items()):
         document.set(key, value)
-        said.append(followed_words(before, document.loaded))
+        said.append(followed_words(before, refitted(document)))
         before = document.loaded
     assert said == ["", "now recipe finetune and task sequence_classification, as model and rows.jsonl say"]
     same = {"profile": "", "output": by_command.config.output}
@@ -129,14 +137,16 @@ def test_a_model_and_data_that_are_named_on_the_screens_make_what_the_command_li
     text = tmp_path / "plain.txt"
     text.write_text("Sheep.\n" * 9)
     document.set("model.model_name_or_path", "")
-    assert followed_words(before, document.loaded).endswith("the task is now char_lm, as no model is named")
+    assert followed_words(before, refitted(document)).endswith("the task is now char_lm, as no model is named")
     document.undo()
-    assert document.loaded.config == before.config and not followed_words(before, document.loaded)
+    assert refitted(document).config == before.config and not followed_words(before, document.loaded)
     document.undo()
     document.undo()
+    refitted(document)
     assert (document.recipe_name, document.value("task.type")) == ("quickstart", "char_lm")
     document.redo()
     document.redo()
+    refitted(document)
     assert document.value("task.type") == "sequence_classification"
 
 
@@ -145,14 +155,16 @@ def test_a_task_or_a_recipe_that_the_user_named_stays_whatever_the_data_is(tmp_p
     document = opened(Request(profile="quickstart"))
     for key, value in asked.shortcuts.items():
         document.set(key, value)
+    refitted(document)
     assert document.recipe_name == "quickstart" and document.value("task.type") == "char_lm"
     (problem,) = find_task("char_lm").problems(document.loaded.config)
     assert "the recipe finetune" in problem.hint
     document = opened(Request())
     document.set("task.type", "token_classification")
-    before = document.loaded
+    before = refitted(document)
     for key, value in asked.shortcuts.items():
         document.set(key, value)
+    refitted(document)
     assert document.value("task.type") == "token_classification"
     assert followed_words(before, document.loaded) == "the recipe is now finetune, as a model is named"
 
@@ -162,10 +174,10 @@ def test_other_data_is_said_to_have_changed_the_task(tmp_path):
     before, text = document.loaded, tmp_path / "plain.txt"
     text.write_text("Sheep.\n" * 9)
     document.set("data.path", str(text))
-    after = document.loaded
+    after = refitted(document)
     assert followed_words(before, after) == "the task is now causal_lm, as recipe finetune says"
     document.undo()
-    assert followed_words(after, document.loaded) == "the task is now chat, as the columns of rows.jsonl say"
+    assert followed_words(after, refitted(document)) == "the task is now chat, as the columns of rows.jsonl say"
 
 
 def test_another_recipe_is_shown_as_it_will_be_fitted(tmp_path):

@@ -43,9 +43,10 @@ def test_the_same_seed_writes_the_same_text_and_another_another(tried):
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_a_prompt_that_is_no_utf8_or_empty_is_no_traceback(tried):
-    assert tried("caf\udce9", "--max-new-tokens", "3")[0]
+def test_a_prompt_may_be_empty_and_one_that_is_no_utf8_is_refused(tried, tiny_run, capsys):
     assert tried("", "--max-new-tokens", "3")[0]
+    assert main(["generate", "tiny", "caf\udce9", "--max-new-tokens", "3"]) == 2
+    assert r"an argument is not UTF-8: caf\xe9" in capsys.readouterr().err
 
 
 def test_a_run_without_a_model_is_refused_with_a_sentence(tiny_run, capsys):

@@ -261,7 +261,7 @@ def test_folders_left_by_a_killed_process_are_removed_after_a_day(data):
 def test_a_cache_that_cannot_be_written_is_one_sentence(data):
     blocker = data.parent / "file"
     blocker.write_text("")
-    with pytest.raises(DataError, match=r"cannot be written.*; free space there, or choose another"):
+    with pytest.raises(DataError, match=r"cannot be written.*; free space there, or set TUI_TRAINER_HOME"):
         prepared(data, cache_dir=blocker / "cache")
 
 

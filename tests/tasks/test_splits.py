@@ -224,8 +224,8 @@ def test_every_kind_of_task_evaluates_on_the_validation_split(tmp_path):
 
 
 def test_the_plan_says_which_split_is_what_in_lines_and_in_json(tmp_path):
-    parquet_folders(tmp_path)
-    asked = loaded(tmp_path, data__eval_fraction=0, evaluation__early_stopping_patience=2)
+    parquet_folders(tmp_path / "rows")
+    asked = loaded(tmp_path / "rows", data__eval_fraction=0, evaluation__early_stopping_patience=2)
     plan = estimated_plan(asked)
     expected = "train (train/0.parquet) is trained on; validation (validation/0.parquet) is evaluated on; left alone: "
     shown = "\n".join(plan_lines(plan, data_words(plan.config)))

@@ -68,7 +68,8 @@ def test_the_code_on_the_card_of_an_adapter_loads_it(base, tmp_path):
     card = "\n".join(_use(SimpleNamespace(config=config)))
     code = card.partition("```python\n")[2].partition("```")[0]
     found: dict = {}
-    exec(code.replace("path/of/this/folder", str(tmp_path / "adapter")), found)
+    code = code.replace("path/of/this/folder", str(tmp_path / "adapter"))
+    exec(code.replace("path/of/the/base/model", str(tmp_path / "llama")), found)
     torch.testing.assert_close(logits(found["model"]), wanted, atol=1e-5, rtol=1e-5)
     whole = config.model_copy(update={"tuning": TuningSection(method="full")})
     assert _use(SimpleNamespace(config=whole)) == []

@@ -108,6 +108,7 @@ def test_garbage_is_looked_for_again_once_the_screens_are_shown_or_have_failed(m
             raise RuntimeError
         app.when_shown()
         seen.append(gc.isenabled())
+        app.leave()
 
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path))
     monkeypatch.setattr(TrainerApp, "run", run)

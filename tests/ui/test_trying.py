@@ -1,5 +1,6 @@
 """Trying a model from the screens: one that continues texts goes on with the prompt, another answers below it."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,12 @@ from tui_trainer.errors import DataError
 from tui_trainer.exporting import generate, trained_model
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.run_dialogs import TryDialog, offer_try
+
+
+@pytest.fixture(autouse=True)
+def no_run(monkeypatch):
+    """There is no folder that loading would keep in its place."""
+    monkeypatch.setattr("tui_trainer.runs.lock.in_use", lambda folder, command: nullcontext())
 
 
 class FakeWriter:
