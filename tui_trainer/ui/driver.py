@@ -91,7 +91,6 @@ class PatientDriver(LinuxDriver):
         # Whether the shell has it, and it is taken back once this process is in the foreground.
         self._is_away = False
         self._back: asyncio.TimerHandle | None = None
-        self._note = ""
         super().__init__(*args, **options)
         self.exit_event: ExitEvent = ExitEvent()
         for number in (signal.SIGTSTP, signal.SIGCONT):
@@ -145,19 +144,31 @@ class PatientDriver(LinuxDriver):
         """
         if _is_orphaned():
             return False
-        self._note = note
+        # First: once the leader of the job has stopped, as `uv run` does, the terminal is the shell's.
+        self._give_back(note)
         os.kill(0, signal.SIGTSTP)
         return True
 
+    def _give_back(self, note: str = "") -> None:
+        if not self._is_up:
+            return
+        if _is_in_foreground(self.fileno):
+            self.stop_application_mode()
+            if self._patient is not None and note:
+                self._patient.write(f"{note}\r\n")
+        else:
+            # Nothing may be done to a terminal that is the shell's: it would stop this process again.
+            self._is_up = False
+            self.exit_event.set()
+            if self._key_thread is not None:
+                self._key_thread.join()
+            self.exit_event.clear()
+        self.close()
+        self._is_away = True
+
     def _stop(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._is_up:
-            self.stop_application_mode()
-            self._is_away = True
-            if self._patient is not None and self._note:
-                self._patient.write(f"{self._note}\r\n")
-            self.close()
-        self._note = ""
+        self._give_back()
         loop.remove_signal_handler(signal.SIGTSTP)
         # Not SIGSTOP: this one does nothing where no shell could continue the process.
         os.kill(os.getpid(), signal.SIGTSTP)
@@ -166,18 +177,8 @@ class PatientDriver(LinuxDriver):
 
     def _go_on(self) -> None:
         """The process was stopped and continued. A SIGSTOP left no time to give the terminal back."""
-        if self._is_up and not hung_up(self.fileno):
-            if _is_in_foreground(self.fileno):
-                self.stop_application_mode()
-            else:
-                # Nothing may be done to a terminal that is the shell's: it would stop this process again.
-                self._is_up = False
-                self.exit_event.set()
-                if self._key_thread is not None:
-                    self._key_thread.join()
-                self.exit_event.clear()
-            self.close()
-            self._is_away = True
+        if not hung_up(self.fileno):
+            self._give_back()
         self._come_back()
 
     def _come_back(self) -> None:
