@@ -262,6 +262,17 @@ def in_the_background_from_the_start(shell: Shell) -> None:
     shell.assert_done()
 
 
+def without_screens(prefix: str) -> Callable[[Shell], None]:
+    def way(shell: Shell) -> None:
+        """The terminal is closed under a run without screens."""
+        shell.type(f"{prefix} {shell.program} small.toml --no-ui --set training.max_steps=2000 {'&' if prefix else ''}")
+        shell.wait_until("the first steps", lambda: len(shell.steps) > 1)
+        shell.close()
+        shell.assert_done()
+
+    return way
+
+
 # Letters of other encodings, halves of letters, an old mouse's report, reports that no terminal sends.
 STRAY = [
     b"\xff", b"\xe9", b"\xc3", b"\x80\x80", b"\xf0\x9f\x98", b"\x1b[M\xe0\xf0\x80", b"\x1b[M q!",
@@ -333,6 +344,8 @@ WAYS: dict[str, Callable[[Shell], None]] = {
     "Ctrl+Z, fg, Ctrl+Z, bg, fg in the screens": stop_and_continue_in_the_screens,
     "SIGSTOP, fg, SIGSTOP, bg, fg in the screens": stopped_without_warning,
     "started in the background, fg": in_the_background_from_the_start,
+    "no screens, nohup, close": without_screens("nohup"),
+    "no screens, close": without_screens(""),
     "stray bytes": stray_bytes,
     "SIGTERM while nobody reads the screens": terminated_while_nobody_reads,
 }
