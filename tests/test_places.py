@@ -204,9 +204,15 @@ def test_a_closed_output_ends_no_command_in_a_traceback(command, place, tmp_path
         assert b"Traceback" not in errors.read()
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize("language", [{"LANG": "C"}, {"LC_ALL": "POSIX"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}], ids=str)
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "join"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(name, marks=pytest.mark.e2e if name in FEW else pytest.mark.slow)
+        for name in COMMANDS
+        if name != "join"
+    ],
+)
 def test_no_command_minds_the_language_of_the_shell(command, language, place):
     """A program of its own, as the language is read when the interpreter starts; `join` would wait for minutes."""
     left = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))}
