@@ -184,9 +184,10 @@ class Terminal:
             with path.open("rb") as journal:
                 journal.seek(self._journal_bytes)
                 for line in journal:
-                    if line.endswith(b"\n"):
-                        self._events.append(json.loads(line))
-                        self._journal_bytes += len(line)
+                    if not line.endswith(b"\n"):
+                        break  # its rest would come as a line of its own
+                    self._events.append(json.loads(line))
+                    self._journal_bytes += len(line)
         return self._events
 
     @property
