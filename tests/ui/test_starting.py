@@ -210,3 +210,13 @@ async def test_a_model_that_is_not_on_this_machine_is_planned_and_refused_at_the
         starting.start(screens.bench)
         await screens.shows("The run was refused")
         assert screens.bench.run is None and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("is_attaching", "asked"), [(False, ["A run is alive"]), (True, [])])
+def test_nobody_is_asked_for_a_run_to_watch_while_one_is_opened(is_attaching, asked):
+    """`attach` reads the journal in the background, and the question would cover the run when it is there."""
+    headings = []
+    app = SimpleNamespace(ask=lambda heading, rows, answers: headings.append(heading))
+    bench = SimpleNamespace(run=None, is_attaching=is_attaching, app=app)
+    starting.offer_to_watch(bench, [RunFolder(Path("runs/one"))])
+    assert headings == asked

@@ -264,7 +264,7 @@ def offer_quit(bench: Workbench) -> None:
 
 
 def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
-    if bench.run is not None:
+    if bench.run is not None or bench.is_attaching:
         return
     newest = living[-1]
     rows: list[Row] = [[(one_line(newest.name), "bold"), (" trains on this machine now.", "text")]]

@@ -100,6 +100,8 @@ class Workbench:
         """Unsaved edits of an earlier session that nobody has decided on yet."""
         self.start_wanted = False
         """Somebody pressed start before there was a plan."""
+        self.is_attaching = False
+        """The journal of a run is read, to show the run: nobody need be asked which."""
         self._has_looked_for_a_draft = False
         self._planned_revision = self._noted_revision = -1
         self._preset_recipe = ""
@@ -304,11 +306,12 @@ class Workbench:
         run = WatchedRun(folder)
 
         def opened(_: bool) -> None:
-            self.notice = None
+            self.is_attaching, self.notice = False, None
             if not self.run_is_ours_and_alive:
                 (self.take_run if go else self.put_on_the_table)(run)
             self.app.draw()
 
+        self.is_attaching = True
         self.tell(f"reading {folder.name} ...", "dim")
         self.background.do("a run", run.poll, opened, _lane_of(folder))
 
