@@ -25,7 +25,7 @@ from tui_trainer.runs.slowest_rank import slowest_rank
 from tui_trainer.runs.state import RunState
 from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.safe_text import one_line
-from tui_trainer.standard_files import fd_of, silence_output, write_all
+from tui_trainer.standard_files import fd_of, silence_output, tell, write_all
 
 _SECONDS_BETWEEN_STEP_LINES = 5.0
 _SECONDS_BETWEEN_EPOCH_LINES = 5.0
@@ -84,6 +84,12 @@ class Printing(threading.Thread):
             self.note(text)
 
     def run(self) -> None:
+        try:
+            self._print()
+        except Exception as error:  # no failure of the lines is one of the run
+            tell(f"no more lines are printed: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
+
+    def _print(self) -> None:
         is_over, patience_seconds = False, 0.0
         while not is_over:
             is_over, patience_seconds = self._over.wait(patience_seconds), _POLL_SECONDS

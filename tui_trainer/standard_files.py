@@ -10,7 +10,7 @@ import stat
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Literal
@@ -176,11 +176,10 @@ def tell(sentence: str) -> None:
 
 
 class Interrupts:
-    """The first Ctrl+C asks for an end, the second one is it. `say_last` is called before it."""
+    """The first Ctrl+C asks for an end, the second one is it."""
 
-    def __init__(self, say_last: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self._first: float | None = None
-        self._say_last = say_last
 
     def note(self) -> None:
         now = monotonic()
@@ -189,7 +188,6 @@ class Interrupts:
         elif now - self._first > ONE_PRESS_SECONDS:
             try:
                 tell("left at once, without saving; `tui-trainer resume` goes on from the last checkpoint")
-                self._say_last()
             finally:
                 os._exit(EXIT_FAILED)
 

@@ -39,7 +39,7 @@ PROMPT = "ready> "
 # One for all, so that what architectures consist of is asked once.
 HOME = Path(tempfile.mkdtemp(prefix="terminal-sweep-home-"))
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
-QUICK = {"training.max_steps": 600}
+QUICK, ENDLESS = {"training.max_steps": 600}, {"training.max_steps": 100_000}
 LOOK_SECONDS, WAIT_SECONDS = 0.05, 120.0
 # A save of 50 MB, an evaluation of thousands of rows: there most of the time is spent.
 SAVING = {
@@ -77,10 +77,7 @@ class Shell(Terminal):
         """Start the program, and in it the run."""
         more = "".join(f" --set {name}={value}" for name, value in settings.items())
         self.type(f"{self.program} small.toml{more}")
-        self.wait_for("t start", seconds=WAIT_SECONDS)
-        self.press("t")
-        self.wait_for("Start ", "memory", "Enter")
-        self.press("enter")
+        self.start_run()
 
     def leave_training(self) -> None:
         self.press("q")
@@ -174,7 +171,7 @@ def close_with_screens(shell: Shell) -> None:
 
 def stop_and_continue_after_leaving(shell: Shell) -> None:
     """Ctrl+Z, bg, fg behind the screens; Ctrl+C saves and stops."""
-    shell.open_and_start({"training.max_steps": 100_000})
+    shell.open_and_start(ENDLESS)
     shell.wait_for_more_steps()
     shell.leave_training()
     _ctrl_z(shell)
@@ -203,47 +200,29 @@ def stop_and_close(shell: Shell) -> None:
 
 def stop_and_continue_in_the_screens(shell: Shell) -> None:
     """Ctrl+Z, bg, fg within the screens: it trains in the background, and they are drawn anew."""
-    shell.open_and_start({"training.max_steps": 100_000})
+    shell.open_and_start(ENDLESS)
     shell.wait_for_more_steps()
     for key in ("fg", "bg"):
         _ctrl_z(shell)
         assert "the training with it" in shell.text
         shell.assert_terminal_is_given_back()
-        if key == "bg":
-            shell.type("bg")
-            shell.wait_for_more_steps()
-        _clear(shell)
-        shell.type("fg")
-        shell.wait_for("of 100,000", "4 Train")
-        shell.wait_for_more_steps()
+        _bring_back(shell, key)
     shell.press("2")
     shell.wait_for("preset")
-    shell.press("q", "s")
-    assert shell.ended_with() == "3"
-    shell.assert_terminal_is_given_back()
-    shell.assert_done("stopped")
+    _stop_by_keys(shell)
 
 
 def stopped_without_warning(shell: Shell) -> None:
     """SIGSTOP, then fg, and bg and fg: the terminal is as the shell left it."""
-    shell.open_and_start({"training.max_steps": 100_000})
+    shell.open_and_start(ENDLESS)
     shell.wait_for_more_steps()
     trainer = shell.trainer
     for key in ("fg", "bg"):
         os.killpg(os.getpgid(trainer.pid), signal.SIGSTOP)
         shell.wait_until("stop", lambda: trainer.status() == psutil.STATUS_STOPPED)
         shell.let_pass(0.3)
-        if key == "bg":
-            shell.type("bg")
-            shell.wait_for_more_steps()
-        _clear(shell)
-        shell.type("fg")
-        shell.wait_for("of 100,000", "4 Train")
-        shell.wait_for_more_steps()
-    shell.press("q", "s")
-    assert shell.ended_with() == "3"
-    shell.assert_terminal_is_given_back()
-    shell.assert_done("stopped")
+        _bring_back(shell, key)
+    _stop_by_keys(shell)
 
 
 def in_the_background_from_the_start(shell: Shell) -> None:
@@ -252,10 +231,7 @@ def in_the_background_from_the_start(shell: Shell) -> None:
     shell.wait_until("the program", lambda: shell.trainer is not None)
     shell.let_pass(2.0)
     shell.type("fg")
-    shell.wait_for("t start", seconds=WAIT_SECONDS)
-    shell.press("t")
-    shell.wait_for("Start ", "memory", "Enter")
-    shell.press("enter")
+    shell.start_run()
     shell.wait_for("finished", seconds=WAIT_SECONDS)
     shell.press("q")
     assert shell.ended_with() == "0"
@@ -283,7 +259,7 @@ STRAY = [
 
 def stray_bytes(shell: Shell) -> None:
     """Bytes that are no text, no key and no report."""
-    shell.open_and_start({"training.max_steps": 100_000})
+    shell.open_and_start(ENDLESS)
     shell.wait_for_more_steps()
     for stray in STRAY:
         shell.send(stray)
@@ -295,15 +271,12 @@ def stray_bytes(shell: Shell) -> None:
     shell.wait_for("preset")
     shell.press("escape")
     shell.let_pass(0.5)
-    shell.press("q", "s")
-    assert shell.ended_with() == "3"
-    shell.assert_terminal_is_given_back()
-    shell.assert_done("stopped")
+    _stop_by_keys(shell)
 
 
 def terminated_while_nobody_reads(shell: Shell) -> None:
     """The terminal reads no more, as with a hung ssh; then SIGTERM."""
-    shell.open_and_start({"training.max_steps": 100_000})
+    shell.open_and_start(ENDLESS)
     shell.wait_for_more_steps()
     wanted = len(shell.steps) + 50
     shell.press_unread("1", "2", "3", "4")
@@ -326,6 +299,24 @@ def _ctrl_z(shell: Shell) -> None:
     shell.send(b"\x1a")
     shell.wait_until("the shell", lambda: b"Stopped" in shell.raw[seen:])
     shell.wait_until("a stopped process", lambda: shell.trainer.status() == psutil.STATUS_STOPPED)
+
+
+def _bring_back(shell: Shell, by: str) -> None:
+    """The screens are drawn anew, by `fg` at once or after `bg`."""
+    if by == "bg":
+        shell.type("bg")
+        shell.wait_for_more_steps()
+    _clear(shell)
+    shell.type("fg")
+    shell.wait_for("of 100,000", "4 Train")
+    shell.wait_for_more_steps()
+
+
+def _stop_by_keys(shell: Shell) -> None:
+    shell.press("q", "s")
+    assert shell.ended_with() == "3"
+    shell.assert_terminal_is_given_back()
+    shell.assert_done("stopped")
 
 
 def _clear(shell: Shell) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from tui_trainer import standard_files
 from tui_trainer.standard_files import patient
-from tui_trainer.ui.terminal import LastWords
 
 ROOM_CHARACTERS, PATIENCE_SECONDS = 300, 30
 
@@ -57,7 +56,7 @@ def test_last_words_do_not_hold_the_exit_up(almost_full):
     almost_full()
 
     def say_them():
-        with LastWords():
+        with patient("stdout"), patient("stderr"):
             print("o" * 1000, flush=True)
             print("e" * 1000, file=sys.stderr, flush=True)
 
@@ -78,7 +77,7 @@ def test_a_terminal_that_reads_gets_them_in_order(almost_full):
     reader = threading.Thread(target=read_all, daemon=True)
     reader.start()
     before = sys.stdout, sys.stderr
-    with LastWords():
+    with patient("stdout"), patient("stderr"):
         print("first" * 200, flush=True)
         print("second" * 200, file=sys.stderr, flush=True)
         print("third", flush=True)
@@ -112,5 +111,5 @@ def test_what_is_no_terminal_is_left_alone(monkeypatch, tmp_path):
     with (tmp_path / "out").open("w") as out:
         monkeypatch.setattr(sys, "stdout", out)
         monkeypatch.setattr(sys, "stderr", None)
-        with LastWords():
+        with patient("stdout"), patient("stderr"):
             assert sys.stdout is out and sys.stderr is None

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, InputError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe
-from tui_trainer.standard_files import Interrupts, tell
+from tui_trainer.standard_files import Interrupts, patient, tell
 from tui_trainer.ui.spans import ASCII, UNICODE
-from tui_trainer.ui.terminal import LastWords, TerminalGuard, has_mouse, refuse_unfit, speaks_unicode
+from tui_trainer.ui.terminal import TerminalGuard, has_mouse, refuse_unfit, speaks_unicode
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import Request
-    from tui_trainer.journal_printer import Follower
     from tui_trainer.launching.start import OpenRun
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.app import TrainerApp
@@ -95,7 +94,7 @@ def run_screens(
             # `stty tostop` would stop a run in the background at its next line.
             signal.signal(number, signal.SIG_IGN)
         gc.enable()
-        with LastWords() as signals.last_words:
+        with patient("stdout"):
             code = _afterwards(app, bench, signals, logs)
     if bench.is_writing_text:
         # A thread inside torch would abort the interpreter's exit, and with it the exit code.
@@ -112,9 +111,8 @@ class Signals:
     def __init__(self, app: TrainerApp) -> None:
         self._app = app
         self._before: dict[int, object] = {}
-        self._interrupts = Interrupts(lambda: self.last_words.end() if self.last_words else None)
+        self._interrupts = Interrupts()
         self.heard: list[int] = []
-        self.last_words: LastWords | None = None
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
@@ -152,21 +150,16 @@ class Signals:
 
 def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
     """The terminal is given back. Take care of the run, and say what is to be said."""
-    from tui_trainer.journal_printer import Follower
     from tui_trainer.ui.application import Leaving
 
     if app.crash:
         _tell_crash(app.crash, logs)
     if app.crash or bench.leaving in (Leaving.LOST, Leaving.TRAINING_ON):
         _carry_out_what_was_asked(bench)
-    run, follower = bench.own_run, None
-    if run is not None:
-        if run.alive:
-            wants_stop = bench.leaving in (Leaving.QUIT, Leaving.TERMINATED) and not app.crash
-            if app.crash or bench.leaving is Leaving.TRAINING_ON:
-                follower = Follower(run.folder)
-            _wait_for(run, signals, wants_stop=wants_stop, follower=follower)
-        _tell_end(run, follower)
+    if (run := bench.own_run) is not None:
+        wants_stop = bench.leaving in (Leaving.QUIT, Leaving.TERMINATED) and not app.crash
+        has_lines = run.alive and (bool(app.crash) or bench.leaving is Leaving.TRAINING_ON)
+        _wait_for(run, signals, wants_stop=wants_stop, has_lines=has_lines)
         return run.exit_code
     if app.crash:
         return EXIT_FAILED
@@ -188,23 +181,32 @@ def _carry_out_what_was_asked(bench: Workbench) -> None:
         bench.own_run.start()
 
 
-def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, follower: Follower | None) -> None:
-    """Until the run has ended. No failure of the lines ends it either."""
-    is_asked = False
-    if follower is not None:
+def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines: bool) -> None:
+    """Until the run has ended, and say how it did."""
+    from tui_trainer.journal_printer import Follower, Printing, ending
+
+    is_asked, printing = False, None
+    if has_lines:
         tell(f"{run.folder.name} trains on; you may close this terminal; Ctrl+C saves and stops")
+        printing = Printing(Follower(run.folder))
+        printing.start()
     while run.alive:
-        if follower is not None:
-            try:
-                follower.show_new()
-            except Exception as error:
-                tell(f"no more lines are printed: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
-                follower = None
         if (wants_stop or signals.ask_for_stop) and not is_asked:
             is_asked = True
             run.ask("stop")
             tell(f"{run.folder.name} saves and stops; Ctrl+C twice leaves at once")
         run.wait(_WAIT_SECONDS)
+    if printing is not None:
+        printing.end(lambda: signals.ask_for_stop)
+    else:
+        run.poll()
+        with suppress(OSError, ValueError):
+            print("\n".join(ending(run.folder, run.state)), flush=True)
+    if run.outcome is not None:
+        for problem in run.outcome.problems:
+            tell(str(problem))
+        if run.outcome.failure:
+            tell(run.outcome.failure)
 
 
 def _tell_crash(report: str, logs: Path) -> None:
@@ -216,20 +218,3 @@ def _tell_crash(report: str, logs: Path) -> None:
         where = "the report could not be written"
     last = report.strip().rpartition("\n")[2]
     tell(f"the screens failed: {last}; {where}")
-
-
-def _tell_end(run: CurrentRun, follower: Follower | None = None) -> None:
-    """The last lines of the run, as without a screen."""
-    from tui_trainer.journal_printer import ending
-
-    run.poll()
-    with suppress(OSError, ValueError):
-        if follower is not None:
-            follower.end()
-        else:
-            print("\n".join(ending(run.folder, run.state)), file=sys.stdout, flush=True)
-    if run.outcome is not None:
-        for problem in run.outcome.problems:
-            tell(str(problem))
-        if run.outcome.failure:
-            tell(run.outcome.failure)

@@ -8,7 +8,6 @@ remembered.
 
 import os
 import select
-import stat
 import subprocess
 import sys
 import tempfile
@@ -17,10 +16,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO
 
 from tui_trainer.errors import InputError
-from tui_trainer.standard_files import PatientStream, fd_of
+from tui_trainer.standard_files import PatientStream
 
 # Mode switches and the brackets around a frame: never let go, or the terminal stays in a mode.
 _ALWAYS_KEPT_CHARACTERS = 64
@@ -58,38 +57,6 @@ class PatientWriter(PatientStream):
 
     def isatty(self) -> bool:
         return True
-
-
-class LastWords:
-    """While entered, prints that nobody reads hold nothing up, and the exit waits for them no longer than a second."""
-
-    def __init__(self) -> None:
-        self._writers: dict[tuple[int, int], PatientStream] = {}
-        self._streams: tuple[Any, Any] = (None, None)
-
-    def __enter__(self) -> "LastWords":
-        self._streams = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = self._patient(sys.stdout), self._patient(sys.stderr)
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.end()
-        sys.stdout, sys.stderr = self._streams
-
-    def end(self) -> None:
-        for writer in self._writers.values():
-            writer.stop()
-
-    def _patient(self, stream: Any) -> Any:
-        """The stream itself where no reader can stall; one writer where both streams are the same terminal."""
-        fd = fd_of(stream)
-        if fd is None or stat.S_ISREG((status := os.fstat(fd)).st_mode):
-            return stream
-        place = (status.st_dev, status.st_ino)
-        if place not in self._writers:
-            self._writers[place] = PatientStream(fd)
-            self._writers[place].start()
-        return self._writers[place]
 
 
 def refuse_unfit(environment: Mapping[str, str], command: str = "") -> None:
