@@ -106,8 +106,9 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
     """
     follower, job, told, is_over = Follower(folder, as_json=as_json), slurm.WatchedJob(folder), "", False
     printing = Printing(follower)
-    printing.start()
     try:
+        # Who reads a line may press Ctrl+C at once.
+        printing.start()
         while is_under_way(folder.lock, job):
             if job.words != told and (told := job.words):
                 printing.note(told)
