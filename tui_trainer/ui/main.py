@@ -182,8 +182,8 @@ def _carry_out_what_was_asked(bench: Workbench) -> None:
 
 
 def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines: bool) -> None:
-    """Until the run has ended, and say how it did."""
-    from tui_trainer.journal_printer import Follower, Printing, ending
+    """Until the run has ended; then say how it did."""
+    from tui_trainer.journal_printer import Follower, Printing
 
     is_asked, printing = False, None
     if has_lines:
@@ -198,8 +198,15 @@ def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines:
         run.wait(_WAIT_SECONDS)
     if printing is not None:
         printing.end(lambda: signals.ask_for_stop)
-    else:
-        run.poll()
+    _tell_end(run, has_lines=has_lines)
+
+
+def _tell_end(run: CurrentRun, *, has_lines: bool = False) -> None:
+    """The last lines of the run, as without a screen, where they have not been printed."""
+    from tui_trainer.journal_printer import ending
+
+    run.poll()
+    if not has_lines:
         with suppress(OSError, ValueError):
             print("\n".join(ending(run.folder, run.state)), flush=True)
     if run.outcome is not None:
