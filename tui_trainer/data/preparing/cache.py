@@ -70,7 +70,7 @@ class Counts:
 
 
 FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
-PREPARATION_VERSION = 5  # of the tokens; raise it when the same text and settings give other rows
+PREPARATION_VERSION = 6  # of the tokens; raise it when the same text and settings give other rows
 # Both of them for runs whose plan does not name the fingerprint of its data.
 _VERSIONS_WITHOUT_FINGERPRINT = (2, 5)
 TRAIN_FILE, EVAL_FILE, TOKENIZER_FILE, MANIFEST_FILE = "train.arrow", "eval.arrow", "tokenizer.json", "manifest.json"

@@ -1,0 +1,125 @@
+"""Of each file of `wild_data.py`: it trains on what its rows say, or is refused with the reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.wild_data import CASES, Wild
+from tests.tiny_models import save_tiny_model
+from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.data.batching.collate import IGNORE
+from tui_trainer.data.preparing.cache import PreparedData
+from tui_trainer.data.preparing.token_rows import Rows, TokenRow
+from tui_trainer.data.previewing.preview import names_in
+from tui_trainer.errors import ConfigError, InputError
+from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.launching.start import load_config
+from tui_trainer.planning.conflicts import setting_problems
+from tui_trainer.tasks import find_task
+
+# Their tokenizers read bytes, so that decoding gives the text back.
+FAMILIES = {"decoder": "llama", "encoder": "roberta", "text to text": "bart"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    place = tmp_path_factory.mktemp("models")
+    return {kind: save_tiny_model(place / family, family) for kind, family in FAMILIES.items()}
+
+
+def prepared(wild: Wild, model: Path, folder: Path) -> tuple[LoadedConfig, PreparedData]:
+    """As a run begins. Raises InputError."""
+    settings: dict[str, Any] = {"data.eval_fraction": 0, "data.max_length": 128, **wild.settings}
+    if wild.model == "decoder":
+        settings.setdefault("task.chat_template", "chatml")
+    loaded = load_config(
+        Request(
+            shortcuts={"model.model_name_or_path": str(model), "data.path": str(wild.write(folder))},
+            assignments=tuple(f"{key}={value}" for key, value in settings.items()),
+        )
+    )
+    if problems := setting_problems(loaded):
+        raise ConfigError(problems)
+    return loaded, find_task(loaded.config.task.type).prepare(
+        loaded.config, prepared_data_folder(), lambda *told: None
+    )
+
+
+def learnt_of(row: TokenRow, loaded: LoadedConfig, data: PreparedData, tokenizer: Any) -> str:
+    """A text; the answers of a conversation, with " | " between them; `input -> answer`; `text -> label, label`;
+    `word/TAG word/TAG`."""
+    task, names = loaded.config.task.type, list(names_in(data.details))
+    read = text_of(row.tokens, tokenizer)
+    labels = row.labels
+    if labels is None:
+        return read
+    if task == "seq2seq":
+        return f"{read} -> {text_of(labels, tokenizer)}"
+    if task == "sequence_classification":
+        match data.details["problem_type"]:
+            case "regression":
+                return f"{read} -> {labels.view('float32')[0]:g}"
+            case "multi_label_classification":
+                has = [name for name, label in zip(names, labels, strict=True) if label]
+            case _:
+                has = [names[int(labels[0])]]
+        return f"{read} -> {', '.join(has)}"
+    if task == "token_classification":
+        words: list[str] = []
+        for token, label in zip(row.tokens, labels, strict=True):
+            text = text_of([token], tokenizer)
+            if label != IGNORE:
+                words.append(f"{text.strip()}/{names[label]}")
+            elif text and words:
+                word, _, tag = words[-1].rpartition("/")
+                words[-1] = f"{word}{text}/{tag}"
+        return " ".join(words)
+    runs: list[list[int]] = []
+    before = False
+    for token, label in zip(row.tokens, labels, strict=True):
+        if label != IGNORE:
+            runs = runs if before else [*runs, []]
+            runs[-1].append(token)
+        before = label != IGNORE
+    return " | ".join(text_of(run, tokenizer) for run in runs)
+
+
+def text_of(ids: Any, tokenizer: Any) -> str:
+    """Without special tokens, those of chatml among them, which are text to these tokenizers."""
+    text = tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
+    return str(text).replace("<|im_end|>", "").strip(" ")
+
+
+@pytest.mark.parametrize("wild", CASES, ids=lambda wild: wild.name)
+def test_a_file_is_understood_whole_or_refused(wild: Wild, models: Mapping[str, Path], tmp_path: Path) -> None:
+    assert bool(wild.refused) != bool(wild.task), "one outcome"
+    try:
+        loaded, data = prepared(wild, models[wild.model], tmp_path)
+    except InputError as error:
+        told = "\n".join(f"{problem}{problem.hint}" for problem in error.problems)
+        assert wild.refused, told
+        assert all(part in told for part in wild.refused), told
+        assert wild.where in told, told
+        return
+    task, notes = find_task(loaded.config.task.type), "\n".join((*loaded.notes, *data.all_notes))
+    tokenizer, rows = task.load_tokenizer(loaded.config, data), Rows(data.train_path)
+    found = [rows.example(index) for index in range(len(rows))]
+    learnt = tuple(learnt_of(row, loaded, data, tokenizer) for row in found)
+    assert not wild.refused, f"learns {task.name}: {learnt}\n{notes}"
+    assert (task.name, learnt) == (wild.task, wild.learnt), notes
+    read = "\n".join(tokenizer.decode(row.tokens.tolist()) for row in found)
+    assert all(part in read for part in wild.reads), read
+    assert all(part in notes for part in wild.notes), notes
+
+
+def test_the_corpus_is_large_and_half_of_it_trains(record_property: Any) -> None:
+    outcomes = Counter("trained" if wild.task else "refused" for wild in CASES)
+    record_property("files", len(CASES))
+    print(f"{len(CASES)} files: {outcomes['trained']} train, {outcomes['refused']} are refused")
+    assert len({wild.name for wild in CASES}) == len(CASES)
+    assert len(CASES) >= 120 and min(outcomes.values()) >= 50
