@@ -235,9 +235,9 @@ DATA_CASES = [
     ),
     rows(
         "two columns of text",
-        b'{"prompt": "a b", "answer": "b c"}\n',
+        b'{"title": "a b", "answer": "b c"}\n',
         "several columns could hold the text",
-        "data.text_column: prompt, answer",
+        "data.text_column: title, answer",
     ),
     rows(
         "hostile column name",

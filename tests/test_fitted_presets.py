@@ -31,18 +31,22 @@ SPANS = {"text": "Ann sleeps", "entities": [{"start": 0, "end": 3, "label": "PER
 CASES = [
     ("llama", {"text": "a sheep"}, "causal_lm", ""),
     ("llama", LABELLED, "causal_lm", ""),
-    ("llama", {"text": "a sheep", "messages": TURNS}, "causal_lm", ""),
+    ("llama", {"text": "a sheep", "messages": TURNS}, "chat", "the rows are conversations"),
     ("llama", {"messages": TURNS}, "chat", "the rows are conversations"),
-    ("llama", ALPACA, "chat", "the rows are conversations"),
-    ("llama", {"prompt": "Sheep?", "completion": " None."}, "chat", "the rows are conversations"),
-    ("llama", {"tokens": ["Ann"], "ner_tags": ["B-PER"]}, "token_classification", "no column holds text"),
+    ("llama", ALPACA, "chat", "the rows are questions with their answers"),
+    ("llama", {"prompt": "Sheep?", "completion": " None."}, "chat", "the rows are questions with their answers"),
+    ("llama", {"tokens": ["Ann"], "ner_tags": ["B-PER"]}, "token_classification", "the rows are words with their tags"),
     ("bert", LABELLED, "sequence_classification", "BertModel is an encoder, and does not continue a text"),
     ("bert", {"tokens": ["Ann"], "labels": ["B-PER"]}, "token_classification", "BertModel is an encoder"),
     ("bert", SPANS, "token_classification", "BertModel is an encoder"),
     ("t5", ALPACA, "seq2seq", "T5ForConditionalGeneration is a sequence-to-sequence model"),
     ("t5", {"document": "Many sheep.", "summary": "Sheep."}, "seq2seq", "T5ForConditionalGeneration is"),
-    # Nothing suits: what is wrong is told as ever.
-    ("bert", {"text": "a sheep"}, "causal_lm", ""),
+    # Nothing suits: what is wrong is told by the nearest task.
+    ("bert", {"text": "a sheep"}, "sequence_classification", "BertModel is an encoder"),
+    ("bert", {"messages": TURNS}, "sequence_classification", "BertModel is an encoder"),
+    ("t5", {"text": "a sheep"}, "seq2seq", "T5ForConditionalGeneration is a sequence-to-sequence model"),
+    ("llama", {"id": "a1", "messages": [{"role": "nobody", "content": "a"}]}, "chat", "the rows are conversations"),
+    ("llama", {"id": "a1", "conversations": "no list"}, "chat", "the rows are conversations"),
     ("llama", {"number": 1}, "causal_lm", ""),
 ]
 

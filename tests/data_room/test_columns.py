@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
@@ -15,8 +16,7 @@ LONG = "a long text with many words in it " * 5
 
 
 def chosen(*rows: dict[str, object], wanted: str = "auto") -> str:
-    strings = {name: [v for row in rows if isinstance(v := row.get(name), str)] for row in rows for name in row}
-    return ColumnChoices(wanted).choose("train.csv", strings)
+    return ColumnChoices(wanted).choose([Row(f"train.csv, line {at}", row) for at, row in enumerate(rows, 2)])
 
 
 def write(path: Path, *rows: dict[str, object]) -> Path:
@@ -44,10 +44,16 @@ def test_the_column_of_the_text_is_found(row, column):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"id": 1, "question": "what?", "answer": "that."}, "several columns could hold the text; name one of them"),
+        ({"id": 1, "title": "what?", "notes": "that."}, "several columns could hold the text; name one of them"),
         ({"id": 1, "n": "5"}, "no column holds text; columns found: id, n"),
-        ({"id": 1, "messages": [{"role": "user"}]}, "columns found: id, messages; the task chat reads such rows"),
-        ({"id": 1, "tokens": ["a"], "ner_tags": [0]}, "the task token_classification reads such rows"),
+        ({"id": "a7", "n": 5}, "no column is clearly the text; name one of them in data.text_column: id"),
+        ({"id": "two words", "talk": [["a long talk", "b"]]}, "several columns could hold the text"),
+        (
+            {"id": LONG, "messages": 5},
+            'the rows are conversations (messages), not texts; task.type = "chat" reads them',
+        ),
+        ({"question": "what?", "answer": LONG}, "the rows are questions with their answers (question, answer)"),
+        ({"id": LONG, "tokens": ["a"], "ner_tags": [0]}, 'task.type = "token_classification" reads them'),
     ],
 )
 def test_what_is_not_clear_is_asked(row, message):
@@ -58,8 +64,8 @@ def test_what_is_not_clear_is_asked(row, message):
 
 
 def test_only_columns_of_text_are_proposed():
-    with pytest.raises(DataError, match=r"data.text_column: question, answer; the task chat reads such rows$"):
-        chosen({"id": 1, "question": "what?", "answer": "that."})
+    with pytest.raises(DataError, match=r"data.text_column: title, notes$"):
+        chosen({"id": 1, "title": "what?", "notes": "that."})
 
 
 def test_a_named_column_is_taken_and_a_misspelt_one_is_named_with_its_nearest_neighbour():
@@ -96,7 +102,7 @@ def test_what_was_chosen_is_told_with_what_else_was_there(tmp_path):
     path = write(tmp_path / "train.jsonl", {"id": 1, "title": "T", "content": "C", "\x1b[2J": 1})
     (note,) = notes_of(path)
     assert note == "the text is in the column 'content' of train.jsonl (also there: \u241b[2J, id, title)"
-    assert notes_of(path, "content") == ()
+    assert notes_of(path, "content") == (note,)
 
 
 def test_nothing_is_told_of_rows_that_hold_a_text_alone(tmp_path):
@@ -104,15 +110,15 @@ def test_nothing_is_told_of_rows_that_hold_a_text_alone(tmp_path):
 
 
 def test_files_with_the_same_columns_are_read_alike_and_told_once(tmp_path):
-    write(tmp_path / "a.jsonl", {"question": "q", "answer": LONG})
-    write(tmp_path / "b.jsonl", {"answer": "short", "question": LONG})
+    write(tmp_path / "a.jsonl", {"title": "q", "notes": LONG})
+    write(tmp_path / "b.jsonl", {"notes": "short", "title": LONG})
     assert [document.text for document in open_source(str(tmp_path)).documents()] == [LONG, "short"]
     assert notes_of(tmp_path) == (
-        "the text is in the column 'answer' of a.jsonl and 1 more of its kind (also there: question)",
+        "the text is in the column 'notes' of a.jsonl and 1 more of its kind (also there: title)",
     )
 
 
 def test_a_column_of_an_earlier_file_is_taken_where_others_have_more_columns(tmp_path):
-    write(tmp_path / "a.jsonl", {"answer": "the only one"})
-    write(tmp_path / "b.jsonl", {"answer": "short", "question": LONG})
+    write(tmp_path / "a.jsonl", {"notes": "the only one"})
+    write(tmp_path / "b.jsonl", {"notes": "short", "title": LONG})
     assert [document.text for document in open_source(str(tmp_path)).documents()] == ["the only one", "short"]

@@ -12,27 +12,25 @@ from pathlib import Path
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import FITTED, LoadedConfig, all_settings, value_of
 from tui_trainer.config.sections import Config
-from tui_trainer.data.columns.row import AUTO, Row, columns_of, file_of
-from tui_trainer.data.columns.row_reader import Reader
-from tui_trainer.data.columns.text_column import ColumnChoices, head_of, strings_of
+from tui_trainer.data.columns.row import AUTO, Row
+from tui_trainer.data.columns.row_kinds import kind_of_rows
+from tui_trainer.data.columns.text_column import ColumnChoices, head_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import ConfigError, InputError
-from tui_trainer.hardware.deadline import within
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task, task_names
-from tui_trainer.tasks.parts.learns_from_data import sources_of
+from tui_trainer.tasks.parts.learns_from_data import COLUMNS, sources_of
 
 _TASK, _MODEL, _DATA = "task.type", "model.model_name_or_path", "data.path"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.
-_ANY_MODEL, _CONVERSATIONS = "causal_lm", "chat"
-_PATIENCE_SECONDS = 2.0
+_ANY_MODEL = "causal_lm"
 
 
 def with_fitted_presets(loaded: LoadedConfig) -> LoadedConfig:
-    """What model and data ask for. It looks at the first rows of the data, and waits two seconds for them at most."""
+    """What model and data ask for. It looks at the first rows of the data, and waits for them."""
     return _with_rows_that_fit(_with_task_that_fits(loaded))
 
 
@@ -85,7 +83,7 @@ def followed_words(before: LoadedConfig, after: LoadedConfig) -> str:
 
 
 def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
-    """Conversations are learnt as `chat`, an encoder learns labels or tags, where nobody named a task."""
+    """The task that reads such rows, of those that the model can learn, where nobody named one."""
     config = loaded.config
     if loaded.origin(_TASK).by_user or config.task.type != _ANY_MODEL or not config.model.model_name_or_path:
         return loaded
@@ -99,60 +97,76 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
 
 @lru_cache(maxsize=4)
 def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
-    """The task, and what is wrong with the one there is; empty where that will do, or none does. Edits of other
-    settings ask for the same again, and the data may lie far away.
+    """The task, and what is wrong with the one there is; empty where that will do, or the model is not known. Edits of
+    other settings ask for the same again, and the data may lie far away.
+
+    Where no task can learn from the rows, it is the one whose refusal says what is wrong with them.
     """
-    rows = _first_rows(config)
-    if not rows or not (why := _refusal(config, _ANY_MODEL, rows)):
+    refusals = {name: _refusal_of_model(config, name) for name in task_names()}
+    can = [name for name, why in refusals.items() if not why]
+    named = [name for name in COLUMNS if getattr(config.data, name) != COLUMNS[name]]
+    if reads := [name for name in can if set(named) <= set(find_task(name).reads_columns)]:
+        refusals |= {name: f"it does not read data.{named[-1]}" for name in can if name not in reads}
+        can = reads
+    if not can:
         return "", ""
-    fit = (name for name in task_names() if name != _ANY_MODEL and not _refusal(config, name, rows))
-    return next(fit, ""), why
+    rows = _first_rows(config)
+    kind = kind_of_rows(rows) if config.data.text_column == AUTO else None
+    if kind and kind.task in can:
+        fits = kind.task
+        refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.what}"
+    else:
+        tried = {name: _refusal_of_rows(config, name, rows) for name in can} if rows else {}
+        refusals |= {name: why for name, (why, _) in tried.items()}
+        readable = (name for name in can if not refusals[name])
+        begun = (name for name, (_, begins) in tried.items() if begins)
+        fits = next(readable, None) or next(begun, can[0])
+    return ("", "") if fits == _ANY_MODEL else (fits, refusals[_ANY_MODEL])
 
 
 def _first_rows(config: Config) -> Sequence[Row]:
-    """Of a table that is on this machine; none where it is no table or cannot be read, which is told elsewhere."""
-
-    def look() -> Sequence[Row]:
-        with suppress(InputError, OSError):
-            source = sources_of(config)[0].parts[0]
-            return head_of(source.rows(ProblemList(), choices=ColumnChoices(config.data.text_column)))[0]
+    """Of a table that is on this machine; none where it is no table or cannot be read, which is told elsewhere. It
+    waits for a slow disk: what is learnt does not depend on its speed."""
+    if config.data.streaming:
         return ()
+    with suppress(InputError, OSError):
+        source = sources_of(config)[0].parts[0]
+        return head_of(source.rows(ProblemList(), choices=ColumnChoices(config.data.text_column)))[0]
+    return ()
 
-    return () if config.data.streaming else within(_PATIENCE_SECONDS, look) or ()
 
-
-def _refusal(config: Config, name: str, rows: Sequence[Row]) -> str:
-    """Why a task cannot learn from this model and rows like these; empty where it can. Loads no tokenizer."""
-    task, data = find_task(name), config.data
+def _refusal_of_model(config: Config, name: str) -> str:
+    """Why a task cannot be learnt by this model; empty where it can."""
+    task = find_task(name)
+    if task.rows == "stream":
+        return "it starts from random weights"
     try:
         find_model(config.model.model_name_or_path, config.model.revision, head=task.head)
-        if task.rows == "examples":
-            reader = task.reader_of_inputs(with_changes(config, {_TASK: name}))
-            reader.begin(rows)
-            return _refusal_of_all(reader, rows)
-        if task.rows == "stream":
-            return "it starts from random weights"
-        # A question or an answer alone may look like a text.
-        is_guess = data.text_column == AUTO and "text" not in columns_of(rows)
-        if is_guess and not _refusal(config, _CONVERSATIONS, rows):
-            return "the rows are conversations"
-        ColumnChoices(data.text_column).choose(file_of(rows), strings_of(rows))
     except InputError as error:
         return error.problems[0].message
     return ""
 
 
-def _refusal_of_all(reader: Reader, rows: Sequence[Row]) -> str:
-    """Why none of the rows can be used: a single one may be bad."""
-    refusal = ""
+def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[str, bool]:
+    """(why a task cannot learn from rows like these, empty where it can; whether it finds its columns in them). It
+    loads no tokenizer."""
+    task, why = find_task(name), ""
+    try:
+        if task.rows == "documents":
+            ColumnChoices(config.data.text_column).choose(rows)
+            return "", True
+        reader = task.reader_of_inputs(with_changes(config, {_TASK: name}))
+        reader.begin(rows)
+    except InputError as error:
+        return error.problems[0].message, False
     for row in rows:
         try:
             reader.read(row)
         except InputError as error:
-            refusal = error.problems[0].message
+            why = error.problems[0].message
         else:
-            return ""
-    return refusal
+            return "", True
+    return why, True
 
 
 def _with_rows_that_fit(loaded: LoadedConfig) -> LoadedConfig:

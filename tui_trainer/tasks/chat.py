@@ -49,6 +49,7 @@ class Chat(LearnsNextToken):
     title = "Chat and instructions"
     reads = ("loss_on", "chat_template")
     packs = True
+    reads_columns = ("text_column", "text_pair_column", "target_column")
     continues = False
     specials = FOR_CHAT
 

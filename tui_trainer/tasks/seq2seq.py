@@ -51,6 +51,7 @@ class Seq2Seq(LearnsNextToken):
     head: Head = "seq2seq_lm"
     specials = FOR_ANSWERS
     reads = ("source_prefix", "max_target_length")
+    reads_columns = ("text_column", "text_pair_column", "target_column")
     tells_padding = True
     metrics = SCORES
     continues = False

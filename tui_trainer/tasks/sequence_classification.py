@@ -59,6 +59,7 @@ class SequenceClassification(Task):
     name = "sequence_classification"
     title = "Classification of texts"
     reads = ("problem_type", "class_weights")
+    reads_columns = ("text_column", "text_pair_column", "label_column")
     tells_padding = True
     head: Head = "sequence_classification"
     specials = FOR_CLASSES

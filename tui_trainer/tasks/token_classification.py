@@ -48,6 +48,7 @@ class TokenClassification(Task):
     name = "token_classification"
     title = "Tags of words, such as names"
     reads = ("class_weights",)
+    reads_columns = ("text_column", "label_column")
     tells_padding = True
     head: Head = "token_classification"
     specials = FOR_WORDS

@@ -29,7 +29,8 @@ from tui_trainer.data.columns.row import (
     usual_columns,
     value_of,
 )  # fmt: skip
-from tui_trainer.data.columns.text_column import ColumnChoices, checked_text, strings_of
+from tui_trainer.data.columns.row_kinds import refuse_unlearnt
+from tui_trainer.data.columns.text_column import ColumnChoices, checked_text
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
@@ -226,9 +227,11 @@ def find_conversations(
     """
     names, label = columns_of(head), file_of(head)
     refuse_missing(names, label, text=text_column, target=target_column, text_pair=pair_column)
+    if text_column == AUTO:
+        refuse_unlearnt(head)
     found = _choose(head, names, text_column, target_column, pair_column, needs_answer)
     if found is None and not needs_answer:
-        text = ColumnChoices(text_column).choose(label, strings_of(head))
+        text = ColumnChoices(text_column).choose(head)
         found = ConversationColumns(asks=(text,), needed=text)
     if found is None:
         hint = f"columns found: {listed(names)}; {EXPECTED}"

@@ -19,7 +19,8 @@ from tui_trainer.data.columns.row import (
     usual_columns,
     value_of,
 )
-from tui_trainer.data.columns.text_column import ColumnChoices, checked_text, strings_of
+from tui_trainer.data.columns.row_kinds import refuse_unlearnt
+from tui_trainer.data.columns.text_column import ColumnChoices, checked_text
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
@@ -75,12 +76,12 @@ class PairColumns:
 
     def choose_input(self, head: Sequence[Row]) -> None:
         """The same where there may be no answers: without a usual name, the column that holds the text."""
-        label, names = self._named(head)
+        _, names = self._named(head)
         found = Pair(self._text, "", self._beside)
         if self._text == AUTO:
             languages = list(_languages(head[0].values))
             found = Pair(languages[0], "") if languages else _usual_input(names)
-        source = found.source or ColumnChoices(AUTO).choose(label, strings_of(head))
+        source = found.source or ColumnChoices(AUTO).choose(head)
         self._pair = Pair(source, "", self._beside or found.beside)
 
     def read(self, row: Row) -> tuple[str, str]:
@@ -108,6 +109,8 @@ class PairColumns:
         label = head[0].where.rpartition(", ")[0]
         names = columns_of(map(_opened, head))
         refuse_missing(names, label, text=self._text, text_pair=self._beside, target=self._target)
+        if self._text == AUTO:
+            refuse_unlearnt(head)
         return label, names
 
     def _find(self, label: str, names: Sequence[str], head: Sequence[Row]) -> Pair:

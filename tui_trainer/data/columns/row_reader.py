@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.columns.row import Row
+from tui_trainer.data.columns.row import Row, columns_of
+from tui_trainer.data.columns.row_kinds import refuse_marks, refuse_media
 from tui_trainer.data.columns.text_column import LOOKED_ROWS
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
@@ -99,8 +100,13 @@ def read_rows(reader: ReadsRows, rows: Iterator[Row], problems: ProblemList) -> 
     head = list(islice(rows, LOOKED_ROWS))
     if head:
         reader.begin(head)
+    known = frozenset(columns_of(head))
     for row in chain(head, rows):
         try:
-            yield row, reader.read(row)
+            refuse_media(row, known)
+            found = reader.read(row)
+            if isinstance(found, Example):
+                refuse_marks(found.text, row.where)
+            yield row, found
         except DataError as error:
             problems.add(error)

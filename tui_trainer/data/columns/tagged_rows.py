@@ -28,7 +28,7 @@ from tui_trainer.data.columns.row import (
     value_of,
 )  # fmt: skip
 from tui_trainer.data.columns.tags import OUTSIDE
-from tui_trainer.data.columns.text_column import ColumnChoices, checked_text, strings_of
+from tui_trainer.data.columns.text_column import ColumnChoices, checked_text
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -178,7 +178,7 @@ def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
     names = columns_of(head)
     column = next(iter(usual_columns(WORD_COLUMNS + TEXT_COLUMNS, names)), "") if words == AUTO else words
     if column not in names:
-        column = ColumnChoices(words).choose(file_of(head), strings_of(head))
+        column = ColumnChoices(words).choose(head)
     return InputWords(column, _is_text(head, column))
 
 

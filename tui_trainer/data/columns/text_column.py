@@ -1,14 +1,25 @@
 """Which column of a table holds the text.
 
 A column that is named is taken as it is. "auto" takes, from the first rows of a file: the column `text`; the column
-that an earlier file of the same source gave; one of the usual names; the only column of strings; the column whose
-strings are by far the longest. Anything else is a question for the user, not a guess.
+that an earlier file of the same source gave; one of the usual names; the column whose strings are by far the longest,
+the only one in most tables. Anything else is a question for the user, not a guess: a name, a class or an address is no
+text, and beside lists and objects the text may be in those. Rows of another kind (`row_kinds.py`) have none.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from tui_trainer.data.columns.row import AUTO, Row, columns_of, listed, missing_column, string_of, usual_columns
+from tui_trainer.data.columns.row import (
+    AUTO,
+    Row,
+    columns_of,
+    file_of,
+    listed,
+    missing_column,
+    string_of,
+    usual_columns,
+)
+from tui_trainer.data.columns.row_kinds import kind_of_rows, refuse_unlearnt
 from tui_trainer.data.decoding import MAX_LINE_BYTES, refuse_surrogates, with_plain_line_ends
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -18,11 +29,7 @@ USUAL_NAMES = ("text", "content", "document", "body", "sentence", "passage", "ar
 LOOKED_ROWS = 100
 LOOKED_CHARACTERS = 4 * MIB
 FAR_LONGER = 4  # times the mean length of the next column
-# Columns of rows that another task reads.
-_OTHER_TASKS = {
-    "messages": "chat", "conversations": "chat", "instruction": "chat", "prompt": "chat", "question": "chat",
-    "tokens": "token_classification", "words": "token_classification",
-}  # fmt: skip
+_FIRST_WITHOUT_BLANKS = "\u0e00"  # Thai and what follows: Chinese, Japanese
 NUMBER = re.compile(r"\s*[-+]?[\d.,]+([eE][-+]?\d+)?\s*")
 
 Strings = Mapping[str, Sequence[str]]  # of each column, the strings of the first rows; none where it holds no strings
@@ -48,17 +55,18 @@ class ColumnChoices:
     def remark(self, text: str) -> None:
         self._remarks.append(text)
 
-    def choose(self, label: str, strings: Strings) -> str:
-        """The column for the file `label`. Raises DataError, once for the file, when there is none."""
+    def choose(self, head: Sequence[Row], without: Collection[str] = ()) -> str:
+        """The column, by the first rows of a file; none of `without`. Raises DataError when there is none."""
+        label, strings = file_of(head), strings_of(head)
+        for name in without:
+            strings.pop(name, None)
         names = frozenset(strings)
         if names not in self._chosen:
-            self._chosen[names] = self._find(label, strings)
+            self._chosen[names] = self._find(label, strings, head)
         self._files.setdefault(names, []).append(label)
         return self._chosen[names]
 
     def notes(self) -> tuple[str, ...]:
-        if self._wanted != AUTO:
-            return tuple(self._remarks)
         told = [
             _sentence(self._chosen[names], sorted(names - {self._chosen[names]}), files)
             for names, files in self._files.items()
@@ -66,29 +74,32 @@ class ColumnChoices:
         ]
         return (*told, *self._remarks)
 
-    def _find(self, label: str, strings: Strings) -> str:
+    def _find(self, label: str, strings: Strings, head: Sequence[Row]) -> str:
         if self._wanted != AUTO:
             if self._wanted in strings:
                 return self._wanted
             raise missing_column(self._wanted, label, strings)
+        refuse_unlearnt(head)
         if "text" in strings:
             return "text"
+        if other := kind_of_rows(head):
+            raise other.refused(label)
         texts = _columns_of_text(strings)
         for name in self._chosen.values():
             if name in texts:
                 return name
-        if name := next(iter(usual_columns(USUAL_NAMES, list(texts))), "") or _by_length(texts):
+        if name := next(iter(usual_columns(USUAL_NAMES, list(texts))), ""):
+            return name
+        structured = _structured_of(head, strings)
+        name = _by_length(texts | structured)
+        # A number, a date or a single word is the name of something.
+        if name in texts and (len(strings) == 1 or _holds_sentences(strings[name])):
             return name
         if not texts:
-            hint = f"columns found: {listed(strings)}{_other_task(strings)}"
-            raise DataError("no column holds text", where=label, hint=hint)
-        hint = f"name one of them in data.text_column: {listed(texts)}{_other_task(strings)}"
-        raise DataError("several columns could hold the text", where=label, hint=hint)
-
-
-def _other_task(strings: Strings) -> str:
-    task = next((task for name, task in _OTHER_TASKS.items() if name in strings), "")
-    return f"; the task {task} reads such rows" if task else ""
+            raise DataError("no column holds text", where=label, hint=f"columns found: {listed(strings)}")
+        what = "several columns could hold the text" if len(texts | structured) > 1 else "no column is clearly the text"
+        hint = f"name one of them in data.text_column: {listed([*texts, *structured])}"
+        raise DataError(what, where=label, hint=hint)
 
 
 def head_of(rows: Iterator[Row]) -> tuple[list[Row], DataError | None]:
@@ -134,6 +145,22 @@ def _columns_of_text(strings: Strings) -> dict[str, float]:
         for name, values in strings.items()
         if any(value and not NUMBER.fullmatch(value) for value in values)
     }
+
+
+def _structured_of(head: Sequence[Row], strings: Strings) -> dict[str, float]:
+    """Mean length of the lists and objects of each column that holds them, written out."""
+    found: dict[str, float] = {}
+    for name in strings:
+        values = [value for row in head if isinstance(value := row.values.get(name), list | tuple | Mapping) and value]
+        if values:
+            found[name] = sum(len(str(value)) for value in values) / len(values)
+    return found
+
+
+def _holds_sentences(values: Sequence[str]) -> bool:
+    """Whether most of them have white space within, where their writing has any."""
+    known = [value.strip() for value in values if value.strip()]
+    return 2 * sum(len(value.split()) > 1 or max(value) >= _FIRST_WITHOUT_BLANKS for value in known) > len(known)
 
 
 def _by_length(texts: Mapping[str, float]) -> str:

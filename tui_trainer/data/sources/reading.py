@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import BinaryIO, TypeVar
 
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.columns.text_column import ColumnChoices, head_of, strings_of, text_of
+from tui_trainer.data.columns.text_column import ColumnChoices, head_of, text_of
 from tui_trainer.data.decoding import decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter
@@ -152,7 +152,7 @@ def _documents(
     """The text of each row, in the column that the first rows show."""
     rows = rows_of(content, file, choices, problems)
     head, mistake = head_of(rows)
-    column = choices.choose(file.label, strings_of(head)) if head else ""
+    column = choices.choose(head) if head else ""
     if head and not mistake and file.form in PACKED_INSIDE:
         content.seek(0)
         head, rows = [], rows_of(content, file, choices, problems, [column])

@@ -39,8 +39,7 @@ class TextInputs:
         answers = ""
         with suppress(DataError):
             answers = label_column(self._data.label_column, head, label)
-        asked = {name: texts for name, texts in found.items() if name not in (answers, pair)}
-        text = ColumnChoices(self._data.text_column).choose(label, asked)
+        text = ColumnChoices(self._data.text_column).choose(head, without=(answers, pair))
         self._columns = (text, pair) if pair else (text,)
 
     def read(self, row: Row) -> tuple[str, ...]:

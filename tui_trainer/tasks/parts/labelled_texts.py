@@ -62,10 +62,9 @@ class LabelledTexts(TableReader):
         column = label_column(data.label_column, head, label)
         if self._pair and self._pair not in found:
             raise missing_column(self._pair, label, found, key=_PAIR_KEY)
-        others = {name: texts for name, texts in found.items() if name not in (column, self._pair)}
         place = label, frozenset(found)
         if place not in self._columns:
-            self._columns[place] = self._choices.choose(label, others)
+            self._columns[place] = self._choices.choose(head, without=(column, self._pair))
         self._text = self._columns[place]
         if self._labels is None:
             requested = self.config.task.problem_type

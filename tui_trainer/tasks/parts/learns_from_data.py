@@ -56,7 +56,7 @@ _TASK_IN_KEYS = {
     "type": "causal_lm", "loss_on": "assistant", "chat_template": "", "problem_type": "auto", "class_weights": "none",
     "source_prefix": "", "max_target_length": 128, "source_language": "", "target_language": "",
 }  # fmt: skip
-_COLUMNS_IN_KEYS = {"text_column": "auto", "text_pair_column": "", "label_column": "auto", "target_column": "auto"}
+COLUMNS = {"text_column": "auto", "text_pair_column": "", "label_column": "auto", "target_column": "auto"}
 
 
 def sources_of(config: Config) -> list[Source]:
@@ -77,6 +77,8 @@ class LearnsFromData:
     """Whether several documents may share a row: only where each token learns from those before it."""
     specials: Specials
     rows: RowKind = "examples"
+    reads_columns: tuple[str, ...] = ("text_column",)
+    """Which settings that name a column mean something to it."""
 
     def reader(self, config: Config) -> Reader:
         """A new one, which has read nothing yet."""
@@ -207,7 +209,7 @@ class LearnsFromData:
 
     def reading(self, config: Config) -> dict[str, Any]:
         """Every setting that decides which tokens and labels a row gives."""
-        data = _in_keys(config.data, _COLUMNS_IN_KEYS)
+        data = _in_keys(config.data, COLUMNS)
         columns = {name: value for name, value in data.items() if name.endswith("_column")}
         vocabulary = config.model.scratch.vocab_size if trains_tokenizer(config) else 0
         return {"task": _in_keys(config.task, _TASK_IN_KEYS), "vocabulary": vocabulary, **columns}
@@ -229,11 +231,19 @@ class LearnsFromData:
         }
 
     def data_problems(self, config: Config) -> list[Problem]:
-        """Settings about a text, of which a table has none."""
-        if not config.data.max_chars or self.rows != "examples":
-            return []
-        message = "a table is read row by row, and no row of it is cut"
-        return [Problem(message=message, key="data.max_chars", hint="set it to 0; data.max_rows limits the rows")]
+        """Columns that are named and not read, and settings about a text, of which a table has none."""
+        found = list[Problem]()
+        for name in (name for name in COLUMNS if name not in self.reads_columns):
+            if (column := getattr(config.data, name)) != COLUMNS[name]:
+                message = f"names the column '{one_line(column, 40)}', and the task {self.name} does not read it"
+                hint = "leave it out, or set task.type to a task that does"
+                found.append(Problem(message=message, key=f"data.{name}", hint=hint))
+        if config.data.max_chars and self.rows == "examples":
+            message = "a table is read row by row, and no row of it is cut"
+            found.append(
+                Problem(message=message, key="data.max_chars", hint="set it to 0; data.max_rows limits the rows")
+            )
+        return found
 
 
 def _in_keys(section: Section, always: Mapping[str, Any]) -> dict[str, Any]:

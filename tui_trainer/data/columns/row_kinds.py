@@ -1,0 +1,149 @@
+"""What the columns of a table say that its rows are: conversations, an input and its answer, tagged words; and rows
+that nothing here learns from.
+
+Names of columns decide, not whether the values can be read: rows that cannot are refused by the task that reads their
+kind, and are no texts because of it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tui_trainer.data.columns.row import Row, columns_of, file_of, listed
+from tui_trainer.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOf:
+    """`what` the rows are, the `columns` that say so, and the `task` that reads them."""
+
+    what: str
+    columns: tuple[str, ...]
+    task: str
+
+    def refused(self, where: str) -> DataError:
+        """What a task says that reads texts."""
+        reads = f'task.type = "{self.task}" reads them'
+        if self.task == "seq2seq":
+            reads += ", or chat with data.text_column and data.target_column"
+        hint = f"{reads}; a column to learn as text is named in data.text_column"
+        return DataError(f"the rows are {self.what} ({listed(self.columns)}), not texts", where=where, hint=hint)
+
+
+# Sources: the columns of ShareGPT, OpenAI, LLaMA-Factory, TRL, Alpaca and of well-known data sets on the hub.
+_CONVERSATIONS = ("messages", "conversations", "turns")
+# Names that a text has as well.
+_MAYBE_CONVERSATIONS = ("conversation", "dialogue", "dialog", "chat")
+_ANSWERS = ("output", "response", "completion", "answer", "answers")
+_QUESTIONS = {"instruction": _ANSWERS, "prompt": _ANSWERS, "question": _ANSWERS}
+_SUMMARIES = ("summary", "highlights")
+_INPUTS = {
+    **dict.fromkeys(("document", "article", "dialogue", "dialog"), _SUMMARIES),
+}
+_WORDS = ("tokens", "words", "token", "word")
+_TAGS = ("ner_tags", "tags", "labels", "ner", "pos_tags", "upos", "pos", "chunk_tags", "tag", "label")
+_MEDIA = {
+    **dict.fromkeys(("image", "images", "image_path", "image_paths", "pixel_values"), "images"),
+    **dict.fromkeys(("audio", "audios"), "sounds"),
+    **dict.fromkeys(("video", "videos"), "videos"),
+}
+_MARKS = {"<image>": "</image>", "<video>": "</video>", "<audio>": "</audio>"}
+
+
+def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
+    """What the rows are, where their columns tell; None for plain texts, with labels or without."""
+    names = columns_of(head)
+    by_name = {name.strip().lower(): name for name in reversed(names)}
+
+    def beside(first: Mapping[str, Sequence[str]]) -> tuple[str, str] | None:
+        pairs = ((one, other) for one, others in first.items() for other in others)
+        return next(((by_name[one], by_name[other]) for one, other in pairs if {one, other} <= by_name.keys()), None)
+
+    for name in (*_CONVERSATIONS, *_MAYBE_CONVERSATIONS):
+        if name in by_name and (name in _CONVERSATIONS or _is_structured(head, by_name[name])):
+            return RowsOf("conversations", (by_name[name],), "chat")
+    if found := beside(_QUESTIONS):
+        return RowsOf("questions with their answers", found, "chat")
+    if "translation" in by_name:
+        return RowsOf("translations", (by_name["translation"],), "seq2seq")
+    if found := beside(_INPUTS):
+        return RowsOf("inputs with their answers", found, "seq2seq")
+    if (found := beside(dict.fromkeys(_WORDS, _TAGS))) and _are_tags(head, *found):
+        return RowsOf("words with their tags", found, "token_classification")
+    return None
+
+
+def refuse_unlearnt(head: Sequence[Row]) -> None:
+    """Raises DataError for rows of a kind that no task learns from: preferences, images, sounds, questions to choose
+    an answer to, triplets of texts, SQuAD's nested form. A column that is named in the settings is none of them.
+    """
+    names, where = columns_of(head), file_of(head)
+    by_name = {name.strip().lower(): name for name in reversed(names)}
+    for what, columns, hint in _unlearnt(by_name, head):
+        raise DataError(
+            f"the rows are {what} ({listed(columns)}), which no task learns from yet", where=where, hint=hint
+        )
+
+
+def refuse_media(row: Row, known: frozenset[str]) -> None:
+    """Raises DataError for a row with images, sounds or videos in a column that is not `known` from the first rows."""
+    if known.issuperset(row.values):
+        return
+    for name, value in row.values.items():
+        if name not in known and _is_medium(name, value):
+            what = _MEDIA[name.strip().lower()]
+            hint = "a text model would be trained blind: leave the row out"
+            raise DataError(f"the row has {what} ('{listed([name])}')", where=row.where, hint=hint)
+
+
+def refuse_marks(text: str, where: str) -> None:
+    """Raises DataError for a text that stands beside an image: the mark of its place in it, and no element of XML."""
+    for mark, end in _MARKS.items():
+        if mark in text and end not in text:
+            hint = "a text model would be trained blind: leave the row out"
+            raise DataError(f"the text holds {mark}, the place of something that is no text", where=where, hint=hint)
+
+
+def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
+    """(what the rows are, the columns that say so, what to do)"""
+    better = [name for name in by_name if "chosen" in name]
+    worse = [name for name in by_name if "rejected" in name]
+    names = "name the columns to learn from in data.text_column"
+    if better and worse:
+        hint = f"{names} and data.target_column, for instance those of the chosen answers"
+        yield "preferences, a better and a worse answer each", [by_name[better[0]], by_name[worse[0]]], hint
+    rated = kind_of_rows(head)
+    marks = [by_name[name] for name in ("label", "kto_tag") if name in by_name]
+    if rated and rated.task == "chat" and any(row.values.get(name) is False for row in head for name in marks):
+        hint = "leave out the rows that say false, and the column, to learn the good ones"
+        yield "preferences, answers marked good or bad", [*rated.columns, *marks[:1]], hint
+    media = [name for name in columns_of(head) if any(_is_medium(name, row.values.get(name)) for row in head)]
+    if media:
+        yield f"{_MEDIA[media[0].strip().lower()]} with their texts", media, f"{names} to learn from the texts alone"
+    if "paragraphs" in by_name and _is_structured(head, by_name["paragraphs"]):
+        hint = "write a row for each question, with the columns question, context and answers"
+        yield "SQuAD's articles with their paragraphs", [by_name["paragraphs"]], hint
+    choices = [by_name[name] for name in ("choices", "options", "endings") if name in by_name]
+    if "question" in by_name and choices and _is_structured(head, choices[0]):
+        hint = "write question and choices into one text, and the right one as the answer"
+        yield "questions with choices", [by_name["question"], *choices], hint
+    triplet = [by_name[name] for name in ("anchor", "positive", "negative") if name in by_name]
+    if len(triplet) >= 2 and "anchor" in by_name:
+        yield "texts that are near to each other or not, for embeddings", triplet, names
+
+
+def _is_medium(name: str, value: object) -> bool:
+    return name.strip().lower() in _MEDIA and value not in (None, "", [], ())
+
+
+def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
+    """Not where a word has a label, which may be its class."""
+    named = tags.strip().lower() not in ("label", "labels")
+    return named or _is_structured(head, words) or _is_structured(head, tags)
+
+
+def _is_structured(head: Sequence[Row], name: str) -> bool:
+    """Lists or objects, or texts that are written as such."""
+    values = [value for row in head if (value := row.values.get(name)) is not None]
+    return any(
+        isinstance(value, list | Mapping) or str(value).lstrip()[:2] in ("[{", "[[", "['", '["') for value in values
+    )
