@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
+from tui_trainer.cli import application
 from tui_trainer.config.load import Request
 from tui_trainer.data.columns.text_column import head_of
 from tui_trainer.hardware.probe import probe
@@ -86,6 +88,17 @@ def test_rows_are_read_once_until_the_file_is_written_anew(tmp_path, monkeypatch
     os.utime(tmp_path / "rows.jsonl", (1, 1))
     assert load_config(asked).config.task.type == "causal_lm"
     assert len(looks) == 2
+
+
+def test_a_slow_disk_is_waited_for_and_told(tmp_path, monkeypatch):
+    """The task that was taken once depended on how fast the first rows came."""
+    asked, told = request(tmp_path, "llama", {"messages": TURNS}), Event()
+    monkeypatch.setattr(application, "_SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(application, "tell", lambda sentence: told.set())
+    monkeypatch.setattr(fitted_presets, "head_of", lambda rows: (told.wait(60), head_of(rows))[1])
+    model, data = (asked.shortcuts[key] for key in ("model.model_name_or_path", "data.path"))
+    assert application.Asked(model=model, data=data).load().config.task.type == "chat"
+    assert told.is_set()
 
 
 def test_a_task_that_was_named_is_never_changed(tmp_path):

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from functools import wraps
 from importlib import metadata
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
 
 _DEFAULT_COMMAND = "train"
+_SLOW_SECONDS = 3.0
 _SECTIONS = {
     "To train": "train plan check preview rehearse tune profiles explain guide diagnose import download install",
     "Runs": "runs attach ask stop resume doctor report compare rename delete submit join track",
@@ -141,10 +143,19 @@ class Asked:
         return Request(config_file=self.config, profile=self.profile, assignments=assignments, shortcuts=shortcuts)
 
     def load(self, gpu: "GpuChoice" = None) -> "LoadedConfig":
-        """The config for this machine. Raises ConfigError with all problems."""
+        """The config for this machine. Raises ConfigError with all problems. Which task suits is read off the data, and
+        that it is still looked at is told where its disk is slow."""
         from tui_trainer.launching.start import load_config
 
-        return load_config(self.request, gpu=gpu)
+        waits = Timer(
+            _SLOW_SECONDS, tell, [f"looking at the first rows of {self.data or 'the data'}, which takes long"]
+        )
+        waits.daemon = True
+        waits.start()
+        try:
+            return load_config(self.request, gpu=gpu)
+        finally:
+            waits.cancel()
 
     def load_to_start(self, gpu: "GpuChoice" = None) -> "LoadedConfig":
         """The same of a run that is to be started: its name is one that a new run can have."""
