@@ -82,6 +82,27 @@ TEXTS = (
         learnt=("山上有许多羊其中一只在唱歌人们都停下来听。",) * 2,
     ),
     Wild(
+        name="text beside columns of nulls",
+        content=[{"text": "A sheep.", "messages": None, "chosen": None, "rejected": None}] * 2,
+        task="causal_lm",
+        learnt=("A sheep.",) * 2,
+    ),
+    Wild(
+        name="conversations in a column that is named",
+        content=[{"id": STORY, "talk_1": TURNS}] * 2,
+        settings={"data.text_column": "talk_1"},
+        task="chat",
+        learnt=("None.",) * 2,
+        notes=("the column 'talk_1' holds no text",),
+    ),
+    Wild(
+        name="a word and what it means",
+        content=[{"english": "a sheep", "translation": "Many sheep sing a song on the hill in the morning."}] * 2,
+        task="causal_lm",
+        learnt=("Many sheep sing a song on the hill in the morning.",) * 2,
+        notes=("also there: english",),
+    ),
+    Wild(
         name="text named among two",
         content=[{"title": "Two words", "notes": "A sheep sang."}] * 2,
         settings={"data.text_column": "notes"},

@@ -153,8 +153,9 @@ def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[st
     task, why = find_task(name), ""
     try:
         if task.rows == "documents":
-            ColumnChoices(config.data.text_column).choose(rows)
-            return "", True
+            column = ColumnChoices(config.data.text_column).choose(rows)
+            holds_text = any(isinstance(row.values.get(column), str) for row in rows)
+            return "" if holds_text else f"the column '{one_line(column, 40)}' holds no text", True
         reader = task.reader_of_inputs(with_changes(config, {_TASK: name}))
         reader.begin(rows)
     except InputError as error:

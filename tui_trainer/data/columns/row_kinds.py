@@ -51,8 +51,7 @@ _MARKS = {"<image>": "</image>", "<video>": "</video>", "<audio>": "</audio>"}
 
 def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
     """What the rows are, where their columns tell; None for plain texts, with labels or without."""
-    names = columns_of(head)
-    by_name = {name.strip().lower(): name for name in reversed(names)}
+    by_name = _columns_with_values(head)
 
     def beside(first: Mapping[str, Sequence[str]]) -> tuple[str, str] | None:
         pairs = ((one, other) for one, others in first.items() for other in others)
@@ -63,7 +62,7 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
             return RowsOf("conversations", (by_name[name],), "chat")
     if found := beside(_QUESTIONS):
         return RowsOf("questions with their answers", found, "chat")
-    if "translation" in by_name:
+    if "translation" in by_name and _is_structured(head, by_name["translation"]):
         return RowsOf("translations", (by_name["translation"],), "seq2seq")
     if found := beside(_INPUTS):
         return RowsOf("inputs with their answers", found, "seq2seq")
@@ -76,12 +75,9 @@ def refuse_unlearnt(head: Sequence[Row]) -> None:
     """Raises DataError for rows of a kind that no task learns from: preferences, images, sounds, questions to choose
     an answer to, triplets of texts, SQuAD's nested form. A column that is named in the settings is none of them.
     """
-    names, where = columns_of(head), file_of(head)
-    by_name = {name.strip().lower(): name for name in reversed(names)}
-    for what, columns, hint in _unlearnt(by_name, head):
-        raise DataError(
-            f"the rows are {what} ({listed(columns)}), which no task learns from yet", where=where, hint=hint
-        )
+    for what, columns, hint in _unlearnt(_columns_with_values(head), head):
+        message = f"the rows are {what} ({listed(columns)}), which no task learns from yet"
+        raise DataError(message, where=file_of(head), hint=hint)
 
 
 def refuse_media(row: Row, known: frozenset[str]) -> None:
@@ -101,6 +97,12 @@ def refuse_marks(text: str, where: str) -> None:
         if mark in text and end not in text:
             hint = "a text model would be trained blind: leave the row out"
             raise DataError(f"the text holds {mark}, the place of something that is no text", where=where, hint=hint)
+
+
+def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:
+    """The columns that are not null throughout, by their names in lower case."""
+    names = reversed(columns_of(head))
+    return {name.strip().lower(): name for name in names if any(row.values.get(name) is not None for row in head)}
 
 
 def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
