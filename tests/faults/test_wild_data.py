@@ -18,6 +18,7 @@ from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.data.previewing.preview import names_in
 from tui_trainer.errors import ConfigError, InputError
 from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.tasks import find_task
@@ -45,7 +46,9 @@ def prepared(wild: Wild, model: Path, folder: Path) -> tuple[LoadedConfig, Prepa
     )
     if problems := setting_problems(loaded):
         raise ConfigError(problems)
-    return loaded, find_task(loaded.config.task.type).prepare(loaded.config, prepared_data_folder(), lambda *told: None)
+    task = find_task(loaded.config.task.type)
+    with fitted_task_named(loaded):
+        return loaded, task.prepare(loaded.config, prepared_data_folder(), lambda *told: None)
 
 
 def learnt_of(row: TokenRow, loaded: LoadedConfig, data: PreparedData, tokenizer: Any) -> str:

@@ -209,7 +209,7 @@ TEXTS = (
         name="texts without labels for an encoder",
         content=[{"text": "a sheep"}],
         model="encoder",
-        refused=("no column has a usual name of labels", "columns found: text"),
+        refused=("no column has a usual name of labels", "columns found: text", "RobertaForMaskedLM is an encoder"),
     ),
     Wild(
         name="the words of a tagged table for a decoder",

@@ -3,8 +3,8 @@
 What the user wrote is not changed: where that does not fit, it is refused.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.data.columns.row_kinds import kind_of_rows
 from tui_trainer.data.columns.text_column import ColumnChoices, head_of
 from tui_trainer.data.problems import ProblemList
-from tui_trainer.errors import ConfigError, InputError
+from tui_trainer.errors import ConfigError, DataError, InputError, Problem
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.runs.slurm import Allocation
@@ -43,6 +43,19 @@ def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
         message = f"is {loaded.config.distributed.nodes}, but this step of Slurm has {here.nodes} nodes"
         raise ConfigError(loaded.problem(key, message, "leave it out: inside Slurm it is known"))
     return loaded.fitted(key, here.nodes, f"this step of Slurm has {here.nodes} nodes")
+
+
+@contextmanager
+def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
+    """What reads the data: where it is refused by a task that nobody named, the refusal says why it is this one."""
+    try:
+        yield
+    except DataError as error:
+        _, fitted, why = loaded.where(_TASK).partition(FITTED)
+        if not fitted:
+            raise
+        message = f"{loaded.config.task.type} was chosen: {why}"
+        raise DataError([*error.problems, Problem(message=message, key=_TASK, hint="name another to learn")]) from None
 
 
 def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
