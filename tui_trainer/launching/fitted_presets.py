@@ -3,7 +3,7 @@
 What the user wrote is not changed: where that does not fit, it is refused.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -12,6 +12,7 @@ from pathlib import Path
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import FITTED, LoadedConfig, all_settings, value_of
 from tui_trainer.config.sections import Config
+from tui_trainer.data.columns.pair_columns import pair_of_texts
 from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.data.columns.row_kinds import kind_of_rows
 from tui_trainer.data.columns.text_column import ColumnChoices, head_of
@@ -26,12 +27,13 @@ from tui_trainer.tasks.parts.learns_from_data import COLUMNS, sources_of
 
 _TASK, _MODEL, _DATA = "task.type", "model.model_name_or_path", "data.path"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.
-_ANY_MODEL = "causal_lm"
+_ANY_MODEL, _CLASSES = "causal_lm", "sequence_classification"
+_TEXT, _SECOND_TEXT = "data.text_column", "data.text_pair_column"
 
 
 def with_fitted_presets(loaded: LoadedConfig) -> LoadedConfig:
     """What model and data ask for. It looks at the first rows of the data, and waits for them."""
-    return _with_rows_that_fit(_with_task_that_fits(loaded))
+    return _with_rows_that_fit(_with_texts_that_fit(_with_task_that_fits(loaded)))
 
 
 def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
@@ -100,12 +102,40 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     config = loaded.config
     if loaded.origin(_TASK).by_user or config.task.type != _ANY_MODEL or not config.model.model_name_or_path:
         return loaded
-    written_ns = 0
-    with suppress(OSError):
-        written_ns = Path(config.data.path).stat().st_mtime_ns
     parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
-    task, why = _task_that_fits(parts, written_ns)
+    task, why = _task_that_fits(parts, _written_ns(config))
     return loaded.fitted(_TASK, task, why) if task else loaded
+
+
+def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
+    """The two texts that a classifier reads together, where nobody named a column: the trained model knows them so."""
+    config = loaded.config
+    if config.task.type != _CLASSES or config.data.text_column != AUTO or config.data.text_pair_column:
+        return loaded
+    parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
+    found = _pair_in(parts, _written_ns(config))
+    why = f"rows with {' and '.join(found.values())} are pairs; to learn from one alone, name it in {_TEXT}"
+    for key, column in found.items():
+        loaded = loaded.fitted(key, column, why)
+    return loaded
+
+
+@lru_cache(maxsize=4)
+def _pair_in(config: Config, written_ns: int) -> Mapping[str, str]:
+    return _columns_of_pair(config, _first_rows(config))
+
+
+def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
+    """What the settings of its columns are called in rows that hold a pair of texts."""
+    is_open = config.data.text_column == AUTO and not config.data.text_pair_column
+    found = pair_of_texts(rows) if is_open else None
+    return dict(zip((_TEXT, _SECOND_TEXT), found, strict=True)) if found else {}
+
+
+def _written_ns(config: Config) -> int:
+    with suppress(OSError):
+        return Path(config.data.path).stat().st_mtime_ns
+    return 0
 
 
 @lru_cache(maxsize=4)
@@ -169,7 +199,8 @@ def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[st
             column = ColumnChoices(config.data.text_column).choose(rows)
             holds_text = any(isinstance(row.values.get(column), str) for row in rows)
             return "" if holds_text else f"the column '{one_line(column, 40)}' holds no text", True
-        reader = task.reader_of_inputs(with_changes(config, {_TASK: name}))
+        columns = _columns_of_pair(config, rows) if name == _CLASSES else {}
+        reader = task.reader_of_inputs(with_changes(config, {_TASK: name, **columns}))
         reader.begin(rows)
     except InputError as error:
         return error.problems[0].message, False

@@ -1,6 +1,9 @@
 """One row of a table, and what is said of columns and values that are not as they should be."""
 
+import ast
 import difflib
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -10,6 +13,7 @@ from tui_trainer.safe_text import one_line
 
 AUTO = "auto"
 SHOWN_COLUMNS = 12
+_NUMPY_STRINGS = re.compile(r"""(['"])\s+\1""")  # Python joins them into one
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 
 
@@ -39,6 +43,18 @@ def usual_columns(usual: Iterable[str], names: Sequence[str]) -> list[str]:
 def kind_of_value(value: object) -> str:
     """As JSON names it: `a list`, `null`."""
     return _KINDS.get(type(value), "a number" if isinstance(value, int | float) else "a value of another kind")
+
+
+def written_value(text: str) -> object:
+    """What a text stands for that is JSON, or a list or an object as Python prints it; None for what is neither."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return None if _NUMPY_STRINGS.search(text) else ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
 
 
 def value_of(row: Row, column: str) -> object:
