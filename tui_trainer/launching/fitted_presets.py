@@ -12,6 +12,7 @@ from pathlib import Path
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import FITTED, LoadedConfig, all_settings, value_of
 from tui_trainer.config.sections import Config
+from tui_trainer.data.columns.labels import holds_labels
 from tui_trainer.data.columns.pair_columns import pair_of_texts
 from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.data.columns.row_kinds import kind_of_rows
@@ -27,7 +28,7 @@ from tui_trainer.tasks.parts.learns_from_data import COLUMNS, sources_of
 
 _TASK, _MODEL, _DATA = "task.type", "model.model_name_or_path", "data.path"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.
-_ANY_MODEL, _CLASSES = "causal_lm", "sequence_classification"
+_ANY_MODEL, _CLASSES, _TAGS = "causal_lm", "sequence_classification", "token_classification"
 _TEXT, _SECOND_TEXT = "data.text_column", "data.text_pair_column"
 
 
@@ -129,6 +130,7 @@ def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
     """What the settings of its columns are called in rows that hold a pair of texts."""
     is_open = config.data.text_column == AUTO and not config.data.text_pair_column
     found = pair_of_texts(rows) if is_open else None
+    found = None if found and config.data.label_column in found else found
     return dict(zip((_TEXT, _SECOND_TEXT), found, strict=True)) if found else {}
 
 
@@ -161,9 +163,11 @@ def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
     else:
         tried = {name: _refusal_of_rows(config, name, rows) for name in can} if rows else {}
         refusals |= {name: why for name, (why, _) in tried.items()}
-        readable = (name for name in can if not refusals[name])
-        begun = (name for name, (_, begins) in tried.items() if begins)
-        fits = next(readable, None) or next(begun, can[0])
+        # Labels of which the classifier asks what they are must not be learnt as tags instead.
+        asks = _CLASSES in tried and not tried[_CLASSES][1] and holds_labels(rows)
+        readable = [name for name in can if not (refusals[name] or (asks and name == _TAGS))]
+        begun = [name for name, (_, begins) in tried.items() if begins or (asks and name == _CLASSES)]
+        fits = [*readable, *begun, *can][0]
     return ("", "") if fits == _ANY_MODEL else (fits, refusals[_ANY_MODEL])
 
 

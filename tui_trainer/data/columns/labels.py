@@ -119,12 +119,29 @@ def values_in(head: Sequence[Row], column: str) -> list[object]:
     return found
 
 
-def holds_texts(values: Sequence[object]) -> bool:
-    """Whether each row has a label of its own that is a sentence."""
+def holds_labels(head: Sequence[Row]) -> bool:
+    """Whether a column has a usual name of labels and holds no spans."""
+    names = usual_columns(USUAL_LABELS, columns_of(head))
+    try:
+        return any(value is not None for name in names for value in values_in(head, name))
+    except DataError:
+        return False
+
+
+def refuse_texts(values: Sequence[object], where: str, column: str) -> None:
+    """Raises DataError where each row has a label of its own that is a sentence: an answer to learn, or the text."""
     known = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values if value]
     texts = [value for value in known if isinstance(value, str)]
     words = sum(len(text.split()) for text in texts)
-    return 1 < len(texts) == len(known) == len(set(texts)) and words >= _WORDS_OF_TEXT * len(texts)
+    if 1 < len(texts) == len(known) == len(set(texts)) and words >= _WORDS_OF_TEXT * len(texts):
+        shown = one_line(column, 40)
+        hint = (
+            f'task.type = "seq2seq" with data.target_column = "{shown}" learns to write it; where it is the text and '
+        )
+        hint += f"another column the label, name both in data.text_column and {_LABEL_KEY}"
+        raise DataError(
+            f"the column '{shown}' holds a text of its own in each row, not classes", where=where, hint=hint
+        )
 
 
 def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
@@ -173,10 +190,14 @@ class LabelReader:
     def note(self) -> str:
         """What the form of the labels is, where that could be taken for something else."""
         if self.width:
-            return f"each is a list with a 0 or 1 for each of {self.width:,} classes, which are named by their numbers"
+            last = self.width - 1
+            return (
+                f"each label is a list with a 0 or 1 for each of {self.width:,} classes, which are named 0 to {last:,}"
+            )
         if self.kind == MULTI and self._lists is False:
-            return f"those of a row are separated by '{self._separator}'"
-        return "-1 is one of the classes" if self._has_negatives and self._reads_numbers and self.kind == SINGLE else ""
+            return f"the labels of a row are separated by '{self._separator}'"
+        is_class = self._has_negatives and self._reads_numbers and self.kind == SINGLE
+        return "-1 is a class here; data sets of the hub have it for no label" if is_class else ""
 
     def names(self, row: Row) -> tuple[str, ...]:
         """The labels of a row, each once, sorted: exactly one of them for one label a row. Raises DataError."""
@@ -247,6 +268,8 @@ class LabelReader:
                 raise DataError("the label is missing", where=where)
             if not value.is_integer():
                 hint = f'{_KIND_KEY} = "{REGRESSION}" learns numbers'
+                if self._lists:
+                    hint = "a list names the labels of a row, or has a 0 or 1 for each class"
                 raise DataError(f"the label {value:g} is no whole number", where=where, hint=hint)
             return str(int(value))
         return str(value).lower()

@@ -50,12 +50,12 @@ _USUAL = (
     _Usual(("input", "inputs"), ("output", "target", "targets"), ("context",)),
     _Usual(("prompt",), ("completion", "response"), ("input", "context")),
 )
-# Two texts of a classifier. Sources: GLUE, SNLI, XNLI, PAWS, Quora, SICK, BoolQ, FEVER and MS MARCO.
+# Two texts of a classifier. Sources: GLUE, SNLI, XNLI, PAWS, Quora, SICK, BoolQ, FEVER, MS MARCO and WikiQA.
 _TEXT_PAIRS = (
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("sentence_a", "sentence_b"),
     ("sentence_1", "sentence_2"), ("text", "text_pair"), ("text1", "text2"), ("text_a", "text_b"),
     ("text_1", "text_2"), ("s1", "s2"), ("question", "sentence"), ("question", "passage"), ("query", "passage"),
-    ("query", "document"), ("claim", "evidence"),
+    ("query", "document"), ("claim", "evidence"), ("question", "answer"),
 )  # fmt: skip
 
 

@@ -10,15 +10,16 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.columns.labels import (
     Kind,
     LabelReader,
-    holds_texts,
     kind_of,
     label_column,
     labels_beside,
     ordered,
+    refuse_texts,
     values_in,
 )
 from tui_trainer.data.columns.pair_columns import pair_of_texts
 from tui_trainer.data.columns.row import AUTO, Row, columns_of, file_of, listed, missing_column
+from tui_trainer.data.columns.row_kinds import refuse_unlearnt
 from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.text_column import ColumnChoices, strings_of, text_of
 from tui_trainer.data.preparing.byte_bpe import Specials
@@ -71,10 +72,17 @@ class LabelledTexts(TableReader):
         """Raises DataError for columns that cannot be told, ConfigError for settings that do not go with the labels."""
         label = file_of(head)
         data, found = self.config.data, strings_of(head)
+        if data.text_column == AUTO:
+            refuse_unlearnt(head)
         column = label_column(data.label_column, head, label)
         if self._pair and self._pair not in found:
             raise missing_column(self._pair, label, found, key=_PAIR_KEY)
-        if data.text_column == AUTO and not (self._pair or self.knows) and (two := pair_of_texts(head)):
+        if (
+            data.text_column == AUTO
+            and not (self._pair or self.knows)
+            and (two := pair_of_texts(head))
+            and column not in two
+        ):
             first, second = (one_line(name, 40) for name in two)
             hint = f"name both, in data.text_column and {_PAIR_KEY}, or one alone in data.text_column"
             raise DataError(f"the rows hold two texts, '{first}' and '{second}'", where=label, hint=hint)
@@ -87,7 +95,7 @@ class LabelledTexts(TableReader):
             values = values_in(head, column)
             if not self.knows:
                 self.kind = kind_of(values, label, column) if requested == "auto" else requested
-                self._refuse_texts(values, head, column)
+                refuse_texts(values, label, column)
             self._labels = LabelReader(column, self.kind, values)
             self._unread = tuple(labels_beside(columns_of(head), column))
             refuse_settings(self.config, self.kind)
@@ -96,18 +104,6 @@ class LabelledTexts(TableReader):
             self.classes = 1 if self.kind == "regression" else len(self._names)
         else:
             self._labels.column = column
-
-    def _refuse_texts(self, values: Sequence[object], head: Sequence[Row], column: str) -> None:
-        """Raises DataError for labels that are texts, each of its row: answers to learn, or the text itself."""
-        if not holds_texts(values):
-            return
-        shown = one_line(column, 40)
-        hint = f'task.type = "seq2seq" with data.target_column = "{shown}" learns to write it; classes are named in '
-        texts = strings_of(head).get(self._text, [])
-        if sum(map(len, texts)) < sum(len(str(value)) for value in values):
-            hint = f"is it the text, and '{one_line(self._text, 40)}' the label? name them in data.text_column and "
-        what = f"the column '{shown}' holds another text in each row, not classes"
-        raise DataError(what, where=file_of(head), hint=f"{hint}data.label_column")
 
     def read(self, row: Row) -> Example:
         assert self._labels is not None, "`begin` comes first"
@@ -197,7 +193,7 @@ class LabelledTexts(TableReader):
             *self._choices.notes(),
             *self.language_notes(),
             f"the labels are in the column '{column}': {words}, {why}{also}",
-            *([f"of the labels {form}"] if form else []),
+            *filter(None, [form]),
         ]
         return [*notes, ", ".join(self._class_words()), *self._alike()] if self._names else notes
 
