@@ -83,6 +83,20 @@ def test_what_is_no_label_is_told_in_one_sentence(kind, values, words):
     assert "\n" not in str(caught.value)
 
 
+def test_lists_of_0_and_1_have_one_length():
+    reader = LabelReader("label", MULTI, [[0, 1], [1, 0]])
+    assert [reader.names(row) for row in rows([0, 1], [1.0, 1.0])] == [("1",), ("0", "1")]
+    for value in ([0, 1, 1], [0, 2]):
+        with pytest.raises(DataError, match="those before it are lists of 2 with a 0 or 1 for each class"):
+            reader.names(*rows(value))
+
+
+def test_minus_one_after_the_first_rows_is_no_label():
+    reader = LabelReader("label", SINGLE, [0, 1])
+    with pytest.raises(DataError, match="the label is -1, which says that there is none"):
+        reader.names(*rows(-1))
+
+
 def test_names_have_a_fixed_order():
     assert ordered(["10", "9", "-1"]) == ("-1", "9", "10")
     assert ordered(["joy", "anger", "10"]) == ("10", "anger", "joy")
