@@ -187,7 +187,8 @@ class PairColumns:
         others = [name for name in names if name not in (*pair.columns, TRANSLATION)]
         unread = f" (not read: {listed(others)})" if others else ""
         of = f" of {label}" if label else ""
-        other = "; data.text_column and data.target_column name another direction" if TRANSLATION in names else ""
+        is_guess = TRANSLATION in names and self._text == self._target == AUTO
+        other = "; data.text_column and data.target_column name another direction" if is_guess else ""
         return f"the input is {read}{of}, the answer '{one_line(pair.target, 40)}'{unread}{other}"
 
 
