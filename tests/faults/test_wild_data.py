@@ -45,9 +45,7 @@ def prepared(wild: Wild, model: Path, folder: Path) -> tuple[LoadedConfig, Prepa
     )
     if problems := setting_problems(loaded):
         raise ConfigError(problems)
-    return loaded, find_task(loaded.config.task.type).prepare(
-        loaded.config, prepared_data_folder(), lambda *told: None
-    )
+    return loaded, find_task(loaded.config.task.type).prepare(loaded.config, prepared_data_folder(), lambda *told: None)
 
 
 def learnt_of(row: TokenRow, loaded: LoadedConfig, data: PreparedData, tokenizer: Any) -> str:
