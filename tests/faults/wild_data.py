@@ -170,7 +170,7 @@ WORD_TABLES = (
         KAGGLE,
         "ner.csv",
         ("Ann/NNP sleeps/VBZ", "Bo/NNP eats/VBZ hay/NN"),
-        settings={"data.label_column": "POS"},
+        settings={"data.label_column": "POS", "task.type": "token_classification"},
     ),
     tagged(
         "whole sentences with a number of their own",

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from tui_trainer.data.columns.labels import USUAL_LABELS
 from tui_trainer.data.columns.row import Row, refuse_doubles
-from tui_trainer.data.columns.tagged_rows import SPAN_COLUMNS, TAG_COLUMNS, TEXT_COLUMNS, WORD_COLUMNS
+from tui_trainer.data.columns.tagged_rows import SPAN_COLUMNS, TEXT_COLUMNS, WORD_COLUMNS
 from tui_trainer.data.columns.text_column import NUMBER, USUAL_NAMES, ColumnChoices
 from tui_trainer.data.decoding import MAX_LINE_BYTES, text_lines_of
 from tui_trainer.data.problems import ProblemList
@@ -28,7 +28,7 @@ LOOKED_LINES = 50
 LOOKED_CHARACTERS = 1 * MIB
 # A first line with one of these is a header.
 _NAMES = {
-    *USUAL_NAMES, *USUAL_LABELS, *WORD_COLUMNS, *TAG_COLUMNS, *TEXT_COLUMNS, *SPAN_COLUMNS, "id", "title", "prompt",
+    *USUAL_NAMES, *USUAL_LABELS, *WORD_COLUMNS, *TEXT_COLUMNS, *SPAN_COLUMNS, "id", "title", "prompt",
     "completion", "question", "answer", "instruction", "input", "output", "context", "summary", "source", "response",
 }  # fmt: skip
 _LONGEST_NAME = 80
@@ -100,7 +100,7 @@ def _rows(
 ) -> Iterator[Row]:
     named, is_told = len(names), False
     header = [name.lower() for name in names]
-    begin = set(header)
+    begin, longest = set(header), max(map(len, header), default=0) + 2
     for line, fields in records:
         where = f"{label}, line {line}"
         if len(fields) != width:
@@ -108,7 +108,11 @@ def _rows(
         elif width > named and any(fields[named:]):
             what = "the row goes on in a column that has no name"
             problems.add(DataError(what, where=where, hint=_quoted_hint(delimiter)))
-        elif fields[0][:_LONGEST_NAME].strip().lower() in begin and _is_header(fields[:named], header, where):
+        elif (
+            len(fields[0]) <= longest
+            and fields[0].strip().lower() in begin
+            and _is_header(fields[:named], header, where)
+        ):
             if not is_told:
                 choices.remark(f"{label}: line {line:,} is the header again, and left out, as each one below it")
             is_told = True

@@ -348,8 +348,7 @@ def _is_row(lists: Mapping[str, list[Any]]) -> bool:
 
 
 def _row(value: object, where: str, hint: str) -> Row:
-    value = _unpaired(value)
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) and not isinstance(value := _unpaired(value), dict):
         raise DataError(f"the row is {kind_of_value(value)}, not an object", where=where, hint=hint)
     return Row(where, value)
 
