@@ -32,8 +32,8 @@ FORMS: dict[str, Form] = {
 }
 PACKED_INSIDE = frozenset({"parquet", "arrow"})  # these are compressed within, and read from their end
 SUPPORTED = (
-    "supported are plain text (.txt .md .rst .py and other text files), .jsonl .ndjson .json .csv .tsv "
-    ".conll .conllu .bio .iob .iob2 .bioes, .gz of each, .parquet .arrow .feather"
+    "supported are plain text (.txt .md .rst .py and other text files), .jsonl .jsonlines .ndjson .json .csv .tsv "
+    ".conll .conllu .conllx .bio .iob .iob2 .bioes, .gz of each, .parquet .arrow .feather"
 )
 
 
