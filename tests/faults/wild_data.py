@@ -647,6 +647,20 @@ SPAN_TEXT = {"text": "Ann sleeps"}
 ANN_SPAN = {"start": 0, "end": 3, "label": "PER"}
 
 WORD_TABLES = (
+    Wild(
+        name="a text and a tag for each of its words",
+        content=[{"text": "Ann sleeps", "labels": "B-PER O"}, {"text": "It rains", "labels": "O O"}],
+        model="encoder",
+        task="token_classification",
+        learnt=("Ann/B-PER sleeps/O", "It/O rains/O"),
+    ),
+    Wild(
+        name="a word and its class",
+        content=[{"word": "sheep", "label": "animal"}, {"word": "rose", "label": "plant"}],
+        model="encoder",
+        task="sequence_classification",
+        learnt=("sheep -> animal", "rose -> plant"),
+    ),
     tagged("Kaggle's words, with the sentence in its first row", KAGGLE, "ner.csv", notes=("POS", "are one sentence")),
     tagged(
         "Kaggle's words, with the sentence in each row",
@@ -1118,11 +1132,6 @@ JSON_FILES = (
         settings={"task.type": "causal_lm"},
     ),
 )
-
-CASES = (
-    *TEXTS, *CONVERSATIONS, *PREFERENCES, *LABELS, *PAIRS, *TAGS, *TABLES,
-    *WORD_TABLES, *CONLL_FILES, *TAGGED_ROWS, *SEPARATED_FILES, *JSON_FILES,
-)  # fmt: skip
 
 CASES = (
     *TEXTS, *CONVERSATIONS, *PREFERENCES, *MEDIA, *LABELS, *LABEL_FORMS, *TEXT_PAIRS, *PAIRS, *ANSWERED, *TAGS,

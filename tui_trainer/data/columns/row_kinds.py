@@ -5,6 +5,7 @@ Names of columns decide, not whether the values can be read: rows that cannot ar
 kind, and are no texts because of it.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,9 @@ _INPUTS = {
     **dict.fromkeys(("document", "article", "dialogue", "dialog"), _SUMMARIES),
 }
 _WORDS = ("tokens", "words", "token", "word")
+_SENTENCES = ("text", "sentence")
 _TAGS = ("ner_tags", "tags", "labels", "ner", "pos_tags", "upos", "pos", "chunk_tags", "tag", "label")
+_TAG = re.compile("O|[BIELSUM]-.+")
 _MEDIA = {
     **dict.fromkeys(("image", "images", "image_path", "image_paths", "pixel_values"), "images"),
     **dict.fromkeys(("audio", "audios"), "sounds"),
@@ -66,7 +69,7 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
         return RowsOf("translations", (by_name["translation"],), "seq2seq")
     if found := beside(_INPUTS):
         return RowsOf("inputs with their answers", found, "seq2seq")
-    if (found := beside(dict.fromkeys(_WORDS, _TAGS))) and _are_tags(head, *found):
+    if (found := beside(dict.fromkeys((*_WORDS, *_SENTENCES), _TAGS))) and _are_tags(head, *found):
         return RowsOf("words with their tags", found, "token_classification")
     return None
 
@@ -138,9 +141,17 @@ def _is_medium(name: str, value: object) -> bool:
 
 
 def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
-    """Not where a word has a label, which may be its class."""
-    named = tags.strip().lower() not in ("label", "labels")
-    return named or _is_structured(head, words) or _is_structured(head, tags)
+    """Lists of words, or texts with a tag for each word. A label of a word, or a list of those of a text, is no tag."""
+    is_sentence = words.strip().lower() in _SENTENCES
+    if not is_sentence and (_is_structured(head, words) or tags.strip().lower() not in ("label", "labels")):
+        return True
+    pairs = [(row.values.get(words), row.values.get(tags)) for row in head]
+    counts = [
+        (len(text.split()), len(of.split())) for text, of in pairs if isinstance(text, str) and isinstance(of, str)
+    ]
+    if len(counts) < len(pairs) or max(counts)[0] < 2 or any(words != tags for words, tags in counts):
+        return False
+    return not is_sentence or all(_TAG.fullmatch(tag) for _, tags in pairs for tag in str(tags).split())
 
 
 def _is_structured(head: Sequence[Row], name: str) -> bool:
