@@ -1,43 +1,125 @@
-"""Mistakes in the data, collected while it is read, so that one look shows all of them."""
+"""Mistakes in the data, collected while it is read, so that one look shows all of them: equal ones of many rows are one
+problem with its first places."""
 
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tui_trainer.errors import DataError, Problem
+from tui_trainer.safe_text import one_line
 
-SHOWN_PROBLEMS = 10
+SHOWN_PROBLEMS, _SHOWN_PLACES = 5, 3
+_EXCERPT, _SHOWN_VALUE, _SHOWN_ITEMS = 100, 32, 4
+_NUMBER = re.compile(r"\d+")
+_ITEM = re.compile(r"\b(?:message|turn|span|word|tag) (\d+)\b")
+_PLACE = re.compile(r"(?P<file>.*), (?P<unit>line|row|item) (?P<number>[\d,]+)", re.DOTALL)
+
+
+@dataclass(slots=True)
+class _Equal:
+    """Mistakes that differ in nothing but numbers: the first one, and where they are."""
+
+    first: Problem
+    count: int = 0
+    places: list[str] = field(default_factory=list)
+    files: set[str] = field(default_factory=set)
+
+    def add(self, where: str) -> None:
+        self.count += 1
+        self.files.add(_PLACE.sub(r"\g<file>", where))
+        if len(self.places) < _SHOWN_PLACES:
+            self.places.append(where)
+
+    def problem(self, *, all_rows: bool) -> Problem:
+        where = _joined(self.places, self.count - len(self.places))
+        if all_rows and self.count > 1:
+            where = f"{next(iter(self.files))}, all" if len(self.files) == 1 else f"all of {len(self.files):,} files,"
+            where += f" {self.count:,} rows"
+        return replace(self.first, where=where)
 
 
 @dataclass(slots=True)
 class ProblemList:
-    """The first mistakes in full, and the number of all. `ends` are those behind which a file could not be read."""
+    """The first kinds of mistakes, and the number of all. `ends` are those behind which a file could not be read."""
 
-    shown: list[Problem] = field(default_factory=list)
     count: int = 0
     ends: list[Problem] = field(default_factory=list)
+    _kinds: dict[tuple[str, ...], _Equal] = field(default_factory=dict)
 
-    def add(self, error: DataError) -> None:
-        self.count += len(error.problems)
-        self.shown.extend(error.problems[: SHOWN_PROBLEMS - len(self.shown)])
+    def add(self, error: DataError, row: Mapping[str, object] | None = None) -> None:
+        """`row`: the values of the row that cannot be used."""
+        for problem in error.problems:
+            self.count += 1
+            kind = (problem.key, _NUMBER.sub("0", problem.message), _NUMBER.sub("0", problem.hint))
+            if kind not in self._kinds:
+                if len(self._kinds) == SHOWN_PROBLEMS:
+                    continue
+                self._kinds[kind] = _Equal(replace(problem, excerpt=excerpt_of(row, problem.message) if row else ""))
+            self._kinds[kind].add(problem.where)
+
+    def shown(self, *, all_rows: bool = False) -> list[Problem]:
+        """One for each of the first kinds. `all_rows`: no row can be used."""
+        return [kind.problem(all_rows=all_rows and kind.count == self.count) for kind in self._kinds.values()]
+
+    @property
+    def _more(self) -> int:
+        return self.count - sum(kind.count for kind in self._kinds.values())
 
     def notes(self) -> list[str]:
         """The same for rows that are passed over: how many, and the first of them."""
         if not self.count:
             return []
-        more = [f"and {self.count - len(self.shown):,} more"] if self.count > len(self.shown) else []
+        more = [f"and {self._more:,} more of other kinds"] if self._more else []
         what = "row that cannot be used is" if self.count == 1 else "rows that cannot be used are"
-        return [f"{self.count:,} {what} left out: " + "; ".join([*(str(problem) for problem in self.shown), *more])]
+        return [f"{self.count:,} {what} left out: " + "; ".join([*map(str, self.shown()), *more])]
 
-    def raise_any(self, *, skips_rows: bool = False, fix: str = "") -> None:
-        """`skips_rows`: rows that cannot be used are passed over; the rest of a file never is. `fix` says how."""
+    def raise_any(self, *, skips_rows: bool = False, fix: str = "", all_rows: bool = False) -> None:
+        """`skips_rows`: rows that cannot be used are passed over; the rest of a file never is. `fix` says how.
+        `all_rows`: no row can be used."""
         if skips_rows:
             if self.ends:
                 raise DataError(self.ends)
             return
-        more = self.count - len(self.shown)
         if self.count:
-            *shown, last = self.shown
-            if more:
-                shown, last = self.shown, Problem(message=f"and {more:,} more problems")
+            *shown, last = self.shown(all_rows=all_rows and not self.ends)
+            if self._more:
+                shown, last = [*shown, last], Problem(message=f"and {self._more:,} more problems of other kinds")
             if fix and self.count > len(self.ends):
                 last = replace(last, hint="; ".join(filter(None, (last.hint, fix))))
             raise DataError([*shown, last])
+
+
+def excerpt_of(row: Mapping[str, object], message: str) -> str:
+    """A piece of a row as JSON, safe to show, from the columns and the items of lists on that the message names."""
+    names = sorted(row, key=lambda name: f"'{name}'" not in message)
+    item = _ITEM.search(message)
+    first = int(item[1]) - 1 if item else 0
+    shown = {str(name): _shortened(row[name], first) for name in names[:_SHOWN_ITEMS]}
+    return one_line(json.dumps(shown, ensure_ascii=False, default=str), _EXCERPT)
+
+
+def _shortened(value: Any, first: int = 0) -> Any:
+    if isinstance(value, str):
+        return one_line(value, _SHOWN_VALUE)
+    if isinstance(value, list):
+        skipped = ["\u2026"] if 0 < first < len(value) else []
+        return skipped + [_shortened(item) for item in value[len(skipped) and first :][:_SHOWN_ITEMS]]
+    if isinstance(value, dict):
+        return {str(name): _shortened(item) for name, item in list(value.items())[:_SHOWN_ITEMS]}
+    return value
+
+
+def _joined(places: list[str], more: int) -> str:
+    """`x.jsonl, lines 4, 9, 17 and 3 more`."""
+    found = [_PLACE.fullmatch(place) for place in places]
+    beginnings = {(one["file"], one["unit"]) if one else ("", "") for one in found}
+    parts = places
+    if len(places) > 1 and len(beginnings) == 1 and found[0]:
+        file, unit = found[0]["file"], found[0]["unit"]
+        parts = [one["number"] for one in found if one]
+        parts[0] = f"{file}, {unit}s {parts[0]}"
+    last = [f"{more:,} more"] if more else [parts[-1]]
+    first = parts if more else parts[:-1]
+    return ", ".join(first) + " and " + last[0] if first else last[0]

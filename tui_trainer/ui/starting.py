@@ -120,8 +120,8 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
 
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
-    rows = [row for one in problems[:_SHOWN_PROBLEMS] for row in wrapped(one_line(str(one)), _PROBLEM_CELLS)]
-    bench.app.ask(title, rows or ["the plan is not made yet"], [("c", "to the settings", lambda: bench.go(1))])
+    rows = [row for one in problems[:_SHOWN_PROBLEMS] for row in ("", *wrapped(one_line(str(one)), _PROBLEM_CELLS))]
+    bench.app.ask(title, rows[1:] or ["the plan is not made yet"], [("c", "to the settings", lambda: bench.go(1))])
 
 
 def start(bench: Workbench) -> None:
