@@ -439,7 +439,7 @@ def test_equal_mistakes_are_one_line_and_of_many_kinds_five_are_told(place, caps
         assert main([*command, "--set", "data.path=rows.jsonl"]) == 2
         told = capsys.readouterr().err.splitlines()
         assert len(told) == 6
-        assert "rows.jsonl, lines 4, 18, 32 and 997 more: broken JSON" in told[1]
+        assert "rows.jsonl, line 4 (1,000 times, also 18, 32, ...): broken JSON" in told[1]
         assert told[-1].endswith(
             "and 2,000 more problems of other kinds; data.on_bad_rows=skip leaves out rows that cannot be used"
         )
@@ -449,8 +449,8 @@ def test_equal_mistakes_are_one_line_and_of_many_kinds_five_are_told(place, caps
     ("bad", "words"),
     [
         ([1], "rows.jsonl, line 2: "),
-        ([1, 4], "rows.jsonl, lines 2 and 5: "),
-        (range(1000), "rows.jsonl, all 1,000 rows: "),
+        ([1, 4], "rows.jsonl, line 2 (2 times, also 5): "),
+        (range(1000), "rows.jsonl, line 1 (all 1,000 rows): "),
     ],
 )
 def test_a_mistake_is_told_with_its_rows_and_a_piece_of_the_first(place, capsys, bad, words):

@@ -14,30 +14,25 @@ SHOWN_PROBLEMS, _SHOWN_PLACES = 5, 3
 _EXCERPT, _SHOWN_VALUE, _SHOWN_ITEMS = 100, 32, 4
 _NUMBER = re.compile(r"\d+")
 _ITEM = re.compile(r"\b(?:message|turn|span|word|tag) (\d+)\b")
-_PLACE = re.compile(r"(?P<file>.*), (?P<unit>line|row|item) (?P<number>[\d,]+)", re.DOTALL)
 
 
 @dataclass(slots=True)
 class _Equal:
-    """Mistakes that differ in nothing but numbers: the first one, and where they are."""
+    """Mistakes that differ in nothing but numbers: the first one, and where the next ones are."""
 
     first: Problem
     count: int = 0
     places: list[str] = field(default_factory=list)
-    files: set[str] = field(default_factory=set)
-
-    def add(self, where: str) -> None:
-        self.count += 1
-        self.files.add(_PLACE.sub(r"\g<file>", where))
-        if len(self.places) < _SHOWN_PLACES:
-            self.places.append(where)
 
     def problem(self, *, all_rows: bool) -> Problem:
-        where = _joined(self.places, self.count - len(self.places))
-        if all_rows and self.count > 1:
-            where = f"{next(iter(self.files))}, all" if len(self.files) == 1 else f"all of {len(self.files):,} files,"
-            where += f" {self.count:,} rows"
-        return replace(self.first, where=where)
+        """`x.jsonl, line 4 (3 times, also 9, 17)`."""
+        if self.count == 1:
+            return self.first
+        beginning = self.first.where.rpartition(" ")[0]
+        also = ", ".join(place.removeprefix(f"{beginning} ") for place in self.places)
+        more = ", ..." if self.count > 1 + len(self.places) else ""
+        often = f"all {self.count:,} rows" if all_rows else f"{self.count:,} times, also {also}{more}"
+        return replace(self.first, where=f"{self.first.where} ({often})")
 
 
 @dataclass(slots=True)
@@ -57,7 +52,10 @@ class ProblemList:
                 if len(self._kinds) == SHOWN_PROBLEMS:
                     continue
                 self._kinds[kind] = _Equal(replace(problem, excerpt=excerpt_of(row, problem.message) if row else ""))
-            self._kinds[kind].add(problem.where)
+            equal = self._kinds[kind]
+            equal.count += 1
+            if 1 < equal.count <= _SHOWN_PLACES:
+                equal.places.append(problem.where)
 
     def shown(self, *, all_rows: bool = False) -> list[Problem]:
         """One for each of the first kinds. `all_rows`: no row can be used."""
@@ -109,17 +107,3 @@ def _shortened(value: Any, first: int = 0) -> Any:
     if isinstance(value, dict):
         return {str(name): _shortened(item) for name, item in list(value.items())[:_SHOWN_ITEMS]}
     return value
-
-
-def _joined(places: list[str], more: int) -> str:
-    """`x.jsonl, lines 4, 9, 17 and 3 more`."""
-    found = [_PLACE.fullmatch(place) for place in places]
-    beginnings = {(one["file"], one["unit"]) if one else ("", "") for one in found}
-    parts = places
-    if len(places) > 1 and len(beginnings) == 1 and found[0]:
-        file, unit = found[0]["file"], found[0]["unit"]
-        parts = [one["number"] for one in found if one]
-        parts[0] = f"{file}, {unit}s {parts[0]}"
-    last = [f"{more:,} more"] if more else [parts[-1]]
-    first = parts if more else parts[:-1]
-    return ", ".join(first) + " and " + last[0] if first else last[0]
