@@ -444,6 +444,7 @@ KNOWN = (
     Wild(
         name="ShareGPT",
         file="rows.json",
+        settings={"data.max_length": 256},
         content=[{"id": "x_0", "conversations": [*SHAREGPT, {"from": "human", "value": "Now?"}, SHAREGPT[1]]}] * 2,
         task="chat",
         learnt=("None. | None.",) * 2,
@@ -465,7 +466,7 @@ KNOWN = (
             }
         ],
         task="chat",
-        settings={"data.max_length": 256},
+        settings={"data.max_length": 512},
         learnt=(f"{CALL} | None.",),
         reads=("<tools>count</tools>",),
         notes=("category",),
@@ -523,6 +524,7 @@ KNOWN = (
         content=[
             {"messages": [TURNS[0], {**TURNS[1], "content": "No.", "weight": 0}, TURNS[0], {**TURNS[1], "weight": 1}]}
         ],
+        settings={"data.max_length": 256},
         task="chat",
         learnt=("None.",),
     ),
@@ -929,7 +931,10 @@ KNOWN = (
     ),
     Wild(
         name="Prodigy classes with one that was rejected",
-        content=[{"text": "a sheep", "label": "ANIMAL", "answer": answer} for answer in ("accept", "reject")],
+        content=[
+            {"text": "a sheep", "label": "ANIMAL", "answer": "accept"},
+            {"text": "a sheep", "label": "PLANT", "answer": "reject"},
+        ],
         model="encoder",
         refused=("answer",),
     ),
@@ -967,7 +972,7 @@ KNOWN = (
         refused=("audio",),
     ),
     Wild(
-        name="triplets for embeddings",
+        name="all-nli triplets",
         content=[{"anchor": "a sheep", "positive": "a lamb", "negative": "a rose"}] * 2,
         refused=("anchor",),
     ),
