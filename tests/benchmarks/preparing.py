@@ -113,7 +113,7 @@ def main() -> None:
             rows = " or ".join(f"{rows:,}" for rows in sorted({rows for one in rounds for _, rows in one}))
             against = f", {other[0]:.2f} s there, ratio {here / other[0]:.3f}" if other else ""
             print(
-                f"{shape:12} {asked.rows:,} rows, of which {rows} are prepared: {here:.2f} s here{against}", flush=True
+                f"{shape:12} {asked.rows:,} rows, {rows} prepared: {here:.2f} s here{against}", flush=True
             )
 
 
