@@ -112,9 +112,7 @@ def main() -> None:
             here, *other = (median(seconds for seconds, _ in of_one) for of_one in zip(*rounds, strict=True))
             rows = " or ".join(f"{rows:,}" for rows in sorted({rows for one in rounds for _, rows in one}))
             against = f", {other[0]:.2f} s there, ratio {here / other[0]:.3f}" if other else ""
-            print(
-                f"{shape:12} {asked.rows:,} rows, {rows} prepared: {here:.2f} s here{against}", flush=True
-            )
+            print(f"{shape:12} {asked.rows:,} rows, {rows} prepared: {here:.2f} s here{against}", flush=True)
 
 
 if __name__ == "__main__":

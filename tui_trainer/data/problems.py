@@ -24,14 +24,16 @@ class _Equal:
     count: int = 0
     places: list[str] = field(default_factory=list)
 
-    def problem(self, *, all_rows: bool) -> Problem:
+    def problem(self, *, all_rows: bool = False) -> Problem:
         """`x.jsonl, line 4 (3 times, also 9, 17)`."""
         if self.count == 1:
             return self.first
-        beginning = self.first.where.rpartition(" ")[0]
-        also = ", ".join(place.removeprefix(f"{beginning} ") for place in self.places)
-        more = ", ..." if self.count > 1 + len(self.places) else ""
-        often = f"all {self.count:,} rows" if all_rows else f"{self.count:,} times, also {also}{more}"
+        beginning = f"{self.first.where.rpartition(' ')[0]} "
+        also = [place.removeprefix(beginning) for place in self.places]
+        more = ", ..." if self.count > 1 + len(also) else ""
+        often = f"{self.count:,} times, also {', '.join(also)}{more}"
+        if all_rows:
+            often = f"all {self.count:,} rows{'' if also != self.places else ' of several files'}"
         return replace(self.first, where=f"{self.first.where} ({often})")
 
 
@@ -57,9 +59,10 @@ class ProblemList:
             if 1 < equal.count <= _SHOWN_PLACES:
                 equal.places.append(problem.where)
 
-    def shown(self, *, all_rows: bool = False) -> list[Problem]:
-        """One for each of the first kinds. `all_rows`: no row can be used."""
-        return [kind.problem(all_rows=all_rows and kind.count == self.count) for kind in self._kinds.values()]
+    @property
+    def shown(self) -> list[Problem]:
+        """One for each of the first kinds."""
+        return [kind.problem() for kind in self._kinds.values()]
 
     @property
     def _more(self) -> int:
@@ -71,7 +74,7 @@ class ProblemList:
             return []
         more = [f"and {self._more:,} more of other kinds"] if self._more else []
         what = "row that cannot be used is" if self.count == 1 else "rows that cannot be used are"
-        return [f"{self.count:,} {what} left out: " + "; ".join([*map(str, self.shown()), *more])]
+        return [f"{self.count:,} {what} left out: " + "; ".join([*map(str, self.shown), *more])]
 
     def raise_any(self, *, skips_rows: bool = False, fix: str = "", all_rows: bool = False) -> None:
         """`skips_rows`: rows that cannot be used are passed over; the rest of a file never is. `fix` says how.
@@ -81,7 +84,8 @@ class ProblemList:
                 raise DataError(self.ends)
             return
         if self.count:
-            *shown, last = self.shown(all_rows=all_rows and not self.ends)
+            is_one_kind = all_rows and len(self._kinds) == 1 and not self.ends
+            *shown, last = [kind.problem(all_rows=is_one_kind) for kind in self._kinds.values()]
             if self._more:
                 shown, last = [*shown, last], Problem(message=f"and {self._more:,} more problems of other kinds")
             if fix and self.count > len(self.ends):

@@ -71,7 +71,7 @@ def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], pr
     """The first rows that could not be used, and how many training rows each class has."""
     found: dict[str, Any] = {}
     if problems.count:
-        found[BAD_ROWS] = [asdict(problem) for problem in problems.shown()]
+        found[BAD_ROWS] = [asdict(problem) for problem in problems.shown]
     if 1 < len(strata) <= MOST_CLASSES:
         numbers = np.frombuffer(survey.strata, dtype=np.int64)
         counted = np.bincount(numbers, weights=choice.trained, minlength=len(strata)).astype(np.int64).tolist()
