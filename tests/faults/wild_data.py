@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+Rows = Sequence[Mapping[str, Any]]
 Model = Literal["decoder", "encoder", "text to text"]
 
 
@@ -21,13 +22,14 @@ Model = Literal["decoder", "encoder", "text to text"]
 class Wild:
     """One file, and what becomes of it under a model where nobody names a task.
 
-    `content`: rows, or the text or the bytes of the file. Either `refused` stands in the refusal, with `where` it
-    stands; or `task` is what is learnt, `learnt` of each row as `test_wild_data.learnt_of` writes it, with all of
-    `reads` in what the model reads, and all of `notes` in what is said.
+    `content`: rows, or the text or the bytes of the file, or these of each file of a folder. Either `refused` stands in
+    the refusal, with `where` it stands; or `task` is what is learnt, `learnt` of each row as
+    `test_wild_data.learnt_of` writes it, with all of `reads` in what the model reads, and all of `notes` in what is
+    said.
     """
 
     name: str
-    content: Sequence[Mapping[str, Any]] | str | bytes
+    content: Rows | str | bytes | Mapping[str, Rows | str]
     file: str = "rows.jsonl"
     model: Model = "decoder"
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -39,21 +41,29 @@ class Wild:
     notes: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> Path:
-        path, content = folder / self.file, self.content
-        if path.suffix == ".parquet" and not isinstance(content, str | bytes):
-            import pyarrow
-            import pyarrow.parquet
+        if not isinstance(self.content, Mapping):
+            return written(folder / self.file, self.content)
+        for name, content in self.content.items():
+            written(folder / "files" / name, content)
+        return folder / "files"
 
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist([dict(row) for row in content]), path)
-        elif isinstance(content, bytes):
-            path.write_bytes(content)
-        elif isinstance(content, str):
-            path.write_text(content, encoding="utf-8")
-        elif path.suffix == ".json":
-            path.write_text(json.dumps(list(content)), encoding="utf-8")
-        else:
-            path.write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
-        return path
+
+def written(path: Path, content: Rows | str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, str):
+        path.write_text(content, encoding="utf-8")
+    elif path.suffix == ".parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([dict(row) for row in content]), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(list(content)), encoding="utf-8")
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
+    return path
 
 
 TURNS = [{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}]
@@ -1133,7 +1143,654 @@ JSON_FILES = (
     ),
 )
 
+ALPACA = {"instruction": "Count them.", "input": "sheep", "output": "None.", "text": "Below is an instruction: Count."}
+SHAREGPT = [{"from": "human", "value": "Sheep?"}, {"from": "gpt", "value": "None."}]
+CALL = '<tool_call>\n{"name": "count", "arguments": {"what": "sheep"}}\n</tool_call>'
+SPAN = {"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}
+ANN = "Ann/B-PER sleeps/O"
+KNOWN = (
+    Wild(
+        name="tatsu-lab/alpaca",
+        content=[ALPACA, {**ALPACA, "input": "", "output": "Many."}],
+        task="chat",
+        learnt=("None.", "Many."),
+        reads=("Count them.", "sheep"),
+        notes=("text",),
+    ),
+    Wild(
+        name="databricks-dolly-15k",
+        content=[{"instruction": "How many?", "context": "No sheep.", "response": "None.", "category": "closed_qa"}]
+        * 2,
+        task="chat",
+        learnt=("None.",) * 2,
+        reads=("No sheep.",),
+        notes=("category",),
+    ),
+    Wild(
+        name="oasst flat messages",
+        content=[
+            {"message_id": "a", "parent_id": None, "text": "How many sheep are there?", "role": "prompter"},
+            {"message_id": "b", "parent_id": "a", "text": "None of them are here.", "role": "assistant"},
+        ],
+        refused=("role",),
+    ),
+    Wild(
+        name="ultrachat_200k",
+        content=[{"prompt": "Sheep?", "prompt_id": "f0e3", "messages": TURNS}] * 2,
+        task="chat",
+        learnt=("None.",) * 2,
+        notes=("prompt",),
+    ),
+    Wild(
+        name="OpenOrca",
+        content=[{"id": "flan.1", "system_prompt": "Be terse.", "question": "Sheep?", "response": "None."}] * 2,
+        task="chat",
+        learnt=("None.",) * 2,
+        notes=("the questions are in 'question'",),
+    ),
+    Wild(
+        name="ShareGPT",
+        file="rows.json",
+        settings={"data.max_length": 256},
+        content=[{"id": "x_0", "conversations": [*SHAREGPT, {"from": "human", "value": "Now?"}, SHAREGPT[1]]}] * 2,
+        task="chat",
+        learnt=("None. | None.",) * 2,
+        reads=("Sheep?", "Now?"),
+    ),
+    Wild(
+        name="hermes function calling",
+        content=[
+            {
+                "id": "1",
+                "conversations": [
+                    {"from": "system", "value": "You can call <tools>count</tools>."},
+                    {"from": "human", "value": "Sheep?"},
+                    {"from": "gpt", "value": CALL},
+                    {"from": "tool", "value": "<tool_response>0</tool_response>"},
+                    {"from": "gpt", "value": "None."},
+                ],
+                "category": "counting",
+            }
+        ],
+        task="chat",
+        settings={"data.max_length": 512},
+        learnt=(f"{CALL} | None.",),
+        reads=("<tools>count</tools>",),
+        notes=("category",),
+    ),
+    Wild(
+        name="glaive-function-calling-v2",
+        content=[{"system": "SYSTEM: You can count.", "chat": "USER: Sheep? ASSISTANT: None. <|endoftext|>"}] * 2,
+        settings={"data.text_column": "chat", "task.type": "causal_lm"},
+        task="causal_lm",
+        learnt=("USER: Sheep? ASSISTANT: None. <|endoftext|>",) * 2,
+        notes=("also there: system",),
+    ),
+    Wild(
+        name="xlam-function-calling-60k",
+        content=[
+            {"id": 0, "query": "How many sheep?", "answers": '[{"name": "count"}]', "tools": '[{"name": "count"}]'}
+        ],
+        refused=("answers",),
+    ),
+    Wild(
+        name="mmlu",
+        content=[{"question": "How many sheep?", "subject": "sheep", "choices": ["0", "1", "2", "3"], "answer": 0}],
+        refused=("choices",),
+    ),
+    Wild(
+        name="gsm8k",
+        content=[{"question": "Two sheep and two?", "answer": "2 + 2 = <<2+2=4>>4\n#### 4"}] * 2,
+        task="chat",
+        learnt=("2 + 2 = <<2+2=4>>4\n#### 4",) * 2,
+    ),
+    Wild(
+        name="competition math",
+        content=[
+            {"problem": "Two sheep and two?", "level": "Level 1", "type": "Sheep", "solution": "They are 4 sheep."}
+        ],
+        refused=("solution",),
+    ),
+    Wild(
+        name="competition math with its columns named",
+        content=[{"problem": "Two sheep and two?", "level": "Level 1", "solution": "They are 4."}] * 2,
+        settings={"data.text_column": "problem", "data.target_column": "solution"},
+        task="chat",
+        learnt=("They are 4.",) * 2,
+        reads=("Two sheep and two?",),
+        notes=("level",),
+    ),
+    Wild(
+        name="CodeAlpaca-20k",
+        content=[{"instruction": "Write it.", "input": "", "output": "def f():\n    return 1\n"}] * 2,
+        task="chat",
+        learnt=("def f():\n    return 1\n",) * 2,
+    ),
+    Wild(
+        name="OpenAI fine-tuning with a turn that is not learnt",
+        content=[
+            {"messages": [TURNS[0], {**TURNS[1], "content": "No.", "weight": 0}, TURNS[0], {**TURNS[1], "weight": 1}]}
+        ],
+        settings={"data.max_length": 256},
+        task="chat",
+        learnt=("None.",),
+    ),
+    Wild(
+        name="OpenAI legacy fine-tuning",
+        content=[{"prompt": "Sheep? ->", "completion": " None."}] * 2,
+        task="chat",
+        learnt=("None.",) * 2,
+        reads=("Sheep? ->",),
+    ),
+    Wild(
+        name="anthropic hh-rlhf",
+        content=[
+            {"chosen": "\n\nHuman: Sheep?\n\nAssistant: None.", "rejected": "\n\nHuman: Sheep?\n\nAssistant: Go."}
+        ],
+        refused=("chosen", "preference"),
+    ),
+    Wild(
+        name="ultrafeedback_binarized",
+        content=[
+            {
+                "prompt": "Sheep?",
+                "prompt_id": "1",
+                "chosen": TURNS,
+                "rejected": TURNS,
+                "messages": TURNS,
+                "score_chosen": 8.0,
+                "score_rejected": 2.0,
+            }
+        ],
+        refused=("rejected", "preference"),
+    ),
+    Wild(
+        name="argilla dpo-mix-7k",
+        content=[{"dataset": "mix", "chosen": TURNS, "rejected": TURNS, "chosen_rating": 5.0, "rejected_rating": 1.0}],
+        refused=("rejected", "preference"),
+    ),
+    Wild(
+        name="argilla distilabel-intel-orca-dpo-pairs",
+        content=[
+            {"system": "", "input": "Sheep?", "chosen": "None.", "rejected": "Go.", "generations": ["None.", "Go."]}
+        ],
+        refused=("rejected", "preference"),
+    ),
+    Wild(
+        name="trl kto-mix",
+        content=[{"prompt": TURNS[:1], "completion": TURNS[1:], "label": n == 0} for n in range(2)],
+        refused=("label",),
+    ),
+    Wild(
+        name="orpo-dpo-mix-40k",
+        content=[{"source": "mix", "prompt": "Sheep?", "question": "Sheep?", "chosen": TURNS, "rejected": TURNS}],
+        refused=("rejected", "preference"),
+    ),
+    Wild(
+        name="rewards with a margin",
+        content=[{"prompt": "Sheep?", "chosen": "None.", "rejected": "Go.", "margin": 0.5}],
+        model="encoder",
+        refused=("rejected", "preference"),
+    ),
+    Wild(
+        name="trl steps with a reward each",
+        content=[{"prompt": "Two sheep and two?", "completions": ["2 + 2", "4"], "labels": [True, True]}] * 2,
+        refused=("completions",),
+    ),
+    Wild(
+        name="wikitext with empty rows",
+        content=[{"text": text} for text in ("", " = Sheep = \n", "", " Many sheep . \n")],
+        task="causal_lm",
+        learnt=("= Sheep = \n", "Many sheep . \n"),
+        notes=("2 documents hold only white space",),
+    ),
+    Wild(
+        name="c4",
+        content=[{"text": "Many sheep.\nOne sang.", "timestamp": "2019-04-25T12:57:54Z", "url": "https://a.example/1"}],
+        task="causal_lm",
+        learnt=("Many sheep.\nOne sang.",),
+        notes=("timestamp, url",),
+    ),
+    Wild(
+        name="the-stack",
+        file="rows.parquet",
+        content=[{"hexsha": "1f", "size": 12, "ext": "py", "path": "a/b.py", "content": "def f():\n\treturn 1\n"}] * 2,
+        task="causal_lm",
+        learnt=("def f():\n\treturn 1\n",) * 2,
+        notes=("path",),
+    ),
+    Wild(
+        name="TinyStories in one text",
+        file="stories.txt",
+        content="One sheep sang.\n<|endoftext|>\nOne slept.\n",
+        task="causal_lm",
+        learnt=("One sheep sang.\n<|endoftext|>\nOne slept.\n",),
+    ),
+    Wild(
+        name="bookcorpus in two shards of Parquet",
+        content={f"data/train-0000{n}-of-00002.parquet": [{"text": f"sheep {n} sang ."}] * 2 for n in range(2)},
+        task="causal_lm",
+        learnt=("sheep 0 sang .",) * 2 + ("sheep 1 sang .",) * 2,
+    ),
+    Wild(
+        name="a folder of texts",
+        content={"one.txt": "One sheep.\n", "two/two.txt": "Two sheep.\n"},
+        task="causal_lm",
+        learnt=("One sheep.\n", "Two sheep.\n"),
+    ),
+    Wild(
+        name="arxiv abstracts",
+        content=[{"id": "0704.0001", "title": "Many sheep", "abstract": f"We count sheep. {STORY}"}] * 2,
+        task="causal_lm",
+        learnt=(f"We count sheep. {STORY}",) * 2,
+        notes=("title",),
+    ),
+    Wild(
+        name="SQuAD as it is downloaded",
+        file="train-v1.1.json",
+        content=json.dumps(
+            {
+                "data": [
+                    {
+                        "title": "Sheep",
+                        "paragraphs": [
+                            {
+                                "context": "None.",
+                                "qas": [
+                                    {
+                                        "id": "1",
+                                        "question": "Sheep?",
+                                        "answers": [{"text": "None", "answer_start": 0}],
+                                    }
+                                ],
+                            }
+                        ],
+                    }
+                ],
+                "version": "1.1",
+            }
+        ),
+        refused=("SQuAD", "paragraphs"),
+    ),
+    Wild(
+        name="SQuAD of datasets",
+        content=[
+            {
+                "id": "5",
+                "title": "Sheep",
+                "context": "There are none.",
+                "question": "Sheep?",
+                "answers": {"text": ["none"], "answer_start": [10]},
+            }
+        ]
+        * 2,
+        task="chat",
+        learnt=("none",) * 2,
+        reads=("There are none.", "Sheep?"),
+        notes=("title",),
+    ),
+    Wild(
+        name="SQuAD 2 with a question that has no answer",
+        content=[
+            {
+                "id": f"{n}",
+                "context": "Sheep.",
+                "question": "Who?",
+                "answers": {"text": ["Ann"][:n], "answer_start": [0][:n]},
+            }
+            for n in range(2)
+        ],
+        refused=("answers",),
+        where="line 1",
+    ),
+    Wild(
+        name="SQuAD under an encoder",
+        content=[{"context": "None.", "question": "Sheep?", "answers": {"text": ["None"], "answer_start": [0]}}],
+        model="encoder",
+        refused=("answers",),
+    ),
+    Wild(
+        name="natural questions with several answers",
+        content=[{"question": "when were sheep", "answer": ["in 1972", "December 1972"]}] * 2,
+        refused=("answer",),
+        where="line 1",
+    ),
+    Wild(
+        name="ms marco",
+        content=[
+            {
+                "query": "how many sheep are there",
+                "query_id": 7,
+                "query_type": "NUMERIC",
+                "answers": ["None."],
+                "passages": {"is_selected": [1], "passage_text": ["None."], "url": ["a.example"]},
+            }
+        ]
+        * 2,
+        refused=("query",),
+    ),
+    Wild(
+        name="xsum",
+        content=[{"document": "Many sheep.", "summary": "Sheep.", "id": "3"}] * 2,
+        model="text to text",
+        task="seq2seq",
+        learnt=("Many sheep. -> Sheep.",) * 2,
+    ),
+    Wild(
+        name="cnn_dailymail as CSV",
+        file="train.csv",
+        content='id,article,highlights\n1,"Many sheep, all white.\nOne sang.",One sheep sang.\n',
+        model="text to text",
+        task="seq2seq",
+        learnt=("Many sheep, all white.\nOne sang. -> One sheep sang.",),
+    ),
+    Wild(
+        name="samsum",
+        content=[{"id": "13", "dialogue": "Ann: Sheep?\r\nBo: None.", "summary": "No sheep."}] * 2,
+        model="text to text",
+        task="seq2seq",
+        learnt=("Ann: Sheep?\nBo: None. -> No sheep.",) * 2,
+    ),
+    Wild(
+        name="opus_books",
+        content=[{"id": "1", "translation": {"de": "Viele Schafe.", "en": "Many sheep."}}] * 2,
+        model="text to text",
+        task="seq2seq",
+        learnt=("Viele Schafe. -> Many sheep.",) * 2,
+    ),
+    Wild(
+        name="imdb",
+        content=[{"text": "good sheep<br />", "label": 1}, {"text": "bad sheep", "label": 0}],
+        model="encoder",
+        task="sequence_classification",
+        learnt=("good sheep<br /> -> 1", "bad sheep -> 0"),
+    ),
+    Wild(
+        name="ag_news as Parquet",
+        file="rows.parquet",
+        content=[{"text": "Sheep win cup", "label": 1}, {"text": "Wool is dear", "label": 2}],
+        model="encoder",
+        task="sequence_classification",
+        learnt=("Sheep win cup -> 1", "Wool is dear -> 2"),
+    ),
+    Wild(
+        name="amazon_polarity",
+        content=[
+            {"label": 1, "title": "Great", "content": "It sings well."},
+            {"label": 0, "title": "Bad", "content": "It ran."},
+        ],
+        model="encoder",
+        task="sequence_classification",
+        learnt=("It sings well. -> 1", "It ran. -> 0"),
+        notes=("title",),
+    ),
+    Wild(
+        name="go_emotions with names",
+        content=[
+            {"text": "oh sheep", "labels": ["joy", "love"], "id": "e"},
+            {"text": "no", "labels": ["anger"], "id": "f"},
+        ],
+        model="encoder",
+        task="sequence_classification",
+        learnt=("oh sheep -> joy, love", "no -> anger"),
+    ),
+    Wild(
+        name="jigsaw's column for each label",
+        file="train.csv",
+        content='id,comment_text,toxic,severe_toxic,insult\na1,"Sheep, again!",1,0,1\na2,Thank you.,0,0,0\n',
+        model="encoder",
+        refused=("toxic",),
+    ),
+    Wild(
+        name="multi_nli under a decoder",
+        content=[{"premise": "Sheep sing now.", "hypothesis": "Sheep sleep now.", "label": 2, "genre": "farm"}] * 2,
+        refused=("premise", "hypothesis"),
+    ),
+    Wild(
+        name="multi_nli with its columns named",
+        content=[{"premise": f"Sheep {n}.", "hypothesis": "They sing.", "label": n} for n in range(2)],
+        model="encoder",
+        settings={"data.text_column": "premise", "data.text_pair_column": "hypothesis"},
+        task="sequence_classification",
+        learnt=("Sheep 0.They sing. -> 0", "Sheep 1.They sing. -> 1"),
+    ),
+    Wild(
+        name="stsb with its columns named",
+        content=[{"sentence1": f"Sheep {n}.", "sentence2": "It sings.", "score": n + 0.5} for n in range(2)],
+        model="encoder",
+        settings={"data.text_column": "sentence1", "data.text_pair_column": "sentence2"},
+        task="sequence_classification",
+        learnt=("Sheep 0.It sings. -> 0.5", "Sheep 1.It sings. -> 1.5"),
+    ),
+    Wild(
+        name="conll2003 of datasets as JSON",
+        content=[
+            {"id": "0", "tokens": ["Ann", "sleeps"], "pos_tags": [22, 42], "chunk_tags": [11, 21], "ner_tags": [1, 0]}
+        ],
+        model="encoder",
+        refused=("ner_tags", "numbers"),
+    ),
+    Wild(
+        name="wnut_17 with names",
+        content=[{"id": "0", "tokens": ["Ann", "sleeps"], "ner_tags": ["B-person", "O"]}] * 2,
+        model="encoder",
+        task="token_classification",
+        learnt=("Ann/B-person sleeps/O",) * 2,
+    ),
+    Wild(
+        name="ontonotes documents of sentences",
+        content=[
+            {"document_id": "a", "sentences": [{"words": ["Ann", "sleeps"], "named_entities": ["B-PERSON", "O"]}]}
+        ],
+        model="encoder",
+        refused=("sentences",),
+    ),
+    Wild(
+        name="doccano sequence labelling",
+        content=[{"id": 1, "text": "Ann sleeps", "label": [[0, 3, "PER"]], "Comments": []}] * 2,
+        model="encoder",
+        task="token_classification",
+        learnt=(ANN,) * 2,
+    ),
+    Wild(
+        name="doccano entities with relations",
+        content=[
+            {
+                "id": 1,
+                "text": "Ann sleeps",
+                "relations": [],
+                "entities": [{"id": 0, "label": "PER", "start_offset": 0, "end_offset": 3}],
+            }
+        ]
+        * 2,
+        model="encoder",
+        task="token_classification",
+        learnt=(ANN,) * 2,
+    ),
+    Wild(
+        name="doccano text classification",
+        content=[{"id": 1, "text": "a sheep", "label": ["animal"]}, {"id": 2, "text": "a rose", "label": ["plant"]}],
+        model="encoder",
+        task="sequence_classification",
+        learnt=("a sheep -> animal", "a rose -> plant"),
+    ),
+    Wild(
+        name="doccano sequence to sequence under an encoder",
+        content=[{"id": n, "text": f"sheep {n}", "label": [f"There are {n} of the sheep."]} for n in range(12)],
+        model="encoder",
+        refused=("label",),
+    ),
+    Wild(
+        name="Label Studio JSON",
+        file="project-1.json",
+        content=[
+            {
+                "id": 1,
+                "data": {"text": "Ann sleeps"},
+                "annotations": [{"result": [{"from_name": "label", "type": "labels", "value": SPAN}]}],
+            }
+        ],
+        model="encoder",
+        refused=("annotations",),
+    ),
+    Wild(
+        name="Label Studio JSON-MIN",
+        file="project-1.json",
+        content=[{"id": 1, "text": "Ann sleeps", "label": [SPAN], "annotator": 1, "lead_time": 2.5}] * 2,
+        model="encoder",
+        task="token_classification",
+        learnt=(ANN,) * 2,
+    ),
+    Wild(
+        name="Label Studio CSV of choices",
+        file="project-1.csv",
+        content="annotation_id,annotator,id,sentiment,text\n1,1,1,Positive,a good sheep\n2,1,2,Negative,a bad sheep\n",
+        model="encoder",
+        task="sequence_classification",
+        learnt=("a good sheep -> Positive", "a bad sheep -> Negative"),
+    ),
+    Wild(
+        name="Label Studio CoNLL",
+        file="result.conll",
+        content="-DOCSTART- -X- O\nAnn -X- _ B-PER\nsleeps -X- _ O\n\nRio -X- _ B-LOC\n",
+        model="encoder",
+        task="token_classification",
+        learnt=(ANN, "Rio/B-LOC"),
+    ),
+    Wild(
+        name="Prodigy spans",
+        content=[
+            {
+                "text": "Ann sleeps",
+                "_input_hash": 1,
+                "tokens": [
+                    {"text": "Ann", "start": 0, "end": 3, "id": 0},
+                    {"text": "sleeps", "start": 4, "end": 10, "id": 1},
+                ],
+                "spans": [{"start": 0, "end": 3, "label": "PER", "token_start": 0, "token_end": 0}],
+                "answer": "accept",
+            }
+        ]
+        * 2,
+        model="encoder",
+        task="token_classification",
+        learnt=(ANN,) * 2,
+    ),
+    Wild(
+        name="Prodigy classes with one that was rejected",
+        content=[
+            {"text": "a sheep", "label": "ANIMAL", "answer": "accept"},
+            {"text": "a sheep", "label": "PLANT", "answer": "reject"},
+        ],
+        model="encoder",
+        refused=("answer",),
+    ),
+    Wild(
+        name="Argilla records with responses",
+        content=[{"id": "1", "text": "a sheep", "label.responses": ["animal"], "label.suggestion": "animal"}] * 2,
+        model="encoder",
+        refused=("label.responses",),
+    ),
+    Wild(
+        name="LangSmith examples",
+        content=[{"id": "1", "inputs": {"question": "Sheep?"}, "outputs": {"answer": "None."}, "metadata": {}}] * 2,
+        refused=("inputs",),
+    ),
+    Wild(
+        name="LLaVA",
+        file="llava.json",
+        content=[
+            {
+                "id": "1",
+                "image": "coco/1.jpg",
+                "conversations": [{"from": "human", "value": "<image>\nSheep?"}, {"from": "gpt", "value": "None."}],
+            }
+        ],
+        refused=("image",),
+    ),
+    Wild(
+        name="COCO captions",
+        content=[{"image": "1.jpg", "caption": "A sheep sings on the hill."}] * 2,
+        refused=("image",),
+    ),
+    Wild(
+        name="common voice",
+        content=[{"audio": "clips/1.mp3", "sentence": "Many sheep.", "age": "", "locale": "en"}] * 2,
+        refused=("audio",),
+    ),
+    Wild(
+        name="all-nli triplets",
+        content=[{"anchor": "a sheep", "positive": "a lamb", "negative": "a rose"}] * 2,
+        refused=("anchor",),
+    ),
+    Wild(
+        name="pandas records",
+        file="rows.json",
+        content='[{"text":"a sheep","label":"animal"},\n{"text":"a rose","label":"plant"}]',
+        model="encoder",
+        task="sequence_classification",
+        learnt=("a sheep -> animal", "a rose -> plant"),
+    ),
+    Wild(
+        name="pandas columns",
+        file="rows.json",
+        content='{"text":{"0":"a sheep","1":"a rose"},"label":{"0":"animal","1":"plant"}}',
+        model="encoder",
+        task="sequence_classification",
+        learnt=("a sheep -> animal", "a rose -> plant"),
+    ),
+    Wild(
+        name="pandas split",
+        file="rows.json",
+        content='{"columns":["text","label"],"index":[0,1],"data":[["a sheep","animal"],["a rose","plant"]]}',
+        model="encoder",
+        task="sequence_classification",
+        learnt=("a sheep -> animal", "a rose -> plant"),
+    ),
+    Wild(
+        name="CSV with an index of pandas",
+        file="rows.csv",
+        content=",text,label\n0,a sheep,animal\n1,a rose,plant\n",
+        model="encoder",
+        task="sequence_classification",
+        learnt=("a sheep -> animal", "a rose -> plant"),
+    ),
+    Wild(
+        name="Kaggle's spam.csv with its columns named",
+        file="spam.csv",
+        content='v1,v2,,,\nham,"Sheep, at ten",,,\nspam,Free wool,,,\n',
+        settings={"data.text_column": "v2", "data.label_column": "v1"},
+        model="encoder",
+        task="sequence_classification",
+        learnt=("Sheep, at ten -> ham", "Free wool -> spam"),
+    ),
+    Wild(
+        name="Kaggle's IMDB Dataset.csv",
+        file="IMDB Dataset.csv",
+        content='review,sentiment\n"A ""good"" sheep.<br />",positive\nA bad sheep.,negative\n',
+        model="encoder",
+        task="sequence_classification",
+        learnt=('A "good" sheep.<br /> -> positive', "A bad sheep. -> negative"),
+    ),
+    Wild(
+        name="Kaggle's disaster tweets",
+        file="train.csv",
+        content="id,keyword,location,text,target\n1,,,Fire on the hill,1\n4,sheep,UK,I love wool,0\n",
+        model="encoder",
+        task="sequence_classification",
+        learnt=("Fire on the hill -> 1", "I love wool -> 0"),
+        notes=("keyword",),
+    ),
+    Wild(
+        name="sentiment140 without a header",
+        file="tweets.csv",
+        content='"0","1467","Mon Apr 06","NO_QUERY","ann","no sheep"\n"4","1468","Mon Apr 06","NO_QUERY","bo","a"\n',
+        model="encoder",
+        refused=("the first line is no header",),
+    ),
+)
+
 CASES = (
     *TEXTS, *CONVERSATIONS, *PREFERENCES, *MEDIA, *LABELS, *LABEL_FORMS, *TEXT_PAIRS, *PAIRS, *ANSWERED, *TAGS,
-    *WORD_TABLES, *CONLL_FILES, *TAGGED_ROWS, *TABLES, *SEPARATED_FILES, *JSON_FILES,
+    *WORD_TABLES, *CONLL_FILES, *TAGGED_ROWS, *TABLES, *SEPARATED_FILES, *JSON_FILES, *KNOWN,
 )  # fmt: skip

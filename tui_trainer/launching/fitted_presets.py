@@ -29,6 +29,7 @@ from tui_trainer.tasks.parts.learns_from_data import COLUMNS, sources_of
 _TASK, _MODEL, _DATA = "task.type", "model.model_name_or_path", "data.path"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.
 _ANY_MODEL, _CLASSES, _TAGS = "causal_lm", "sequence_classification", "token_classification"
+_DECODERS = (_ANY_MODEL, "chat")
 _TEXT, _SECOND_TEXT = "data.text_column", "data.text_pair_column"
 
 
@@ -161,6 +162,8 @@ def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
         fits = kind.task
         refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.what}"
     else:
+        # A decoder learns labels and tags where the columns say so, or somebody names them.
+        can = [name for name in can if name in _DECODERS] if _ANY_MODEL in can else can
         tried = {name: _refusal_of_rows(config, name, rows) for name in can} if rows else {}
         refusals |= {name: why for name, (why, _) in tried.items()}
         # Labels of which the classifier asks what they are must not be learnt as tags instead.

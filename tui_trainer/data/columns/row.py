@@ -81,6 +81,12 @@ def refuse_bad_answer(row: Row, question: str, answer: str) -> None:
         raise DataError("the column 'label' says false: the completion is a bad answer", where=row.where, hint=hint)
 
 
+def refuse_rejected(row: Row) -> None:
+    """Raises DataError for a row that an annotator did not accept, as Prodigy writes it."""
+    if row.values.get("answer") in ("reject", "ignore"):
+        raise DataError("the annotator did not accept the row (answer)", where=row.where, hint="leave it out")
+
+
 def refuse_missing(names: Sequence[str], label: str, **wanted: str) -> None:
     """Raises DataError for a column that a setting names, `text` as data.text_column, and the file has not."""
     for key, name in wanted.items():

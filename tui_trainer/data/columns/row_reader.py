@@ -109,4 +109,4 @@ def read_rows(reader: ReadsRows, rows: Iterator[Row], problems: ProblemList) -> 
                 refuse_marks(found.text, row.where)
             yield row, found
         except DataError as error:
-            problems.add(error)
+            problems.add(error, row.values)

@@ -26,6 +26,7 @@ from tui_trainer.data.columns.row import (
     kind_of_value,
     listed,
     missing_column,
+    refuse_rejected,
     string_of,
     usual_columns,
     value_of,
@@ -148,8 +149,7 @@ class TagColumns:
     def read(self, row: Row) -> Tagged:
         """Raises DataError for a row that cannot be used."""
         if self.spans:
-            if row.values.get("answer") in ("reject", "ignore"):
-                raise DataError("the annotator did not accept the row (answer)", where=row.where, hint="leave it out")
+            refuse_rejected(row)
             return tagged_text(string_of(row, self.words), _unprinted(value_of(row, self.tags)), row.where)
         words = _words(row, self.words)
         tags = _strings(row, self.tags, "tag", len(words))

@@ -167,6 +167,6 @@ def _documents(
         try:
             yield Document(text_of(row, column), row.where)
         except DataError as error:
-            problems.add(error)
+            problems.add(error, row.values)
     if mistake:
         raise mistake

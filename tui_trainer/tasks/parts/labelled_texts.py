@@ -18,7 +18,7 @@ from tui_trainer.data.columns.labels import (
     values_in,
 )
 from tui_trainer.data.columns.pair_columns import pair_of_texts
-from tui_trainer.data.columns.row import AUTO, Row, columns_of, file_of, listed, missing_column
+from tui_trainer.data.columns.row import AUTO, Row, columns_of, file_of, listed, missing_column, refuse_rejected
 from tui_trainer.data.columns.row_kinds import refuse_unlearnt
 from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.text_column import ColumnChoices, strings_of, text_of
@@ -107,6 +107,7 @@ class LabelledTexts(TableReader):
 
     def read(self, row: Row) -> Example:
         assert self._labels is not None, "`begin` comes first"
+        refuse_rejected(row)
         texts = [text_of(row, self._text), *([text_of(row, self._pair)] if self._pair else [])]
         if not all(text.strip() for text in texts):
             raise DataError("the text is empty", where=row.where)
