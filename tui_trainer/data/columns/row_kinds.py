@@ -77,7 +77,7 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
 
 def refuse_unlearnt(head: Sequence[Row]) -> None:
     """Raises DataError for rows of a kind that no task learns from: preferences, images, sounds, questions to choose
-    an answer to, triplets of texts, SQuAD's nested form, single messages. A column that is named in the settings is none of them.
+    an answer to, triplets of texts, SQuAD's nested form, single messages. It is asked where no column is named.
     """
     for what, columns, hint in _unlearnt(_columns_with_values(head), head):
         message = f"the rows are {what} ({listed(columns)}), which no task learns from yet"
