@@ -85,7 +85,7 @@ class PairColumns:
 
     def read(self, row: Row) -> tuple[str, str]:
         """(input, answer) of one row. Raises DataError, with its place, for what is null, empty or no text."""
-        refuse_bad_answer(row, self._pair.source, self._pair.target)
+        refuse_bad_answer(row)
         return self.read_input(row), _text_of(_opened(row), self._pair.target)
 
     def read_input(self, row: Row) -> str:
