@@ -64,6 +64,36 @@ TEXTS = (
 CONVERSATIONS = (
     Wild(name="messages", content=[{"messages": TURNS}] * 2, task="chat", learnt=("None.",) * 2, reads=("Sheep?",)),
 )
+PREFERENCES: tuple[Wild, ...] = ()
+LABELS = (
+    Wild(
+        name="text and label",
+        content=[{"text": "a sheep", "label": "animal"}, {"text": "a rose", "label": "plant"}],
+        model="encoder",
+        task="sequence_classification",
+        learnt=("a sheep -> animal", "a rose -> plant"),
+    ),
+)
+PAIRS = (
+    Wild(
+        name="document and summary",
+        content=[{"document": "Many sheep.", "summary": "Sheep."}] * 2,
+        model="text to text",
+        task="seq2seq",
+        learnt=("Many sheep. -> Sheep.",) * 2,
+    ),
+)
+TAGS = (
+    Wild(
+        name="words and tags",
+        content=[{"tokens": ["Ann", "sleeps"], "ner_tags": ["B-PER", "O"]}] * 2,
+        model="encoder",
+        task="token_classification",
+        learnt=("Ann/B-PER sleeps/O",) * 2,
+    ),
+)
+TABLES: tuple[Wild, ...] = ()
+
 USER, ANSWER = {"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}
 ASKED, NONE = ("Sheep?",), ("None.", "None.")
 CALL = {"type": "function", "function": {"name": "count", "arguments": {"of": "sheep"}}}
@@ -90,7 +120,7 @@ def _csv(column: str, text: str) -> str:
     return f'id,{column}\n1,"{quoted}"\n2,"{quoted}"\n'
 
 
-CONVERSATIONS += (
+FORMS_OF_CONVERSATIONS = (
     # Roles and contents by other names
     _chat(
         "LangChain's types",
@@ -225,6 +255,7 @@ CONVERSATIONS += (
     ),
     Wild(
         name="Parquet structs filled with nulls",
+        settings={"data.max_length": 512},
         file="rows.parquet",
         task="chat",
         reads=ASKED,
@@ -285,6 +316,7 @@ CONVERSATIONS += (
     ),
     Wild(
         name="history in a CSV",
+        settings={"data.max_length": 512},
         file="rows.csv",
         task="chat",
         learnt=("Two. | None.", "None."),
@@ -367,7 +399,7 @@ CONVERSATIONS += (
         notes=("keys of turns that the chat template does not read: id, name, timestamp",),
     ),
 )
-CONVERSATIONS += (
+UNREADABLE_CONVERSATIONS = (
     _no_chat(
         "image parts",
         {
@@ -449,7 +481,12 @@ CONVERSATIONS += (
     _no_chat(
         "messages as plain text", {"id": "a", "messages": "User: Sheep?\nAssistant: None."}, "a string that is no JSON"
     ),
-    _no_chat("messages that are null", {"text": None, "messages": None}, "the conversation is null"),
+    Wild(
+        name="messages that are null",
+        content=[{"messages": [USER, ANSWER]}, {"id": "a", "messages": None}],
+        refused=("the conversation is null",),
+        where="rows.jsonl, line 2",
+    ),
     _no_chat(
         "broken JSON in tools",
         {"id": "a", "messages": [USER, ANSWER], "tools": '[{"name": '},
@@ -574,34 +611,15 @@ CONVERSATIONS += (
         content=[{"messages": [USER, ANSWER], "label": True}] * 102 + [{"messages": [USER, ANSWER], "label": False}],
     ),
 )
-PREFERENCES: tuple[Wild, ...] = ()
-LABELS = (
-    Wild(
-        name="text and label",
-        content=[{"text": "a sheep", "label": "animal"}, {"text": "a rose", "label": "plant"}],
-        model="encoder",
-        task="sequence_classification",
-        learnt=("a sheep -> animal", "a rose -> plant"),
-    ),
-)
-PAIRS = (
-    Wild(
-        name="document and summary",
-        content=[{"document": "Many sheep.", "summary": "Sheep."}] * 2,
-        model="text to text",
-        task="seq2seq",
-        learnt=("Many sheep. -> Sheep.",) * 2,
-    ),
-)
-TAGS = (
-    Wild(
-        name="words and tags",
-        content=[{"tokens": ["Ann", "sleeps"], "ner_tags": ["B-PER", "O"]}] * 2,
-        model="encoder",
-        task="token_classification",
-        learnt=("Ann/B-PER sleeps/O",) * 2,
-    ),
-)
-TABLES: tuple[Wild, ...] = ()
 
-CASES = (*TEXTS, *CONVERSATIONS, *PREFERENCES, *LABELS, *PAIRS, *TAGS, *TABLES)
+CASES = (
+    *TEXTS,
+    *CONVERSATIONS,
+    *FORMS_OF_CONVERSATIONS,
+    *UNREADABLE_CONVERSATIONS,
+    *PREFERENCES,
+    *LABELS,
+    *PAIRS,
+    *TAGS,
+    *TABLES,
+)
