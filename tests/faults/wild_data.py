@@ -374,7 +374,7 @@ FORMS_OF_CONVERSATIONS = (
         )
         for mark, value in (
             ("loss", False),
-            ("loss", 0),
+            ("loss_scale", 0),
             ("training", "false"),
             ("loss_weight", 0.0),
             ("weight", "0"),
@@ -523,6 +523,65 @@ UNREADABLE_CONVERSATIONS = (
         "a history that is no pairs",
         {"instruction": "Sheep?", "output": "None.", "history": [["Goats?"]]},
         "entry 1 of the column 'history' is no question with its answer",
+    ),
+    Wild(
+        name="one turn a row",
+        content=[
+            {"message_id": "a", "parent_id": None, "role": "prompter", "text": "Sheep?"},
+            {"message_id": "b", "parent_id": "a", "role": "assistant", "text": "None."},
+        ],
+        refused=("each row is one turn of a conversation (role, text)", "in a column messages"),
+    ),
+    Wild(
+        name="one turn a row of a CSV",
+        file="rows.csv",
+        content="conversation_id,role,content\n1,user,Sheep?\n1,assistant,None.\n",
+        refused=("each row is one turn of a conversation (role, content)",),
+    ),
+    Wild(
+        name="OpenAssistant's trees",
+        content=[
+            {
+                "message_tree_id": "a long name of a tree",
+                "prompt": {
+                    "text": "Sheep?",
+                    "role": "prompter",
+                    "replies": [{"text": "None.", "role": "assistant", "replies": []}],
+                },
+            }
+        ],
+        refused=("the column 'prompt' holds trees of turns",),
+    ),
+    Wild(
+        name="ChatGPT's export",
+        content=[
+            {
+                "title": "a long title of sheep",
+                "mapping": {
+                    "a": {"id": "a", "message": None, "parent": None, "children": ["b"]},
+                    "b": {
+                        "id": "b",
+                        "message": {
+                            "author": {"role": "user"},
+                            "content": {"content_type": "text", "parts": ["Sheep?"]},
+                        },
+                        "parent": "a",
+                        "children": [],
+                    },
+                },
+            }
+        ],
+        refused=("the column 'mapping' holds trees of turns",),
+    ),
+    Wild(
+        name="requests beside responses",
+        content=[{"id": "a", "request": {"messages": [USER]}, "response": {"choices": [{"message": ANSWER}]}}],
+        refused=("requests in 'request' and answers in 'response'", "in a column messages"),
+    ),
+    Wild(
+        name="two columns of conversations",
+        content=[{"id": "a", "first": [USER, ANSWER], "second": [USER, ANSWER]}],
+        refused=("several columns hold conversations", "data.text_column: first, second"),
     ),
     # Answers
     *(

@@ -51,7 +51,7 @@ ROLES = {
     "tool": "tool", "function": "tool", "observation": "tool", "function_response": "tool", "tool_response": "tool",
     "ipython": "tool", "function_call": "assistant", "tool_call": "assistant",
 }  # fmt: skip
-_READ, _NOTHING = ("role", "content", "weight", "tool_calls"), ("", [], {})
+_READ = ("role", "content", "weight", "tool_calls")
 _CALLS = ("function_call", "tool_call")
 # Of both the first that a turn has is read.
 _ROLE_KEYS = ("role", "from", "speaker", "author", "type")
@@ -89,20 +89,30 @@ def messages_of(value: object, where: str) -> list[Message]:
         raise DataError(f"the conversation is {what}, not a list of messages", where=where, hint=_SPELLING)
     if not turns:
         raise DataError("the conversation has no messages", where=where)
-    return [_message(entry, f"message {number}", where) for number, entry in enumerate(turns, start=1)]
+    return [_plain(entry, where) or _message(entry, f"message {at}", where) for at, entry in enumerate(turns, start=1)]
 
 
 def content_of(value: object, what: str, where: str) -> str:
     """A string, or the texts of a list of parts. Raises DataError for null, and for what no text model reads."""
+    if isinstance(value, str):
+        return checked_text(value, where)
     if isinstance(value, Mapping):
         inner = value.get("parts", _transposed(value))
         value = inner if isinstance(inner, list) else [value] if "text" in value or "type" in value else value
     if isinstance(value, list):
         return "".join(_part(part, what, where) for part in value)
-    if not isinstance(value, str):
-        hint = "write it as a string" if isinstance(value, int | float) else ""
-        raise DataError(f"{what} is {kind_of_value(value)}, not a string", where=where, hint=hint)
-    return checked_text(value, where)
+    hint = "write it as a string" if isinstance(value, int | float) else ""
+    raise DataError(f"{what} is {kind_of_value(value)}, not a string", where=where, hint=hint)
+
+
+def _plain(entry: Any, where: str) -> Message | None:
+    """What most turns are, a role and a string, at half the time of the others."""
+    if type(entry) is not dict or len(entry) != 2:
+        return None
+    told, text = (entry["from"], entry.get("value")) if "from" in entry else (entry.get("role"), entry.get("content"))
+    if not isinstance(told, str) or not isinstance(text, str) or told in _CALLS or told not in ROLES:
+        return None
+    return {"role": ROLES[told], "content": checked_text(text, where)}
 
 
 def _message(entry: object, what: str, where: str) -> Message:
@@ -230,7 +240,9 @@ def _parsed(text: str, what: str, where: str) -> Any:
 
 def _transposed(value: object) -> object:
     """An object of lists as a list of objects: a Sequence of `datasets` stands so in Parquet."""
-    if not isinstance(value, Mapping) or not all(isinstance(one, list) for one in value.values()):
+    if isinstance(value, list) or not isinstance(value, Mapping):
+        return value
+    if not all(isinstance(one, list) for one in value.values()):
         return value
     lengths = {len(one) for one in value.values()}
     if len(lengths) != 1:
@@ -339,36 +351,40 @@ class Conversation:
     def keys_of_turns(self) -> set[str]:
         """What its turns have besides, where there is something in it: a template may read it."""
         more = (message.items() for message in self.messages if len(message) > 2)
-        return {name for items in more for name, value in items if name not in _READ and value not in _NOTHING}
+        return {name for items in more for name, value in items if name not in _READ and value not in ("", [], {})}
 
     def refuse_unlearnable(self, row: Row, loss_on: str) -> None:
         """Raises DataError for what would be learnt otherwise than its row says, by `task.loss_on`."""
         refuse_bad_answer(row)
-        for name in row.values.keys() & _ROW_MARKS:
-            _refuse_mark(row, name, loss_on)
-        answers = [number for number, message in enumerate(self.messages) if message["role"] == "assistant"]
+        if not _ROW_MARKS.isdisjoint(row.values):
+            for name in _ROW_MARKS.intersection(row.values):
+                _refuse_mark(row, name, loss_on)
+        answers = [message for message in self.messages if message["role"] == "assistant"]
         if not answers and loss_on != "all":
             hint = "give the answer (data.target_column names a column of answers), or leave the row out"
             raise DataError("the assistant says nothing: there is no answer to learn", where=row.where, hint=hint)
-        for number in answers[-1:] if loss_on == "completion" else answers:
-            message = self.messages[number]
-            is_blank = not message["content"] or message["content"].isspace()
-            if is_blank and "tool_calls" not in message and message.get("weight") != 0:
-                what = f"the content of message {number + 1}, an answer, is empty"
+        for message in answers[-1:] if loss_on == "completion" else answers:
+            if _is_blank(message["content"]) and "tool_calls" not in message and message.get("weight") != 0:
+                what = f"the content of {self._name(message)}, an answer, is empty"
                 raise DataError(what, where=row.where, hint="write the answer, or leave the row out")
-        for number, message in enumerate(self.messages, 1):
-            if (weight := message.get("weight")) is None:
-                continue
-            if loss_on == "all" and not weight:
-                what = f'message {number} is marked as not learnt, and task.loss_on = "all" learns all'
+        for message in [message for message in self.messages if "weight" in message]:
+            if loss_on == "all" and not message["weight"]:
+                what = f'{self._name(message)} is marked as not learnt, and task.loss_on = "all" learns all'
                 raise DataError(what, where=row.where, hint='set task.loss_on = "assistant"')
-            if loss_on != "all" and weight and message["role"] != "assistant":
-                what = f"message {number}, of the {message['role']}, is marked as learnt, and answers alone are"
+            if loss_on != "all" and message["weight"]:
+                what = f"{self._name(message)}, of the {message['role']}, is marked as learnt, and answers alone are"
                 raise DataError(what, where=row.where, hint='take the mark out, or set task.loss_on = "all"')
-        users = [message["content"] for message in self.messages if message["role"] == "user"]
-        if users and all(not text or text.isspace() for text in users):
+        asks = [message["content"] for message in self.messages if message["role"] == "user"]
+        if asks and all(map(_is_blank, asks)):
             hint = "write the question, or leave the row out"
             raise DataError("nobody asks anything: what the user says is empty", where=row.where, hint=hint)
+
+    def _name(self, message: Message) -> str:
+        return f"message {next(at for at, one in enumerate(self.messages, 1) if one is message)}"
+
+
+def _is_blank(text: str) -> bool:
+    return not text or text.isspace()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -642,7 +658,10 @@ def _messages_in(value: object, where: str) -> list[Any] | None:
 
 
 def _text(row: Row, column: str) -> str:
-    return content_of(value_of(row, column), f"the column '{one_line(column, 40)}'", row.where)
+    value = value_of(row, column)
+    if isinstance(value, str):
+        return checked_text(value, row.where)
+    return content_of(value, f"the column '{one_line(column, 40)}'", row.where)
 
 
 def _several(value: object) -> Sequence[Any]:
@@ -654,15 +673,17 @@ def _several(value: object) -> Sequence[Any]:
 
 def _answer(row: Row, column: str) -> str:
     """A string; of SQuAD's answers the first, which all are right. Several of another name are not."""
-    value, what = value_of(row, column), f"the column '{one_line(column, 40)}'"
-    texts = _several(value)
+    value = value_of(row, column)
+    if isinstance(value, str) and not _is_blank(value):
+        return checked_text(value, row.where)
+    texts, what = _several(value), f"the column '{one_line(column, 40)}'"
     if len(texts) > 1 and column.strip().lower() not in _ALL_RIGHT:
         told = f"{what} has {len(texts)} answers, and which is the right one is not said"
         raise DataError(told, where=row.where, hint="write the one to learn, or a row for each")
     if texts or (isinstance(value, Mapping) and "text" in value):
         value = next(iter(texts), "")
     text = content_of(value, what, row.where)
-    if not text.strip():
+    if _is_blank(text):
         # In a CSV what is missing is an empty string: a model would learn to answer nothing.
         raise DataError(f"{what} is empty", where=row.where, hint="write the answer, or leave the row out")
     return text
