@@ -489,17 +489,19 @@ def find_conversations(
     """
     names, label = columns_of(head), file_of(head)
     refuse_missing(names, label, text=text_column, target=target_column, text_pair=pair_column)
-    wrapper = _wrapper(head, names, text_column)
+    found = _choose(head, names, text_column, target_column, pair_column, needs_answer)
+    where = names if found is None else [found.conversation] if found.conversation else []
+    wrapper = next((name for name in where if any(_wrapped(row.values.get(name)) for row in head)), "")
     if wrapper:
         if beside := usual_columns(ANSWER_NAMES, names):
             what = f"requests in '{one_line(wrapper, 40)}' and answers in '{one_line(beside[0], 40)}'"
             hint = "write both into one list, in a column messages"
             raise DataError(f"the rows have {what}, which are not read together", where=label, hint=hint)
         head = [_unwrapped(row, wrapper) for row in head]
-        names, text_column = columns_of(head), AUTO
-    if text_column == AUTO:
+        names = columns_of(head)
+        found = _choose(head, names, AUTO, AUTO, "", needs_answer)
+    if found is None and text_column == AUTO:
         _refuse_scattered(head, names, label)
-    found = _choose(head, names, text_column, target_column, pair_column, needs_answer)
     if found is None and not needs_answer:
         text = ColumnChoices(text_column).choose(label, strings_of(head))
         found = ConversationColumns(asks=(text,), needed=text)
@@ -561,15 +563,18 @@ def _is_conversation(head: Sequence[Row], name: str) -> bool:
 
 
 def _holds_turns(value: object) -> bool:
-    """A list of which each entry has a known role and something to say."""
+    """A list of which each entry has a known role and something to say. Inputs with outputs may be examples, which are
+    no turns of one conversation."""
     if isinstance(value, str) and _TURNS.match(value):
         with suppress(DataError):
             value = _parsed(value, "", "")
-    turns = _turns_of(value) or ()
-    return bool(turns) and all(
+    entries = _transposed(value)
+    if not isinstance(entries, list) or not entries:
+        return False
+    return all(
         isinstance(turn, Mapping) and _role_of(turn.get(_key(turn, _ROLE_KEYS))) and _key(turn, _CONTENT_KEYS)
-        for turn in turns
-    )
+        for turn in _turns_of(entries) or ()
+    ) and not any(isinstance(one, Mapping) and one.keys() <= _TURN_KEYS.keys() for one in entries)
 
 
 def _wrapped(value: object) -> Mapping[str, Any] | None:
@@ -580,14 +585,6 @@ def _wrapped(value: object) -> Mapping[str, Any] | None:
     if isinstance(value, Mapping) and any(isinstance(value.get(name), list) for name in CONVERSATION_NAMES):
         return value
     return None
-
-
-def _wrapper(head: Sequence[Row], names: Sequence[str], text: str) -> str:
-    """The column of which the values hold the conversations, unless the table has them itself."""
-    if text == AUTO and usual_columns(CONVERSATION_NAMES, names):
-        names = usual_columns(CONVERSATION_NAMES, names)
-    asked = [name for name in names if text in (AUTO, name)]
-    return next((name for name in asked if any(_wrapped(row.values.get(name)) for row in head)), "")
 
 
 def _unwrapped(row: Row, wrapper: str) -> Row:
