@@ -12,6 +12,7 @@ from pathlib import Path
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import FITTED, LoadedConfig, all_settings, value_of
 from tui_trainer.config.sections import Config
+from tui_trainer.data.columns.conversations import NO_CONVERSATIONS
 from tui_trainer.data.columns.labels import holds_labels
 from tui_trainer.data.columns.pair_columns import pair_of_texts
 from tui_trainer.data.columns.row import AUTO, Row
@@ -28,8 +29,7 @@ from tui_trainer.tasks.parts.learns_from_data import COLUMNS, sources_of
 
 _TASK, _MODEL, _DATA = "task.type", "model.model_name_or_path", "data.path"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.
-_ANY_MODEL, _CLASSES, _TAGS = "causal_lm", "sequence_classification", "token_classification"
-_DECODERS = (_ANY_MODEL, "chat")
+_ANY_MODEL, _CHAT, _CLASSES, _TAGS = "causal_lm", "chat", "sequence_classification", "token_classification"
 _TEXT, _SECOND_TEXT = "data.text_column", "data.text_pair_column"
 
 
@@ -163,7 +163,7 @@ def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
         refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.what}"
     else:
         # A decoder learns labels and tags where the columns say so, or somebody names them.
-        can = [name for name in can if name in _DECODERS] if _ANY_MODEL in can else can
+        can = [name for name in can if name in (_ANY_MODEL, _CHAT)] if _ANY_MODEL in can else can
         tried = {name: _refusal_of_rows(config, name, rows) for name in can} if rows else {}
         refusals |= {name: why for name, (why, _) in tried.items()}
         # Labels of which the classifier asks what they are must not be learnt as tags instead.
@@ -171,6 +171,10 @@ def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
         readable = [name for name in can if not (refusals[name] or (asks and name == _TAGS))]
         begun = [name for name, (_, begins) in tried.items() if begins or (asks and name == _CLASSES)]
         fits = [*readable, *begun, *can][0]
+        if fits == _ANY_MODEL and _CHAT in tried:
+            why, begins = tried[_CHAT]
+            if (begins and not why) or (refusals[_ANY_MODEL] and why != NO_CONVERSATIONS):
+                fits, refusals[_ANY_MODEL] = _CHAT, refusals[_ANY_MODEL] or "the rows are conversations"
     return ("", "") if fits == _ANY_MODEL else (fits, refusals[_ANY_MODEL])
 
 

@@ -118,7 +118,7 @@ class PairColumns:
 
     def read(self, row: Row) -> tuple[str, str]:
         """(input, answer) of one row. Raises DataError, with its place, for what is null, empty or no text."""
-        refuse_bad_answer(row, self._pair.source, self._pair.target)
+        refuse_bad_answer(row)
         source, target = self.read_input(row), self._pair.target
         row = _opened(row)
         value = value_of(row, target)

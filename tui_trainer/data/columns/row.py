@@ -74,11 +74,12 @@ def string_of(row: Row, column: str) -> str:
     return value
 
 
-def refuse_bad_answer(row: Row, question: str, answer: str) -> None:
-    """Raises DataError for a completion that its label calls a bad one, as TRL's data sets for KTO have them."""
-    if (question, answer) == ("prompt", "completion") and str(row.values.get("label")).strip().lower() == "false":
-        hint = "a model would learn it as a good one: leave the row out"
-        raise DataError("the column 'label' says false: the completion is a bad answer", where=row.where, hint=hint)
+def refuse_bad_answer(row: Row) -> None:
+    """Raises DataError for an answer that its label calls a bad one, as data sets for KTO have them."""
+    for name in ("label", "kto_tag"):
+        if name in row.values and str(row.values[name]).strip().lower() == "false":
+            hint = "a model would learn it as a good one: leave the row out"
+            raise DataError(f"the column '{name}' says false: the answer is a bad one", where=row.where, hint=hint)
 
 
 def refuse_rejected(row: Row) -> None:

@@ -40,7 +40,6 @@ _SUMMARIES = ("summary", "highlights")
 _INPUTS = {
     **dict.fromkeys(("document", "article", "dialogue", "dialog"), _SUMMARIES),
 }
-_ROLES = frozenset("system user human prompter assistant gpt bot model ai tool function".split())
 _WORDS = ("tokens", "words", "token", "word")
 _SENTENCES = ("text", "sentence")
 _TAGS = ("ner_tags", "tags", "labels", "ner", "pos_tags", "upos", "pos", "chunk_tags", "tag", "label")
@@ -77,7 +76,7 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
 
 def refuse_unlearnt(head: Sequence[Row]) -> None:
     """Raises DataError for rows of a kind that no task learns from: preferences, images, sounds, questions to choose
-    an answer to, triplets of texts, SQuAD's nested form, single messages. It is asked where no column is named.
+    an answer to, triplets of texts, SQuAD's nested form. It is asked where no column is named.
     """
     for what, columns, hint in _unlearnt(_columns_with_values(head), head):
         message = f"the rows are {what} ({listed(columns)}), which no task learns from yet"
@@ -132,10 +131,6 @@ def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple
     if "question" in by_name and choices and _is_structured(head, choices[0]):
         hint = "write question and choices into one text, and the right one as the answer"
         yield "questions with choices", [by_name["question"], *choices], hint
-    texts = [by_name[name] for name in ("content", "text", "message", "value") if name in by_name]
-    if texts and "role" in by_name and all(str(row.values.get(by_name["role"])).lower() in _ROLES for row in head):
-        hint = "write a row for each conversation, with its messages in their order in a list"
-        yield "single messages of conversations", [by_name["role"], texts[0]], hint
     triplet = [by_name[name] for name in ("anchor", "positive", "negative") if name in by_name]
     if len(triplet) >= 2 and "anchor" in by_name:
         yield "texts that are near to each other or not, for embeddings", triplet, names

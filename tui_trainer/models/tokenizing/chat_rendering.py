@@ -66,6 +66,19 @@ class ConversationRenderer:
         longest_first = sorted({*special, *self.stops}, key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
+    def reads(self, key: str) -> bool:
+        """Whether the template may read this key of a turn."""
+        if not re.search(rf"\b{re.escape(key)}\b", self._template.text + self._template.for_tools):
+            return False
+        if key != "name":
+            return True
+        # A function has a name as well.
+        for roles in (("user", "assistant"), ("user", "assistant", "tool")):
+            with suppress(DataError):
+                if _PROBE in self._text([{"role": role, "content": "Q", key: _PROBE} for role in roles], []):
+                    return True
+        return False
+
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Rendered:
         """A conversation up to where the assistant goes on. Raises DataError, without a place, as `render`."""
         safe_messages, spelt = self._broken(list(messages))
