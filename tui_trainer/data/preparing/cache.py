@@ -71,8 +71,6 @@ class Counts:
 
 FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
 PREPARATION_VERSION = 6  # of the tokens; raise it when the same text and settings give other rows
-# Both of them for runs whose plan does not name the fingerprint of its data.
-_VERSIONS_WITHOUT_FINGERPRINT = (2, 5)
 TRAIN_FILE, EVAL_FILE, TOKENIZER_FILE, MANIFEST_FILE = "train.arrow", "eval.arrow", "tokenizer.json", "manifest.json"
 ABANDONED_SECONDS = 24 * 3600
 PARTIAL = ".partial-"
@@ -212,9 +210,8 @@ def rows_now(sources: Sequence[Source], cut: Cut, key: str, fingerprint: str, pr
     now = fingerprint_of(sources, progress)
     if entry_key(sources, now, cut) == key:
         return "the same"
-    versions = (FORMAT_VERSION, PREPARATION_VERSION)
-    same_data = now == fingerprint if fingerprint else versions != _VERSIONS_WITHOUT_FINGERPRINT
-    return "read otherwise" if same_data else "of other data"
+    # Plans that do not name a fingerprint are of versions that made other rows.
+    return "read otherwise" if fingerprint in ("", now) else "of other data"
 
 
 def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
