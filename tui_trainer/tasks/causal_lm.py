@@ -29,7 +29,7 @@ class CausalLm(LearnsNextToken):
 
     def reader(self, config: Config) -> Reader:
         encode = None if trains_tokenizer(config) else _Encoder(config)
-        return TextReader(encode, **self.reading(config), marked_once=encode and encode.marked_once)
+        return TextReader(encode, **self.reading(config), marked_once=encode.marked_once if encode else None)
 
     def reading(self, config: Config) -> dict[str, Any]:
         _, eos_id, vocabulary = tokenizer_of(config, self.head)

@@ -38,8 +38,8 @@ class Counts:
     `repeated_rows` have the text of an earlier one, and `leaked_rows` of the training side that of a held-out one: they
     are left out with data.dedup. Of a table, `untrained_rows` have no label left in the first max_length tokens and are
     left out, `truncated_rows` lost their end, and `truncated_answers` that of the answer to them; the longest row of
-    labels has `longest_labels`. `marked_rows` spell a special token that begins or ends them, and have it once. What an epoch uses twice is counted twice, but for what was read, bad, repeated or
-    leaked.
+    labels has `longest_labels`. `marked_rows` spell a special token that begins or ends them, and have it once. What an
+    epoch uses twice is counted twice, but for what was read, bad, repeated or leaked.
     """
 
     train_rows: int
