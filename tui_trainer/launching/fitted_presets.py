@@ -173,7 +173,8 @@ def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
         fits = [*readable, *begun, *can][0]
         if fits == _ANY_MODEL and _CHAT in tried:
             why, begins = tried[_CHAT]
-            if (begins and not why) or (refusals[_ANY_MODEL] and why != NO_CONVERSATIONS):
+            is_clear = not why if begins else why != NO_CONVERSATIONS
+            if is_clear or (begins and refusals[_ANY_MODEL]):
                 fits, refusals[_ANY_MODEL] = _CHAT, refusals[_ANY_MODEL] or "the rows are conversations"
     return ("", "") if fits == _ANY_MODEL else (fits, refusals[_ANY_MODEL])
 

@@ -7,6 +7,7 @@ that is longer than data.max_length loses its end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.models.tokenizing.chat_parts import REASONING
 from tui_trainer.models.tokenizing.chat_rendering import ConversationRenderer
 from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate, no_template, template_problems, template_text
 from tui_trainer.models.tokenizing.chat_tokens import encode_conversations
@@ -120,6 +122,8 @@ class ChatReader(TableReader):
         self._tables: list[ConversationColumns] = []
         self._turn_keys: set[str] = set()
         self._spelt = 0
+        self._left_out: Counter[str] = Counter()
+        self._rows_left_out: Counter[str] = Counter()
 
     @property
     def renderer(self) -> ConversationRenderer:
@@ -146,6 +150,9 @@ class ChatReader(TableReader):
             raise DataError(problem.message, where=row.where, hint=problem.hint) from None
         self._spelt += bool(rendered.spelt)
         self._turn_keys.update(conversation.keys_of_turns)
+        if rendered.left_out:
+            self._left_out.update(rendered.left_out)
+            self._rows_left_out.update(set(rendered.left_out))
         # A number or a time beside a message makes no other conversation of it.
         return Example(conversation.text if self.learns else rendered.text, rendered)
 
@@ -179,6 +186,12 @@ class ChatReader(TableReader):
             found.append(f"keys of turns that the chat template does not read: {listed(unread)}")
         if self._spelt:
             found.append(f"{self._spelt:,} rows spell special tokens, such as those of the template: they stay text")
+        for what, turns in self._left_out.items():
+            words = "what was thought" if what == REASONING[0] else "who speaks (name)"
+            found.append(
+                f"the chat template does not write {words} in {turns:,} turns of {self._rows_left_out[what]:,} rows: "
+                "it is not learnt"
+            )
         return found
 
 

@@ -220,4 +220,5 @@ class _Preparation:
             cut_documents=train.writer.cut_documents + held_out.writer.cut_documents,
             pieces=train.writer.pieces + held_out.writer.pieces,
             short_documents=both["untrained"] if text else 0,
+            marked_rows=both["marked"],
         )

@@ -109,5 +109,9 @@ def notes_of_counts(counts: Counts, cut: Cut) -> Iterator[str]:
         )
     if counts.short_documents:
         yield f"{counts.short_documents:,} documents have fewer than two tokens and are left out"
+    if counts.marked_rows:
+        what = "documents" if cut.reads_text else "rows"
+        where = "special tokens of the tokenizer at their beginning or end"
+        yield f"{counts.marked_rows:,} {what} spell {where}: each stands there once"
     if counts.unknown_eval_tokens:
         yield f"{counts.unknown_eval_tokens:,} held-out characters do not occur in the training text: read as <unk>"

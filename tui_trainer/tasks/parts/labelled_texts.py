@@ -165,8 +165,8 @@ class LabelledTexts(TableReader):
             row[SEGMENTS] = segments
         # A decoder's tokenizer may make nothing at all of a text of odd signs.
         return [
-            Encoded(row, labels=len(row[LABELS]) if row[COLUMN] else 0, truncated=is_cut)
-            for row, is_cut in zip(rows, found.is_cut, strict=True)
+            Encoded(row, labels=len(row[LABELS]) if row[COLUMN] else 0, truncated=is_cut, marked=is_marked)
+            for row, is_cut, is_marked in zip(rows, found.is_cut, found.is_marked, strict=True)
         ]
 
     def _label_numbers(self, example: Example) -> list[int]:
