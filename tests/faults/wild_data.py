@@ -553,7 +553,8 @@ CONTEXT = "question: Where? context: In Paris."
 ANSWERED = (
     answered("question, context and answer", {"question": "Where?", "context": "In Paris.", "answer": "Paris"},
              f"{CONTEXT} -> Paris", settings=ANSWERS),
-    answered("Dolly for text to text", {"instruction": "Where?", "context": "In Paris.", "response": "Paris", "category": "qa"},
+    answered("Dolly, text to text",
+             {"instruction": "Where?", "context": "In Paris.", "response": "Paris", "category": "qa"},
              "instruction: Where? context: In Paris. -> Paris", settings=ANSWERS, notes=("not read: category",)),
     answered("Dolly without a context", {"instruction": "Sing.", "context": "", "response": "La"}, "Sing. -> La"),
     answered("prompt and context", {"prompt": "Where?", "context": "In Paris.", "completion": "Paris"},
