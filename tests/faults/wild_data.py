@@ -137,6 +137,11 @@ TEXTS = (
         refused=("several columns could hold the text", "data.text_column: title, notes"),
     ),
     Wild(
+        name="dialogs of strings beside a title",
+        content=[{"title": STORY, "dialogs": ["Sheep?", "None."]}],
+        refused=("message 1",),
+    ),
+    Wild(
         name="an id beside an unknown list",
         content=[{"id": "a1", "talk": [["Sheep?", "None."]]}],
         refused=("several columns could hold the text", "id, talk"),

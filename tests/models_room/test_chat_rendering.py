@@ -198,7 +198,7 @@ def test_marks_of_the_template_are_believed_and_their_answers_ended():
 
 
 def test_answers_that_the_data_leaves_out_are_read_and_not_learnt():
-    first, last = {"weight": 0}, {"train": False}
+    first, last = {"weight": 0}, {"weight": 0.0}
     for left_out, expected in ((first, {4: ANSWER_AND_END[1]}), (last, {2: ANSWER_AND_END[0]})):
         messages = list(conversation(*TALK).messages)
         place = 2 if left_out is first else 4

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
 
 _DEFAULT_COMMAND = "train"
-_SLOW_SECONDS = 3.0
+_SLOW_SECONDS = 5.0
 _SECTIONS = {
     "To train": "train plan check preview rehearse tune profiles explain guide diagnose import download install",
     "Runs": "runs attach ask stop resume doctor report compare rename delete submit join track",

@@ -56,7 +56,7 @@ def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
         yield
     except DataError as error:
         _, fitted, why = loaded.where(_TASK).partition(FITTED)
-        if not fitted:
+        if not fitted or any(why == problem.message for problem in error.problems):
             raise
         message = f"{loaded.config.task.type} was chosen: {why}"
         raise DataError([*error.problems, Problem(message=message, key=_TASK, hint="name another to learn")]) from None

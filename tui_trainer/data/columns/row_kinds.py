@@ -33,7 +33,7 @@ class RowsOf:
 # Sources: the columns of ShareGPT, OpenAI, LLaMA-Factory, TRL, Alpaca and of well-known data sets on the hub.
 _CONVERSATIONS = ("messages", "conversations", "turns")
 # Names that a text has as well.
-_MAYBE_CONVERSATIONS = ("conversation", "dialogue", "dialog", "chat")
+_MAYBE_CONVERSATIONS = ("conversation", "dialogue", "dialog", "dialogs", "chat", "chats")
 _ANSWERS = ("output", "response", "completion", "answer", "answers")
 _QUESTIONS = {"instruction": _ANSWERS, "prompt": _ANSWERS, "question": _ANSWERS}
 _SUMMARIES = ("summary", "highlights")

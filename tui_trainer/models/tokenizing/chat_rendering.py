@@ -141,11 +141,11 @@ class ConversationRenderer:
         return tuple(left_out)
 
     def _learnt(self, spans: list[Span], messages: list[Any]) -> list[Span]:
-        """Without the answers that the data leaves out: `weight` 0, as OpenAI's format has it, or `train` false."""
+        """Without the answers that the data leaves out, whose `weight` is 0."""
         answers = [message for message in messages if message["role"] == "assistant"]
         if self._loss_on == "completion":
             answers = answers[-1:]
-        learnt = [message.get("weight", 1) != 0 and message.get("train", True) is not False for message in answers]
+        learnt = [message.get("weight", 1) != 0 for message in answers]
         if all(learnt):
             return spans
         if len(learnt) != len(spans):
