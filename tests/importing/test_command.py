@@ -11,7 +11,7 @@ import pytest
 
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request, load
-from tui_trainer.importing.imported import all_importers
+from tui_trainer.importing.detection import all_importers
 
 CONFIGS = Path(__file__).parent / "configs"
 AXOLOTL, FRAGMENT = str(CONFIGS / "axolotl_qlora.yaml"), str(CONFIGS / "guide_a_06.yaml")

@@ -9,7 +9,8 @@ import pytest
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import Request, all_settings, load, value_of
 from tui_trainer.errors import ConfigError
-from tui_trainer.importing.imported import all_importers, find_importer, import_file, spread
+from tui_trainer.importing.detection import all_importers, find_importer, spread
+from tui_trainer.importing.imported import import_file
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import To, Why
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import all_settings
+from tui_trainer.importing.missing import missing_names, missing_reason
 from tui_trainer.importing.rules import Left, Off, Rule, Same, Table, To, Why, merge
 from tui_trainer.importing.values import empty, fit, off
 
 _OFF = "off in the file"
 # What a run learns, and which of its weights: a file that means another value of these is another run.
-_DECISIVE = frozenset({"task.type", "tuning.method"})
+_DECISIVE = frozenset({"task.type", "tuning.method", "tuning.target_modules", "tuning.modules_to_save"})
 _TILL_THEN = "until it is set, the preset or the default counts"
 
 
@@ -75,7 +76,8 @@ class Importer:
     def names(self) -> frozenset[str]:
         """All keys that are known by name."""
         single = (name for name in self.rules if "*" not in name)
-        return frozenset([*single, *(name for group in self.groups for name in group.names)])
+        of_groups = (name for group in self.groups for name in group.names)
+        return frozenset([*single, *of_groups, *missing_names(self.name)])
 
     def rule(self, name: str) -> Rule | None:
         """What becomes of one key; None: the key is not known."""
@@ -84,6 +86,12 @@ class Importer:
 
     def knows(self, name: str) -> bool:
         return name in self.names or self.rule(name) is not None
+
+    def counts(self, name: str) -> bool:
+        """Whether a key speaks for this tool: it is known by name, or stands in a table of which all is known."""
+        return name in self.names or any(
+            pattern.endswith(".*") and fnmatchcase(name, pattern) for pattern in self.rules if "*" not in pattern[:-1]
+        )
 
     def spoken_for(self, given: Mapping[str, Any]) -> list[str]:
         """The telltale keys among those of a file."""
@@ -155,6 +163,9 @@ class Conversion:
             self.leave(why or Why.DOES_NOT_FIT, f"{error}; {_TILL_THEN}", *names)
 
     def _read_all(self, importer: Importer) -> None:
+        for name, value in self.given.items():
+            if reason := missing_reason(importer.name, name, value):
+                self.leave(Why.REFUSED, reason, name)
         for group in importer.groups:
             group.read(self)
         for name, value in list(self._waiting.items()):
@@ -162,6 +173,8 @@ class Conversion:
                 self.leave(Why.NOT_NEEDED, "empty in the file", name)
             elif rule := importer.rule(name):
                 self._apply(name, value, rule)
+            elif name in importer.names:
+                self.leave(Why.NOT_NEEDED, _OFF, name)
             else:
                 near = get_close_matches(name, importer.names - {name}, n=1, cutoff=0.8)
                 hint = f"did you mean {near[0]}?" if near else f"{importer.name} has no key of that name here"

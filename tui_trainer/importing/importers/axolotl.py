@@ -9,13 +9,13 @@ from tui_trainer.data.sources.hub import MAIN, PREFIX, HubPath
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import PRECISION, TRACKERS, WARMUP, batch, cadence, method
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Refused, Same, To, Why
+from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Same, To, Why
 from tui_trainer.importing.values import data_place, off
 from tui_trainer.local_paths import is_here
 from tui_trainer.safe_text import one_line
 
 _FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")
-_CONVERSATIONS = ("chat_template", "sharegpt", "alpaca", "input_output")
+_CONVERSATIONS = ("chat_template", "sharegpt", "alpaca")
 _NO_REWARDS = "models learn from texts and answers, not from preferences or rewards"
 _KERNEL = Automatic("the kernel is chosen where none is asked for")
 _OFF = NotNeeded("off")
@@ -145,10 +145,8 @@ IMPORTER = Importer(
             "base_model_config": Automatic("the model's own config.json counts"),
             "model_type": Automatic("the model's own config.json says it"),
             "tokenizer_type tokenizer_config tokenizer_*": Automatic("the tokenizer is the model's own"),
-            "processor_type": Off("models learn from texts"),
             "reinit_weights": To("model.init", values={True: "scratch", False: "pretrained"}),
             "lora_target_linear": Off("tuning.target_modules names the layers"),
-            "lora_model_dir": Off("a new adapter is trained; `tui-trainer resume RUN` goes on with one"),
             "lora_fan_in_fan_out": Automatic("the layer's own class says it"),
             "peft_use_rslora": "tuning.use_rslora",
             "peft_use_dora": "tuning.use_dora",
@@ -186,23 +184,21 @@ IMPORTER = Importer(
             "*_attention": _KERNEL,
             "float16": To("model.dtype", values={True: "float16", False: _OFF}),
             "bfloat16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
-            "special_tokens tokens eot_tokens resize_token_embeddings_to_32x": Off("the tokenizer stays as it is"),
+            "special_tokens eot_tokens resize_token_embeddings_to_32x": Off("the tokenizer stays as it is"),
             "loss_watchdog_threshold": Off("a loss that is no number is shown, and nothing stops by itself"),
             "loss_watchdog_patience": NotNeeded("it belongs to the watchdog"),
-            "rl reward_model process_reward_model": Refused(_NO_REWARDS),
             "strict": Always("an unknown setting is an error"),
             "auto_resume_from_checkpoints": hf.RESUMED,
             "save_first_step": Off("`tui-trainer ask RUN save` saves at once"),
             "use_tensorboard": Off("the run's own journal is always written"),
-            "unfrozen_parameters": Off("models learn whole or beside frozen weights"),
             "chunked_cross_entropy cut_cross_entropy liger_* lora_*_kernel fused_*": hf.OWN_KERNELS,
             "gc_steps": To("training.empty_cache_steps", values={-1: NotNeeded("off in the file")}),
             "dp_shard_size": Off(hf.SEVERAL_PROCESSES),
             "tensor_parallel_size context_parallel_size": Same((1,), hf.SEVERAL_PROCESSES, _WHOLE_LAYERS),
             "world_size": NotNeeded(hf.SEVERAL_PROCESSES),
             "wandb_* mlflow_* comet_* swanlab_*": hf.NOT_SENT,
-            "peft_* lora_* loraplus_* relora*": Off("plain LoRA is trained"),
-            "plugins use_* quantize_* *_implementation flash_* gptq* qat tiled_*": Off("there is no such part"),
+            "peft_* lora_* loraplus_*": Off("plain LoRA is trained"),
+            "plugins use_* quantize_* *_implementation flash_* gptq* tiled_*": Off("there is no such part"),
             "reward_* trl vllm ebft kto_* dpo_* orpo_*": Off(_NO_REWARDS),
             "cosine_* lr_* eta_min": Off("the schedules take no arguments"),
             "model_*": Off("the model's own config.json counts"),

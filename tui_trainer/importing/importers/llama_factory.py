@@ -6,12 +6,11 @@ Source: src/llamafactory/hparams/ of hiyouga/LLaMA-Factory at ff6d4d12e, and the
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import batch, method
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, NotSupported, Off, Same, To, Why
+from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Same, To
 from tui_trainer.importing.values import whole
 
 _ONLY_SUPERVISED = NotSupported("models learn from texts and answers, not from preferences or rewards")
-_OTHER_TRAINING = Left(Why.REFUSED, f"{_ONLY_SUPERVISED.reason}; nearest: sft (chat) and pt (causal_lm)")
-_STAGES = {"pt": "causal_lm", "sft": "chat", **dict.fromkeys(("rm", "ppo", "dpo", "kto"), _OTHER_TRAINING)}
+_STAGES = {"pt": "causal_lm", "sft": "chat"}
 _KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 _NAMES_IN_ITS_LIST = "it is a name in its dataset_info.json"
 _WEIGHTS = "data.weights says how often"
@@ -56,7 +55,6 @@ IMPORTER = Importer(
             "lora_rank peft_config.r": "tuning.r",
             "lora_target peft_config.target_modules": hf.LAYERS,
             "additional_target": hf.WHOLE_LAYERS,
-            "adapter_name_or_path": Off("a new adapter is trained; `tui-trainer resume RUN` goes on with one"),
             "create_new_adapter": Always("a new adapter is trained"),
             "peft_config.name": To("tuning.method", values={"lora": "lora"}),
             "peft_config.lora_alpha": "tuning.lora_alpha",

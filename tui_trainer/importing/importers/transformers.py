@@ -155,7 +155,6 @@ ARGUMENTS: Table = {
     "auto_find_batch_size": Automatic("the micro-batch is the largest that fits; the effective batch stays"),
     "average_tokens_across_devices": Always("every token of a step counts the same"),
     "gradient_accumulation_kwargs": Off("accumulation takes no arguments"),
-    "neftune_noise_alpha": Off("no noise is added to embeddings"),
     # How it computes.
     "bf16_full_eval fp16_full_eval": Automatic("evaluation computes as training does"),
     "half_precision_backend fp16_backend fp16_opt_level": Always("torch's own mixed precision"),
@@ -243,7 +242,10 @@ IMPORTER = Importer(
     fp16_full_eval bf16_full_eval half_precision_backend logging_dir use_cpu no_cuda logging_nan_inf_filter
     prediction_loss_only eval_accumulation_steps log_level disable_tqdm train_sampling_strategy
     activation_checkpointing past_index skip_memory_metrics label_names""",
-    tables=(ARGUMENTS, MODEL, LORA, SCRIPT_DATA, {"max_seq_length": "data.max_length"}),
-    groups=(batch(MICRO, micro_default=8), *GROUPS, method(model=("model_name_or_path",), otherwise="full")),
+    tables=(ARGUMENTS, MODEL, LORA, FOUR_BITS, SCRIPT_DATA, {"max_seq_length": "data.max_length"}),
+    groups=(
+        batch(MICRO, micro_default=8), *GROUPS,
+        method(four_bit=("load_in_4bit",), model=("model_name_or_path",), otherwise="full"),
+    ),
     defaults=DEFAULTS,
-)
+)  # fmt: skip

@@ -6,7 +6,7 @@ Source: trl/trainer/sft_config.py and trl/trainer/model_config.py of TRL 1.x; ol
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import LOSS_ON_PARTS, batch, method
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Automatic, Off, Refused, Same, To, Why, under
+from tui_trainer.importing.rules import Automatic, Off, Same, To, Why, under
 
 # Its defaults: data without a split of that name would be refused.
 _TRAIN = Automatic("of data with splits, train is trained on")
@@ -30,10 +30,6 @@ IMPORTER = Importer(
     tables=(
         hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.HUB_DATA, under("model_init_kwargs", hf.MODEL),
         {
-            """beta max_prompt_length max_completion_length precompute_ref_log_probs num_generations reward_funcs
-            reward_model_path desirable_weight""": Refused(
-                "models learn from texts and completions here, not from preferences or rewards"
-            ),
             "max_length max_seq_length": "data.max_length",
             "packing": hf.PACKING,
             "eval_packing": Automatic("held-out rows are packed as the others are"),
@@ -56,7 +52,6 @@ IMPORTER = Importer(
             "chars_per_token": Automatic("tokens are counted"),
             "loss_type": Same(("nll", "chunked_nll"), "cross entropy, in chunks on a GPU", "the loss is cross entropy"),
             "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves them"),
-            "lora_target_parameters": Off("adapters are for layers"),
             "lora_task_type": Automatic("task.type says it"),
             "use_bnb_nested_quant": "quantization.bnb_4bit_use_double_quant",
             "gradient_checkpointing_use_reentrant": Automatic("checkpointing is never reentrant"),
