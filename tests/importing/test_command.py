@@ -121,7 +121,7 @@ def test_unknown_keys_list_all_importers(capsys, tmp_path):
             "axolotl",
             ("one run learns one task, and the types are alpaca, completion",),
         ),
-        ("beta: 0.1\nloss_type: sigmoid", "trl", ("beta: 0.1", "not from preferences or rewards")),
+        ("beta: 0.1", "trl", ("beta: 0.1", "not from preferences or rewards")),
         ("use_lora: perhaps", "training_script", ("use_lora: perhaps", "full, lora and qlora")),
     ],
 )
