@@ -57,6 +57,20 @@ SCRIPTS = (
     ),
 )  # fmt: skip
 
+DUMPS = (
+    WildConfig(
+        name="a dump of TrainingArguments, which names no model",
+        content={"output_dir": "out", "learning_rate": 2e-5, "num_train_epochs": 2, "weight_decay": 0.1, "seed": 7,
+                 "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "adam_beta2": 0.95,
+                 "lr_scheduler_type": "cosine", "warmup_steps": 10, "logging_dir": "out/runs", "past_index": -1,
+                 "disable_tqdm": False, "log_level": "passive"},
+        values={"output.runs_dir": "out", "training.learning_rate": 2e-5, "training.num_train_epochs": 2,
+                "training.weight_decay": 0.1, "training.seed": 7, "training.effective_batch_size": 8,
+                "training.adam_beta2": 0.95, "training.lr_scheduler_type": "cosine", "training.warmup_steps": 10},
+        told=("not in the file: whether all weights are trained or adapters; set tuning.method = full or lora",),
+    ),
+)  # fmt: skip
+
 FOREIGN = (
     WildConfig(name="no key is known", content="colour: red\n", refused=("has no key that is known (colour)", "--as")),
     WildConfig(
@@ -341,4 +355,4 @@ ADAPTERS = (
     ),
 )  # fmt: skip
 
-CASES = (*SCRIPTS, *FOREIGN, *METHODS, *ADAPTERS)
+CASES = (*SCRIPTS, *DUMPS, *FOREIGN, *METHODS, *ADAPTERS)

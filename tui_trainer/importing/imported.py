@@ -23,7 +23,7 @@ from tui_trainer.importing.values import empty
 from tui_trainer.safe_text import one_line
 
 _PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
-_MODEL = "model.model_name_or_path"
+_MODEL, _METHOD = "model.model_name_or_path", "tuning.method"
 # A file of fewer settings that names no model is a part of a config: what it does not say stands elsewhere.
 _WHOLE_FROM = 8
 
@@ -54,10 +54,18 @@ class Imported:
         return {key: value for key, value in self.importer.defaults.items() if key not in said}
 
     @property
+    def asks_method(self) -> bool:
+        """Whether a whole file, as a dump of arguments is, does not say which weights are trained."""
+        return _METHOD not in self.values and "profile" not in self.values and len(self.rewrites) >= _WHOLE_FROM
+
+    @property
     def unsaid_lines(self) -> list[str]:
         """What the other tool takes where the file says nothing, in a line: here, our presets count."""
         values = ", ".join(f"{key} = {toml_text(value)}" for key, value in self.unsaid.items())
-        return [f"not in the file, where {self.importer.name} takes: {values}"] if values else []
+        lines = [f"not in the file, where {self.importer.name} takes: {values}"] if values else []
+        if self.asks_method:
+            lines.append(f"not in the file: whether all weights are trained or adapters; set {_METHOD} = full or lora")
+        return lines
 
     @property
     def toml(self) -> str:
@@ -105,6 +113,8 @@ class Imported:
             words.append("--model FOLDER")
         if not whole and not self.values.get("data.path"):
             words.append("--data FILE")
+        if self.asks_method:
+            words.append(f"--set {_METHOD}=METHOD")
         return " ".join(words)
 
     def refuse_other_runs(self) -> None:
