@@ -4,7 +4,9 @@ The config's own schema is asked, nothing else. What reads a spelling raises Val
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from tui_trainer import optimizers
@@ -21,6 +23,7 @@ from tui_trainer.tasks import task_names
 
 # As a whole number it would have more digits than a float is sure of.
 _WHOLE_BELOW = 1e15
+_FOLDERS_ABOVE = 3
 
 
 def fit(key: str, value: Any) -> Any:
@@ -59,6 +62,15 @@ def whole(value: Any) -> int | None:
 def empty(value: Any) -> bool:
     """Whether a key stands there without saying anything."""
     return value is None or value in ("", [], {})
+
+
+def file_near(folder: Path, name: str) -> Path | None:
+    """A file that a config in `folder` names: other tools look for it where they are started, which is that folder,
+    one above it or the current one."""
+    steps = (folder, *list(folder.absolute().parents)[:_FOLDERS_ABOVE], Path())
+    with suppress(OSError, ValueError):
+        return next((path for step in steps if (path := step / name).is_file()), None)
+    return None
 
 
 def off(value: Any) -> bool:
