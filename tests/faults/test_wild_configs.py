@@ -48,7 +48,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 def imported(wild: WildConfig, folder: Path) -> Imported:
     """As the command does it. Raises InputError."""
-    found = import_file(wild.write(folder), wild.kind)
+    found = import_file(wild.write(folder), wild.kind, wild.processes)
     found.refuse_other_runs()
     return found
 

@@ -12,7 +12,7 @@ from tui_trainer.config.load import validate
 from tui_trainer.importing.conversion import Conversion, Group
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import Why
-from tui_trainer.importing.values import file_near, number, off, whole
+from tui_trainer.importing.values import file_near, is_data_file, listed_places, number, off, whole
 from tui_trainer.planning.strategies import whole_only
 from tui_trainer.safe_text import one_line
 from tui_trainer.tracking.contract import tracker_names
@@ -160,6 +160,40 @@ WARMUP = Group(("warmup_ratio", "warmup_steps"), _warmup)
 EARLY_STOPPING = Group(("early_stopping", "early_stopping_patience"), _early_stopping)
 TRACKERS = Group(("report_to",), _trackers)
 LOSS_ON_PARTS = Group(("assistant_only_loss", "completion_only_loss"), _loss_on_parts)
+
+
+def write_places(done: Conversion, name: str, key: str) -> list[dict[str, Any]]:
+    """The list of data sets `name` as paths; its entries, none where it has no list of them."""
+    found = done.first(name)
+    entries = (found[1] if isinstance(found[1], list) else [found[1]]) if found else []
+    if not all(isinstance(one, dict) for one in entries):
+        done.leave(Why.NOT_SUPPORTED, "not every entry says where its data is; data.path names files", name)
+        return []
+    by_entry = [listed_places(one) for one in entries]
+    if entries and all(by_entry):
+        places = [place for some in by_entry for place in some]
+        done.write(key, places if len(places) > 1 else places[0], name, ours=False)
+    elif entries:
+        which = "it does" if len(entries) == 1 else "one of its entries does"
+        done.leave(Why.NOT_SUPPORTED, f"{which} not say where its data is; give a file or hub:owner/name as {key}", name)
+    return entries
+
+
+def write_part(done: Conversion, name: str, entries: list[dict[str, Any]], *, trained: bool) -> set[str]:
+    """The configuration and the split, and the keys that say them; of several data sets those that all have alike."""
+    places = [place for one in entries for place in listed_places(one)]
+    # A file has no other split there, so that train is all of it.
+    usual = "train" if trained or all(is_data_file(place) for place in places) else ""
+    parts = [("split", "data.split" if trained else "data.eval_split", usual)]
+    parts += [("name", "data.name", "default")] if trained else []
+    read = set()
+    for key, setting, default in parts:
+        values = list({str(one.get(key) or default) for one in entries})
+        if values == [default] or (len(places) == 1 and len(values) == 1):
+            read |= {key}
+        if key in read and values != [default]:
+            done.write(setting, values[0], name, ours=False)
+    return read
 
 
 ZERO_STRATEGIES = {0: "ddp", 1: "fsdp", 2: "deepspeed-2", 3: "deepspeed-3"}

@@ -14,7 +14,7 @@ from tui_trainer.config.editing import toml_text
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import all_settings, validate, value_of
 from tui_trainer.config.toml_files import MAX_LINE_CHARACTERS
-from tui_trainer.data.sources.hub import PREFIX
+from tui_trainer.data.sources.hub import MAIN, PREFIX, HubPath
 from tui_trainer.errors import Problem
 from tui_trainer.hub_layout import could_be_on_the_hub, is_hub_name
 from tui_trainer.local_paths import is_here
@@ -24,6 +24,7 @@ from tui_trainer.tasks import task_names
 # As a whole number it would have more digits than a float is sure of.
 _WHOLE_BELOW = 1e15
 _FOLDERS_ABOVE = 3
+_FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")
 
 
 def fit(key: str, value: Any) -> Any:
@@ -148,6 +149,22 @@ def data_place(value: Any) -> Any:
     """
     is_name = isinstance(value, str) and "/" in value and could_be_on_the_hub(value) and not is_here(value)
     return f"{PREFIX}{value}" if is_name else value
+
+
+def is_data_file(place: str) -> bool:
+    return place.endswith(_FILES)
+
+
+def listed_places(one: Mapping[str, Any]) -> list[str]:
+    """The paths of one entry of a list of data sets, as `datasets` is asked for it; empty where it names none."""
+    path, files = one.get("path"), one.get("data_files")
+    listed = [str(name) for name in files] if isinstance(files, list) else [str(files)] if files else []
+    if str(data_place(path)).startswith(PREFIX):
+        revision = str(one.get("revision") or MAIN)
+        return [str(HubPath(str(path), revision, inside)) for inside in listed or [str(one.get("data_dir") or "")]]
+    local = listed or ([str(path)] if path else [])
+    is_local = (is_data_file(one) or one.startswith(("/", "./", "../", "~")) or is_here(one) for one in local)
+    return local if all(is_local) else []
 
 
 def data_set_name(value: Any) -> Any:
