@@ -12,7 +12,7 @@ from tui_trainer.config.load import validate
 from tui_trainer.importing.conversion import Conversion, Group
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import Why
-from tui_trainer.importing.values import file_near, is_data_file, listed_places, number, off, whole
+from tui_trainer.importing.values import file_near, is_data_file, listed, listed_places, number, off, whole
 from tui_trainer.planning.strategies import whole_only
 from tui_trainer.safe_text import one_line
 from tui_trainer.tracking.contract import tracker_names
@@ -139,8 +139,7 @@ def _trackers(done: Conversion) -> None:
     found = done.first("report_to")
     if not found:
         return
-    given = found[1] if isinstance(found[1], list) else [found[1]]
-    names = [name for one in given if isinstance(one, str) for name in names_in(one)]
+    names = [name for one in listed(found[1]) if isinstance(one, str) for name in names_in(one)]
     known = [name for name in names if name in tracker_names()]
     here = f"the trackers here are {', '.join(tracker_names())}"
     if known:
@@ -165,7 +164,7 @@ LOSS_ON_PARTS = Group(("assistant_only_loss", "completion_only_loss"), _loss_on_
 def write_places(done: Conversion, name: str, key: str) -> list[dict[str, Any]]:
     """The list of data sets `name` as paths; its entries, none where it has no list of them."""
     found = done.first(name)
-    entries = (found[1] if isinstance(found[1], list) else [found[1]]) if found else []
+    entries = listed(found[1]) if found else []
     if not all(isinstance(one, dict) for one in entries):
         done.leave(Why.NOT_SUPPORTED, "not every entry says where its data is; data.path names files", name)
         return []
@@ -175,7 +174,9 @@ def write_places(done: Conversion, name: str, key: str) -> list[dict[str, Any]]:
         done.write(key, places if len(places) > 1 else places[0], name, ours=False)
     elif entries:
         which = "it does" if len(entries) == 1 else "one of its entries does"
-        done.leave(Why.NOT_SUPPORTED, f"{which} not say where its data is; give a file or hub:owner/name as {key}", name)
+        done.leave(
+            Why.NOT_SUPPORTED, f"{which} not say where its data is; give a file or hub:owner/name as {key}", name
+        )
     return entries
 
 

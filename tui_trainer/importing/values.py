@@ -126,7 +126,7 @@ _NEAREST: Mapping[str, tuple[str, ...]] = {
 
 def module_names(value: Any) -> Any:
     """Names of layers as one text; `all` as `all-linear`. No regular expression."""
-    names = value if isinstance(value, list) else [value]
+    names = listed(value)
     if any(isinstance(name, str) and _NO_PATTERN & set(name) for name in names):
         raise ValueError("it is a pattern; names of layers, with commas, are taken")
     return "all-linear" if value == "all" or names in (["all"], ["all-linear"]) else value
@@ -151,18 +151,23 @@ def data_place(value: Any) -> Any:
     return f"{PREFIX}{value}" if is_name else value
 
 
+def listed(value: Any) -> list[Any]:
+    """A list as it is, another value as the only one."""
+    return value if isinstance(value, list) else [value]
+
+
 def is_data_file(place: str) -> bool:
     return place.endswith(_FILES)
 
 
 def listed_places(one: Mapping[str, Any]) -> list[str]:
     """The paths of one entry of a list of data sets, as `datasets` is asked for it; empty where it names none."""
-    path, files = one.get("path"), one.get("data_files")
-    listed = [str(name) for name in files] if isinstance(files, list) else [str(files)] if files else []
+    path = one.get("path")
+    files = [str(name) for name in listed(one.get("data_files") or [])]
     if str(data_place(path)).startswith(PREFIX):
         revision = str(one.get("revision") or MAIN)
-        return [str(HubPath(str(path), revision, inside)) for inside in listed or [str(one.get("data_dir") or "")]]
-    local = listed or ([str(path)] if path else [])
+        return [str(HubPath(str(path), revision, inside)) for inside in files or [str(one.get("data_dir") or "")]]
+    local = files or ([str(path)] if path else [])
     is_local = (is_data_file(one) or one.startswith(("/", "./", "../", "~")) or is_here(one) for one in local)
     return local if all(is_local) else []
 

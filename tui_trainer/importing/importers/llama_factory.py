@@ -10,9 +10,9 @@ from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.dataset_info import find_list, read_list
 from tui_trainer.importing.groups import EFFECTIVE, OFFLOAD, STRATEGY, batch, method, write_zero
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, NotSupported, Off, Same, To, Why
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.values import data_place, file_near, whole
+from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, NotSupported, Off, Same, To, Why
+from tui_trainer.importing.values import data_place, file_near, listed, whole
 
 _ONLY_SUPERVISED = NotSupported("models learn from texts and answers, not from preferences or rewards")
 _OTHER_TRAINING = Left(Why.REFUSED, f"{_ONLY_SUPERVISED.reason}; nearest: sft (chat) and pt (causal_lm)")
@@ -59,7 +59,7 @@ def _data(done: Conversion) -> None:
     """The names in its list of data sets; of v1 a list's file or a data set of the hub."""
     for key, ours in (("dataset", "data.path"), ("eval_dataset", "data.eval_path")):
         if found := done.first(key):
-            names = names_in(found[1]) if isinstance(found[1], str) else [str(name) for name in found[1] or []]
+            names = [name for one in listed(found[1]) if isinstance(one, str) for name in names_in(one)]
             path = find_list(done.folder, str(done.given.get("dataset_dir") or "data"))
             if path and names:
                 _write_data(done, key, ours, path, names)
@@ -109,7 +109,8 @@ def _mixing(done: Conversion) -> None:
 
 
 def _is_v1(done: Conversion) -> bool:
-    return done.has("model") and not done.has("model_name_or_path", "stage", "finetuning_type")
+    is_v0 = done.has("model_name_or_path", "stage", "finetuning_type")
+    return not is_v0 and done.has("model", "model_class", "train_dataset", "peft_config.name")
 
 
 _LORA_V1 = ("peft_config.r", "peft_config.lora_alpha", "peft_config.target_modules")
@@ -170,13 +171,13 @@ IMPORTER = Importer(
             "create_new_adapter": Always("a new adapter is trained"),
             "peft_config.lora_alpha": "tuning.lora_alpha",
             "peft_config.lora_dropout": "tuning.lora_dropout",
-            "quantization_bit quant_config.quantization_bit": Off("weights in 4 bits are trained beside, not those in 8 or others"),
+            "quantization_bit quant_config.quantization_bit": Off("weights in 4 bits are trained beside, no others"),
             "quantization_type quant_config.quantization_type": "quantization.bnb_4bit_quant_type",
             "double_quantization quant_config.double_quantization": "quantization.bnb_4bit_use_double_quant",
             "quantization_method quant_config.name": Automatic("bitsandbytes keeps weights in 4 bits"),
             "dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; give the file itself as data.path"),
             "eval_dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; give the file itself as data.eval_path"),
-            "train_dataset": NotSupported("it is a list of data sets that is not near; give the file itself as data.path"),
+            "train_dataset": NotSupported("it is a list that is not near; give the file itself as data.path"),
             "mix_strategy": Same(("concat",), "the rows of all sources are used"),
             "interleave_probs": NotNeeded("mix_strategy says that the rows of all sources are used"),
             "dataset_dir": NotNeeded("data.path says where the data is"),
