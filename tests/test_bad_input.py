@@ -431,14 +431,36 @@ def test_contradictions_and_missing_data_are_told_together(place, capsys):
     assert all(sum(word in line for line in told) == 1 for word in words)
 
 
-def test_of_many_broken_rows_ten_are_told_and_the_rest_counted(place, capsys):
+def test_equal_mistakes_are_one_line_and_of_many_kinds_five_are_told(place, capsys):
     (place / "my.toml").write_text(GOOD)
-    (place / "rows.jsonl").write_bytes((ROW + b"oops\n") * 30)
-    assert main([*TRAIN, "--set", "data.path=rows.jsonl"]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 11
-    assert all(f"rows.jsonl, line {2 * number}:" in told[number - 1] for number in range(1, 11))
-    assert told[-1].endswith('and 20 more problems; data.on_bad_rows = "skip" leaves out rows that cannot be used')
+    words = ("null", "oops", "[1]", "3", '{"text": 1}', '{"text": []}', '{"no": ""}')
+    (place / "rows.jsonl").write_bytes(b"".join(ROW + word.encode() + b"\n" for word in words * 1000))
+    for command in (TRAIN, ["preview", "my.toml"]):
+        assert main([*command, "--set", "data.path=rows.jsonl"]) == 2
+        told = capsys.readouterr().err.splitlines()
+        assert len(told) == 6
+        assert "rows.jsonl, line 4 (1,000 times, also 18, 32, ...): broken JSON" in told[1]
+        assert told[-1].endswith(
+            "and 2,000 more problems of other kinds; data.on_bad_rows=skip leaves out rows that cannot be used"
+        )
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ([1], "rows.jsonl, line 2: "),
+        ([1, 4], "rows.jsonl, line 2 (2 times, also 5): "),
+        (range(1000), "rows.jsonl, line 1 (all 1,000 rows): "),
+    ],
+)
+def test_a_mistake_is_told_with_its_rows_and_a_piece_of_the_first(place, capsys, bad, words):
+    rows = [{"id": n, "text": 7 if n in bad else "good", "note": "\x1b[31m"} for n in range(1000)]
+    (place / "my.toml").write_text(GOOD)
+    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main([*TRAIN, "--set", "data.path=rows.jsonl", "--set", "data.text_column=text"]) == 2
+    told = capsys.readouterr().err
+    assert f"{words}the column 'text' is a number, not a string" in told
+    assert f'the row: {{"text": 7, "id": {bad[0]}, "note": "\u241b[31m"}}' in told
     assert cached(place) == []
 
 

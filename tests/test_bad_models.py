@@ -36,6 +36,7 @@ from tui_trainer.safe_text import visible
 
 SETTINGS = {
     "data.path": "documents.jsonl",
+    "task.type": "causal_lm",
     "data.max_length": 64,
     "data.eval_fraction": 0.2,
     "training.max_steps": 2,

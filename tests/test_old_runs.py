@@ -111,16 +111,16 @@ def test_data_that_is_gone_is_not_needed_either(runs):
     assert told.startswith("the data of this run cannot be read any more: ") and "texts.jsonl" in told
 
 
-def test_where_the_folder_is_gone_the_same_rows_are_made_again(runs):
+def test_where_the_folder_is_gone_the_version_that_made_the_rows_makes_them_again(runs, monkeypatch):
     shutil.rmtree(runs.parent / "home/cache")
+    monkeypatch.setattr(cache, "PREPARATION_VERSION", 5)
     assert main(["resume", "lora", "--no-ui"]) == 0
     assert_recorded(runs / "lora")
     assert not problems(runs / "lora", "data changed")
 
 
-def test_rows_that_would_be_read_otherwise_are_refused_with_what_to_do(runs, monkeypatch, capsys):
+def test_rows_that_would_be_read_otherwise_are_refused_with_what_to_do(runs, capsys):
     shutil.rmtree(runs.parent / "home/cache")
-    monkeypatch.setattr(cache, "PREPARATION_VERSION", cache.PREPARATION_VERSION + 1)
     for name in STOPPED:
         assert main(["resume", name, "--no-ui"]) == 2
         told = capsys.readouterr().err
@@ -131,6 +131,9 @@ def test_rows_that_would_be_read_otherwise_are_refused_with_what_to_do(runs, mon
 
 
 def test_other_data_is_refused_where_the_folder_is_gone(runs, capsys):
+    key = json.loads((runs / "full/plan.json").read_text())["data_key"]
+    manifest = json.loads((runs.parent / "home/cache" / key / "manifest.json").read_text())
+    change(runs / "full", lambda plan: plan.update(data_fingerprint=manifest["fingerprint"]))
     shutil.rmtree(runs.parent / "home/cache")
     data = runs.parent / "data/texts.jsonl"
     data.write_text(data.read_text().replace("sheep", "goats"))

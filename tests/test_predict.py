@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from tests.programs import run_program
-from tests.tiny_models import save_tiny_model, tiny_tokenizer
-from tests.trained_runs import asked_row, write_rows
+from tests.tiny_models import save_tiny_byte_model, save_tiny_model, tiny_tokenizer
+from tests.trained_runs import asked_row, train, write_rows
 from tui_trainer.cli import main
 from tui_trainer.config.sections import Config
 from tui_trainer.exporting import predicting
@@ -56,6 +56,25 @@ def test_a_batch_predicts_what_each_row_does_alone_in_the_order_of_the_rows(task
         assert one.pop("probabilities", {}) == pytest.approx(other.pop("probabilities", {}), abs=1e-4)
         assert one == other and one
     assert not list(tmp_path.glob("*.partial*"))
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("family", "task", "method"), [("byt5", "seq2seq", "lora"), ("canine", "sequence_classification", "full")]
+)
+def test_a_model_whose_tokenizer_has_no_vocabulary_trains_and_predicts(family, task, method, tmp_path, capsys):
+    model = save_tiny_byte_model(tmp_path / family, family)
+    changes = {"model.init": "pretrained", "model.model_name_or_path": model, "tuning.method": method}
+    run = train(tmp_path, task, {**changes, "training.max_steps": 4, "evaluation.generate_rows": 2})
+    plan = json.loads((run.root / "plan.json").read_text())
+    assert plan["vocabulary"]["value"] == {"byt5": 384, "canine": 0x110000}[family]
+    data = asked(tmp_path, task, 5)
+    assert predict(run, data, tmp_path / "out.jsonl", "--batch-size", "1") == 0, capsys.readouterr().err
+    assert len(predictions(tmp_path / "out.jsonl")) == 5
+    assert main(["evaluate", str(run.root)]) == 0
+    assert main(["generate", str(run.root), "The hen runs home", "--max-new-tokens", "6"]) == 0
+    assert method == "full" or main(["export", str(run.root), "--to", "merged"]) == 0
+    assert not (run.root / "model/tokenizer.json").exists()
 
 
 class Killed(BaseException):

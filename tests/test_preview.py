@@ -54,7 +54,7 @@ lengths   median 40, 90 % up to 96, longest 128
            46 to  86                           0
            87 to 128  ████████████             300
 padding   padded 41%, drawn by length 6%, packed 2%; the plan packs (16 documents of about 44 tokens fill 6.1 rows)
-rows that cannot be used, the first 2 of 12:
+rows that cannot be used:
   conversations.jsonl, line 3: the column 'messages' is a string, not a list
   conversations.jsonl, line 8: the row has no column 'messages'; columns found: prompt
 note: the conversations are in the column 'messages'"""
@@ -228,7 +228,7 @@ def test_bad_rows_stop_the_preview_or_are_listed(capsys, monkeypatch):
     command = scratch("sequence_classification", table("rows.jsonl", rows))
     assert main(command) == 2
     told = capsys.readouterr().err
-    assert "rows.jsonl, line 9: the text is empty" in told and 'data.on_bad_rows = "skip"' in told
+    assert "rows.jsonl, line 9: the text is empty" in told and "data.on_bad_rows=skip" in told
     assert main([*command, "--set", "data.on_bad_rows=skip"]) == 0
     shown = capsys.readouterr().out
     assert "rows that cannot be used:\n  rows.jsonl, line 9: the text is empty" in shown

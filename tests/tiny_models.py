@@ -12,9 +12,12 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    ByT5Tokenizer,
+    CanineTokenizer,
     MBart50Tokenizer,
     MBartTokenizer,
     NllbTokenizer,
@@ -163,6 +166,21 @@ def save_tiny_model(folder: Path, family: str, **changes: Any) -> Path:
     model = tiny_model(family, **changes)
     model.save_pretrained(folder)
     tiny_tokenizer(family).save_pretrained(folder)
+    return folder
+
+
+def save_tiny_byte_model(folder: Path, family: str) -> Path:
+    """`byt5` or `canine`: their tokenizers read bytes and code points, and have no file of a vocabulary."""
+    torch.manual_seed(0)
+    if family == "byt5":
+        fields = {**_T5, "pad_token_id": 0, "eos_token_id": 1, "vocab_size": 384, "tie_word_embeddings": False}
+        model: Any = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model("t5", **fields))
+        ByT5Tokenizer().save_pretrained(folder)
+    else:
+        fields = {**_ENCODER, "num_hash_buckets": 64, "local_transformer_stride": 16}
+        model = AutoModel.from_config(AutoConfig.for_model("canine", **fields))
+        CanineTokenizer().save_pretrained(folder)
+    model.save_pretrained(folder)
     return folder
 
 

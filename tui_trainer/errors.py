@@ -30,18 +30,20 @@ _FEW_PARTS = 3
 class Problem:
     """One mistake: where it is, what is wrong, what to do.
 
-    `where` is a file (and line), `key` a setting such as `training.learning_rate`; either may be empty.
+    `where` is a file (and line), `key` a setting such as `training.learning_rate`, `excerpt` the beginning of the row;
+    each may be empty.
     """
 
     message: str
     where: str = ""
     key: str = ""
     hint: str = ""
+    excerpt: str = ""
 
     def __str__(self) -> str:
         place = ": ".join(part for part in (self.where, self.key) if part)
         sentence = f"{place}: {self.message}" if place else self.message
-        return f"{sentence}; {self.hint}" if self.hint else sentence
+        return "; ".join(part for part in (sentence, self.hint, self.excerpt and f"the row: {self.excerpt}") if part)
 
 
 def name_hint(name: str, known: Collection[str]) -> str:

@@ -20,8 +20,10 @@ _LONGEST_NAME = 96
 # Those of files of data (a test compares them with the forms that are read), of weights and of settings: a name on the
 # hub may have a dot in it.
 _FILE_ENDINGS = frozenset(
-    ".txt .md .rst .py .jsonl .ndjson .json .csv .tsv .parquet .arrow .feather .conll .bio .iob .iob2 .bioes .gz "
-    ".xlsx .docx .pdf .zip .tar .tgz .zst .bz2 .xz .7z .safetensors .bin .pt .gguf .yaml .yml .toml .sh".split()
+    ".txt .md .rst .py .jsonl .jsonlines .ndjson .json .csv .tsv .parquet .arrow .feather .gz "
+    ".conll .conllu .conllx .bio .iob .iob2 .bioes "
+    ".xlsx .xls .ods .docx .pdf .zip .tar .tgz .zst .bz2 .xz .7z "
+    ".safetensors .bin .pt .gguf .yaml .yml .toml .sh".split()
 )
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,199}")
 

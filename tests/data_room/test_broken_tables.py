@@ -114,7 +114,9 @@ def test_a_cut_file_is_one_sentence(tmp_path, kind):
 def test_a_null_and_a_damaged_text_are_named_by_their_row(tmp_path, kind):
     path = tmp_path / f"a.{kind}"
     path.write_bytes(arrow_bytes(kind, tmp_path, pa.table({"text": ["a", None, "c"]})))
-    assert str(complaint(path)) == f"a.{kind}, row 2: the column 'text' is null, not a string"
+    assert (
+        str(complaint(path)) == f"a.{kind}, row 2: the column 'text' is null, not a string; the row: {{\"text\": null}}"
+    )
     wrong = pa.Array.from_buffers(pa.string(), 1, pa.array([b"caf\xe9"]).buffers())
     path.write_bytes(arrow_bytes(kind, tmp_path, pa.table({"text": wrong})))
     assert f"a.{kind}, row 1 or after: not a sound" in str(complaint(path))

@@ -83,7 +83,7 @@ def test_a_missing_column_is_said_once_for_each_file(tmp_path):
         write(tmp_path / name, *[{"body": "x"}] * 300)
     with pytest.raises(DataError) as caught:
         list(open_source(str(tmp_path), "text").documents())
-    assert [problem.where for problem in caught.value.problems] == ["a.jsonl", "b.jsonl"]
+    assert [problem.where for problem in caught.value.problems] == ["a.jsonl (2 times, also b.jsonl)"]
 
 
 def test_a_row_without_the_column_that_others_have_is_named(tmp_path):

@@ -137,15 +137,6 @@ def test_a_null_answer_is_no_answer():
         columns.read(row(prompt="a", completion=" "))
 
 
-@pytest.mark.parametrize("label", [False, "False"])
-def test_an_answer_that_its_label_calls_bad_is_not_learnt(label):
-    """TRL's data sets for KTO."""
-    columns = find_conversations([row(prompt="a", completion="b", label=True)])
-    assert columns.read(row(prompt="a", completion="b", label=True)).messages[1]["content"] == "b"
-    with pytest.raises(DataError, match="line 3: the column 'label' says false: the completion is a bad answer"):
-        columns.read(row(prompt="a", completion="b", label=label))
-
-
 def test_a_wrong_column_is_told_with_the_nearest_one():
     with pytest.raises(DataError, match=r"train.jsonl: there is no column 'mesages'; did you mean 'messages'\?"):
         find_conversations([row(messages=[ASKED, ANSWERED])], text_column="mesages")

@@ -353,7 +353,7 @@ def test_a_whole_file_is_not_passed_over_as_one_row(tmp_path):
 
 
 def test_nothing_but_documents_that_cannot_be_used_is_refused_with_them(tmp_path):
-    with pytest.raises(DataError, match="line 1: the column 'text' is a number"):
+    with pytest.raises(DataError, match=r"line 1 \(all 3 rows\): the column 'text' is a number"):
         path = tmp_path / "a.jsonl"
         path.write_text('{"text": 3}\n' * 3)
         prepared(path, skip_bad_rows=True)

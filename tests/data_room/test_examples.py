@@ -160,7 +160,7 @@ def test_repeats_that_a_split_tears_apart_are_leaks(prepare):
 def test_rows_that_cannot_be_used_stop_the_preparation_all_at_once(prepare, tmp_path):
     with pytest.raises(DataError) as stopped:
         prepare([{"text": "a"}, {"text": None}, {"text": 3}, {"text": "b"}])
-    assert [problem.where for problem in stopped.value.problems] == ["train.jsonl, line 2", "train.jsonl, line 3"]
+    assert [problem.where for problem in stopped.value.problems] == ["train.jsonl, line 2 (2 times, also 3)"]
     assert not list((tmp_path / "cache").glob("*/manifest.json"))
 
 
@@ -376,7 +376,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
     source = open_sources([str(tmp_path / name / "train.jsonl") for name in ("one", "two")])
     with pytest.raises(DataError) as stopped:
         prepare_rows([source], Characters(), cut(), tmp_path / "cache")
-    assert [one.where for one in stopped.value.problems] == ["one/train.jsonl, line 1", "two/train.jsonl, line 1"]
+    assert [one.where for one in stopped.value.problems] == ["one/train.jsonl, line 1 (all 2 rows of several files)"]
 
 
 def test_all_sources_that_are_not_there_are_told_at_once(tmp_path):

@@ -46,6 +46,15 @@ def test_an_input_needs_no_answer_beside_it(values, wanted):
         ({"instruction": "sort", "input": "b a"}, ["sort\n\nb a"]),
         ({"text": "why?"}, ["why?"]),
         ({"system": "S", "prompt": "why?"}, ["S", "why?"]),
+        ({"messages": [USER, {"role": "assistant", "content": ""}]}, ["why?"]),
+        ({"messages": [{"type": "human", "content": "why?"}]}, ["why?"]),
+        ({"messages": str([USER, ASSISTANT])}, ["why?"]),
+        ({"messages": {"role": ["user"], "content": ["why?"]}}, ["why?"]),
+        ({"custom_id": "a", "method": "POST", "body": {"model": "m", "messages": [USER]}}, ["why?"]),
+        ({"instruction": "why?", "history": [["who?", "me"]]}, ["who?", "me", "why?"]),
+        ({"query": "why?", "system_prompt": "S"}, ["S", "why?"]),
+        ({"user": "ann", "text": "why?"}, ["why?"]),
+        ({"prompt": "why?", "meta": {"messages": [ASSISTANT]}}, ["why?"]),
     ],
 )
 def test_a_conversation_is_asked_up_to_its_last_answer(values, wanted):
@@ -54,8 +63,9 @@ def test_a_conversation_is_asked_up_to_its_last_answer(values, wanted):
     assert [message["content"] for message in question_of(found, one.where)] == wanted
 
 
-def test_a_conversation_in_which_nobody_asks_is_refused():
-    one = row(messages=[ASSISTANT])
+@pytest.mark.parametrize("messages", [[ASSISTANT], [{"role": "user", "content": " "}]])
+def test_a_conversation_in_which_nobody_asks_is_refused(messages):
+    one = row(messages=messages)
     found = find_conversations([one], needs_answer=False).read(one)
     with pytest.raises(DataError, match="line 1: nobody asks"):
         question_of(found, one.where)

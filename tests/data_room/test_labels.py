@@ -49,6 +49,7 @@ def test_values_become_names():
     assert read(SINGLE, " joy ", "anger") == [("joy",), ("anger",)]
     assert read(SINGLE, 3, 4.0, 10) == [("3",), ("4",), ("10",)]
     assert read(SINGLE, True, False) == [("true",), ("false",)]
+    assert read(SINGLE, ["joy"], '["anger"]', {"sad": 1, "joy": 0}) == [("joy",), ("anger",), ("sad",)]
     assert read(MULTI, ["b", "a"], []) == [("a", "b"), ()]
     assert read(MULTI, "y, x", "", "y") == [("x", "y"), (), ("y",)]
     assert read(REGRESSION, 1, "2.5", -3.25) == [1.0, 2.5, -3.25]
@@ -60,12 +61,14 @@ def test_values_become_names():
     (SINGLE, ["joy", 1], "line 2: the label is a number, and those before it are strings"),
     (SINGLE, [1, "joy"], "line 2: the label is a string, and those before it are numbers"),
     (SINGLE, [1, 1.5], "the label 1.5 is no whole number; task.problem_type"),
-    (SINGLE, [["a"]], 'the label is a list of 1; task.problem_type = "multi_label_classification"'),
-    (SINGLE, [{"a": 1}], "the label is an object, not a name"),
+    (SINGLE, [["a", "b"]], 'the label is a list of 2; task.problem_type = "multi_label_classification"'),
+    (SINGLE, [{"a": "b"}], "the label is an object, not a name"),
+    (SINGLE, ["x", ["y"]], "line 2: the labels are a list, and those before them names"),
+    (MULTI, [{"a": 0.5}], "the label 'a' is 0.5, and a class has 0 or 1"),
     (SINGLE, ["a" * 201], "the label has 201 characters; is it the text"),
     (SINGLE, ["\ud800"], "half a character"),
     (MULTI, [[0, 1, 0]], "the label '0' stands there twice; a row lists the names"),
-    (MULTI, ["x", ["x"]], "line 2: the labels are a list, and those before them strings"),
+    (MULTI, ["x", ["x"]], "line 2: the labels are a list, and those before them names"),
     (MULTI, [3], "the labels are a number, not a list"),
     (MULTI, [[["a"]]], "the label is a list, not a name"),
     (REGRESSION, ["high"], "the label is 'high', not a number"),
@@ -78,6 +81,20 @@ def test_what_is_no_label_is_told_in_one_sentence(kind, values, words):
         read(kind, *values)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_lists_of_0_and_1_have_one_length():
+    reader = LabelReader("label", MULTI, [[0, 1], [1, 0]])
+    assert [reader.names(row) for row in rows([0, 1], [1.0, 1.0])] == [("1",), ("0", "1")]
+    for value in ([0, 1, 1], [0, 2]):
+        with pytest.raises(DataError, match="those before it are lists of 2 with a 0 or 1 for each class"):
+            reader.names(*rows(value))
+
+
+def test_minus_one_after_the_first_rows_is_no_label():
+    reader = LabelReader("label", SINGLE, [0, 1])
+    with pytest.raises(DataError, match="the label is -1, which says that there is none"):
+        reader.names(*rows(-1))
 
 
 def test_names_have_a_fixed_order():

@@ -35,7 +35,7 @@ def taken(values, *, text="auto", beside="", target="auto"):
         ({"input": "f(x)", "output": "Calls."}, "f(x)", "Calls."),
         ({"prompt": "One,", "completion": "two."}, "One,", "two."),
         ({"Question ": "Who?", "ANSWER": ["I.", "me"]}, "Who?", "I."),
-        ({"translation": {"en": "yes", "de": "ja", "fr": "oui"}}, "yes", "ja"),
+        ({"translation": {"en": "yes", "de": "ja"}}, "yes", "ja"),
     ],
 )
 def test_usual_names_are_found(values, source, target):
@@ -53,9 +53,10 @@ def test_named_columns_are_taken_as_they_are_and_the_other_may_be_usual():
 
 def test_what_was_taken_is_told():
     assert taken(SQUAD)[2] == (
-        "the input is 'question' and 'context' of rows.jsonl, the answer 'answers' (also there: id, title)"
+        "the input is 'question' and 'context' of rows.jsonl, the answer 'answers' (not read: id, title)"
     )
-    assert taken({"translation": {"en": "yes", "de": "ja"}})[2] == "the input is 'en' of rows.jsonl, the answer 'de'"
+    told = taken({"translation": {"en": "yes", "de": "ja"}})[2]
+    assert told.startswith("the input is 'en' of rows.jsonl, the answer 'de'; data.text_column and data.target_column")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ def test_what_was_taken_is_told():
         ({"documnet": "a", "summary": "b"}, {}, ("an input", "did you mean 'documnet'?", "data.text_column")),
         ({"article": "a", "sumary": "b"}, {}, ("answer to 'article'", "did you mean 'sumary'?", "data.target_column")),
         ({"a": "x", "b": "y"}, {}, ("input and answer", "found: a, b", "data.text_column and data.target_column")),
+        ({"translation": {"en": "a", "de": "b", "fr": "c"}}, {}, ("several languages: en, de, fr", "data.text_column")),
         ({"article": "a", "summary": "b"}, {"target": "sumary"}, ("'sumary'", "did you mean 'summary'?")),
         ({"article": "a", "summary": "b"}, {"text": "artikel"}, ("did you mean 'article'?", "data.text_column")),
         ({"question": "a", "answer": "b"}, {"beside": "contxt"}, ("'contxt'", "data.text_pair_column")),

@@ -180,11 +180,15 @@ def test_the_place_of_broken_json_is_shown_without_control_characters(tmp_path):
     assert len(message.split("\u00ab")[1].split("\u00bb")[0]) <= 40
 
 
-def test_ten_problems_are_shown_and_the_rest_counted(tmp_path):
+def test_equal_problems_are_one_and_five_kinds_are_shown(tmp_path):
     error = complaint(write(tmp_path / "a.jsonl", b'{"text": 1}\n' * 25))
-    assert len(error.problems) == 11
-    assert "line 10" in str(error.problems[9])
-    assert str(error.problems[10]) == "and 15 more problems"
+    assert [problem.where for problem in error.problems] == ["a.jsonl, line 1 (all 25 rows)"]
+    lines = (b'{"text": 1}\n', b'{"text": "\\ud800"}\n', b"[1]\n", b"null\n", b"oops\n", b'{"a": 1}\n')
+    error = complaint(write(tmp_path / "a.jsonl", b"".join(lines * 4)))
+    assert {problem.where for problem in error.problems[:-1]} == {
+        f"a.jsonl, line {n} (4 times, also {n + 6}, {n + 12}, ...)" for n in range(1, 6)
+    }
+    assert str(error.problems[-1]) == "and 4 more problems of other kinds"
 
 
 def test_problems_of_several_files_are_told_together(tmp_path):

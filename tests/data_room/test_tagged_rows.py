@@ -58,10 +58,9 @@ def test_lines_that_cannot_be_read_are_told_with_their_place_and_leave_the_other
     rows, problems = rows_in(tmp_path / "a.conll")
     assert [row.values["tokens"] for row in rows] == [["c"]]
     assert [f"{problem.where}: {problem.message}" for problem in problems.shown] == [
-        "a.conll, line 2: the line has a word and no tag",
+        "a.conll, line 2 (2 times, also 11): the line has a word and no tag",
         "a.conll, line 6: the line has 3 columns, the first one of the file 2",
         "a.conll, line 9: the line has a tag and no word",
-        "a.conll, line 11: the line has a word and no tag",
     ]
 
 

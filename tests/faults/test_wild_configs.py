@@ -48,7 +48,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 def imported(wild: WildConfig, folder: Path) -> Imported:
     """As the command does it. Raises InputError."""
-    found = import_file(wild.write(folder), wild.kind)
+    found = import_file(wild.write(folder), wild.kind, wild.processes)
     found.refuse_other_runs()
     return found
 
@@ -80,11 +80,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("wild", CASES, ids=lambda wild: wild.name)
 def test_a_file_becomes_the_run_that_it_describes_or_is_refused(
-    wild: WildConfig, models: Mapping[str, Path], tmp_path: Path
+    wild: WildConfig, models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     assert bool(wild.refused) != bool(wild.values), "one outcome"
     try:
-        found = imported(wild, tmp_path)
+        found = imported(wild, Path())
     except InputError as error:
         told = "\n".join(f"{problem}; {problem.hint}" for problem in error.problems)
         assert wild.refused, told

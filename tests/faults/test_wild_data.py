@@ -18,24 +18,33 @@ from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.data.previewing.preview import names_in
 from tui_trainer.errors import ConfigError, InputError
 from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.tasks import find_task
 
 # Their tokenizers read bytes, so that decoding gives the text back.
-FAMILIES = {"decoder": "llama", "encoder": "roberta", "text to text": "bart"}
+FAMILIES = {
+    "decoder": "llama",
+    "encoder": "roberta",
+    "text to text": "bart",
+    "text to text of T5's kind": "t5",
+}
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     place = tmp_path_factory.mktemp("models")
-    return {kind: save_tiny_model(place / family, family) for kind, family in FAMILIES.items()}
+    return {kind: save_tiny_model(place / kind, family) for kind, family in FAMILIES.items()}
 
 
 def prepared(wild: Wild, model: Path, folder: Path) -> tuple[LoadedConfig, PreparedData]:
     """As a run begins. Raises InputError."""
     settings: dict[str, Any] = {"data.eval_fraction": 0, "data.max_length": 128, **wild.settings}
-    if wild.model == "decoder":
+    if wild.template:
+        settings["task.chat_template"] = folder / "own.jinja"
+        (folder / "own.jinja").write_text(wild.template)
+    elif wild.model.startswith("decoder"):
         settings.setdefault("task.chat_template", "chatml")
     loaded = load_config(
         Request(
@@ -45,7 +54,9 @@ def prepared(wild: Wild, model: Path, folder: Path) -> tuple[LoadedConfig, Prepa
     )
     if problems := setting_problems(loaded):
         raise ConfigError(problems)
-    return loaded, find_task(loaded.config.task.type).prepare(loaded.config, prepared_data_folder(), lambda *told: None)
+    task = find_task(loaded.config.task.type)
+    with fitted_task_named(loaded):
+        return loaded, task.prepare(loaded.config, prepared_data_folder(), lambda *told: None)
 
 
 def learnt_of(row: TokenRow, loaded: LoadedConfig, data: PreparedData, tokenizer: Any) -> str:
@@ -110,6 +121,8 @@ def test_a_file_is_understood_whole_or_refused(wild: Wild, models: Mapping[str, 
     learnt = tuple(learnt_of(row, loaded, data, tokenizer) for row in found)
     assert not wild.refused, f"learns {task.name}: {learnt}\n{notes}"
     assert (task.name, learnt) == (wild.task, wild.learnt), notes
+    if wild.whole:
+        assert tuple(tokenizer.decode(row.tokens.tolist()) for row in found) == wild.whole, notes
     read = "\n".join(tokenizer.decode(row.tokens.tolist()) for row in found)
     assert all(part in read for part in wild.reads), read
     assert all(part in notes for part in wild.notes), notes

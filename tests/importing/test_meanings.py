@@ -215,8 +215,8 @@ def test_trl_switches_and_tables_are_rewritten():
 @pytest.mark.parametrize(
     ("given", "effective", "reason"),
     [
-        ({"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}, 16, "memory decides"),
-        ({"per_device_train_batch_size": 6}, 6, "memory decides"),
+        ({"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}, 16, "of one device there"),
+        ({"per_device_train_batch_size": 6}, 6, "--processes N multiplies it"),
         ({"gradient_accumulation_steps": 4}, 32, "8 x 4: the default there"),
     ],
 )

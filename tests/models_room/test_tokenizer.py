@@ -82,19 +82,19 @@ def test_a_chat_template_in_its_own_file_is_seen(tmp_path):
 
 def test_slow_tokenizers_are_not_guessed(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(b"sentencepiece")
-    assert tokenizer_files_in(tmp_path) == ("tokenizer.model",)
+    assert tokenizer_files_in(tmp_path, {}) == ("tokenizer.model",)
     assert tokenizer_facts(tmp_path) is None
     assert count_tokens(tmp_path, TEXTS) is None and tokens_per_character(tmp_path, TEXTS) is None
 
 
 def test_settings_alone_are_no_tokenizer(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    assert tokenizer_files_in(tmp_path) == () and tokenizer_key(tmp_path, (), {}) is None
+    assert tokenizer_files_in(tmp_path, {}) == () and tokenizer_key(tmp_path, (), {}) is None
 
 
 def test_the_key_changes_with_every_file(tmp_path):
     write_tokenizer(tmp_path)
-    files = tokenizer_files_in(tmp_path)
+    files = tokenizer_files_in(tmp_path, {})
     keys = {tokenizer_key(tmp_path, files, {})}
     assert keys == {tokenizer_key(tmp_path, tuple(reversed(files)), {})}
     for name in files:
@@ -109,7 +109,7 @@ def test_the_key_changes_with_all_else_that_transformers_makes_a_tokenizer_of(tm
     write_tokenizer(tmp_path)
 
     def key(config=None):
-        return tokenizer_key(tmp_path, tokenizer_files_in(tmp_path), config or {})
+        return tokenizer_key(tmp_path, tokenizer_files_in(tmp_path, {}), config or {})
 
     keys = [key(), key({"model_type": "mbart"}), key({"tokenizer_class": "BertTokenizer"})]
     templates = tmp_path / "additional_chat_templates"

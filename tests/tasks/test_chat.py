@@ -121,14 +121,14 @@ def test_other_tokens_that_end_a_turn_are_other_data(loaded, tmp_path, tiny_fold
 def test_rows_carry_loss_on_the_answers_and_are_cut_at_their_end(loaded, tmp_path):
     long = {"messages": [turn("user", "Go on."), turn("assistant", "goat " * 60)]}
     silent = {"messages": [turn("user", " ".join(map(str, range(99)))), turn("assistant", "Nobody.")]}
-    empty = {"messages": [turn("user", "Hush."), turn("assistant", "")]}
-    config = loaded({"data.eval_fraction": 0}, [*conversations(2), long, silent, empty], scratch=True).config
+    short = {"messages": [turn("user", "Hush."), turn("assistant", ".")]}
+    config = loaded({"data.eval_fraction": 0}, [*conversations(2), long, silent, short], scratch=True).config
     data, rows = prepared(config, tmp_path)
     tokenizer = TASK.load_tokenizer(config, data)
     assert [trained(tokenizer, row) for row in (*rows[:2], rows[3])] == [
         "The sheep.<|im_end|>Yes.<|im_end|>",
         "The goat.<|im_end|>",
-        "<|im_end|>",
+        ".<|im_end|>",
     ]
     assert len(rows) == 4 and len(rows[2]) == 64 and "<|im_end|>" not in trained(tokenizer, rows[2])
     assert (data.counts.truncated_rows, data.counts.untrained_rows) == (1, 1)
@@ -368,7 +368,8 @@ STRIPS = (
         ({"task.chat_template": "./no.jinja"}, None, ("task.chat_template", "no.jinja cannot be read")),
         ({"task.chat_template": "./broken.jinja"}, None, ("task.chat_template", "broken.jinja, line 2")),
         ({"task.chat_template": "./strips.jinja"}, conversations(1), ("line 1", "before answer 1", "such as chatml")),
-        ({"task.chat_template": "mistral"}, [{"messages": [turn("user", "a")] * 2}], ("line 1", "must take turns")),
+        ({"task.chat_template": "mistral"}, [{"messages": [turn("user", "a")] * 2 + [turn("assistant", "b")]}],
+         ("line 1", "must take turns")),
     ],
 )  # fmt: skip
 def test_bad_input_is_told_in_one_line_and_leaves_no_run(changes, rows, words, tmp_path, tiny_folder, capsys):

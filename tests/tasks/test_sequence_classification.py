@@ -160,8 +160,7 @@ BAD = [
     ({"text": "b", "label": "y"}, ("--set", "data.label_column=lable"), "did you mean 'label'"),
     ({"text": "b", "label": "y"}, ("--set", "evaluation.metric_for_best_model=acuracy"), "did you mean accuracy?"),
     ({"text": None, "label": "y"}, (), "line 2: the column 'text' is null"),
-    ({"text": "b", "label": ["y"]}, ("--set", "task.problem_type=single_label_classification"), "a list of 1; task."),
-    ({"text": "b", "label": ["y"]}, (), "line 2: the labels are a list, and those before them strings"),
+    ({"text": "b", "label": ["y"]}, (), "line 2: the labels are a list, and those before them names"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from types import SimpleNamespace
 
@@ -12,12 +13,13 @@ from tests.ui.bare_app import seen
 from tests.ui.canned import CPU, CannedBench
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
+from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import DataError
 from tui_trainer.launching import preview as launching
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.screens.config_dialogs import PreviewDialog
-from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.spans import UNICODE, text_of
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +100,32 @@ async def test_the_preview_of_the_quickstart_makes_the_plan_exact():
         await screens.until(lambda: screens.bench.plan is not None and screens.bench.plan.train_rows.exact)
         await screens.press("q")
         await screens.shows("Enter edit", gone="sample")
+
+
+@in_event_loop
+async def test_bad_rows_are_told_in_the_same_words_by_plan_start_preview_and_lines(tmp_path, capsys):
+    turns = [{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}]
+    bad = [turns[0], {"role": "critic", "content": "\x1b[31mBad."}]
+    rows = [{"id": n, "messages": bad if n in (3, 20, 29) else turns} for n in range(30)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {"task.type": "chat", "model.init": "scratch", "tuning.method": "full", "data.path": "rows.jsonl"}
+    request = Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))
+    words = (
+        "rows.jsonl, line 4 (3 times, also 21, 30): the role of message 2 is 'critic'; "
+        "roles are system, user, assistant, tool; data.on_bad_rows=skip leaves out rows that cannot be used; "
+        'the row: {"id": 3, "messages": ["\u2026", {"role": "critic", "content": "\u241b[31mBad."}]}'
+    )
+    for command in ("plan", "preview", "train"):
+        more = ["--no-ui"] if command == "train" else []
+        assert main([command, *more, *(part for one in request.assignments for part in ("--set", one))]) == 2
+        assert words in capsys.readouterr().err
+
+    async with open_screens(request) as screens:
+        await screens.press("2", "!")
+        assert words in " ".join((await screens.shows("rows.jsonl, line 4", "Bad.")).split())
+        for key, last in (("t", "to the settings"), ("v", "close")):
+            await screens.press(key)
+            await screens.shows("rows.jsonl, line 4", "Bad.", last)
+            assert words in " ".join(text_of(screens.app.screen.lines(70)).split())
+            await screens.press("escape")
+            await screens.shows("help", gone=last)

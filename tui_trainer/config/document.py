@@ -120,8 +120,11 @@ class Document:
         return tuple(problem for problem in self.problems if problem.key == key)
 
     def note_problems(self, problems: tuple[Problem, ...]) -> None:
-        """What planning found wrong; it stands until the next change."""
-        self.problems = (*self.own_problems, *(one for one in problems if one not in self.own_problems))
+        """What planning found wrong; it stands until the next change. What is wrong with files names a file and no
+        setting: it stands beside the path, in the same words."""
+        found = [one for one in problems if one not in self.own_problems]
+        of_files = (one if one.key else Problem(key="data.path", message=str(one)) for one in found)
+        self.problems = (*self.own_problems, *of_files)
 
     def take_fitted(self, fitted: LoadedConfig, problems: Sequence[Problem] = ()) -> None:
         """What was made of `plain`, as it is made without a screen, and what was found wrong with it."""

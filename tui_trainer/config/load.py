@@ -114,7 +114,7 @@ class LoadedConfig:
             self,
             config=with_changes(self.config, {key: value}),
             layers={**self.layers, key: layer},
-            notes=(*self.notes, f"{key} is {value} and not {before} ({origin}): {why}"),
+            notes=(*self.notes, f"{key} is {value} and not {before if before != '' else 'empty'} ({origin}): {why}"),
         )
 
 

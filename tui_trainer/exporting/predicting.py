@@ -75,9 +75,8 @@ class AskedRows:
                 told("reading", rows, None, "rows")
         told("reading", rows, rows, "rows")
         hint = "--on-bad-rows skip leaves out rows that cannot be used" if rows else ""
-        self.problems.raise_any(skips_rows=skips_bad_rows, fix=hint)
+        self.problems.raise_any(skips_rows=skips_bad_rows and rows > 0, fix=hint, all_rows=not rows)
         if not rows:
-            self.problems.raise_any()
             raise DataError("there are no rows", where=self.source.description, hint="give some rows")
         return rows
 

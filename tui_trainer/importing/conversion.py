@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.changes import same
@@ -29,6 +30,8 @@ class Rewrite:
     reason: str = ""
     product: bool = False
     """Whether the value is the product of the sources."""
+    per_device: bool = False
+    """Whether the sources are of one device, and the value of all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,16 +103,24 @@ class Importer:
 
 
 class Conversion:
-    """A whole file, read by one importer: its groups take what is still waiting to be read, then each key its rule."""
+    """A whole file, read by one importer: its groups take what is still waiting to be read, then each key its rule.
 
-    def __init__(self, importer: Importer, given: Mapping[str, Any]) -> None:
-        self.given = given
+    `folder` is where the file lies, `devices` those that its run trains on; None: nobody says how many.
+    """
+
+    def __init__(
+        self, importer: Importer, given: Mapping[str, Any], folder: Path = Path(), devices: int | None = None
+    ) -> None:
+        self.given, self.folder, self.devices = given, folder, devices
         self.rewrites: list[Rewrite] = []
         self.left_out: list[LeftOut] = []
         self._waiting = dict(given)
         self._read_all(importer)
-        # In the order of the file; what no key says comes last.
-        order = {name: place for place, name in enumerate(given)}
+        self._sort()
+
+    def _sort(self) -> None:
+        """In the order of the file; what no key says comes last."""
+        order = {name: place for place, name in enumerate(self.given)}
         self.rewrites.sort(key=lambda one: min((order[name] for name in one.sources), default=len(order)))
         self.left_out.sort(key=lambda one: (list(Why).index(one.why), order[one.key]))
 
@@ -127,7 +138,14 @@ class Conversion:
         return any(not empty(self.given.get(name)) for name in names)
 
     def write(
-        self, key: str, value: Any, *names: str, reason: str = "", product: bool = False, ours: bool = True
+        self,
+        key: str,
+        value: Any,
+        *names: str,
+        reason: str = "",
+        product: bool = False,
+        per_device: bool = False,
+        ours: bool = True,
     ) -> None:
         """One of our settings, from these keys of the file, which are read with it.
 
@@ -148,12 +166,22 @@ class Conversion:
             return
         sources = {name: self.given[name] for name in names}
         self._read(*names)
-        self.rewrites.append(Rewrite(sources=sources, key=key, value=fitting, reason=reason, product=product))
+        self.rewrites.append(
+            Rewrite(sources=sources, key=key, value=fitting, reason=reason, product=product, per_device=per_device)
+        )
 
     def leave(self, why: Why, reason: str, *names: str) -> None:
         """These keys have no line in ours."""
         self._read(*names)
         self.left_out += [LeftOut(key=name, value=self.given[name], why=why, reason=reason) for name in names]
+
+    def take_back(self, key: str, why: Why, reason: str) -> None:
+        """What became this setting has no line in ours after all."""
+        taken = [one for one in self.rewrites if one.key == key]
+        self.rewrites = [one for one in self.rewrites if one.key != key]
+        for one in taken:
+            self.leave(why, reason, *one.sources)
+        self._sort()
 
     def leave_unfit(self, key: str, error: ValueError, *names: str, why: Why | None = None) -> None:
         """The setting `key` does not take what these keys say."""

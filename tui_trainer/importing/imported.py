@@ -3,6 +3,7 @@
 import json
 import math
 import shlex
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from tui_trainer.config.toml_files import parse_toml
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
 from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, spread
+from tui_trainer.importing.groups import keep_whole
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import To, Why
 from tui_trainer.importing.values import empty
 from tui_trainer.safe_text import one_line
 
 _PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
+_COMMENT_WIDTH = 110
 _MODEL, _METHOD = "model.model_name_or_path", "tuning.method"
 # A file of fewer settings that names no model is a part of a config: what it does not say stands elsewhere.
 _WHOLE_FROM = 8
@@ -51,6 +54,8 @@ class Imported:
             self.importer.rule(one.key) for one in self.left_out if one.why is Why.DOES_NOT_FIT or not empty(one.value)
         )
         said = {*self.values, *(rule.key for rule in rules if isinstance(rule, To))}
+        if self.values.get("tuning.method") == "full":
+            said |= {key for key in self.importer.defaults if key.startswith("tuning.")}
         return {key: value for key, value in self.importer.defaults.items() if key not in said}
 
     @property
@@ -75,10 +80,15 @@ class Imported:
         lines = [f"# {path}, read as {self.importer.name}", f"schema_version = {SCHEMA_VERSION}"]
         lines += table_lines(texts)
         for line in self.unsaid_lines:
-            lines += ["", f"# {line}"]
+            lines += ["", *_wrapped(line, _COMMENT_WIDTH, "# ")]
         if self.left_out:
-            lines += ["", "# Left out:", *(f"#   {_left_out_line(one)}" for one in self.left_out)]
+            rows = (row for one in self.left_out for row in _wrapped(_left_out_line(one), _COMMENT_WIDTH, "#   "))
+            lines += ["", "# Left out:", *rows]
         return "\n".join(lines) + "\n"
+
+    def report_lines(self, width: int) -> list[str]:
+        """The report, in which no line is wider than `width` unless one word is."""
+        return [row for line in self.report for row in _wrapped(line, width)]
 
     @property
     def report(self) -> list[str]:
@@ -131,15 +141,21 @@ class Imported:
             raise ConfigError(f"sets nothing that there is here: {left_out}", where=where)
 
 
-def import_file(path: Path, kind: str = "") -> Imported:
-    """A YAML or JSON file in our words. Raises ConfigError where it cannot be read or its kind is not clear."""
+def import_file(path: Path, kind: str = "", devices: int | None = None) -> Imported:
+    """A YAML or JSON file in our words; `devices` are those that its run trains on.
+
+    Raises ConfigError where it cannot be read, its kind is not clear, or it says nothing that goes with the devices.
+    """
     raw = read_foreign(path)
     refuse_no_training(raw, str(path))
     importer, reason = (find_importer(kind), "as asked for") if kind else detect(raw, str(path))
-    done = Conversion(importer, spread(importer, raw))
+    done = Conversion(importer, spread(importer, raw), path.parent, devices)
+    keep_whole(done)
     found = Imported(
         path=path, importer=importer, reason=reason, rewrites=tuple(done.rewrites), left_out=tuple(done.left_out)
     )
+    if devices and not any(one.per_device for one in found.rewrites):
+        raise ConfigError("has no batch of one device, which --processes multiplies", where=str(path))
     _check(found)
     return found
 
@@ -179,6 +195,19 @@ def _check(imported: Imported) -> None:
             problems.append(Problem(message=f"{_shown(value)} was not written as it is", where=where, key=key))
     if problems:
         raise ConfigError(problems)
+
+
+def _wrapped(line: str, width: int, start: str = "") -> list[str]:
+    indent = start or " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(
+        line.strip(),
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}    ",
+        # Paths and values are copied from here.
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _sources(rewrite: Rewrite) -> str:

@@ -3,8 +3,8 @@
 What the user wrote is not changed: where that does not fit, it is refused.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,11 +12,14 @@ from pathlib import Path
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import FITTED, LoadedConfig, all_settings, value_of
 from tui_trainer.config.sections import Config
+from tui_trainer.data.columns.conversations import NO_CONVERSATIONS
+from tui_trainer.data.columns.labels import holds_labels
+from tui_trainer.data.columns.pair_columns import pair_of_texts
 from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.data.columns.row_kinds import kind_of_rows
 from tui_trainer.data.columns.text_column import ColumnChoices, head_of
 from tui_trainer.data.problems import ProblemList
-from tui_trainer.errors import ConfigError, InputError
+from tui_trainer.errors import ConfigError, DataError, InputError, Problem
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.runs.slurm import Allocation
@@ -26,12 +29,13 @@ from tui_trainer.tasks.parts.learns_from_data import COLUMNS, sources_of
 
 _TASK, _MODEL, _DATA = "task.type", "model.model_name_or_path", "data.path"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.
-_ANY_MODEL = "causal_lm"
+_ANY_MODEL, _CHAT, _CLASSES, _TAGS = "causal_lm", "chat", "sequence_classification", "token_classification"
+_TEXT, _SECOND_TEXT = "data.text_column", "data.text_pair_column"
 
 
 def with_fitted_presets(loaded: LoadedConfig) -> LoadedConfig:
     """What model and data ask for. It looks at the first rows of the data, and waits for them."""
-    return _with_rows_that_fit(_with_task_that_fits(loaded))
+    return _with_rows_that_fit(_with_texts_that_fit(_with_task_that_fits(loaded)))
 
 
 def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
@@ -43,6 +47,19 @@ def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
         message = f"is {loaded.config.distributed.nodes}, but this step of Slurm has {here.nodes} nodes"
         raise ConfigError(loaded.problem(key, message, "leave it out: inside Slurm it is known"))
     return loaded.fitted(key, here.nodes, f"this step of Slurm has {here.nodes} nodes")
+
+
+@contextmanager
+def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
+    """What reads the data: where it is refused by a task that nobody named, the refusal says why it is this one."""
+    try:
+        yield
+    except DataError as error:
+        _, fitted, why = loaded.where(_TASK).partition(FITTED)
+        if not fitted:
+            raise
+        message = f"{loaded.config.task.type} was chosen: {why}"
+        raise DataError([*error.problems, Problem(message=message, key=_TASK, hint="name another to learn")]) from None
 
 
 def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
@@ -87,12 +104,41 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     config = loaded.config
     if loaded.origin(_TASK).by_user or config.task.type != _ANY_MODEL or not config.model.model_name_or_path:
         return loaded
-    written_ns = 0
-    with suppress(OSError):
-        written_ns = Path(config.data.path).stat().st_mtime_ns
     parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
-    task, why = _task_that_fits(parts, written_ns)
+    task, why = _task_that_fits(parts, _written_ns(config))
     return loaded.fitted(_TASK, task, why) if task else loaded
+
+
+def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
+    """The two texts that a classifier reads together, where nobody named a column: the trained model knows them so."""
+    config = loaded.config
+    if config.task.type != _CLASSES or config.data.text_column != AUTO or config.data.text_pair_column:
+        return loaded
+    parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
+    found = _pair_in(parts, _written_ns(config))
+    why = f"rows with {' and '.join(found.values())} are pairs; to learn from one alone, name it in {_TEXT}"
+    for key, column in found.items():
+        loaded = loaded.fitted(key, column, why)
+    return loaded
+
+
+@lru_cache(maxsize=4)
+def _pair_in(config: Config, written_ns: int) -> Mapping[str, str]:
+    return _columns_of_pair(config, _first_rows(config))
+
+
+def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
+    """What the settings of its columns are called in rows that hold a pair of texts."""
+    is_open = config.data.text_column == AUTO and not config.data.text_pair_column
+    found = pair_of_texts(rows) if is_open else None
+    found = None if found and config.data.label_column in found else found
+    return dict(zip((_TEXT, _SECOND_TEXT), found, strict=True)) if found else {}
+
+
+def _written_ns(config: Config) -> int:
+    with suppress(OSError):
+        return Path(config.data.path).stat().st_mtime_ns
+    return 0
 
 
 @lru_cache(maxsize=4)
@@ -116,11 +162,20 @@ def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
         fits = kind.task
         refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.what}"
     else:
+        # A decoder learns labels and tags where the columns say so, or somebody names them.
+        can = [name for name in can if name in (_ANY_MODEL, _CHAT)] if _ANY_MODEL in can else can
         tried = {name: _refusal_of_rows(config, name, rows) for name in can} if rows else {}
         refusals |= {name: why for name, (why, _) in tried.items()}
-        readable = (name for name in can if not refusals[name])
-        begun = (name for name, (_, begins) in tried.items() if begins)
-        fits = next(readable, None) or next(begun, can[0])
+        # Labels of which the classifier asks what they are must not be learnt as tags instead.
+        asks = _CLASSES in tried and not tried[_CLASSES][1] and holds_labels(rows)
+        readable = [name for name in can if not (refusals[name] or (asks and name == _TAGS))]
+        begun = [name for name, (_, begins) in tried.items() if begins or (asks and name == _CLASSES)]
+        fits = [*readable, *begun, *can][0]
+        if fits == _ANY_MODEL and _CHAT in tried:
+            why, begins = tried[_CHAT]
+            is_clear = not why if begins else why != NO_CONVERSATIONS
+            if is_clear or (begins and refusals[_ANY_MODEL]):
+                fits, refusals[_ANY_MODEL] = _CHAT, refusals[_ANY_MODEL] or "the rows are conversations"
     return ("", "") if fits == _ANY_MODEL else (fits, refusals[_ANY_MODEL])
 
 
@@ -153,9 +208,11 @@ def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[st
     task, why = find_task(name), ""
     try:
         if task.rows == "documents":
-            ColumnChoices(config.data.text_column).choose(rows)
-            return "", True
-        reader = task.reader_of_inputs(with_changes(config, {_TASK: name}))
+            column = ColumnChoices(config.data.text_column).choose(rows)
+            holds_text = any(isinstance(row.values.get(column), str) for row in rows)
+            return "" if holds_text else f"the column '{one_line(column, 40)}' holds no text", True
+        columns = _columns_of_pair(config, rows) if name == _CLASSES else {}
+        reader = task.reader_of_inputs(with_changes(config, {_TASK: name, **columns}))
         reader.begin(rows)
     except InputError as error:
         return error.problems[0].message, False

@@ -11,7 +11,6 @@ from time import monotonic
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import LoadedConfig, Request, user_layers, validate, value_of
 from tui_trainer.config.paths import absolute, with_absolute_paths
-from tui_trainer.config.sections import Config
 from tui_trainer.data.preparing.cache import PreparedData, read_entry
 from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
@@ -19,6 +18,7 @@ from tui_trainer.errors import CheckpointError, ConfigError, DataError, FolderEr
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
+from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.micro_batches import tune_micro_batch
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.base_model import changed_base, commit_of
@@ -56,10 +56,11 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gp
     config = loaded.config
     try:
         task = find_task(config.task.type)
-        facts = task.data_facts(config, prepared_data_folder(), progress)
-        if not facts.rows:
-            # No text in the beginnings of the files: preparing finds it further on, or says what is wrong.
-            facts = task.facts(config, task.prepare(config, prepared_data_folder(), lambda *_: None))
+        with fitted_task_named(loaded):
+            facts = task.data_facts(config, prepared_data_folder(), progress)
+            if not facts.rows:
+                # No text in the beginnings of the files: preparing finds it further on, or says what is wrong.
+                facts = task.facts(config, task.prepare(config, prepared_data_folder(), lambda *_: None))
     except InputError as error:
         problems = setting_problems(loaded, eval_rows=0)
         # What stops the counting because of a setting that is told already is told once.
@@ -87,8 +88,10 @@ def exact_plan(
 
     `tunes`: a micro-batch that is to be measured is measured now. Raises InputError, and RunError where none survives.
     """
-    data = _prepare(loaded.config, journal, progress)
-    task = find_task(loaded.config.task.type)
+    task, started = find_task(loaded.config.task.type), monotonic()
+    with fitted_task_named(loaded):
+        data = task.prepare(loaded.config, prepared_data_folder(), progress)
+    _announce_data(data, started, journal)
 
     def planned() -> Plan:
         return planning.make(
@@ -304,13 +307,6 @@ def versions() -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
-
-
-def _prepare(config: Config, journal: JournalWriter, progress: Progress) -> PreparedData:
-    started = monotonic()
-    data = find_task(config.task.type).prepare(config, prepared_data_folder(), progress)
-    _announce_data(data, started, journal)
-    return data
 
 
 def _announce_data(data: PreparedData, started: float, journal: JournalWriter) -> None:

@@ -21,6 +21,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
+from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.models.loading import config_only
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning import plan as planning
@@ -74,7 +75,8 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
         raise ConfigError(problems)
     config = loaded.config
     task = find_task(config.task.type)
-    data = task.prepare(config, prepared_data_folder(), progress)
+    with fitted_task_named(loaded):
+        data = task.prepare(config, prepared_data_folder(), progress)
     facts = task.facts(config, data)
     made = planning.decide(loaded, with_memory_now(probe()), facts, gpu)
     rows = Rows(data.train_path)

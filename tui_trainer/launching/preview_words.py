@@ -206,8 +206,7 @@ def summary_lines(preview: Preview, signs: Signs) -> Iterator[str]:
     yield from _histogram(preview, signs)
     yield f"{'padding':<{_LABEL}}{_padding(preview)}"
     if preview.bad_rows:
-        shown, count = len(preview.bad_rows), preview.counts.bad_rows
-        yield f"rows that cannot be used{f', the first {shown} of {count:,}' if count > shown else ''}:"
+        yield "rows that cannot be used:"
         yield from (f"  {one_line(str(problem))}" for problem in preview.bad_rows)
     yield from (f"note: {one_line(note)}" for note in preview.notes)
 

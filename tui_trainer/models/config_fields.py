@@ -16,6 +16,8 @@ ALIASES: dict[str, list[str]] = {
     "num_attention_heads": "num_attention_heads n_head num_heads n_heads encoder_attention_heads".split(),
     "num_key_value_heads": "num_key_value_heads num_kv_heads n_head_kv".split(),
     "intermediate_size": "intermediate_size ffn_dim n_inner ffn_hidden_size hidden_dim d_ff encoder_ffn_dim".split(),
+    # CANINE's: of code points, each a row in tables that many share.
+    "vocab_size": "vocab_size num_hash_buckets".split(),
     "max_position_embeddings": "max_position_embeddings n_positions n_ctx seq_length max_seq_len".split(),
     "attention_dropout": "attention_dropout attn_pdrop attention_probs_dropout_prob dropout_rate".split(),
 }

@@ -79,8 +79,10 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         made = model_config(question["config"], question["labels"])
         model = empty_model(made, head)
         linears, parts = _modules(model, head, _tokens_read(model, head))
-        output, table = model.get_output_embeddings(), model.get_input_embeddings()
-        tied = output is not None and table is not None and output.weight is table.weight
+        output = model.get_output_embeddings()
+        # Without a head over the vocabulary nobody asks for the other: CANINE, which has several, has no answer.
+        table = None if output is None else model.get_input_embeddings()
+        tied = table is not None and output.weight is table.weight
     hidden, heads = _size(made, "hidden_size", 0), _size(made, "num_attention_heads", 1)
     return {
         "linears": [asdict(entry) for entry in linears],

@@ -109,7 +109,7 @@ def _facts_of(folder: Path, asked: dict[str, Any]) -> ModelFacts:
     except ConfigError as error:
         damage = error.problems
     files = () if damage else _files_with_weights(folder)
-    tokenizer_files = tokenizer_files_in(folder)
+    tokenizer_files = tokenizer_files_in(folder, config)
     in_safetensors = (folder / SINGLE_FILE).is_file() or (folder / INDEX_FILE).is_file()
     in_bin = (folder / BIN_FILE).is_file() or (folder / BIN_INDEX_FILE).is_file()
     kind: Weights = "safetensors" if in_safetensors else "bin" if in_bin else "none"

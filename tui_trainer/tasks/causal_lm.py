@@ -13,7 +13,7 @@ from tui_trainer.data.columns.row_reader import Reader
 from tui_trainer.data.preparing.byte_bpe import EOS_ID
 from tui_trainer.data.preparing.cache import RowKind
 from tui_trainer.data.preparing.text_readers import TextReader
-from tui_trainer.models.tokenizing.token_ids import token_ids
+from tui_trainer.models.tokenizing.token_ids import marked_once, token_ids
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.start import own_tokenizer, tokenizer_of, trains_tokenizer
 
@@ -29,7 +29,7 @@ class CausalLm(LearnsNextToken):
 
     def reader(self, config: Config) -> Reader:
         encode = None if trains_tokenizer(config) else _Encoder(config)
-        return TextReader(encode, **self.reading(config))
+        return TextReader(encode, **self.reading(config), marked_once=encode.marked_once if encode else None)
 
     def reading(self, config: Config) -> dict[str, Any]:
         _, eos_id, vocabulary = tokenizer_of(config, self.head)
@@ -49,6 +49,10 @@ class _Encoder:
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         self._tokenizer = self._tokenizer or self._load()
         return token_ids(self._tokenizer, texts)
+
+    def marked_once(self, texts: Sequence[str]) -> tuple[Sequence[str], list[bool]]:
+        self._tokenizer = self._tokenizer or self._load()
+        return marked_once(self._tokenizer, texts)
 
 
 TASK = CausalLm()

@@ -7,6 +7,7 @@ that is longer than data.max_length loses its end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.conversations import ConversationColumns, find_conversations
-from tui_trainer.data.columns.row import Row
+from tui_trainer.data.columns.row import Row, listed
 from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.models.tokenizing.chat_parts import REASONING
 from tui_trainer.models.tokenizing.chat_rendering import ConversationRenderer
 from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate, no_template, template_problems, template_text
 from tui_trainer.models.tokenizing.chat_tokens import encode_conversations
@@ -117,8 +119,11 @@ class ChatReader(TableReader):
         self._renders = renders
         self._columns = ConversationColumns()
         self._renderer: ConversationRenderer | None = None
-        self._told: dict[str, None] = {}
+        self._tables: list[ConversationColumns] = []
+        self._turn_keys: set[str] = set()
         self._spelt = 0
+        self._left_out: Counter[str] = Counter()
+        self._rows_left_out: Counter[str] = Counter()
 
     @property
     def renderer(self) -> ConversationRenderer:
@@ -129,10 +134,12 @@ class ChatReader(TableReader):
     def begin(self, head: Sequence[Row]) -> None:
         data = self.config.data
         self._columns = find_conversations(head, data.text_column, data.target_column, data.text_pair_column)
-        self._told[self._columns.note()] = None
+        self._tables.append(self._columns)
 
     def read(self, row: Row) -> Example:
+        self._columns = self._tables[-1] = self._columns.with_columns_of(row)
         conversation = self._columns.read(row)
+        conversation.refuse_unlearnable(row, self.config.task.loss_on)
         refuse_surrogates(conversation.text, row.where)
         if not self._renders:
             return Example(conversation.text, conversation)
@@ -142,6 +149,10 @@ class ChatReader(TableReader):
             problem = error.problems[0]
             raise DataError(problem.message, where=row.where, hint=problem.hint) from None
         self._spelt += bool(rendered.spelt)
+        self._turn_keys.update(conversation.keys_of_turns)
+        if rendered.left_out:
+            self._left_out.update(rendered.left_out)
+            self._rows_left_out.update(set(rendered.left_out))
         # A number or a time beside a message makes no other conversation of it.
         return Example(conversation.text if self.learns else rendered.text, rendered)
 
@@ -164,14 +175,23 @@ class ChatReader(TableReader):
     def notes(self) -> list[str]:
         wanted = self.config.task.chat_template
         own = _SCRATCH_TEMPLATE if self.learns else "the tokenizer's own"
-        found = [*self._told, f"conversations become text by the chat template {wanted or own}"]
+        tables = dict.fromkeys(columns.note() for columns in self._tables)
+        found = [*tables, f"conversations become text by the chat template {wanted or own}"]
         if self.renderer.turn_end:
             found.append(f"an answer ends in {self.renderer.turn_end}, which stops generation")
         else:
             end = self.tokenizer.eos_token
             found.append(f"the template ends an answer with no token of its own: {end} is put behind the last one")
+        if unread := sorted(key for key in self._turn_keys if not self.renderer.reads(key)):
+            found.append(f"keys of turns that the chat template does not read: {listed(unread)}")
         if self._spelt:
             found.append(f"{self._spelt:,} rows spell special tokens, such as those of the template: they stay text")
+        for what, turns in self._left_out.items():
+            words = "what was thought" if what == REASONING[0] else "who speaks (name)"
+            found.append(
+                f"the chat template does not write {words} in {turns:,} turns of {self._rows_left_out[what]:,} rows: "
+                "it is not learnt"
+            )
         return found
 
 

@@ -142,11 +142,13 @@ class _Reader(TableReader):
         inputs = cut_token_ids(self.tokenizer, sources, self.max_length)
         answers = cut_token_ids(self.tokenizer, targets, self._target_length, as_target=True)
         encoded = []
-        for tokens, answer, *is_cut in zip(inputs.ids, answers.ids, inputs.is_cut, answers.is_cut, strict=True):
+        is_cut = zip(inputs.is_cut, answers.is_cut, strict=True)
+        is_marked = zip(inputs.is_marked, answers.is_marked, strict=True)
+        for tokens, answer, cut, marked in zip(inputs.ids, answers.ids, is_cut, is_marked, strict=True):
             # With the end token, for tokenizers that do not write it.
             if end := _missing_end(self.tokenizer, answer):
                 answer = [*answer[: self._target_length - 1], *end]
-            encoded.append(Encoded({COLUMN: tokens, LABELS: answer}, len(answer), *is_cut))
+            encoded.append(Encoded({COLUMN: tokens, LABELS: answer}, len(answer), *cut, marked=any(marked)))
         return encoded
 
     def notes(self) -> list[str]:

@@ -26,7 +26,7 @@ from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
 
 _LABEL = 12
-_SHOWN_PROBLEMS, _PROBLEM_CELLS = 6, 70
+_PROBLEM_CELLS = 70
 _CONFIG_LIMIT_BYTES = 1 << 20
 OPENING, _STOPPING = "opening a run", "stopping a run"
 _NOT_YET, _LEAVE = "This cannot start yet", "Leave?"
@@ -120,8 +120,8 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
 
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
-    rows = [row for one in problems[:_SHOWN_PROBLEMS] for row in wrapped(one_line(str(one)), _PROBLEM_CELLS)]
-    bench.app.ask(title, rows or ["the plan is not made yet"], [("c", "to the settings", lambda: bench.go(1))])
+    rows = [row for one in problems for row in ("", *wrapped(one_line(str(one)), _PROBLEM_CELLS))]
+    bench.app.ask(title, rows[1:] or ["the plan is not made yet"], [("c", "to the settings", lambda: bench.go(1))])
 
 
 def start(bench: Workbench) -> None:

@@ -6,7 +6,6 @@ Slow things happen in `Background`; their results arrive here, in the event loop
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -402,8 +401,7 @@ class Workbench:
             try:
                 return estimated_plan(loaded, gpu=gpu)
             except InputError as error:
-                # What is wrong with files names a file and no setting: it belongs beside the path.
-                return tuple(replace(one, key=one.key or "data.path") for one in error.problems)
+                return error.problems
 
         self._work_out("plan", plan, self._planned)
         self._plan_presets(document)

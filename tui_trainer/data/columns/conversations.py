@@ -3,18 +3,24 @@ Roles have one name each, contents are strings, tool calls objects.
 
     messages: [{role, content}]             as most data sets and services have it
     conversations: [{from, value}]          ShareGPT
-    instruction, input, output              Alpaca; also context and response
+    [{type, content}], [{role, parts}]      LangChain, Gemini; also [[role, text]] and [{human, assistant}]
+    {role: [...], content: [...]}           the same as `datasets` writes it into Parquet
+    instruction, input, output              Alpaca; also context, response, and history: [[question, answer]]
     prompt, completion                      strings, or lists of messages
     question, answer, context
 
-Beside them, `system` is what the conversation begins with and `tools` what may be called. A list may also be JSON in a
-string, as a CSV has it.
+Beside them, `system` is what the conversation begins with and `tools` what may be called. A list may also be JSON or a
+Python literal in a string, as a CSV has it. What is none of these is refused whole, with the reason.
 """
 
+import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tui_trainer.data.columns.row import (
@@ -36,79 +42,230 @@ from tui_trainer.safe_text import one_line
 
 Message = dict[str, Any]
 
-# Every name that data sets use for a role. Source: the formats of ShareGPT, and of OpenAI's and Anthropic's services.
+# Every name that data sets use for a role. Source: the formats of ShareGPT, LangChain, OpenAssistant and Firefly, and
+# of OpenAI's, Anthropic's, Google's and Cohere's services.
 ROLES = {
     "system": "system", "developer": "system",
-    "user": "user", "human": "user",
+    "user": "user", "human": "user", "prompter": "user",
     "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant", "bot": "assistant",
+    "ai": "assistant", "chatbot": "assistant",
     "tool": "tool", "function": "tool", "observation": "tool", "function_response": "tool", "tool_response": "tool",
-    "function_call": "assistant", "tool_call": "assistant",
+    "ipython": "tool", "function_call": "assistant", "tool_call": "assistant",
 }  # fmt: skip
+_READ = ("role", "content", "weight", "tool_calls")
 _CALLS = ("function_call", "tool_call")
-_READ = ("role", "from", "content", "value")
-_LIST = re.compile(r"\s*\[\s*\{")  # a list of objects, written as JSON
+# Of both the first that a turn has is read.
+_ROLE_KEYS = ("role", "from", "speaker", "author", "type")
+_CONTENT_KEYS = ("content", "value", "text", "message", "parts")
+_TURN_KEYS = {"system": "system", "user": "user", "human": "user", "input": "user",
+              "assistant": "assistant", "bot": "assistant", "output": "assistant"}  # fmt: skip
+# Marks of what is learnt, and what they say where they are true. Source: the formats of OpenAI, axolotl, ms-swift,
+# OpenChat and NeMo.
+_MARKS = {
+    **dict.fromkeys(("weight", "loss", "loss_weight", "loss_scale"), True),
+    **dict.fromkeys(("train", "training", "trainable", "train_on_turn"), True),
+    "masked": False,
+}
+_UNCLEAR_MARKS = ("mask", "loss_mask", "train_detail", "training_detail")
+_ROW_MARKS = frozenset(("weight", "loss_weight", "sample_weight", "train", "trainable", "mask_history"))
+_YES_NO = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+_MARK_HINT = 'write "weight": 0 for a turn that is not learnt, and nothing for others'
+
+_OBJECTS = re.compile(r"\s*\[\s*\{")  # a list of objects, written as JSON
+_WRAPPED = re.compile(r"\s*\{\s*['\"]")
+_TURNS = re.compile(r"\s*\[\s*\{\s*['\"](role|from|content|value)['\"]\s*:")
+_NO_COMMA = re.compile(r"[}\]]\s*\n\s*[{\[]|\barray\(")
+_TEXT_PARTS = (None, "text", "input_text", "output_text")
+_NO_TEXT = ("image", "image_url", "audio", "input_audio", "video", "file", "functionCall", "functionResponse")
+_SPELLING = 'expected [{"role": "user", "content": "..."}, ...]'
 
 
 def messages_of(value: object, where: str) -> list[Message]:
-    """The messages of a list, or of one that is written as JSON. Raises DataError for one that is no conversation."""
+    """The messages of a list, or of one in a string. Raises DataError for one that is no conversation."""
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise DataError("the conversation is a string that is no JSON", where=where) from None
-    if not isinstance(value, list):
-        raise DataError(f"the conversation is {kind_of_value(value)}, not a list of messages", where=where)
-    if not value:
+        value = _parsed(value, "the conversation", where)
+    turns = _turns_of(value)
+    if turns is None:
+        what = "a tree of turns" if _is_tree(value) else kind_of_value(value)
+        raise DataError(f"the conversation is {what}, not a list of messages", where=where, hint=_SPELLING)
+    if not turns:
         raise DataError("the conversation has no messages", where=where)
-    return [_message(entry, f"message {number}", where) for number, entry in enumerate(value, start=1)]
+    return [_plain(entry, where) or _message(entry, f"message {at}", where) for at, entry in enumerate(turns, start=1)]
 
 
 def content_of(value: object, what: str, where: str) -> str:
     """A string, or the texts of a list of parts. Raises DataError for null, and for what no text model reads."""
+    if isinstance(value, str):
+        return checked_text(value, where)
+    if isinstance(value, Mapping):
+        inner = value.get("parts", _transposed(value))
+        value = inner if isinstance(inner, list) else [value] if "text" in value or "type" in value else value
     if isinstance(value, list):
         return "".join(_part(part, what, where) for part in value)
-    if not isinstance(value, str):
-        raise DataError(f"{what} is {kind_of_value(value)}, not a string", where=where)
-    return checked_text(value, where)
+    hint = "write it as a string" if isinstance(value, int | float) else ""
+    raise DataError(f"{what} is {kind_of_value(value)}, not a string", where=where, hint=hint)
+
+
+def _plain(entry: Any, where: str) -> Message | None:
+    """What most turns are, a role and a string, at half the time of the others."""
+    if type(entry) is not dict or len(entry) != 2:
+        return None
+    told, text = (entry["from"], entry.get("value")) if "from" in entry else (entry.get("role"), entry.get("content"))
+    if not isinstance(told, str) or not isinstance(text, str) or told in _CALLS or told not in ROLES:
+        return None
+    return {"role": ROLES[told], "content": checked_text(text, where)}
 
 
 def _message(entry: object, what: str, where: str) -> Message:
     if not isinstance(entry, Mapping):
         raise DataError(f"{what} is {kind_of_value(entry)}, not an object with a role and a content", where=where)
-    told = entry.get("role") if entry.get("role") is not None else entry.get("from")
-    role = ROLES.get(told.strip().lower()) if isinstance(told, str) else None
+    role_key = _key(entry, _ROLE_KEYS)
+    told = entry.get(role_key)
+    role = _role_of(told)
     if role is None:
         shown = "none" if told is None else f"'{one_line(str(told), 40)}'"
         known = ", ".join(dict.fromkeys(ROLES.values()))
         raise DataError(f"the role of {what} is {shown}", where=where, hint=f"roles are {known}")
-    more = {str(name): value for name, value in entry.items() if name not in _READ and value is not None}
-    # The one call of a turn, as OpenAI's service had it before there were several.
-    if call := more.pop("function_call", None):
-        more.setdefault("tool_calls", [call])
-    content = entry.get("content") if entry.get("content") is not None else entry.get("value")
-    if content is None and more.get("tool_calls"):
-        content = ""
+    content_key = _key(entry, _CONTENT_KEYS)
+    content = entry.get(content_key)
+    more = {
+        str(name): value
+        for name, value in entry.items()
+        if value is not None and name != role_key and name != content_key
+    }
+    if more:
+        _normalise(more, role, what, where)
+        if content is None and "tool_calls" in more:
+            content = ""
     text = content_of(content, f"the content of {what}", where)
-    calls = _called(text) if isinstance(told, str) and told.strip().lower() in _CALLS else None
+    calls = _called(text, what, where) if isinstance(told, str) and told.strip().lower() in _CALLS else None
     if calls:
         return {"role": role, "content": "", "tool_calls": calls}
-    if more.get("tool_calls"):
-        given = more["tool_calls"]
-        more["tool_calls"] = [_call(call, what, where) for call in (given if isinstance(given, list) else [given])]
-    else:
-        more.pop("tool_calls", None)
     return {"role": role, "content": text, **more}
 
 
+def _normalise(more: Message, role: str, what: str, where: str) -> None:
+    """What stands beside role and content: its calls as objects; its marks as one, a `weight` of 0 or 1, and none where
+    it says of an answer what is so anyway."""
+    # The one call of a turn, as OpenAI's service had it before there were several.
+    if call := more.pop("function_call", None):
+        more.setdefault("tool_calls", [call])
+    if "tool_calls" in more:
+        given = _transposed(more.pop("tool_calls"))
+        if isinstance(given, str):
+            given = _parsed(given, f"tool_calls of {what}", where) if given.strip() else None
+        if given:
+            more["tool_calls"] = [_call(call, what, where) for call in (given if isinstance(given, list) else [given])]
+    marks = set[bool]()
+    for name in (name for name in _MARKS if name in more):
+        value = more.pop(name)
+        if (says := _yes_no(value)) is None:
+            message = f"the mark '{name}' of {what} is {_shown(value)}: a turn is learnt whole or not at all"
+            raise DataError(message, where=where, hint="write 0 or 1")
+        marks.add(says == _MARKS[name])
+    if unclear := next((name for name in _UNCLEAR_MARKS if name in more), ""):
+        raise DataError(f"the mark '{unclear}' of {what} does not say what is learnt", where=where, hint=_MARK_HINT)
+    if len(marks) > 1:
+        raise DataError(f"the marks of {what} contradict each other", where=where, hint=_MARK_HINT)
+    if marks and (marks == {False} or role != "assistant"):
+        more["weight"] = int(True in marks)
+
+
+def _role_of(told: object) -> str | None:
+    return ROLES.get(told.strip().lower()) if isinstance(told, str) else None
+
+
+def _key(entry: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The first that has a value; a `type` that is no role says what kind of object it is."""
+    has = (name for name in names if entry.get(name) is not None)
+    return next((name for name in has if name != "type" or _role_of(entry[name])), "")
+
+
+def _yes_no(value: object) -> bool | None:
+    return _YES_NO.get(str(value).strip().lower()) if isinstance(value, bool | int | float | str) else None
+
+
+def _shown(value: object) -> str:
+    return one_line(str(value), 20) if isinstance(value, int | float | str) else kind_of_value(value)
+
+
+def _turns_of(value: object) -> list[object] | None:
+    """The turns of a list as objects, where they can be told: [role, text]; LangChain's and ChatGPT's, which have an
+    object inside; one that has several turns by role, {"human": ..., "assistant": ...}. None for no list."""
+    value = _transposed(value)
+    if not isinstance(value, list):
+        return None
+    if value and isinstance(value[0], Mapping) and ("role" in value[0] or "from" in value[0]):
+        return value
+    found: list[object] = []
+    for entry in value:
+        if isinstance(entry, list | tuple) and len(entry) == 2 and _role_of(entry[0]):
+            found.append({"role": entry[0], "content": entry[1]})
+        elif not isinstance(entry, Mapping) or not entry:
+            found.append(entry)
+        elif isinstance(inner := entry.get("data"), Mapping):
+            found.append({**inner, "role": entry.get("type")})
+        elif isinstance(inner := entry.get("author"), Mapping):
+            found.append({**entry, "author": inner.get("role")})
+        elif entry.keys() <= _TURN_KEYS.keys():
+            has = ((role, entry[name]) for name, role in _TURN_KEYS.items() if name in entry)
+            found += [{"role": role, "content": text} for role, text in has if role != "system" or text]
+        else:
+            found.append(entry)
+    return found
+
+
+def _is_tree(value: object) -> bool:
+    """Of ChatGPT's export, {id: {"message", "parent", "children"}}, or of OpenAssistant, {"text", "replies": [...]}."""
+    if not isinstance(value, Mapping):
+        return False
+    nodes = [*value.values()][:2]
+    is_export = bool(nodes) and all(isinstance(one, Mapping) and {"parent", "children"} <= one.keys() for one in nodes)
+    return is_export or "replies" in value
+
+
+def _parsed(text: str, what: str, where: str) -> Any:
+    """What stands in a string as JSON, or as Python writes it. Raises DataError."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes that Python does not know
+        if text.lstrip()[:1] in ("[", "{"):
+            return ast.literal_eval(text.strip())
+    if not text.strip():
+        raise DataError(f"{what} is empty", where=where, hint="leave the row out")
+    kind = "a list as numpy prints it, without commas" if _NO_COMMA.search(text) else "a string that is no JSON"
+    hint = "write it with json.dumps, or the table as JSONL or Parquet"
+    raise DataError(f"{what} is {kind}", where=where, hint=hint)
+
+
+def _transposed(value: object) -> object:
+    """An object of lists as a list of objects: a Sequence of `datasets` stands so in Parquet."""
+    if isinstance(value, list) or not isinstance(value, Mapping):
+        return value
+    if not all(isinstance(one, list) for one in value.values()):
+        return value
+    lengths = {len(one) for one in value.values()}
+    if len(lengths) != 1:
+        return value
+    rows = zip(*value.values(), strict=True)
+    return [{name: one for name, one in zip(value, row, strict=True) if one is not None} for row in rows]
+
+
 def _part(part: object, what: str, where: str) -> str:
-    text = part.get("text") if isinstance(part, Mapping) else part
+    if isinstance(part, Mapping):
+        other = next((name for name in _NO_TEXT if part.get(name) is not None), None)
+        is_text = part.get("type") in _TEXT_PARTS and other is None
+        text = part.get("text") if is_text else None
+        kind = one_line(str(part.get("type") or other or ", ".join(part) or "empty"), 30)
+    else:
+        text, kind = part, kind_of_value(part)
     if isinstance(text, str):
         return checked_text(text, where)
-    kind = one_line(str(part.get("type")), 30) if isinstance(part, Mapping) else kind_of_value(part)
     raise DataError(f"{what} has a part that is no text ({kind})", where=where, hint="a text model reads text alone")
 
 
-def _called(text: str) -> list[Message] | None:
+def _called(text: str, what: str, where: str) -> list[Message] | None:
     """ShareGPT's way to write a call: its JSON as the text of the turn."""
     try:
         found = json.loads(text)
@@ -117,40 +274,67 @@ def _called(text: str) -> list[Message] | None:
     calls = found if isinstance(found, list) else [found]
     if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
         return None
-    return [_call(call, "", "") for call in calls]
+    return [_call(call, what, where) for call in calls]
 
 
 def _call(call: object, what: str, where: str) -> Message:
     """A call as templates read it: {"type", "function": {"name", "arguments"}}, its arguments as an object."""
+    if isinstance(call, str):
+        call = _parsed(call, f"a tool call of {what}", where)
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise DataError(f"a tool call of {what} names no function", where=where)
-    arguments = function.get("arguments", {})
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            arguments = function["arguments"]
+    arguments = function.get(_key(function, ("arguments", "args", "parameters", "input")), {})
+    if isinstance(arguments, str) and arguments.strip():
+        arguments = _parsed(arguments, f"the arguments of a tool call of {what}", where)
     more = {"id": call["id"]} if call.get("id") is not None and "function" in call else {}
     return {**more, "type": "function", "function": {"name": function["name"], "arguments": arguments or {}}}
 
 
-CONVERSATION_NAMES = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat")
+# Always conversations, whatever their values are; and names that a text or a summary's source has as well.
+_CONVERSATIONS = ("messages", "conversations", "turns")
+CONVERSATION_NAMES = (*_CONVERSATIONS, "conversation", "dialogue", "dialog", "dialogs", "chat", "chats")
 ANSWER_NAMES = ("output", "completion", "response", "answer", "answers", "assistant")
-SYSTEM, TOOLS = "system", "tools"
+SYSTEM_NAMES = ("system", "system_prompt", "system_message", "systemprompt", "system_instruction", "systeminstruction")
+TOOLS_NAMES = ("tools", "functions")
+_ALL_RIGHT = ("answers",)
+HISTORY = "history"
+_REASONING = ("reasoning", "reasoning_content", "thinking", "thought", "thoughts", "rationale", "knowledge")
+NO_CONVERSATIONS = "no column holds conversations"
 EXPECTED = (
     "expected messages, conversations, instruction and output, prompt and completion, or question and answer; name "
     'others in data.text_column and data.target_column, or set task.type = "causal_lm" for plain text'
 )
 
 
-# A column that asks, and the columns that may stand before and after it in the same turn.
-_QUESTIONS = {"instruction": ((), ("input", "context")), "prompt": ((), ()), "question": (("context",), ())}
+_SPEAKERS = ("assistant", "bot", "gpt", "ai")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """How an answer is called, and what may stand before and after the question in the same turn."""
+
+    answers: tuple[str, ...] = ANSWER_NAMES
+    beside: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+
+# Sources: Alpaca, Dolly, TRL, SQuAD; ms-swift and MetaMathQA (query), NuminaMath (problem), OpenHermes (input).
+_QUESTIONS = {
+    "instruction": _Question(beside=((), ("input", "context"))),
+    "prompt": _Question(),
+    "question": _Question(beside=(("context",), ())),
+    "query": _Question(),
+    "problem": _Question(answers=("solution",)),
+    "human": _Question(answers=_SPEAKERS),
+    "user": _Question(answers=_SPEAKERS),
+    "input": _Question(answers=("output", "response", "completion")),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """`messages` have "role" and "content", and what else their rows say, such as "tool_calls"."""
+    """`messages` have "role" and "content", and what else their rows say, such as "tool_calls"; `weight` is 0 where a
+    turn is marked as not learnt, and 1 where one is marked as learnt that is no answer."""
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -165,6 +349,45 @@ class Conversation:
             parts += [json.dumps(more, sort_keys=True, ensure_ascii=False, default=str)] if more else []
         return "\n".join(parts)
 
+    @property
+    def keys_of_turns(self) -> set[str]:
+        """What its turns have besides, where there is something in it: a template may read it."""
+        more = (message.items() for message in self.messages if len(message) > 2)
+        return {name for items in more for name, value in items if name not in _READ and value not in ("", [], {})}
+
+    def refuse_unlearnable(self, row: Row, loss_on: str) -> None:
+        """Raises DataError for what would be learnt otherwise than its row says, by `task.loss_on`."""
+        refuse_bad_answer(row)
+        if not _ROW_MARKS.isdisjoint(row.values):
+            for name in _ROW_MARKS.intersection(row.values):
+                _refuse_mark(row, name, loss_on)
+        answers = [message for message in self.messages if message["role"] == "assistant"]
+        if not answers and loss_on != "all":
+            hint = "give the answer (data.target_column names a column of answers), or leave the row out"
+            raise DataError("the assistant says nothing: there is no answer to learn", where=row.where, hint=hint)
+        for message in answers[-1:] if loss_on == "completion" else answers:
+            if _is_blank(message["content"]) and "tool_calls" not in message and message.get("weight") != 0:
+                what = f"the content of {self._name(message)}, an answer, is empty"
+                raise DataError(what, where=row.where, hint="write the answer, or leave the row out")
+        for message in [message for message in self.messages if "weight" in message]:
+            if loss_on == "all" and not message["weight"]:
+                what = f'{self._name(message)} is marked as not learnt, and task.loss_on = "all" learns all'
+                raise DataError(what, where=row.where, hint='set task.loss_on = "assistant"')
+            if loss_on != "all" and message["weight"]:
+                what = f"{self._name(message)}, of the {message['role']}, is marked as learnt, and answers alone are"
+                raise DataError(what, where=row.where, hint='take the mark out, or set task.loss_on = "all"')
+        asks = [message["content"] for message in self.messages if message["role"] == "user"]
+        if asks and all(map(_is_blank, asks)):
+            hint = "write the question, or leave the row out"
+            raise DataError("nobody asks anything: what the user says is empty", where=row.where, hint=hint)
+
+    def _name(self, message: Message) -> str:
+        return f"message {next(at for at, one in enumerate(self.messages, 1) if one is message)}"
+
+
+def _is_blank(text: str) -> bool:
+    return not text or text.isspace()
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConversationColumns:
@@ -175,42 +398,82 @@ class ConversationColumns:
     """The columns of the question, in their order in the turn; `needed` is the one that every row has."""
     needed: str = ""
     answer: str = ""
+    system: str = ""
+    history: str = ""
+    """Earlier questions with their answers, as LLaMA-Factory and ChatGLM have them."""
+    tools: str = ""
+    wrapper: str = ""
+    """The column of objects that hold all others."""
+    picks_first: bool = False
+    """Whether rows have several answers to a question, as SQuAD has them."""
+    names: frozenset[str] = frozenset()
+    beside: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    """Of the columns `beside` the turns those that are not read."""
 
     def note(self) -> str:
         if self.conversation:
             found = f"the conversations are in the column '{one_line(self.conversation, 40)}'"
         else:
             asks = " and ".join(f"'{one_line(name, 40)}'" for name in self.asks)
-            found = f"the questions are in {asks}, the answers in '{one_line(self.answer, 40)}'"
-        return f"{found} (not read: {listed(self.unread)})" if self.unread else found
+            first = ", of each the first" if self.picks_first else ""
+            found = f"the questions are in {asks}, the answers in '{one_line(self.answer, 40)}'{first}"
+        beside = {"what came before": self.history, "what the system says": self.system, "the tools": self.tools}
+        found += "".join(f", {what} in '{one_line(name, 40)}'" for what, name in beside.items() if name)
+        # What may be missed comes first.
+        unread = sorted(self.unread, key=lambda name: name.lower() not in _REASONING)
+        return f"{found} (not read: {listed(unread)})" if unread else found
+
+    def with_columns_of(self, row: Row) -> "ConversationColumns":
+        """With those that no row before had: what stands beside the turns may come late."""
+        values = _unwrapped(row, self.wrapper).values if self.wrapper else row.values
+        return self if self.names.issuperset(values) else self.with_names([*self.beside, *values])
+
+    def with_names(self, names: Iterable[str]) -> "ConversationColumns":
+        """With what stands beside the turns in a table with these columns."""
+        turns = (self.conversation, self.answer, *self.asks)
+        beside = [name for name in dict.fromkeys(names) if name not in turns]
+        first = partial(usual_columns, names=beside)
+        system, tools = (next(iter(first(usual)), "") for usual in (SYSTEM_NAMES, TOOLS_NAMES))
+        history = "" if self.conversation else next(iter(first((HISTORY,))), "")
+        read = {system, tools, history, *_ROW_MARKS}
+        return replace(
+            self, names=self.names.union(turns, beside), beside=tuple(beside), system=system, tools=tools,
+            history=history, unread=tuple(name for name in beside if name not in read)
+        )  # fmt: skip
 
     def read(self, row: Row) -> Conversation:
         """The conversation of one row. Raises DataError with its place for one that cannot be used."""
-        messages = messages_of(value_of(row, self.conversation), row.where) if self.conversation else self._turns(row)
-        system = row.values.get(SYSTEM) if SYSTEM not in (self.conversation, self.answer, *self.asks) else None
-        if isinstance(system, str) and system and messages[0]["role"] != "system":
-            messages.insert(0, {"role": "system", "content": checked_text(system, row.where)})
-        return Conversation(tuple(messages), _tools(row))
+        known = self.with_columns_of(row)
+        if known is not self:
+            return known.read(row)
+        if self.wrapper:
+            row = _unwrapped(row, self.wrapper)
+        column = self.conversation
+        messages = messages_of(value_of(row, column), row.where) if column else self._turns(row)
+        system = row.values.get(self.system) if self.system else None
+        if system is not None and system != "":
+            text = content_of(system, f"the column '{one_line(self.system, 40)}'", row.where)
+            if messages[0]["role"] != "system":
+                messages.insert(0, {"role": "system", "content": text})
+            elif messages[0]["content"].strip() != text.strip():
+                what = f"the column '{one_line(self.system, 40)}' and the conversation have two systems' turns"
+                raise DataError(what, where=row.where, hint="leave one of the two out")
+        return Conversation(tuple(messages), _tools(row, self.tools) if self.tools else ())
 
     def _turns(self, row: Row) -> list[Message]:
+        turns = _history(row, self.history) if self.history else []
         question = value_of(row, self.needed)
-        if (listed := _messages_in(question)) is not None:
-            turns = messages_of(listed, row.where)
+        if (listed := _messages_in(question, row.where)) is not None:
+            turns += messages_of(listed, row.where)
         else:
             parts = [_text(row, name) for name in self.asks if name == self.needed or row.values.get(name)]
-            turns = [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
+            turns += [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
         if not self.answer:
             return turns
-        refuse_bad_answer(row, self.needed, self.answer)
-        if (listed := _messages_in(value_of(row, self.answer))) is not None:
+        if (listed := _messages_in(value_of(row, self.answer), row.where)) is not None:
             return turns + messages_of(listed, row.where)
-        text = _text(row, self.answer)
-        if not text.strip():
-            # In a CSV what is missing is an empty string: a model would learn to answer nothing.
-            what = f"the column '{one_line(self.answer, 40)}' is empty"
-            raise DataError(what, where=row.where, hint="write the answer, or leave the row out")
-        return [*turns, {"role": "assistant", "content": text}]
+        return [*turns, {"role": "assistant", "content": _answer(row, self.answer)}]
 
 
 def find_conversations(
@@ -221,7 +484,8 @@ def find_conversations(
     *,
     needs_answer: bool = True,
 ) -> ConversationColumns:
-    """The columns of the conversations, by the first rows. Raises DataError, with the nearest name, for none.
+    """The columns of the conversations, by the first rows. Raises DataError, with the nearest name, for none, and for
+    turns that stand in rows of their own or in a tree.
 
     Without `needs_answer` the columns of questions are enough, and any column that holds the text will do.
     """
@@ -230,15 +494,27 @@ def find_conversations(
     if text_column == AUTO:
         refuse_unlearnt(head)
     found = _choose(head, names, text_column, target_column, pair_column, needs_answer)
+    where = names if found is None else [found.conversation] if found.conversation else []
+    wrapper = next((name for name in where if any(_wrapped(row.values.get(name)) for row in head)), "")
+    if wrapper:
+        if beside := usual_columns(ANSWER_NAMES, names):
+            what = f"requests in '{one_line(wrapper, 40)}' and answers in '{one_line(beside[0], 40)}'"
+            hint = "write both into one list, in a column messages"
+            raise DataError(f"the rows have {what}, which are not read together", where=label, hint=hint)
+        head = [_unwrapped(row, wrapper) for row in head]
+        names = columns_of(head)
+        found = _choose(head, names, AUTO, AUTO, "", needs_answer)
+    if found is None and text_column == AUTO:
+        _refuse_scattered(head, names, label)
     if found is None and not needs_answer:
         text = ColumnChoices(text_column).choose(head)
         found = ConversationColumns(asks=(text,), needed=text)
     if found is None:
         hint = f"columns found: {listed(names)}; {EXPECTED}"
-        raise DataError("no column holds conversations", where=label, hint=hint)
-    read = {found.conversation, found.answer, *found.asks, SYSTEM, TOOLS}
-    unread = tuple(name for name in names if name not in read)
-    return replace(found, answer=found.answer if needs_answer else "", unread=unread)
+        raise DataError(NO_CONVERSATIONS, where=label, hint=hint)
+    picks_first = any(_several(row.values.get(found.answer)) for row in head)
+    found = replace(found, wrapper=wrapper, picks_first=picks_first).with_names(names)
+    return found if needs_answer else replace(found, answer="")
 
 
 def question_of(conversation: Conversation, where: str) -> tuple[Message, ...]:
@@ -246,7 +522,7 @@ def question_of(conversation: Conversation, where: str) -> tuple[Message, ...]:
     messages = conversation.messages
     while messages and messages[-1]["role"] == "assistant":
         messages = messages[:-1]
-    if not any(message["role"] in ("user", "tool") for message in messages):
+    if not any(one["role"] == "tool" or (one["role"] == "user" and one["content"].strip()) for one in messages):
         raise DataError("nobody asks anything in the conversation", where=where)
     return messages
 
@@ -256,64 +532,174 @@ def _choose(
 ) -> ConversationColumns | None:
     by_name = {name.strip().lower(): name for name in reversed(names)}
     answer = target if target != AUTO else next(iter(usual_columns(ANSWER_NAMES, names)), "")
-    lists = {name for name in names if any(_is_list(row.values.get(name)) for row in head)}
     if text != AUTO:
         # Beside whole conversations a column `answer` has the last word alone.
         is_whole = text.strip().lower() in CONVERSATION_NAMES
-        if text in lists and target == AUTO and (is_whole or not answer):
+        if target == AUTO and (is_whole or not answer) and _is_conversation(head, text):
             return ConversationColumns(conversation=text)
         asks = (text, *filter(None, [pair]))
         return ConversationColumns(asks=asks, needed=text, answer=answer) if answer or not needs_answer else None
     if target == AUTO:
         for usual in CONVERSATION_NAMES:
-            if by_name.get(usual) in lists:
+            if usual in by_name and _is_conversation(head, by_name[usual]):
                 return ConversationColumns(conversation=by_name[usual])
-    for usual, beside in _QUESTIONS.items():
+    for usual, question in _QUESTIONS.items():
         needed = by_name.get(usual)
-        if needed and (answer or not needs_answer) and needed != answer:
-            before, after = ([by_name[name] for name in some if name in by_name] for some in beside)
+        if target == AUTO:
+            answer = next(iter(usual_columns(question.answers, names)), "")
+        if needed and needed != answer and (answer or not (needs_answer or question.answers == _SPEAKERS)):
+            before, after = ([by_name[name] for name in some if name in by_name] for some in question.beside)
             asks = (*before, needed, *([pair] if pair else after))
             return ConversationColumns(asks=tuple(dict.fromkeys(asks)), needed=needed, answer=answer)
+    turns = [name for name in names if any(_holds_turns(row.values.get(name)) for row in head)]
+    if len(turns) > 1:
+        hint = f"name one of them in data.text_column: {listed(turns)}"
+        raise DataError("several columns hold conversations", where=file_of(head), hint=hint)
+    return ConversationColumns(conversation=turns[0]) if turns and target == AUTO else None
+
+
+def _is_conversation(head: Sequence[Row], name: str) -> bool:
+    """By a name that says so whatever the values are, or by lists and objects, which may be written in strings."""
+    values = (row.values.get(name) for row in head)
+    return name.strip().lower() in _CONVERSATIONS or any(
+        isinstance(value, list | Mapping) or (isinstance(value, str) and _OBJECTS.match(value)) for value in values
+    )
+
+
+def _holds_turns(value: object) -> bool:
+    """A list of which each entry has a known role and something to say. Inputs with outputs may be examples, which are
+    no turns of one conversation."""
+    if isinstance(value, str) and _TURNS.match(value):
+        with suppress(DataError):
+            value = _parsed(value, "", "")
+    entries = _transposed(value)
+    if not isinstance(entries, list) or not entries:
+        return False
+    return all(
+        isinstance(turn, Mapping) and _role_of(turn.get(_key(turn, _ROLE_KEYS))) and _key(turn, _CONTENT_KEYS)
+        for turn in _turns_of(entries) or ()
+    ) and not any(isinstance(one, Mapping) and one.keys() <= _TURN_KEYS.keys() for one in entries)
+
+
+def _wrapped(value: object) -> Mapping[str, Any] | None:
+    """{"messages": [...], "tools": ...}, as services get it, or that in a string."""
+    if isinstance(value, str) and _WRAPPED.match(value):
+        with suppress(DataError):
+            value = _parsed(value, "", "")
+    if isinstance(value, Mapping) and any(isinstance(value.get(name), list) for name in CONVERSATION_NAMES):
+        return value
     return None
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, list) or (isinstance(value, str) and bool(_LIST.match(value)))
+def _unwrapped(row: Row, wrapper: str) -> Row:
+    others = {name: value for name, value in row.values.items() if name != wrapper}
+    return Row(row.where, {**others, **(_wrapped(value_of(row, wrapper)) or {})})
 
 
-def _messages_in(value: object) -> list[Any] | None:
-    """A question or an answer that is a list of messages: one that is written as JSON may be any other list."""
-    if isinstance(value, list):
+def _refuse_scattered(head: Sequence[Row], names: Sequence[str], label: str) -> None:
+    """Raises DataError for conversations of which a row has one turn, or a tree of turns."""
+    hint = "write each conversation as one list, in a column messages"
+    by_name = {name.strip().lower(): name for name in reversed(names)}
+    roles = [row.values.get(by_name.get("role", "")) for row in head]
+    content = next((by_name[name] for name in _CONTENT_KEYS if name in by_name), "")
+    if content and all(map(_role_of, roles)):
+        found = listed([by_name["role"], content])
+        raise DataError(f"each row is one turn of a conversation ({found})", where=label, hint=hint)
+    if tree := next((name for name in names if any(_is_tree(row.values.get(name)) for row in head)), ""):
+        raise DataError(f"the column '{one_line(tree, 40)}' holds trees of turns", where=label, hint=hint)
+
+
+def _refuse_mark(row: Row, name: str, loss_on: str) -> None:
+    """Raises DataError for a row that is to be learnt in part, or not at all."""
+    if (value := row.values[name]) is None:
+        return
+    says = _yes_no(value)
+    if name == "mask_history":
+        if says and loss_on == "assistant":
+            what = "the column 'mask_history' says that only the last answer is learnt"
+            raise DataError(what, where=row.where, hint='set task.loss_on = "completion"')
+    elif says is False:
+        what = f"the column '{name}' is {_shown(value)}: the row is not to be learnt"
+        raise DataError(what, where=row.where, hint="leave the row out")
+    elif says is None:
+        what = f"the column '{name}' is {_shown(value)}: a row is learnt whole or not at all"
+        raise DataError(what, where=row.where, hint="write 0 or 1, or rename the column")
+
+
+def _history(row: Row, column: str) -> list[Message]:
+    """Turns before the question: messages, or pairs of a question and its answer."""
+    value, what = row.values.get(column), f"the column '{one_line(column, 40)}'"
+    if isinstance(value, str):
+        value = _parsed(value, what, row.where) if value.strip() else None
+    if not value:
+        return []
+    if not isinstance(value, list) or not all(isinstance(pair, list | tuple) for pair in value):
+        return messages_of(value, row.where)
+    turns: list[Message] = []
+    for number, pair in enumerate(value, 1):
+        if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            message = f"entry {number} of {what} is no question with its answer"
+            raise DataError(message, where=row.where, hint='expected [["a question", "its answer"], ...]')
+        texts = zip(("user", "assistant"), pair, strict=True)
+        turns += [{"role": role, "content": checked_text(text, row.where)} for role, text in texts]
+    return turns
+
+
+def _messages_in(value: object, where: str) -> list[Any] | None:
+    """A question or an answer that is a list of messages, or one message. One in a string may be any other list.
+    Raises DataError for messages in a string that cannot be read: they are no text."""
+    if isinstance(value, str):
+        return _parsed(value, "the conversation", where) if _TURNS.match(value) else None
+    value = _transposed(value)
+    if isinstance(value, Mapping):
+        return [value] if _role_of(value.get(_key(value, _ROLE_KEYS))) else None
+    if isinstance(value, list) and any(isinstance(one, Mapping | list) and "text" not in one for one in value):
         return value
-    if not (isinstance(value, str) and _is_list(value)):
-        return None
-    try:
-        found: list[Any] = json.loads(value)
-    except (ValueError, RecursionError):
-        return None
-    names = found[0].keys()
-    return found if names & {"role", "from"} and names & {"content", "value", "tool_calls"} else None
+    return None
 
 
 def _text(row: Row, column: str) -> str:
-    """A string; of SQuAD's answers the first."""
     value = value_of(row, column)
-    if isinstance(value, Mapping) and isinstance(value.get("text"), list):
-        value = next(iter(value["text"]), None)
+    if isinstance(value, str):
+        return checked_text(value, row.where)
     return content_of(value, f"the column '{one_line(column, 40)}'", row.where)
 
 
-def _tools(row: Row) -> tuple[Mapping[str, Any], ...]:
-    """What the conversation may call: a list of JSON schemas, or that list as a string."""
-    found = row.values.get(TOOLS)
+def _several(value: object) -> Sequence[Any]:
+    """Answers to choose from: a list of strings, or SQuAD's {"text": [...]}."""
+    if isinstance(value, Mapping):
+        value = value.get("text")
+    return value if isinstance(value, list) and not any(isinstance(one, Mapping) for one in value) else ()
+
+
+def _answer(row: Row, column: str) -> str:
+    """A string; of SQuAD's answers the first, which all are right. Several of another name are not."""
+    value = value_of(row, column)
+    if isinstance(value, str) and not _is_blank(value):
+        return checked_text(value, row.where)
+    texts, what = _several(value), f"the column '{one_line(column, 40)}'"
+    if len(texts) > 1 and column.strip().lower() not in _ALL_RIGHT:
+        told = f"{what} has {len(texts)} answers, and which is the right one is not said"
+        raise DataError(told, where=row.where, hint="write the one to learn, or a row for each")
+    if texts or (isinstance(value, Mapping) and "text" in value):
+        value = next(iter(texts), "")
+    text = content_of(value, what, row.where)
+    if _is_blank(text):
+        # In a CSV what is missing is an empty string: a model would learn to answer nothing.
+        raise DataError(f"{what} is empty", where=row.where, hint="write the answer, or leave the row out")
+    return text
+
+
+def _tools(row: Row, column: str) -> tuple[Mapping[str, Any], ...]:
+    """What the conversation may call: a list of JSON schemas, each of which may be a string, or that list as one."""
+    found, what = row.values.get(column), f"the column '{one_line(column, 40)}'"
     if isinstance(found, str):
-        try:
-            found = json.loads(found) if found.strip() else None
-        except ValueError:
-            raise DataError("the column 'tools' is a string that is no JSON", where=row.where) from None
+        found = _parsed(found, what, row.where) if found.strip() else None
     if not found:
         return ()
+    if isinstance(found, list):
+        found = [_parsed(tool, f"a tool of {what}", row.where) if isinstance(tool, str) else tool for tool in found]
     if not isinstance(found, list) or not all(isinstance(tool, Mapping) for tool in found):
-        what = "a list of other things than objects" if isinstance(found, list) else kind_of_value(found)
-        raise DataError(f"the column 'tools' is {what}, not a list of JSON schemas", where=row.where)
+        kind = "a list of other things than objects" if isinstance(found, list) else kind_of_value(found)
+        raise DataError(f"{what} is {kind}, not a list of JSON schemas", where=row.where)
     return tuple(found)

@@ -8,10 +8,14 @@ The kind is read off the first rows where nobody says it:
     anything else                         one label a row
 
 Whole numbers, true and false are classes of that name; 4.0 is the class "4". In a CSV all values are strings, and
-those that read as numbers count as numbers here.
+those that read as numbers count as numbers here. Lists may be written as JSON or as Python prints them. Lists of one
+length with a 0 or 1 for each class name the classes by their numbers. Objects may stand for lists: spaCy's
+{"A": 1.0, "B": 0.0} for ["A"], and {"label": "A"} for its label.
 """
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
@@ -24,6 +28,7 @@ from tui_trainer.data.columns.row import (
     missing_column,
     usual_columns,
     value_of,
+    written_value,
 )  # fmt: skip
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
@@ -31,14 +36,25 @@ from tui_trainer.safe_text import one_line
 
 Kind = Literal["single_label_classification", "multi_label_classification", "regression"]
 SINGLE, MULTI, REGRESSION = get_args(Kind)
-USUAL_LABELS = (
-    "label", "labels", "category", "categories", "class", "sentiment", "target", "score", "stars", "rating", "topic",
-    "intent", "emotion", "y",
+# The name says it, whatever else is there.
+_SURE_LABELS = ("label", "labels", "gold_label", "cats", "is_duplicate")
+_MAYBE_LABELS = (
+    "category", "categories", "class", "sentiment", "target", "score", "stars", "rating", "topic", "intent", "emotion",
+    "y", "label_text", "label_name",
 )  # fmt: skip
+USUAL_LABELS = _SURE_LABELS + _MAYBE_LABELS
 MOST_WHOLE_NUMBERS = 30
 LONGEST_NAME = 200  # characters
+_WORDS_OF_TEXT = 5
 LARGEST = 3.4e38  # of float32, in which numbers are learnt
 _LABEL_KEY, _KIND_KEY = "data.label_column", "task.problem_type"
+_COUNTED = ("id", "idx", "index", "")  # columns of the numbers of rows
+# SNLI's annotators did not agree; pandas had nothing and wrote it.
+_NO_LABEL = ("-", "nan", "NaN", "<NA>")
+_SEPARATORS = ("|", ";", ",")
+_WRITTEN = re.compile(r"""\[.*\]|\{.*\}|\(['"].*\)""", re.DOTALL)
+_DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?\s*")
+_STARTS = ("start", "start_offset", "begin")
 
 
 def label_column(wanted: str, head: Sequence[Row], label: str) -> str:
@@ -48,10 +64,84 @@ def label_column(wanted: str, head: Sequence[Row], label: str) -> str:
         if wanted in names:
             return wanted
         raise missing_column(wanted, label, names, key=_LABEL_KEY)
-    if found := usual_columns(USUAL_LABELS, names):
+    sure, maybe = (usual_columns(usual, names) for usual in (_SURE_LABELS, _MAYBE_LABELS))
+    found = sure[:1] if sure and {"label", "labels"} - {name.strip().lower() for name in sure} else sure or maybe
+    if len(found) == 1:
         return found[0]
+    if found:
+        hint = f"name one of them in {_LABEL_KEY}: {listed(found)}"
+        raise DataError("several columns could hold the labels", where=label, hint=hint)
+    marks = [name for name in names if name.strip().lower() not in _COUNTED and _are_marks(head, name)]
+    if len(marks) > 1:
+        hint = (
+            f'write the names of those with a 1 as a list into one column, such as labels: ["{one_line(marks[0], 30)}"]'
+        )
+        raise DataError(f"each of the columns {listed(marks)} holds a 0 or 1", where=label, hint=hint)
     hint = f"name it in {_LABEL_KEY}; columns found: {listed(names)}"
     raise DataError("no column has a usual name of labels, such as label or category", where=label, hint=hint)
+
+
+def labels_beside(names: Sequence[str], column: str) -> list[str]:
+    """Other columns that may hold labels."""
+    own = column.strip().lower()
+    named = (f"{own}_text", f"{own}_name", f"{own}_names")
+    return [name for name in dict.fromkeys(usual_columns((*USUAL_LABELS, *named), names)) if name != column]
+
+
+def opened(value: object, where: str) -> object:
+    """The list of names that a value stands for, which is written as text or is an object; other values as they are.
+
+    Raises DataError for what only looks like one.
+    """
+    if isinstance(value, str):
+        return _read_written(value.strip(), where) if value.strip()[:1] in ("[", "{", "(") else value
+    if isinstance(value, Mapping):
+        return _of_object(value, where)
+    if isinstance(value, list | tuple) and value and all(isinstance(part, Mapping) for part in value):
+        return _of_objects(value, where)
+    return value
+
+
+def values_in(head: Sequence[Row], column: str) -> list[object]:
+    """The labels of the first rows that can be read. Raises DataError for spans, which are another task's."""
+    found = []
+    for row in head:
+        value = row.values.get(column)
+        try:
+            value = opened(value, row.where)
+        except DataError:  # told with the row
+            continue
+        if isinstance(value, list | tuple) and any(map(_is_span, value)):
+            hint = f'task.type = "token_classification" learns them; for classes name their column in {_LABEL_KEY}'
+            what = f"the labels in '{one_line(column, 40)}' are spans of the text"
+            raise DataError(what, where=row.where, hint=hint)
+        found.append(value)
+    return found
+
+
+def holds_labels(head: Sequence[Row]) -> bool:
+    """Whether a column has a usual name of labels and holds no spans."""
+    names = usual_columns(USUAL_LABELS, columns_of(head))
+    try:
+        return any(value is not None for name in names for value in values_in(head, name))
+    except DataError:
+        return False
+
+
+def refuse_texts(values: Sequence[object], where: str, column: str) -> None:
+    """Raises DataError where each row has a label of its own that is a sentence: an answer to learn, or the text."""
+    known = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values if value]
+    texts = [value for value in known if isinstance(value, str)]
+    words = sum(len(text.split()) for text in texts)
+    if 1 < len(texts) == len(known) == len(set(texts)) and words >= _WORDS_OF_TEXT * len(texts):
+        shown = one_line(column, 40)
+        hint = (
+            f'task.type = "seq2seq" with data.target_column = "{shown}" learns to write it; where it is the text and '
+        )
+        hint += f"another column the label, name both in data.text_column and {_LABEL_KEY}"
+        raise DataError(
+            f"the column '{shown}' holds a text of its own in each row, not classes", where=where, hint=hint
+        )
 
 
 def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
@@ -59,6 +149,7 @@ def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
     known = [value for value in values if value is not None]
     if any(isinstance(value, list | tuple) for value in known):
         return "multi_label_classification"
+    _refuse_unclear(known, where, column)
     numbers = [_as_number(value) for value in known]
     found = {number for number in numbers if number is not None}
     if None in numbers:
@@ -73,31 +164,59 @@ def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
 
 
 class LabelReader:
-    """The values of one column, all read alike. What is unlike the first of them is a mistake."""
+    """The values of one column, all read alike. What is unlike the first of them is a mistake. `values`: of the first
+    rows, as `values_in` has them."""
 
-    def __init__(self, column: str, kind: Kind) -> None:
+    def __init__(self, column: str, kind: Kind, values: Sequence[object] = ()) -> None:
         self.column, self.kind = column, kind
+        known = [value for value in values if value is not None]
+        self.width = _width_of(known)
+        """Of lists with a 0 or 1 for each class; 0 where labels are named."""
+        numbers = [_as_number(value) for value in known]
+        self._reads_numbers = bool(known) and None not in numbers
+        whole = {number for number in numbers if number is not None}
+        # Data sets of the hub have -1 for none; it is a class only where classes are signs, or go on below it.
+        self._has_negatives = not self._reads_numbers or min(whole) < -1 or (-1 in whole and max(whole) < 2)
+        texts = [value for value in known if isinstance(value, str)]
+        self._separator = next((sign for sign in _SEPARATORS if any(sign in text for text in texts)), _SEPARATORS[-1])
         self._form = ""
         self._lists: bool | None = None
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Where the form of the labels says which there are."""
+        return tuple(map(str, range(self.width)))
+
+    def note(self) -> str:
+        """What the form of the labels is, where that could be taken for something else."""
+        if self.width:
+            last = self.width - 1
+            return (
+                f"each label is a list with a 0 or 1 for each of {self.width:,} classes, which are named 0 to {last:,}"
+            )
+        if self.kind == MULTI and self._lists is False:
+            return f"the labels of a row are separated by '{self._separator}'"
+        is_class = self._has_negatives and self._reads_numbers and self.kind == SINGLE
+        return "-1 is a class here; data sets of the hub have it for no label" if is_class else ""
+
     def names(self, row: Row) -> tuple[str, ...]:
         """The labels of a row, each once, sorted: exactly one of them for one label a row. Raises DataError."""
-        value = self._value(row)
-        if self.kind == "single_label_classification":
-            if isinstance(value, list | tuple):
-                hint = f'{_KIND_KEY} = "{MULTI}" learns several labels a row'
-                raise DataError(f"the label is a list of {len(value)}", where=row.where, hint=hint)
-            return (self._name(value, row.where),)
+        value, where = opened(self._value(row), row.where), row.where
         if form := self._other_form(value):
-            raise DataError(f"the labels are {kind_of_value(value)}, and those before them {form}", where=row.where)
-        if isinstance(value, str):
-            value = [part for part in value.split(",") if part.strip()]
+            raise DataError(f"the labels are {kind_of_value(value)}, and those before them {form}", where=where)
         if not isinstance(value, list | tuple):
-            raise DataError(f"the labels are {kind_of_value(value)}, not a list", where=row.where)
-        found = [self._name(part, row.where) for part in value]
+            if self.kind == SINGLE:
+                return (self._name(value, where),)
+            if not isinstance(value, str):
+                raise DataError(f"the labels are {kind_of_value(value)}, not a list", where=where)
+            value = [part for part in value.split(self._separator) if part.strip()]
+        found = self._marked(value, where) if self.width else [self._name(part, where) for part in value]
+        if self.kind == SINGLE and len(found) != 1:
+            hint = f'{_KIND_KEY} = "{MULTI}" learns several labels a row'
+            raise DataError(f"the label is a list of {len(found)}", where=where, hint=hint)
         if repeated := next((name for place, name in enumerate(found) if name in found[:place]), ""):
             hint = "a row lists the names of its labels, not a 0 or 1 for each"
-            raise DataError(f"the label '{one_line(repeated, 40)}' stands there twice", where=row.where, hint=hint)
+            raise DataError(f"the label '{one_line(repeated, 40)}' stands there twice", where=where, hint=hint)
         return tuple(sorted(found))
 
     def number(self, row: Row) -> float:
@@ -112,13 +231,18 @@ class LabelReader:
         return found
 
     def _other_form(self, value: object) -> str:
-        """What several labels a row were before, where this is something else: lists, or a text with commas."""
-        if not isinstance(value, list | tuple | str):
-            return ""
+        """What labels were before, where these are something else: lists, or names."""
         is_list = isinstance(value, list | tuple)
         if self._lists is None:
             self._lists = is_list
-        return "" if is_list == self._lists else "lists" if self._lists else "strings"
+        return "" if is_list == self._lists else "lists" if self._lists else "names"
+
+    def _marked(self, marks: Sequence[object], where: str) -> list[str]:
+        """The numbers of the classes that have a 1."""
+        if len(marks) != self.width or not all(map(_is_mark, marks)):
+            form = f"lists of {self.width:,} with a 0 or 1 for each class"
+            raise DataError(f"the label is a list of {len(marks):,}, and those before it are {form}", where=where)
+        return [str(number) for number, mark in enumerate(marks) if mark]
 
     def _value(self, row: Row) -> object:
         value = value_of(row, self.column)
@@ -135,13 +259,33 @@ class LabelReader:
             before = {"a string": "strings", "a number": "numbers"}.get(self._form, self._form)
             raise DataError(f"the label is {form}, and those before it are {before}", where=where)
         if isinstance(value, str):
-            return _checked(value.strip(), where)
+            return self._checked(value.strip(), where)
+        if value == -1 and not self._has_negatives:
+            hint = "leave the row out, or write another name for the class"
+            raise DataError("the label is -1, which says that there is none", where=where, hint=hint)
         if isinstance(value, float):
+            if math.isnan(value):
+                raise DataError("the label is missing", where=where)
             if not value.is_integer():
                 hint = f'{_KIND_KEY} = "{REGRESSION}" learns numbers'
+                if self._lists:
+                    hint = "a list names the labels of a row, or has a 0 or 1 for each class"
                 raise DataError(f"the label {value:g} is no whole number", where=where, hint=hint)
             return str(int(value))
         return str(value).lower()
+
+    def _checked(self, name: str, where: str) -> str:
+        if not name:
+            raise DataError("the label is empty", where=where)
+        if name in _NO_LABEL or (name == "-1" and not self._has_negatives):
+            hint = "leave the row out, or write another name for the class"
+            raise DataError(f"the label is '{name}', which says that there is none", where=where, hint=hint)
+        if len(name) > LONGEST_NAME:
+            hint = f"is it the text? name the right column in {_LABEL_KEY}"
+            raise DataError(f"the label has {len(name):,} characters", where=where, hint=hint)
+        refuse_surrogates(name, where)
+        number = _as_number(name) if self._reads_numbers and "." in name else None
+        return str(int(number)) if number is not None and number.is_integer() else name
 
 
 def ordered(names: Iterable[str], known: Mapping[object, object] | None = None) -> tuple[str, ...]:
@@ -169,11 +313,88 @@ def _as_number(value: object) -> float | None:
         return None
 
 
-def _checked(name: str, where: str) -> str:
-    if not name:
-        raise DataError("the label is empty", where=where)
-    if len(name) > LONGEST_NAME:
-        hint = f"is it the text? name the right column in {_LABEL_KEY}"
-        raise DataError(f"the label has {len(name):,} characters", where=where, hint=hint)
-    refuse_surrogates(name, where)
-    return name
+def _are_marks(head: Sequence[Row], name: str) -> bool:
+    known = [value for row in head if (value := row.values.get(name)) is not None]
+    return bool(known) and all(value in ("0", "1") if isinstance(value, str) else _is_mark(value) for value in known)
+
+
+def _is_mark(value: object) -> bool:
+    return isinstance(value, int | float) and value in (0, 1)
+
+
+def _width_of(values: Sequence[object]) -> int:
+    """How long lists are that hold a 0 or 1 for each class."""
+    lists = [value for value in values if isinstance(value, list | tuple)]
+    widths = {len(value) for value in lists}
+    if len(widths) != 1 or len(lists) < len(values) or not all(_is_mark(mark) for value in lists for mark in value):
+        return 0
+    return widths.pop() if max(widths) > 1 else 0
+
+
+def _is_span(value: object) -> bool:
+    """As doccano writes it, [0, 3, "PER"], or an object that says where it starts."""
+    if isinstance(value, Mapping):
+        return any(name in value for name in _STARTS)
+    return isinstance(value, list | tuple) and len(value) == 3 and all(type(place) is int for place in value[:2])
+
+
+def _read_written(text: str, where: str) -> object:
+    if not _WRITTEN.fullmatch(text):
+        return text
+    value = written_value(text)
+    if isinstance(value, set):
+        value = sorted(value, key=str)
+    if not isinstance(value, list | tuple | dict):
+        hint = 'write a list as JSON, ["heat", "light"], and a single name without brackets'
+        raise DataError(f"the label '{one_line(text, 40)}' looks like a list and is none", where=where, hint=hint)
+    return opened(value, where)
+
+
+def _of_object(value: Mapping[str, object], where: str) -> object:
+    """The names that have a 1, as spaCy writes `cats`; of {"label": "joy"} the label."""
+    if "label" in value and value.keys() <= {"label", "score"}:
+        return value["label"]
+    # Parquet has null for a name that another row has.
+    marks = {name: mark for name, mark in value.items() if mark is not None}
+    if not all(isinstance(mark, int | float) for mark in marks.values()):
+        return value
+    _refuse_fractions(marks, where)
+    return [name for name, mark in marks.items() if mark]
+
+
+def _of_objects(values: Sequence[Mapping[str, object]], where: str) -> object:
+    """The labels of [{"label": "joy", "score": 0.9}]. Of several with scores it is not known which hold."""
+    if any(map(_is_span, values)) or not all("label" in value for value in values):
+        return values
+    scores = {str(value["label"]): value.get("score", 1) for value in values}
+    if len(values) > 1:
+        _refuse_fractions(scores, where)
+        return [value["label"] for value in values if value.get("score", 1)]
+    return [values[0]["label"]]
+
+
+def _refuse_fractions(marks: Mapping[str, object], where: str) -> None:
+    if found := next((name for name, mark in marks.items() if not _is_mark(mark)), ""):
+        what = f"the label '{one_line(found, 40)}' is {one_line(str(marks[found]), 20)}, and a class has 0 or 1"
+        raise DataError(what, where=where, hint="write 1 for each class that a row has, and 0 for the others")
+
+
+def _refuse_unclear(values: Sequence[object], where: str, column: str) -> None:
+    """Raises DataError for names that may be several, or numbers with a comma."""
+    texts = list(dict.fromkeys(value.strip() for value in values if isinstance(value, str)))
+    shown, hint = one_line(column, 40), f'{_KIND_KEY} = "{SINGLE}" takes each for the name of a class'
+    if any("," in text for text in texts) and all(map(_DECIMAL_COMMA.fullmatch, texts)):
+        what = (
+            f"the column '{shown}' holds numbers with a comma, such as '{next(text for text in texts if ',' in text)}'"
+        )
+        raise DataError(what, where=where, hint=f"write a point in place of the comma; {hint}")
+    for sign in _SEPARATORS:
+        parts = {text: {part.strip() for part in text.split(sign)} for text in texts}
+        often = Counter(part for some in parts.values() for part in some)
+        # A name with a comma in it is one name, unless other rows have its parts.
+        found = next(
+            (text for text, some in parts.items() if len(some) > 1 and all(often[one] > 1 for one in some)), ""
+        )
+        if found:
+            what = f"the column '{shown}' may hold several labels a row, such as '{one_line(found, 40)}'"
+            raise DataError(what, where=where, hint=f"{_KIND_KEY} = \"{MULTI}\" separates them at '{sign}'; {hint}")

@@ -1,10 +1,11 @@
-"""Which columns of a table hold an input and the answer to it.
+"""Which columns of a table hold an input and the answer to it, or two texts that a classifier reads together.
 
 Columns that are named are taken as they are. "auto" takes the first pair of usual names that is there. Anything else is
 a question for the user, not a guess.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,12 +13,14 @@ from tui_trainer.data.columns.row import (
     AUTO,
     Row,
     columns_of,
+    file_of,
     kind_of_value,
     listed,
     refuse_bad_answer,
     refuse_missing,
     usual_columns,
     value_of,
+    written_value,
 )
 from tui_trainer.data.columns.row_kinds import refuse_unlearnt
 from tui_trainer.data.columns.text_column import ColumnChoices, checked_text
@@ -25,53 +28,82 @@ from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
 TRANSLATION = "translation"
+# How lists of answers begin that pandas wrote into a CSV.
+_WRITTEN = re.compile(r"""\s*(\{['"]text['"]:\s*(\[|array\()|\[['"])""")
 
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """Names of inputs and of the answers to them. A row may have more to read in the column `beside`."""
+    """Names of inputs and of the answers to them. A row may have more to read in the columns `beside`."""
 
     inputs: tuple[str, ...]
     targets: tuple[str, ...]
-    beside: str = ""
+    beside: tuple[str, ...] = ()
 
 
-# Sources: the columns of xsum, cnn_dailymail, samsum, squad, alpaca and wmt on the hub.
+# Sources: the columns of xsum, cnn_dailymail, samsum, squad, alpaca, dolly and wmt on the hub.
 _USUAL = (
-    _Usual(("document", "article", "dialogue", "dialog", "text"), ("summary", "highlights", "title")),
-    _Usual(("question",), ("answer", "answers"), "context"),
-    _Usual(("instruction",), ("output", "response"), "input"),
+    _Usual(("document", "article", "dialogue", "dialog", "text"), ("summary", "highlights")),
+    _Usual(("question",), ("answer", "answers"), ("context",)),
+    _Usual(("instruction",), ("output", "response"), ("input", "context")),
     _Usual(("source",), ("target",)),
-    _Usual(("input", "inputs"), ("output", "target", "targets")),
-    _Usual(("prompt",), ("completion", "response")),
+    _Usual(("input", "inputs"), ("output", "target", "targets"), ("context",)),
+    _Usual(("prompt",), ("completion", "response"), ("input", "context")),
 )
+# Two texts of a classifier. Sources: GLUE, SNLI, XNLI, PAWS, Quora, SICK, BoolQ, FEVER, MS MARCO and WikiQA.
+_TEXT_PAIRS = (
+    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("sentence_a", "sentence_b"),
+    ("sentence_1", "sentence_2"), ("text", "text_pair"), ("text1", "text2"), ("text_a", "text_b"),
+    ("text_1", "text_2"), ("s1", "s2"), ("question", "sentence"), ("question", "passage"), ("query", "passage"),
+    ("query", "document"), ("claim", "evidence"), ("question", "answer"),
+)  # fmt: skip
+
+
+def pair_of_texts(head: Sequence[Row]) -> tuple[str, str] | None:
+    """The columns of two texts with the usual names of a pair; none where a column `text` is no part of it."""
+    by_name = {name.strip().lower(): name for name in reversed(columns_of(head))}
+    for names in _TEXT_PAIRS:
+        if all(name in by_name and _holds_strings(head, by_name[name]) for name in names):
+            return None if "text" in by_name and "text" not in names else (by_name[names[0]], by_name[names[1]])
+    return None
+
+
+def _holds_strings(head: Sequence[Row], column: str) -> bool:
+    return any(isinstance(row.values.get(column), str) for row in head)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The columns of one table. `beside`: of a second text that is read with the input; empty: none."""
+    """The columns of one table. `beside`: of further texts that are read with the input."""
 
     source: str
     target: str
-    beside: str = ""
+    beside: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.source, self.beside, self.target)))
+        return tuple(filter(None, (self.source, *self.beside, self.target)))
 
 
 class PairColumns:
     """`choose` looks at the first rows of a table, `read` takes input and answer from any of its rows."""
 
     def __init__(self, text_column: str, text_pair_column: str, target_column: str) -> None:
-        self._text, self._beside, self._target = text_column, text_pair_column, target_column
+        self._text, self._target = text_column, target_column
+        self._beside = tuple(filter(None, [text_pair_column]))
         self._pair = Pair("", "")
+        self._is_written, self._several = False, 0
         self._notes: dict[str, None] = {}
 
     def choose(self, head: Sequence[Row]) -> None:
         """Raises DataError, which names the nearest column, where it cannot be told."""
         label, names = self._named(head)
         self._pair = self._find(label, names, head)
+        answers = [row.values.get(self._pair.target) for row in head]
+        # Elsewhere a list may be the text that is to be written.
+        self._is_written = self._pair.target.strip().lower() in ("answers", "answer") and all(
+            isinstance(answer, str) and _WRITTEN.match(answer) for answer in answers
+        )
         self._notes[self._told(names, label)] = None
 
     def choose_input(self, head: Sequence[Row]) -> None:
@@ -79,36 +111,53 @@ class PairColumns:
         _, names = self._named(head)
         found = Pair(self._text, "", self._beside)
         if self._text == AUTO:
-            languages = list(_languages(head[0].values))
+            languages = _languages_of(head)
             found = Pair(languages[0], "") if languages else _usual_input(names)
         source = found.source or ColumnChoices(AUTO).choose(head)
         self._pair = Pair(source, "", self._beside or found.beside)
 
     def read(self, row: Row) -> tuple[str, str]:
         """(input, answer) of one row. Raises DataError, with its place, for what is null, empty or no text."""
-        refuse_bad_answer(row, self._pair.source, self._pair.target)
-        return self.read_input(row), _text_of(_opened(row), self._pair.target)
+        refuse_bad_answer(row)
+        source, target = self.read_input(row), self._pair.target
+        row = _opened(row)
+        value = value_of(row, target)
+        if isinstance(value, str) and self._is_written:
+            value = _answers_of(value, target, row.where)
+        if isinstance(value, dict) and "text" in value:
+            value = value["text"]
+        if isinstance(value, list):
+            self._several += len(value) > 1
+            value = value[0] if value else ""
+        return source, _checked(value, target, row.where)
 
     def read_input(self, row: Row) -> str:
-        """Two texts of an input follow each other with the names of their columns before them, as T5 was trained
+        """The texts of an input follow each other with the names of their columns before them, as T5 was trained
         ("question: ... context: ..."). Source: Raffel et al., arXiv:1910.10683, appendix D.
         """
         row, pair = _opened(row), self._pair
         source = _text_of(row, pair.source)
         # Alpaca has instructions that need no input.
-        if pair.beside and row.values.get(pair.beside) not in (None, ""):
-            source = f"{pair.source}: {source} {pair.beside}: {_text_of(row, pair.beside)}"
+        beside = [name for name in pair.beside if row.values.get(name) not in (None, "")]
+        if beside:
+            parts = [f"{pair.source}: {source}", *(f"{name}: {_text_of(row, name)}" for name in beside)]
+            source = " ".join(parts)
         return source
 
     def notes(self) -> list[str]:
-        return list(self._notes)
+        if not self._several:
+            return list(self._notes)
+        first = (
+            f"{self._several:,} rows have several answers in '{one_line(self._pair.target, 40)}': the first is learnt"
+        )
+        return [*self._notes, first]
 
     def _named(self, head: Sequence[Row]) -> tuple[str, list[str]]:
         """(the file, the names of its columns). Raises DataError where one that the settings name is not there."""
         # Rows of a sample stand in no file.
         label = head[0].where.rpartition(", ")[0]
         names = columns_of(map(_opened, head))
-        refuse_missing(names, label, text=self._text, text_pair=self._beside, target=self._target)
+        refuse_missing(names, label, text=self._text, text_pair="".join(self._beside), target=self._target)
         if self._text == AUTO:
             refuse_unlearnt(head)
         return label, names
@@ -117,11 +166,14 @@ class PairColumns:
         if AUTO not in (self._text, self._target):
             return Pair(self._text, self._target, self._beside)
         if self._text == self._target == AUTO:
-            languages = list(_languages(head[0].values))
+            languages = _languages_of(head)
+            if len(languages) > 2:
+                hint = "name one in data.text_column and another in data.target_column"
+                raise DataError(f"the translations have several languages: {listed(languages)}", where=label, hint=hint)
             found = Pair(languages[0], languages[1]) if len(languages) > 1 else _usual_pair(names)
         elif self._text == AUTO:
-            usual = [name for pair in _USUAL for name in pair.inputs]
-            found = Pair(_usual_name(names, usual, self._target), self._target)
+            usual_pairs = _usual_pairs([name for name in names if name != self._target])
+            found = replace(next((one for one in usual_pairs if one.source), Pair("", "")), target=self._target)
         else:
             usual = [name for pair in _USUAL for name in pair.targets]
             found = Pair(self._text, _usual_name(names, usual, self._text))
@@ -131,12 +183,13 @@ class PairColumns:
 
     def _told(self, names: Sequence[str], label: str) -> str:
         pair = self._pair
-        beside = f" and '{one_line(pair.beside, 40)}'" if pair.beside else ""
+        read = " and ".join(f"'{one_line(name, 40)}'" for name in (pair.source, *pair.beside))
         others = [name for name in names if name not in (*pair.columns, TRANSLATION)]
-        also = f" (also there: {listed(others)})" if others else ""
-        source, target = one_line(pair.source, 40), one_line(pair.target, 40)
+        unread = f" (not read: {listed(others)})" if others else ""
         of = f" of {label}" if label else ""
-        return f"the input is '{source}'{beside}{of}, the answer '{target}'{also}"
+        is_guess = TRANSLATION in names and self._text == self._target == AUTO
+        other = "; data.text_column and data.target_column name another direction" if is_guess else ""
+        return f"the input is {read}{of}, the answer '{one_line(pair.target, 40)}'{unread}{other}"
 
 
 def _opened(row: Row) -> Row:
@@ -147,13 +200,29 @@ def _opened(row: Row) -> Row:
 
 def _languages(values: Mapping[str, object]) -> Mapping[str, object]:
     found = values.get(TRANSLATION)
+    if isinstance(found, str) and found[:1] == "{":
+        found = written_value(found)
     return found if isinstance(found, dict) else {}
+
+
+def _languages_of(head: Sequence[Row]) -> list[str]:
+    """The languages of the translations of all first rows. Raises DataError for lists of languages."""
+    found = dict.fromkeys(name for row in head for name in _languages(row.values))
+    if any(isinstance(text, list) for row in head for text in _languages(row.values).values()):
+        hint = 'write {"translation": {"en": "yes", "de": "ja"}}, or a column for each language'
+        raise DataError("the languages of a translation stand in lists", where=file_of(head), hint=hint)
+    return list(found)
 
 
 def _usual_pairs(names: Sequence[str]) -> list[Pair]:
     """As much as is there of each usual pair."""
     return [
-        Pair(*(_usual_name(names, some) for some in (usual.inputs, usual.targets, (usual.beside,)))) for usual in _USUAL
+        Pair(
+            _usual_name(names, usual.inputs),
+            _usual_name(names, usual.targets),
+            tuple(usual_columns(usual.beside, names)),
+        )
+        for usual in _USUAL
     ]
 
 
@@ -161,7 +230,7 @@ def _usual_pair(names: Sequence[str]) -> Pair:
     """The first pair that is whole; else as much as is there of one."""
     pairs = _usual_pairs(names)
     part = next((pair for pair in pairs if pair.source or pair.target), Pair("", ""))
-    return next((pair for pair in pairs if pair.source and pair.target), replace(part, beside=""))
+    return next((pair for pair in pairs if pair.source and pair.target), replace(part, beside=()))
 
 
 def _usual_input(names: Sequence[str]) -> Pair:
@@ -177,18 +246,30 @@ def _usual_name(names: Sequence[str], usual: Iterable[str], other: str = "") -> 
 
 
 def _text_of(row: Row, column: str) -> str:
-    """The text of one column; of SQuAD's answers, {"text": [...]}, and of a list the first."""
-    shown, value = one_line(column, 40), value_of(row, column)
-    if isinstance(value, dict) and "text" in value:
-        value = value["text"]
-    if isinstance(value, list):
+    """The text of a column of the input; of a list with one text that one."""
+    value = value_of(row, column)
+    if isinstance(value, list) and len(value) < 2:
         value = value[0] if value else ""
+    return _checked(value, column, row.where)
+
+
+def _checked(value: object, column: str, where: str) -> str:
+    shown = one_line(column, 40)
     if not isinstance(value, str):
         hint = "write one" if value is None else "it must be text"
-        raise DataError(f"the column '{shown}' is {kind_of_value(value)}, not a string", where=row.where, hint=hint)
+        raise DataError(f"the column '{shown}' is {kind_of_value(value)}, not a string", where=where, hint=hint)
     if not value.strip():
-        raise DataError(f"the column '{shown}' is empty", where=row.where, hint="write one")
-    return checked_text(value, row.where)
+        raise DataError(f"the column '{shown}' is empty", where=where, hint="write one")
+    return checked_text(value, where)
+
+
+def _answers_of(text: str, column: str, where: str) -> object:
+    """SQuAD's answers, or a list of them, written as text."""
+    value = written_value(text)
+    if isinstance(value, list | dict):
+        return value
+    message = f"the column '{one_line(column, 40)}' holds a list of answers that cannot be read: '{one_line(text, 40)}'"
+    raise DataError(message, where=where, hint="write one answer as plain text, or the list as JSON")
 
 
 def _unclear(label: str, names: Sequence[str], found: Pair) -> DataError:

@@ -1,6 +1,9 @@
 """One row of a table, and what is said of columns and values that are not as they should be."""
 
+import ast
 import difflib
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -10,6 +13,7 @@ from tui_trainer.safe_text import one_line
 
 AUTO = "auto"
 SHOWN_COLUMNS = 12
+_NUMPY_STRINGS = re.compile(r"""(['"])\s+\1""")  # Python joins them into one
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 
 
@@ -41,6 +45,18 @@ def kind_of_value(value: object) -> str:
     return _KINDS.get(type(value), "a number" if isinstance(value, int | float) else "a value of another kind")
 
 
+def written_value(text: str) -> object:
+    """What a text stands for that is JSON, or a list or an object as Python prints it; None for what is neither."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return None if _NUMPY_STRINGS.search(text) else ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
 def value_of(row: Row, column: str) -> object:
     """Raises DataError for a row without that column."""
     if column not in row.values:
@@ -58,11 +74,18 @@ def string_of(row: Row, column: str) -> str:
     return value
 
 
-def refuse_bad_answer(row: Row, question: str, answer: str) -> None:
-    """Raises DataError for a completion that its label calls a bad one, as TRL's data sets for KTO have them."""
-    if (question, answer) == ("prompt", "completion") and str(row.values.get("label")).strip().lower() == "false":
-        hint = "a model would learn it as a good one: leave the row out"
-        raise DataError("the column 'label' says false: the completion is a bad answer", where=row.where, hint=hint)
+def refuse_bad_answer(row: Row) -> None:
+    """Raises DataError for an answer that its label calls a bad one, as data sets for KTO have them."""
+    for name in ("label", "kto_tag"):
+        if name in row.values and str(row.values[name]).strip().lower() == "false":
+            hint = "a model would learn it as a good one: leave the row out"
+            raise DataError(f"the column '{name}' says false: the answer is a bad one", where=row.where, hint=hint)
+
+
+def refuse_rejected(row: Row) -> None:
+    """Raises DataError for a row that an annotator did not accept, as Prodigy writes it."""
+    if row.values.get("answer") in ("reject", "ignore"):
+        raise DataError("the annotator did not accept the row (answer)", where=row.where, hint="leave it out")
 
 
 def refuse_missing(names: Sequence[str], label: str, **wanted: str) -> None:

@@ -5,6 +5,7 @@ Names of columns decide, not whether the values can be read: rows that cannot ar
 kind, and are no texts because of it.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,9 @@ _INPUTS = {
     **dict.fromkeys(("document", "article", "dialogue", "dialog"), _SUMMARIES),
 }
 _WORDS = ("tokens", "words", "token", "word")
+_SENTENCES = ("text", "sentence")
 _TAGS = ("ner_tags", "tags", "labels", "ner", "pos_tags", "upos", "pos", "chunk_tags", "tag", "label")
+_TAG = re.compile("O|[BIELSUM]-.+")
 _MEDIA = {
     **dict.fromkeys(("image", "images", "image_path", "image_paths", "pixel_values"), "images"),
     **dict.fromkeys(("audio", "audios"), "sounds"),
@@ -51,8 +54,7 @@ _MARKS = {"<image>": "</image>", "<video>": "</video>", "<audio>": "</audio>"}
 
 def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
     """What the rows are, where their columns tell; None for plain texts, with labels or without."""
-    names = columns_of(head)
-    by_name = {name.strip().lower(): name for name in reversed(names)}
+    by_name = _columns_with_values(head)
 
     def beside(first: Mapping[str, Sequence[str]]) -> tuple[str, str] | None:
         pairs = ((one, other) for one, others in first.items() for other in others)
@@ -63,25 +65,22 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
             return RowsOf("conversations", (by_name[name],), "chat")
     if found := beside(_QUESTIONS):
         return RowsOf("questions with their answers", found, "chat")
-    if "translation" in by_name:
+    if "translation" in by_name and _is_structured(head, by_name["translation"]):
         return RowsOf("translations", (by_name["translation"],), "seq2seq")
     if found := beside(_INPUTS):
         return RowsOf("inputs with their answers", found, "seq2seq")
-    if (found := beside(dict.fromkeys(_WORDS, _TAGS))) and _are_tags(head, *found):
+    if (found := beside(dict.fromkeys((*_WORDS, *_SENTENCES), _TAGS))) and _are_tags(head, *found):
         return RowsOf("words with their tags", found, "token_classification")
     return None
 
 
 def refuse_unlearnt(head: Sequence[Row]) -> None:
     """Raises DataError for rows of a kind that no task learns from: preferences, images, sounds, questions to choose
-    an answer to, triplets of texts, SQuAD's nested form. A column that is named in the settings is none of them.
+    an answer to, triplets of texts, SQuAD's nested form. It is asked where no column is named.
     """
-    names, where = columns_of(head), file_of(head)
-    by_name = {name.strip().lower(): name for name in reversed(names)}
-    for what, columns, hint in _unlearnt(by_name, head):
-        raise DataError(
-            f"the rows are {what} ({listed(columns)}), which no task learns from yet", where=where, hint=hint
-        )
+    for what, columns, hint in _unlearnt(_columns_with_values(head), head):
+        message = f"the rows are {what} ({listed(columns)}), which no task learns from yet"
+        raise DataError(message, where=file_of(head), hint=hint)
 
 
 def refuse_media(row: Row, known: frozenset[str]) -> None:
@@ -101,6 +100,12 @@ def refuse_marks(text: str, where: str) -> None:
         if mark in text and end not in text:
             hint = "a text model would be trained blind: leave the row out"
             raise DataError(f"the text holds {mark}, the place of something that is no text", where=where, hint=hint)
+
+
+def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:
+    """The columns that are not null throughout, by their names in lower case."""
+    names = reversed(columns_of(head))
+    return {name.strip().lower(): name for name in names if any(row.values.get(name) is not None for row in head)}
 
 
 def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
@@ -136,9 +141,17 @@ def _is_medium(name: str, value: object) -> bool:
 
 
 def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
-    """Not where a word has a label, which may be its class."""
-    named = tags.strip().lower() not in ("label", "labels")
-    return named or _is_structured(head, words) or _is_structured(head, tags)
+    """Lists of words, or texts with a tag for each word. A label of a word, or a list of those of a text, is no tag."""
+    is_sentence = words.strip().lower() in _SENTENCES
+    if not is_sentence and (_is_structured(head, words) or tags.strip().lower() not in ("label", "labels")):
+        return True
+    pairs = [(row.values.get(words), row.values.get(tags)) for row in head]
+    counts = [
+        (len(text.split()), len(of.split())) for text, of in pairs if isinstance(text, str) and isinstance(of, str)
+    ]
+    if len(counts) < len(pairs) or max(counts)[0] < 2 or any(words != tags for words, tags in counts):
+        return False
+    return not is_sentence or all(_TAG.fullmatch(tag) for _, tags in pairs for tag in str(tags).split())
 
 
 def _is_structured(head: Sequence[Row], name: str) -> bool:

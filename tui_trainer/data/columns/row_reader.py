@@ -29,13 +29,14 @@ class Example:
 class Encoded:
     """One example as the model gets it: numbers for each of the reader's columns, of which `labels` count as labels;
     with none it is left out. `truncated`: something did not fit into max_length. `unknown`: tokens for what the
-    tokenizer does not know."""
+    tokenizer does not know. `marked`: the text spells a special token that begins or ends it, and has it once."""
 
     columns: Mapping[str, Sequence[int] | NDArray[np.int32]]
     labels: int
     truncated: bool = False
     answer_truncated: bool = False
     unknown: int = 0
+    marked: bool = False
 
 
 class Reader(Protocol):
@@ -109,4 +110,4 @@ def read_rows(reader: ReadsRows, rows: Iterator[Row], problems: ProblemList) -> 
                 refuse_marks(found.text, row.where)
             yield row, found
         except DataError as error:
-            problems.add(error)
+            problems.add(error, row.values)

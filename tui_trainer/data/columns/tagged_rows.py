@@ -1,16 +1,19 @@
 """Which columns hold the words of a row and their tags, and the words and tags of each row.
 
 Three forms: a list of words beside a list of tags; the same as two texts whose parts are separated by white space, or
-printed as lists; and a text with marked spans, as annotation tools write it, whose words get tags in IOB2.
+printed as lists; and a text with marked spans, as annotation tools write it, whose words get tags in IOB2. Tables with
+one word a row are joined to sentences before (`data/sources/conll_rows.py`), or refused.
 
 Words of a text are runs of letters, digits and the marks that belong to them; every other sign that is no white space
 is a word of its own. Spans count characters (code points) from 0, and their end is not in them any more.
 """
 
 import ast
+import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -23,6 +26,7 @@ from tui_trainer.data.columns.row import (
     kind_of_value,
     listed,
     missing_column,
+    refuse_rejected,
     string_of,
     usual_columns,
     value_of,
@@ -124,9 +128,12 @@ def _shown(span: Span) -> str:
 
 
 WORD_COLUMNS = ("tokens", "words", "token", "word")
-TAG_COLUMNS = ("ner_tags", "tags", "labels", "ner", "pos_tags", "upos", "pos", "chunk_tags", "label")
+TAG_COLUMNS = ("ner_tags", "tags", "labels", "ner", "tag", "pos_tags", "upos", "xpos", "pos", "chunk_tags", "label")
 TEXT_COLUMNS = ("text", "sentence", "content", "sentences")
 SPAN_COLUMNS = ("entities", "spans", "labels", "label", "annotations")
+_LABEL_STUDIO = {"data", "annotations"}
+_NUMPY_LIST = re.compile(r"""\[['"].*['"]\s+['"].*""", re.DOTALL)
+_LIST_HINT = "write it as JSON, or as words with blanks between them"
 _NUMBERS = "write the names of the tags (B-PER, O, ...), or save the data with datasets as Parquet, which keeps them"
 
 
@@ -142,7 +149,8 @@ class TagColumns:
     def read(self, row: Row) -> Tagged:
         """Raises DataError for a row that cannot be used."""
         if self.spans:
-            return tagged_text(string_of(row, self.words), value_of(row, self.tags), row.where)
+            refuse_rejected(row)
+            return tagged_text(string_of(row, self.words), _unprinted(value_of(row, self.tags)), row.where)
         words = _words(row, self.words)
         tags = _strings(row, self.tags, "tag", len(words))
         return Tagged(words, [tag.strip() for tag in tags])
@@ -179,6 +187,8 @@ def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
     column = next(iter(usual_columns(WORD_COLUMNS + TEXT_COLUMNS, names)), "") if words == AUTO else words
     if column not in names:
         column = ColumnChoices(words).choose(head)
+    if column.strip().lower() in WORD_COLUMNS:
+        _refuse_single_words(head, column)
     return InputWords(column, _is_text(head, column))
 
 
@@ -195,12 +205,17 @@ def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
     for column in columns:
         if found := _tags_beside(head, names, column, tags):
             spans = _is_text(head, column) and _are_spans(head, found[0])
-            lists = [value for row in head if isinstance(value := row.values.get(found[0]), list)]
-            if any(lists) and all(type(tag) is int for value in lists for tag in value):
+            _refuse_single_words(head, column)
+            tags_of = [_parts(row.values.get(found[0])) for row in head]
+            lists = [value for value in tags_of if isinstance(value, list)]
+            if any(lists) and all(_is_number(tag) for value in lists for tag in value):
                 # Said once for the table, and not for each of its rows.
                 message = f"the tags in '{_name(found[0])}' are numbers, which have no names"
                 raise DataError(message, where=label, hint=_NUMBERS)
             return TagColumns(column, found[0], spans, _note(column, found, spans, label, AUTO in (words, tags)))
+    if {*names} >= _LABEL_STUDIO:
+        hint = "export it as JSON-MIN or as CoNLL"
+        raise DataError("a full export of Label Studio, which has no text beside its spans", where=label, hint=hint)
     what = f"no column holds the tags of '{_name(columns[0])}'" if columns else "no column holds words or a text"
     key = "data.label_column" if columns else "data.text_column"
     raise DataError(what, where=label, hint=f"name it in {key}; columns found: {listed(names)}")
@@ -224,22 +239,45 @@ def _is_text(head: Sequence[Row], name: str) -> bool:
 
 def _are_spans(head: Sequence[Row], name: str) -> bool:
     """Lists of anything but tags. A list with nothing in it is one of spans: a text may have none."""
-    lists = [value for row in head if isinstance(value := row.values.get(name), list | tuple)]
+    values = (_unprinted(row.values.get(name)) for row in head)
+    lists = [value for value in values if isinstance(value, list | tuple)]
     first = [item for value in lists for item in value]
     return bool(lists) and not any(isinstance(item, str | int) for item in first)
 
 
-def _parts(value: object) -> object:
-    """A text as the list that it stands for."""
-    if not isinstance(value, str):
+def _refuse_single_words(head: Sequence[Row], column: str) -> None:
+    """Raises DataError for a table with a word a row, of which nothing says where a sentence ends."""
+    values = [row.values.get(column) for row in head]
+    if len(values) > 1 and all(isinstance(value, str) and len(_parts(value)) == 1 for value in values):
+        what = f"each row has one word in '{_name(column)}', and no column says which sentence it is of"
+        hint = "add a column sentence_id, or write CoNLL, with a blank line after each sentence"
+        raise DataError(what, where=file_of(head), hint=hint)
+
+
+def _is_number(tag: object) -> bool:
+    return type(tag) is int or (isinstance(tag, str) and tag.isdigit())
+
+
+def _unprinted(value: object) -> object:
+    """A text that prints a list, in JSON or in Python, as the list; anything else as it is."""
+    text = value.strip() if isinstance(value, str) else ""
+    if text[:1] != "[" or text[-1:] != "]":
         return value
-    if value.strip()[:1] == "[" and value.strip()[-1:] == "]":
-        try:
-            listed = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return value.split()
-        return listed if isinstance(listed, list) else value.split()
-    return value.split()
+    found: object = None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        # Python would read 'a' 'b' as one word.
+        if not _NUMPY_LIST.fullmatch(text):
+            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                found = ast.literal_eval(text)
+    return found if isinstance(found, list) else value
+
+
+def _parts(value: object) -> Any:
+    """A text as the list that it stands for."""
+    found = _unprinted(value)
+    return found.split() if isinstance(found, str) else found
 
 
 def _words(row: Row, column: str) -> list[str]:
@@ -254,6 +292,8 @@ def _strings(row: Row, column: str, noun: str, words: int | None = None) -> list
     """What a column lists, `words` strings where that is said, none of them empty."""
     value, where = value_of(row, column), row.where
     found = _parts(value)
+    if isinstance(value, str) and _is_broken_list(value, found, words is not None):
+        raise DataError(f"the column '{_name(column)}' is no list that can be read", where=where, hint=_LIST_HINT)
     if not isinstance(found, list | tuple):
         raise DataError(f"the column '{_name(column)}' is {kind_of_value(value)}, not a list of {noun}s", where=where)
     if words is not None and len(found) != words:
@@ -266,6 +306,13 @@ def _strings(row: Row, column: str, noun: str, words: int | None = None) -> list
         if not one.strip():
             raise DataError(f"{noun} {number:,} is empty", where=where)
     return list(found)
+
+
+def _is_broken_list(text: str, found: object, is_tags: bool) -> bool:
+    """Of a text that was split at white space: a word may be a bracket, a tag is none."""
+    begins = text.lstrip()[:2]
+    brackets = begins[:1] == "[" and text.rstrip()[-1:] == "]"
+    return brackets and found == text.split() and (is_tags or begins in ("['", '["'))
 
 
 def _count(number: int, noun: str) -> str:

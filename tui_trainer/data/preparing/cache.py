@@ -38,8 +38,8 @@ class Counts:
     `repeated_rows` have the text of an earlier one, and `leaked_rows` of the training side that of a held-out one: they
     are left out with data.dedup. Of a table, `untrained_rows` have no label left in the first max_length tokens and are
     left out, `truncated_rows` lost their end, and `truncated_answers` that of the answer to them; the longest row of
-    labels has `longest_labels`. What an epoch uses twice is counted twice, but for what was read, bad, repeated or
-    leaked.
+    labels has `longest_labels`. `marked_rows` spell a special token that begins or ends them, and have it once. What an
+    epoch uses twice is counted twice, but for what was read, bad, repeated or leaked.
     """
 
     train_rows: int
@@ -67,12 +67,11 @@ class Counts:
     cut_documents: int = 0
     pieces: int = 0
     short_documents: int = 0
+    marked_rows: int = 0
 
 
 FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
 PREPARATION_VERSION = 6  # of the tokens; raise it when the same text and settings give other rows
-# Both of them for runs whose plan does not name the fingerprint of its data.
-_VERSIONS_WITHOUT_FINGERPRINT = (2, 5)
 TRAIN_FILE, EVAL_FILE, TOKENIZER_FILE, MANIFEST_FILE = "train.arrow", "eval.arrow", "tokenizer.json", "manifest.json"
 ABANDONED_SECONDS = 24 * 3600
 PARTIAL = ".partial-"
@@ -212,9 +211,8 @@ def rows_now(sources: Sequence[Source], cut: Cut, key: str, fingerprint: str, pr
     now = fingerprint_of(sources, progress)
     if entry_key(sources, now, cut) == key:
         return "the same"
-    versions = (FORMAT_VERSION, PREPARATION_VERSION)
-    same_data = now == fingerprint if fingerprint else versions != _VERSIONS_WITHOUT_FINGERPRINT
-    return "read otherwise" if same_data else "of other data"
+    # Plans that do not name a fingerprint are of versions that made other rows.
+    return "read otherwise" if fingerprint in ("", now) else "of other data"
 
 
 def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ _reader: Any = None  # of a process that encodes for another
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
     """The rows of one side that have a label, as arrays for the file, and what was `counted`: documents, tokens,
-    labels, characters, truncated, truncated_answers, untrained (rows without a label), unknown (tokens).
+    labels, characters, truncated, truncated_answers, untrained (rows without a label), unknown (tokens), marked.
 
     Of each row: `cut`, bool [rows], whether it was truncated, and `row_characters`, int32 [rows], of its text.
     """
@@ -83,6 +83,7 @@ def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> Enco
         truncated_answers=sum(row.answer_truncated for row in kept),
         untrained=len(found) - len(kept),
         unknown=sum(row.unknown for row in kept),
+        marked=sum(row.marked for row in kept),
     )
     return EncodedBatch(side, columns, counted, cut, np.array(characters, dtype=np.int32))
 

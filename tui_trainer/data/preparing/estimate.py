@@ -19,7 +19,8 @@ class DataEstimate:
     """Tokens and rows of each side, as far as can be said before the data is prepared.
 
     Where each document is a row of its own, `lengths` are the labels of some rows, sorted, `labels` the labels of all.
-    `sources` says what comes of each where there are several, `splits` what becomes of theirs.
+    `sources` says what comes of each where there are several, `splits` what becomes of theirs, `has_bad_rows` whether
+    rows seem not to be usable.
     """
 
     tokens: int
@@ -33,6 +34,7 @@ class DataEstimate:
     lengths: tuple[int, ...] = ()
     sources: tuple[SourceRows, ...] = ()
     splits: tuple[SplitUse, ...] = ()
+    has_bad_rows: bool = False
 
 
 Rate = Callable[[Sequence[str]], float]
@@ -82,6 +84,7 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
         lengths=together.lengths,
         sources=tuple(shares) if sources[0].several or cut.weights else (),
         splits=sources[0].splits,
+        has_bad_rows=any(size.has_bad_rows for size in (*sizes, *others)),
     )
 
 

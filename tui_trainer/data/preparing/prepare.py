@@ -33,7 +33,7 @@ from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
 
-_SKIP_HINT = 'data.on_bad_rows = "skip" leaves out rows that cannot be used'
+_SKIP_HINT = "data.on_bad_rows=skip leaves out rows that cannot be used"
 
 
 def prepare(
@@ -92,7 +92,9 @@ class _Preparation:
             for number, source in enumerate(self._sources)
         ]
         fix = _SKIP_HINT if all(all(survey.counts) for survey in surveys) else ""
-        self._problems.raise_any(skips_rows=self._cut.skip_bad_rows, fix=fix)
+        all_rows = not any(survey.hashes or survey.blank for survey in surveys)
+        skips_rows = self._cut.skip_bad_rows and not all_rows
+        self._problems.raise_any(skips_rows=skips_rows, fix=fix, all_rows=all_rows)
         self._refuse_empty(surveys)
         choice = choose(surveys, self._cut, [part.description for part in self._sources[0].parts])
         if self._cut.dedup and not choice.trained.any():
@@ -218,4 +220,5 @@ class _Preparation:
             cut_documents=train.writer.cut_documents + held_out.writer.cut_documents,
             pieces=train.writer.pieces + held_out.writer.pieces,
             short_documents=both["untrained"] if text else 0,
+            marked_rows=both["marked"],
         )

@@ -4,6 +4,7 @@ The marks lie beside the rows, one bit each. The lengths are kept only while the
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,8 @@ def cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
 def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], problems: ProblemList) -> dict[str, Any]:
     """The first rows that could not be used, and how many training rows each class has."""
     found: dict[str, Any] = {}
-    if problems.shown:
-        found[BAD_ROWS] = [{"where": one.where, "message": one.message, "hint": one.hint} for one in problems.shown]
+    if problems.count:
+        found[BAD_ROWS] = [asdict(problem) for problem in problems.shown]
     if 1 < len(strata) <= MOST_CLASSES:
         numbers = np.frombuffer(survey.strata, dtype=np.int64)
         counted = np.bincount(numbers, weights=choice.trained, minlength=len(strata)).astype(np.int64).tolist()
@@ -108,5 +109,9 @@ def notes_of_counts(counts: Counts, cut: Cut) -> Iterator[str]:
         )
     if counts.short_documents:
         yield f"{counts.short_documents:,} documents have fewer than two tokens and are left out"
+    if counts.marked_rows:
+        what = "documents" if cut.reads_text else "rows"
+        where = "special tokens of the tokenizer at their beginning or end"
+        yield f"{counts.marked_rows:,} {what} spell {where}: each stands there once"
     if counts.unknown_eval_tokens:
         yield f"{counts.unknown_eval_tokens:,} held-out characters do not occur in the training text: read as <unk>"

@@ -69,6 +69,8 @@ def encode_text(ids: NDArray[np.int32], text: str) -> NDArray[np.int32]:
 
 
 Encode = Callable[[Sequence[str]], list[list[int]]]  # texts -> token ids of each, special tokens included
+# Texts -> the same where each begins and ends with one special token at the most, and which of them changed.
+MarkedOnce = Callable[[Sequence[str]], tuple[Sequence[str], list[bool]]]
 
 BATCH_CHARACTERS = 1 << 20
 REACH = 1 << 16  # how far back a good place for a cut is looked for
@@ -138,13 +140,16 @@ def _place(text: str, wanted: int) -> int:
 class TextReader(Reader):
     """Each document with the tokens of `encode`, ended with `eos_id` where that is not None and does not stand there.
 
-    Without `encode`, a tokenizer of at most `vocabulary` tokens is trained on the training side.
+    Without `encode`, a tokenizer of at most `vocabulary` tokens is trained on the training side. `marked_once`: where
+    texts may spell what begins and ends them.
     """
 
     columns = (COLUMN,)
 
-    def __init__(self, encode: Encode | None, *, eos_id: int | None, vocabulary: int) -> None:
-        self.learns = encode is None
+    def __init__(
+        self, encode: Encode | None, *, eos_id: int | None, vocabulary: int, marked_once: MarkedOnce | None = None
+    ) -> None:
+        self.learns, self._marked_once = encode is None, marked_once
         self._encode, self._eos_id, self._vocabulary = encode, eos_id, vocabulary
 
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
@@ -160,8 +165,13 @@ class TextReader(Reader):
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         assert self._encode is not None, "`learn` comes first"
-        rows = encode_texts(self._encode, [example.text for example in examples], self._eos_id)
-        return [Encoded({COLUMN: row}, labels=max(len(row) - 1, 0)) for row in rows]
+        texts: Sequence[str] = [example.text for example in examples]
+        texts, marked = self._marked_once(texts) if self._marked_once else (texts, [False] * len(texts))
+        rows = encode_texts(self._encode, texts, self._eos_id)
+        return [
+            Encoded({COLUMN: row}, labels=max(len(row) - 1, 0), marked=is_marked)
+            for row, is_marked in zip(rows, marked, strict=True)
+        ]
 
     def vocabulary(self) -> int:
         return self._vocabulary

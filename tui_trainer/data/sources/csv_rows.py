@@ -1,15 +1,20 @@
 """Rows of CSV and TSV files, as they are written: "NA", "null", "007" and nothing at all stay strings.
 
-A record may go over several lines; what is said about it names the line on which it begins.
+A record may go over several lines; what is said about it names the line on which it begins. How a file is written
+(separator, escapes, whether it quotes) is read off its first lines, so that every reading of it agrees.
 """
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
-from typing import BinaryIO
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, BinaryIO
 
+from tui_trainer.data.columns.labels import USUAL_LABELS
 from tui_trainer.data.columns.row import Row, refuse_doubles
-from tui_trainer.data.columns.text_column import ColumnChoices
+from tui_trainer.data.columns.tagged_rows import SPAN_COLUMNS, TEXT_COLUMNS, WORD_COLUMNS
+from tui_trainer.data.columns.text_column import NUMBER, USUAL_NAMES, ColumnChoices
 from tui_trainer.data.decoding import MAX_LINE_BYTES, text_lines_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
@@ -17,10 +22,24 @@ from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
 TAB = "\t"
-DELIMITERS = (",", ";", TAB)
-DELIMITER_NAMES = {",": "','", ";": "';'", TAB: "tabs"}
+DELIMITERS = (",", ";", TAB, "|")
+DELIMITER_NAMES = {",": "','", ";": "';'", TAB: "tabs", "|": "'|'"}
 LOOKED_LINES = 50
 LOOKED_CHARACTERS = 1 * MIB
+# A first line with one of these is a header.
+_NAMES = {
+    *USUAL_NAMES, *USUAL_LABELS, *WORD_COLUMNS, *TEXT_COLUMNS, *SPAN_COLUMNS, "id", "title", "prompt",
+    "completion", "question", "answer", "instruction", "input", "output", "context", "summary", "source", "response",
+}  # fmt: skip
+_LONGEST_NAME = 80
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # with which Excel begins a file
+_ESCAPED_QUOTE = re.compile(r'(?<!\\)((?:\\\\)*)\\"')
+_FIELD = r'(?:"(?:[^"]|"")*+"|[^"\t][^\t]*+|)'
+_QUOTES_PAIR = re.compile(rf"{_FIELD}(?:\t{_FIELD})*+")
+_QUOTE_IS_OPEN = re.compile(rf'(?:{_FIELD}\t)*+"(?:[^"]|"")*+')
+
+Lines = Callable[[Iterable[str]], Iterable[str]]
+"""What is done to lines before they are parsed: one comes out for each that goes in."""
 
 
 def read_csv(
@@ -30,29 +49,106 @@ def read_csv(
     choices: ColumnChoices,
     delimiter: str = "",
     columns: Sequence[str] = (),
+    *,
+    usual: str = ",",
 ) -> Iterator[Row]:
-    """The records below the header, or all of them where `columns` are its names.
+    """The records below the header, or all of them where `columns` are its names. A header that comes again, where
+    files were joined, is no record.
 
-    Without `delimiter` it is guessed, and a guess other than ',' is remarked.
+    Without `delimiter` it is guessed. What differs from a plain file with the `usual` delimiter is remarked. Raises
+    DataError for a first line that is no header.
     """
     # The limit of the csv module is one for the whole process, and 128 KiB where nobody set it. It also ends a text
     # whose quote is never closed before all of the file is in memory.
     csv.field_size_limit(MAX_LINE_BYTES)
     lines = (text for _, text in text_lines_of(content, label))
     head = _head(lines)
+    if head and (found := _SEPARATOR_LINE.fullmatch(head[0])):
+        delimiter, head[0] = delimiter or found[1], "\n"
     if not delimiter:
-        delimiter = guess_delimiter(head)
-        if delimiter != ",":
+        delimiter = TAB if usual == TAB and any(TAB in line for line in head[:2]) else guess_delimiter(head)
+        if delimiter not in (usual, ","):
             choices.remark(f"{label}: the columns are separated by {DELIMITER_NAMES[delimiter]}")
-    records = _records(chain(head, lines), label, delimiter)
-    header = columns or next(records, (0, ()))[1]
-    refuse_doubles(header, f"{label}, line 1")
+    prepare, options = _style(head, label, delimiter, choices)
+    records = _records(prepare(chain(head, lines)), label, delimiter, options)
+    names, width = list(columns), len(columns)
+    if not columns:
+        line, header = next(records, (1, []))
+        first = list(islice(records, 1))
+        names, width = [name.strip() for name in header], len(header)
+        if first and not any(first[0][1][width:]):
+            width = max(width, len(first[0][1]))  # a separator ends each row
+        while names and not names[-1]:
+            names.pop()
+        refuse_doubles(names, f"{label}, line {line}")
+        _refuse_no_header(names, list(csv.reader(prepare(head), **options | {"strict": False}))[1:], label, line)
+        if nameless := len(header) - len(names):
+            what = "1 column without a name is" if nameless == 1 else f"{nameless:,} columns without a name are"
+            choices.remark(f"{label}: {what} empty at the end of each row, and left out")
+        records = chain(first, records)
+    yield from _rows(records, names, width, label, delimiter, problems, choices)
+
+
+def _rows(
+    records: Iterable[tuple[int, list[str]]],
+    names: Sequence[str],
+    width: int,
+    label: str,
+    delimiter: str,
+    problems: ProblemList,
+    choices: ColumnChoices,
+) -> Iterator[Row]:
+    named, is_told = len(names), False
+    header = [name.lower() for name in names]
+    begin, longest = set(header), max(map(len, header), default=0) + 2
     for line, fields in records:
         where = f"{label}, line {line}"
-        if len(fields) == len(header):
-            yield Row(where, dict(zip(header, fields, strict=True)))
+        if len(fields) != width:
+            problems.add(_ragged(len(fields), width, where, delimiter))
+        elif width > named and any(fields[named:]):
+            what = "the row goes on in a column that has no name"
+            problems.add(DataError(what, where=where, hint=_quoted_hint(delimiter)))
+        elif (
+            len(fields[0]) <= longest
+            and fields[0].strip().lower() in begin
+            and _is_header(fields[:named], header, where)
+        ):
+            if not is_told:
+                choices.remark(f"{label}: line {line:,} is the header again, and left out, as each one below it")
+            is_told = True
         else:
-            problems.add(_ragged(len(fields), len(header), where, delimiter))
+            yield Row(where, dict(zip(names, fields, strict=False)))
+
+
+def _is_header(fields: Sequence[str], header: Sequence[str], where: str) -> bool:
+    """Raises DataError for one with its columns in another order."""
+    found = [field.strip().lower() for field in fields]
+    if found != header and sorted(found) == sorted(header):
+        hint = "files with different orders of columns were joined: give them as a folder"
+        raise DataError("the header comes again, with its columns in another order", where=where, hint=hint)
+    return found == header
+
+
+def _refuse_no_header(names: Sequence[str], rows: Sequence[Sequence[str]], label: str, line: int) -> None:
+    """Raises DataError for a first line that is a comment, or is like a row: with a number, a long text, or a value
+    that comes again below it."""
+    where = f"{label}, line {line}"
+    rows = [row for row in rows if row and list(row[: len(names)]) != list(names)]
+    if names and names[0].startswith("#") and (len(names) == 1 or any(len(row) != len(names) for row in rows)):
+        raise DataError("a comment stands where the names of the columns should", where=where, hint="delete it")
+    if all(name[:1] == name[-1:] == "'" for name in names) and names:
+        hint = "quote with double quotes, or not at all"
+        raise DataError("the columns are quoted with single quotes", where=where, hint=hint)
+    if any(name.lower() in _NAMES for name in names):
+        return
+    numbers = [name for name in names if NUMBER.fullmatch(name) and any(map(str.isdigit, name))]
+    if numbers == [str(number) for number in range(len([name for name in names if name]))]:
+        numbers = []  # how pandas names columns that have no names
+    values = [{row[place].strip() for row in rows if place < len(row)} for place in range(len(names))]
+    again = [name for name, below in zip(names, values, strict=True) if name and name in below]
+    if odd := [*numbers, *again, *(name for name in names if len(name) > _LONGEST_NAME)]:
+        hint = "write the names of the columns above it, such as text,label"
+        raise DataError(f"the first line is no header: '{one_line(odd[0], 40)}' is no name", where=where, hint=hint)
 
 
 def guess_delimiter(head: Sequence[str]) -> str:
@@ -71,9 +167,93 @@ def guess_delimiter(head: Sequence[str]) -> str:
         return ","
 
 
-def _records(lines: Iterable[str], label: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _style(head: Sequence[str], label: str, delimiter: str, choices: ColumnChoices) -> tuple[Lines, dict[str, Any]]:
+    """What the lines need, and the settings of the csv module."""
+    first = next((line for line in head if not line.isspace()), "").split(delimiter)
+    options: dict[str, Any] = {"delimiter": delimiter, "strict": True}
+    if delimiter == TAB:
+        lone: list[int] = []
+        for _ in _with_lone_quotes_doubled(head, len(first), lone.append):
+            pass
+        if len(head) == LOOKED_LINES:  # a text that begins near the end of these may go on behind them
+            lone = [line for line in lone if line <= LOOKED_LINES // 2 and len(first) > 1]
+        if lone:
+            choices.remark(f"{label}, line {lone[0]:,}: double quotes do not pair, so the file is read without quoting")
+            return iter, options | {"quoting": csv.QUOTE_NONE}
+
+        def told(line: int) -> None:
+            if not lone:
+                choices.remark(f"{label}, line {line:,}: double quotes that do not pair are read as they stand")
+            lone.append(line)
+
+        return partial(_with_lone_quotes_doubled, width=len(first), told=told), options
+    if len(first) > 1 and all(name.startswith(" ") for name in first[1:]):
+        options["skipinitialspace"] = True
+    if any('\\"' in line for line in head) and not _parses(head, options):
+        unescaped = partial(map, partial(_ESCAPED_QUOTE.sub, r'\1""'))
+        if _parses(list(unescaped(head)), options):
+            choices.remark(f"{label}: double quotes within a text are escaped with a backslash")
+            return unescaped, options
+    return iter, options
+
+
+def _parses(head: Sequence[str], options: dict[str, Any]) -> bool:
+    """Whether the first records have one number of fields, but for the last, which may go on behind them."""
+    widths = []
+    try:
+        for fields in csv.reader(head, **options):
+            widths.append(len(fields))
+    except csv.Error as error:
+        if "end of data" not in str(error) or len(head) < LOOKED_LINES:
+            return False
+    return len({width for width in widths[: -1 if len(head) == LOOKED_LINES else None] if width}) <= 1
+
+
+def _with_lone_quotes_doubled(lines: Iterable[str], width: int, told: Callable[[int], None]) -> Iterator[str]:
+    """Lines with tabs between `width` fields, in which quotes that quote nothing are written as the csv module reads
+    them. `told` gets the numbers of such lines.
+
+    A quote that opens and is not closed on its line is one of these where the next line is a whole record itself.
+    """
+    lines, ahead, is_open = iter(lines), list[str](), False
+    number = 0
+    while line := ahead.pop(0) if ahead else next(lines, ""):
+        number += 1
+        if '"' not in line:
+            yield line
+            continue
+        if is_open:
+            is_open = line.count('"') % 2 == 0
+            yield line
+            continue
+        text = line.rstrip("\r\n")
+        is_open = bool(_QUOTE_IS_OPEN.fullmatch(text))
+        if is_open and len(ahead) < LOOKED_LINES:
+            ahead += islice(lines, LOOKED_LINES - len(ahead))
+        if text.count(TAB) + 1 == width and _quotes_nothing(text, width, is_open, ahead):
+            told(number)
+            is_open = False
+            fields = (field.replace('"', '""') for field in text.split(TAB))
+            line = TAB.join(f'"{field}"' for field in fields) + line[len(text) :]
+        yield line
+
+
+def _quotes_nothing(text: str, width: int, is_open: bool, ahead: Sequence[str]) -> bool:
+    if not is_open:
+        is_paired = _QUOTES_PAIR.fullmatch(text)
+        return not is_paired or len(next(csv.reader([text], delimiter=TAB))) != width
+    if width == 1:
+        beyond = "" if len(ahead) == LOOKED_LINES else '"'
+        end = next((line for line in ahead if line.startswith('"') or line.rstrip("\r\n").endswith('"')), beyond)
+        return end.startswith('"')
+    return next((line for line in ahead if not line.isspace()), TAB * (width - 1)).count(TAB) + 1 == width
+
+
+def _records(
+    lines: Iterable[str], label: str, delimiter: str, options: dict[str, Any]
+) -> Iterator[tuple[int, list[str]]]:
     """(line on which it begins, fields) of each record that is not blank."""
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    reader = csv.reader(lines, **options)
     while True:
         line = reader.line_num + 1
         try:
@@ -97,19 +277,19 @@ def _head(lines: Iterator[str]) -> list[str]:
     return head
 
 
-def _ragged(found: int, wanted: int, where: str, delimiter: str) -> DataError:
+def _quoted_hint(delimiter: str) -> str:
     sign = DELIMITER_NAMES.get(delimiter, repr(delimiter))
+    return f"a text that holds {sign.replace('tabs', 'a tab')} stands in double quotes"
+
+
+def _ragged(found: int, wanted: int, where: str, delimiter: str) -> DataError:
     fields = "1 field" if found == 1 else f"{found:,} fields"
-    return DataError(
-        f"the row has {fields}, the header {wanted:,}",
-        where=where,
-        hint=f"a text that holds {sign.replace('tabs', 'a tab')} stands in double quotes",
-    )
+    return DataError(f"the row has {fields}, the header {wanted:,}", where=where, hint=_quoted_hint(delimiter))
 
 
 def _broken(message: str, where: str) -> DataError:
     """What the csv module says, in the words of the file."""
-    hint = "a double quote inside a text is written twice"
+    hint = 'a double quote inside a text is written twice (""), with no backslash'
     if "end of data" in message:
         return DataError("a double quote that opens in this row is not closed", where=where, hint=hint)
     if "field limit" in message:

@@ -1,12 +1,14 @@
 """Rows of JSON files: one object a line, a list of objects, or an object that holds one such list.
 
-A list is parsed one object at a time, so a file of any size needs no more memory than its largest row.
+A list is parsed one object at a time, so a file of any size needs no more memory than its largest row. Tables that are
+written by columns, as pandas does, are read whole. A text with what is marked in it, `["text", {"entities": [...]}]` as
+spaCy has it, is a row as well.
 """
 
 import json
 import re
-from collections.abc import Iterator
-from typing import BinaryIO, NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, NoReturn
 
 import orjson
 
@@ -19,35 +21,51 @@ from tui_trainer.units import MIB, format_bytes
 
 FIRST_LINE_BYTES = 4 * MIB  # a longer first line of a .json is not taken for a row
 CONTEXT_CHARACTERS = 40
+CHECKED_ROWS = 100  # the first, which are looked through for names that are in one object twice
 TORN_CHARACTERS = 16  # a mistake so near to the end of what was read may be a word that goes on
 ROW_HINT = "expected one JSON object per line"
 LIST_HINT = "expected a list of objects, an object with one such list, or one object per line"
 SPACE = re.compile(r"[ \t\r\n]*")
 DECODER = json.JSONDecoder()
+# What the items of a list have that are parts of a row: the turns of a conversation, its tools.
+_PARTS_OF_ROWS = ({"role", "content"}, {"from", "value"}, {"type", "function"})
+_MARKS = ("entities", "cats", "spans")  # beside a text in a row of spaCy
 
 
 def read_json_lines(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
-    """The rows of a JSONL file, read line by line; blank lines are passed over."""
-    for line, raw_line, offset in lines_of(content, label, rows=True):
-        where = f"{label}, line {line}"
-        try:
-            if not raw_line.isspace():
-                text = decoded(raw_line, label, line=line, offset=offset)
-                yield _row(parsed(text.rstrip("\r\n"), where), where, ROW_HINT)
-        except DataError as error:
-            problems.add(error)
+    """The rows of a JSONL file, read line by line; blank lines are passed over. One that holds a list of objects, or
+    objects over several lines, is read as such."""
+    is_json = _is_one_json(content)
+    content.seek(0)
+    yield from (_json if is_json else _json_lines)(content, label, problems)
 
 
 def read_json(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
     """The rows of a .json file, whatever its form."""
-    if _is_json_lines(content):
-        content.seek(0)
-        yield from read_json_lines(content, label, problems)
-        return
+    is_lines = _is_json_lines(content)
     content.seek(0)
+    yield from (_json_lines if is_lines else _json)(content, label, problems)
+
+
+def _json_lines(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
+    for line, raw_line, offset in lines_of(content, label, rows=True):
+        where = f"{label}, line {line}"
+        try:
+            if not raw_line.isspace():
+                text = decoded(raw_line, label, line=line, offset=offset).rstrip("\r\n")
+                value = parsed(text, where)
+                if line <= CHECKED_ROWS:
+                    _refuse_names_twice(text, where)
+                yield _row(value, where, ROW_HINT)
+        except DataError as error:
+            problems.add(error)
+
+
+def _json(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
     text = JsonText(chunks_of(content, label), label)
     first = text.peek()
     if first == "[":
+        text.take("[")
         yield from _items(text, label, problems)
     elif first == "{":
         yield from _objects(text, label, problems)
@@ -66,6 +84,8 @@ def parsed(text: str, where: str) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and text[error.pos :].strip() == ",":  # a list without its brackets
+            return json.loads(text[: error.pos])
         raise DataError(
             f"broken JSON at column {error.pos + 1}: {error.msg}, near {_context(text, error.pos)}",
             where=where,
@@ -75,6 +95,19 @@ def parsed(text: str, where: str) -> object:
         raise DataError("the JSON is nested too deeply", where=where) from None
     except ValueError as error:  # a number of more than 4,300 digits
         raise DataError(f"the JSON cannot be read: {one_line(str(error), 60)}", where=where) from None
+
+
+def _named_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Raises ValueError for an object with two values of one name, of which a parser keeps the last in silence."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(f"the name '{one_line(twice, 30)}' is in one object twice")
+    return found
+
+
+CHECKING_DECODER = json.JSONDecoder(object_pairs_hook=_named_once)
 
 
 class JsonText:
@@ -87,6 +120,7 @@ class JsonText:
         self._at = 0
         self._line = 1
         self._column = 1  # of the first character of the window
+        self.decoder = CHECKING_DECODER
 
     def peek(self) -> str:
         """The next sign that is no white space, "" at the end."""
@@ -120,12 +154,12 @@ class JsonText:
             complaint: json.JSONDecodeError | None = None
             value, end = None, 0
             try:
-                value, end = DECODER.raw_decode(self._text, self._at)
+                value, end = self.decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 complaint = error
             except RecursionError:
                 self.broken("the JSON is nested too deeply")
-            except ValueError as error:  # a number of more than 4,300 digits
+            except ValueError as error:  # a number of more than 4,300 digits, or a name twice
                 self.broken(f"the JSON cannot be read: {one_line(str(error), 60)}")
             torn = end == len(self._text)
             if complaint:
@@ -141,6 +175,15 @@ class JsonText:
             if complaint:
                 self.broken(f"broken JSON: {complaint.msg}, near {_context(self._text, self._at)}", LIST_HINT)
             return value
+
+    def rest_of_list(self, is_behind_value: bool) -> Iterator[object]:
+        """The values of a list up to its end, which is taken."""
+        while self.peek() != "]":
+            if is_behind_value:
+                self.take(",")
+            yield self.value()
+            is_behind_value = True
+        self.take("]")
 
     def broken(self, message: str, hint: str = "") -> NoReturn:
         """Raise DataError with the line and the column of the place that was reached."""
@@ -167,41 +210,77 @@ class JsonText:
 
 
 def _is_json_lines(content: BinaryIO) -> bool:
-    """Whether the first line is a whole object and is not all that there is."""
+    """Whether the first line is a whole row and is not all that there is."""
+    first = _first_line(content)
+    if not first.endswith(b"\n") or _is_rest_blank(content):
+        return False
+    return isinstance(_unpaired(_value_of(first)), dict)
+
+
+def _is_one_json(content: BinaryIO) -> bool:
+    """Whether a list or an object begins that other lines end, or the one line is a list of rows."""
+    first = _first_line(content)
+    if first.strip() in (b"[", b"{"):
+        return True
+    if not first.startswith(b"["):
+        return False
+    value = _value_of(first)
+    return value is None or (all(isinstance(one, dict | list) for one in value) and _is_rest_blank(content))
+
+
+def _first_line(content: BinaryIO) -> bytes:
     first = b""
-    while not first.strip(b"\xef\xbb\xbf \t\r\n"):
-        first = content.readline(FIRST_LINE_BYTES)
-        if not first:
-            return False
-    if not first.endswith(b"\n") or all(piece.isspace() for piece in iter(lambda: content.read(4096), b"")):
-        return False
+    while not first:
+        line = content.readline(FIRST_LINE_BYTES)
+        if not line:
+            break
+        first = line.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return first
+
+
+def _is_rest_blank(content: BinaryIO) -> bool:
+    return all(piece.isspace() for piece in iter(lambda: content.read(4096), b""))
+
+
+def _value_of(line: bytes) -> Any:
     try:
-        return isinstance(json.loads(first.decode("utf-8-sig")), dict)
+        return json.loads(line)
     except (ValueError, RecursionError):
-        return False
+        return None
 
 
-def _items(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]:
-    """The objects of a list whose opening bracket is next."""
-    text.take("[")
+def _refuse_names_twice(text: str, where: str) -> None:
+    try:
+        CHECKING_DECODER.decode(text)
+    except (json.JSONDecodeError, RecursionError):
+        pass  # said by who parses it
+    except ValueError as error:
+        raise DataError(str(error), where=where, hint="keep one of them") from None
+
+
+def _items(text: JsonText, label: str, problems: ProblemList, first: tuple[object, ...] = ()) -> Iterator[Row]:
+    """The objects of a list of which the opening bracket was taken, and the `first` ones."""
     number = 0
-    while text.peek() != "]":
+    while first or text.peek() != "]":
         number += 1
-        value = text.value()
+        value, first = (first[0], first[1:]) if first else (text.value(), ())
         where = f"{label}, item {number:,}"
         try:
             yield _row(value, where, "expected a list of objects")
         except DataError as error:
             problems.add(error)
+        if number == CHECKED_ROWS:
+            text.decoder = DECODER
         if text.peek() != "]":
             text.take(",")
     text.take("]")
 
 
 def _objects(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]:
-    """The objects of the one list in an object; or objects one after another, each of which is a row."""
+    """The objects of the one list in an object; or objects one after another, each of which is a row; or the rows of a
+    table that is written by columns."""
     text.take("{")
-    plain: dict[str, object] = {}
+    plain: dict[str, Any] = {}
     found = ""
     while text.peek() != "}":
         name = text.name()
@@ -211,25 +290,75 @@ def _objects(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]
         elif found:
             text.broken(f"a second list, '{one_line(name, 40)}', after '{one_line(found, 40)}'", LIST_HINT)
         else:
-            found = name
-            yield from _items(text, label, problems)
+            text.take("[")
+            first: tuple[Any, ...] = (text.value(),) if text.peek() == "{" else ()
+            if first and not any(parts <= first[0].keys() for parts in _PARTS_OF_ROWS):
+                if other := next((other for other, value in plain.items() if isinstance(value, list)), ""):
+                    what = f"a second list, '{one_line(name, 40)}', after '{one_line(other, 40)}'"
+                    text.broken(what, LIST_HINT)
+                found = name
+                yield from _items(text, label, problems, first)
+            else:
+                plain[name] = [*first, *text.rest_of_list(bool(first))]
         if text.peek() != "}":
             text.take(",")
     text.take("}")
     if found:
         return
-    if plain:
-        yield Row(f"{label}, item 1", plain)
+    rows = [] if text.peek() == "{" else _rows_by_columns(plain, label)
+    for number, values in enumerate(rows or ([plain] if plain else []), start=1):
+        yield Row(f"{label}, item {number:,}", values)
     number = 1
     while text.peek() == "{":
         number += 1
         yield _row(text.value(), f"{label}, item {number:,}", LIST_HINT)
 
 
+def _rows_by_columns(table: Mapping[str, Any], label: str) -> list[dict[str, Any]]:
+    """The rows of a table as pandas and `datasets` write it by columns, or by the numbers of its rows; none of an
+    object that is a row itself. Raises DataError for columns of different lengths."""
+    values = list(table.values())
+    if all(isinstance(value, dict) for value in values):
+        inner = list(values[0]) if values else []
+        if not inner or any(list(value) != inner for value in values):
+            return []
+        by_number = [all(map(str.isdigit, names)) for names in (table, inner)]
+        if by_number == [False, True]:
+            return [{name: column[number] for name, column in table.items()} for number in inner]
+        return values if by_number == [True, False] else []
+    if {"columns", "data"} <= table.keys() <= {"columns", "index", "data"}:
+        try:
+            return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+        except (TypeError, ValueError):
+            raise DataError("'data' has other columns than 'columns' names", where=label, hint=LIST_HINT) from None
+    if not all(isinstance(value, list) for value in values) or _is_row(table):
+        return []
+    lengths = {name: len(value) for name, value in table.items()}
+    if len({*lengths.values()}) > 1:
+        shown = ", ".join(f"'{one_line(name, 30)}' {length:,}" for name, length in [*lengths.items()][:4])
+        raise DataError(f"the columns have different lengths: {shown}", where=label, hint=LIST_HINT)
+    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+
+
+def _is_row(lists: Mapping[str, list[Any]]) -> bool:
+    """Turns of a conversation, or the words of one sentence."""
+    return any(isinstance(one, dict) for values in lists.values() for one in values) or any(
+        isinstance(one, str) for name in ("tokens", "words") for one in lists.get(name, ())
+    )
+
+
 def _row(value: object, where: str, hint: str) -> Row:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) and not isinstance(value := _unpaired(value), dict):
         raise DataError(f"the row is {kind_of_value(value)}, not an object", where=where, hint=hint)
     return Row(where, value)
+
+
+def _unpaired(value: object) -> object:
+    """`["text", {"entities": [...]}]` as an object."""
+    match value:
+        case [str(text), dict(marks)] if any(name in marks for name in _MARKS) and "text" not in marks:
+            return {"text": text, **marks}
+    return value
 
 
 def _context(text: str, position: int) -> str:

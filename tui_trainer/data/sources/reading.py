@@ -14,11 +14,11 @@ from tui_trainer.data.columns.text_column import ColumnChoices, head_of, text_of
 from tui_trainer.data.decoding import decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter
-from tui_trainer.data.sources.conll_rows import WORDS, read_conll
+from tui_trainer.data.sources.conll_rows import WORDS, joins_words, read_conll, with_words_joined
 from tui_trainer.data.sources.csv_rows import TAB, read_csv
 from tui_trainer.data.sources.json_rows import read_json, read_json_lines
-from tui_trainer.data.sources.source_file import PACKED_INSIDE, SourceFile, open_bytes
-from tui_trainer.data.sources.tables import namers, read_table, row_count, with_names
+from tui_trainer.data.sources.source_file import PACKED_INSIDE, SourceFile, open_bytes, refuse_disguised
+from tui_trainer.data.sources.tables import column_names, namers, read_table, row_count, with_names
 from tui_trainer.errors import DataError
 from tui_trainer.units import GIB, format_bytes
 
@@ -60,6 +60,7 @@ def documents_of(
 ) -> Iterator[Document]:
     """The documents of what stands in a file. Raises DataError for what makes the rest unreadable."""
     if not file.holds_rows:
+        refuse_disguised(content, file)
         yield Document(read_text(content, file.label), file.label)
     elif file.form == "conll":
         for row in rows_of(content, file, choices, problems):
@@ -77,17 +78,23 @@ def rows_of(
     Raises DataError for what makes the rest unreadable.
     """
     rows = _all_rows_of(content, file, choices, problems, columns)
-    if file.rows:
-        rows = islice(rows, *file.rows)
-    if file.features and (named := namers(file.features)):
-        rows = (Row(row.where, with_names(dict(row.values), named)) for row in rows)
-    return rows
+    return islice(rows, *file.rows) if file.rows else rows
 
 
 def _all_rows_of(
+    content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList, columns: Sequence[str] = ()
+) -> Iterator[Row]:
+    rows = _rows_as_written(content, file, choices, problems, columns)
+    if file.features and (named := namers(file.features)):
+        rows = (Row(row.where, with_names(dict(row.values), named)) for row in rows)
+    return rows if file.form == "conll" else with_words_joined(rows, problems, choices)
+
+
+def _rows_as_written(
     content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList, columns: Sequence[str]
 ) -> Iterator[Row]:
     label = file.label
+    refuse_disguised(content, file)
     match file.form:
         case "parquet" | "arrow":
             yield from read_table(content, label, file.form, columns)
@@ -98,9 +105,9 @@ def _all_rows_of(
         case "csv":
             yield from read_csv(content, label, problems, choices, file.separator, file.header)
         case "tsv":
-            yield from read_csv(content, label, problems, choices, file.separator or TAB, file.header)
+            yield from read_csv(content, label, problems, choices, file.separator, file.header, usual=TAB)
         case "conll":
-            yield from read_conll(content, label, problems)
+            yield from read_conll(content, label, problems, choices)
         case _:
             hint = "give JSONL, JSON, CSV, TSV, Parquet, Arrow, or CoNLL under the name .conll; "
             hint += "task.type = causal_lm learns from plain text"
@@ -110,12 +117,12 @@ def _all_rows_of(
 def count_rows(file: SourceFile) -> int:
     """Rows of a whole file, those left out that cannot be read. Raises DataError for a file that cannot be opened."""
     with open_bytes(file) as (_, content):
-        if file.form in PACKED_INSIDE:
+        if file.form in PACKED_INSIDE and not joins_words(column_names(content, file.label, file.form)):
             return row_count(content, file.label, file.form)
         if not file.holds_rows:
             return 1
         try:
-            return sum(1 for _ in _all_rows_of(content, file, ColumnChoices(""), ProblemList(), ()))
+            return sum(1 for _ in _all_rows_of(content, file, ColumnChoices(""), ProblemList()))
         except DataError:
             return 0
 
@@ -160,6 +167,6 @@ def _documents(
         try:
             yield Document(text_of(row, column), row.where)
         except DataError as error:
-            problems.add(error)
+            problems.add(error, row.values)
     if mistake:
         raise mistake

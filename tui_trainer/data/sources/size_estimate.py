@@ -40,7 +40,8 @@ FORM_NAMES: dict[Form, str] = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
     """What a source holds, roughly. `lengths` are characters of some of its documents, `alphabet` a count, `texts` what
-    was looked at, `columns` those that hold the text in the tables among them."""
+    was looked at, `columns` those that hold the text in the tables among them, `has_bad_rows` whether a row of what was
+    looked at cannot be used, or seems so where a file was cut."""
 
     characters: int
     documents: int
@@ -49,6 +50,7 @@ class Size:
     texts: tuple[str, ...]
     reason: str
     columns: tuple[str, ...] = ()
+    has_bad_rows: bool = False
 
     def limited(self, max_chars: int, max_rows: int = 0) -> "Size":
         """The same, when only the first `max_chars` characters and `max_rows` rows of them are used (0: all)."""
@@ -90,22 +92,23 @@ def size_of(source: Source, reader: Reader | None = None) -> Size:
     """What `source` holds. Never raises for what stands in the files. With `reader` it is a table: its rows are the
     documents, with the text that the reader takes from each.
     """
-    choices = ColumnChoices("" if reader else source.text_column)
+    choices, problems = ColumnChoices("" if reader else source.text_column), ProblemList()
 
     def texts(content: BinaryIO, entry: SourceFile) -> Iterator[str]:
         if reader:
-            return _texts_of_rows(rows_of(content, entry, choices, ProblemList()), reader)
-        return (document.text for document in documents_of(content, entry, choices, ProblemList()))
+            return _texts_of_rows(rows_of(content, entry, choices, problems), reader, problems)
+        return (document.text for document in documents_of(content, entry, choices, problems))
 
     if not source.sample:
-        return replace(_files_size(source, texts), columns=choices.chosen)
+        size = _files_size(source, texts)
+        return replace(size, columns=choices.chosen, has_bad_rows=problems.count > 0)
     if reader:
-        return _sample_size(list(_texts_of_rows(source.rows(ProblemList(), choices=choices), reader)))
+        return _sample_size(list(_texts_of_rows(source.rows(problems, choices=choices), reader, problems)))
     return _sample_size([document.text for document in source.documents()])
 
 
-def _texts_of_rows(rows: Iterator[Row], reader: Reader) -> Iterator[str]:
-    return (example.text for _, example in read_rows(reader, rows, ProblemList()))
+def _texts_of_rows(rows: Iterator[Row], reader: Reader, problems: ProblemList) -> Iterator[str]:
+    return (example.text for _, example in read_rows(reader, rows, problems))
 
 
 def _sample_size(texts: list[str]) -> Size:

@@ -89,14 +89,15 @@ class Source:
         DataError at the end when nothing held any text and, without `problems`, with every mistake that was met.
         """
         found = ProblemList() if problems is None else problems
-        holds_text = False
+        holds_text, is_empty = False, True
         choices = choices or ColumnChoices(self.text_column)
         rows = islice(self._all_documents(choices, found, progress), max_rows or None)
         for document in first_characters(rows, max_chars):
+            is_empty = False
             holds_text = holds_text or not (document.text == "" or document.text.isspace())
             yield document
         if problems is None or not holds_text:
-            found.raise_any()
+            found.raise_any(all_rows=is_empty)
         if not holds_text:
             raise DataError(
                 f"{self.description} holds no text", hint="0 documents were found; choose another data.path"

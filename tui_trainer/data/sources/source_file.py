@@ -19,19 +19,21 @@ Form = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "conll
 
 FORMS: dict[str, Form] = {
     **dict.fromkeys((".txt", ".md", ".rst", ".py"), "text"),
-    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".jsonlines"), "jsonl"),
     ".json": "json",
     ".csv": "csv",
     ".tsv": "tsv",
     ".parquet": "parquet",
     **dict.fromkeys((".arrow", ".feather"), "arrow"),
-    **dict.fromkeys((".conll", ".bio", ".iob", ".iob2", ".bioes"), "conll"),
-    **dict.fromkeys((".xlsx", ".docx", ".pdf", ".zip", ".tar", ".tgz", ".zst", ".bz2", ".xz", ".7z"), "unsupported"),
+    **dict.fromkeys((".conll", ".conllu", ".conllx", ".bio", ".iob", ".iob2", ".bioes"), "conll"),
+    **dict.fromkeys(
+        (".xlsx", ".xls", ".ods", ".docx", ".pdf", ".zip", ".tar", ".tgz", ".zst", ".bz2", ".xz", ".7z"), "unsupported"
+    ),
 }
 PACKED_INSIDE = frozenset({"parquet", "arrow"})  # these are compressed within, and read from their end
 SUPPORTED = (
-    "supported are plain text (.txt .md .rst .py and other text files), .jsonl .ndjson .json .csv .tsv "
-    ".conll .bio .iob .iob2 .bioes, .gz of each, .parquet .arrow .feather"
+    "supported are plain text (.txt .md .rst .py and other text files), .jsonl .jsonlines .ndjson .json .csv .tsv "
+    ".conll .conllu .conllx .bio .iob .iob2 .bioes, .gz of each, .parquet .arrow .feather"
 )
 
 
@@ -46,6 +48,18 @@ def form_of(path: PurePath) -> Form:
 
 
 SNIFFED_BYTES = 4096
+# What a file begins with that is another form than its name says.
+_BEGINNINGS = (
+    (b"version https://git-lfs", "a pointer of Git LFS, and not the file itself", "fetch it: git lfs pull"),
+    (b"PK\x03\x04", "an Excel file or a zip", "save it as CSV"),
+    (b"\xd0\xcf\x11\xe0", "an old Excel file", "save it as CSV"),
+    (b"%PDF", "a PDF", "write its text into a file"),
+    (b"\x1f\x8b", "a gzip file", "name it .gz"),
+    (b"PAR1", "a Parquet file", "name it .parquet"),
+    (b"ARROW1", "an Arrow file", "name it .arrow"),
+    (b"<!doctype", "a web page, as a download that failed leaves", "download it again"),
+    (b"<html", "a web page, as a download that failed leaves", "download it again"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,6 +151,19 @@ def _opened(file: SourceFile) -> BinaryIO:
         raw.close()
         raise DataError("not a regular file", where=file.label)
     return raw
+
+
+def refuse_disguised(content: BinaryIO, file: SourceFile) -> None:
+    """Raises DataError for what is another form than its name says. In a plain text, only a pointer of Git LFS is."""
+    if file.form in PACKED_INSIDE:
+        return
+    start = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+    content.seek(0)
+    for beginning, what, hint in _BEGINNINGS if file.holds_rows else _BEGINNINGS[:1]:
+        if start[: len(beginning)].lower() == beginning.lower():
+            raise DataError(f"this is {what}", where=file.label, hint=hint)
+    if file.form in ("csv", "tsv") and start[:1] in (b"{", b"[") and start[1:].lstrip()[:1] in (b"{", b'"', b"["):
+        raise DataError("this is JSON, whatever its name", where=file.label, hint="name it .json or .jsonl")
 
 
 def named_file(path: Path, mode: int, label: str = "") -> SourceFile:

@@ -72,6 +72,14 @@ def row_count(content: BinaryIO, label: str, form: str) -> int:
         return sum(batch.num_rows for batch in batches(schema.names[:1] if schema is not None else []))
 
 
+def column_names(content: BinaryIO, label: str, form: str) -> list[str]:
+    """Those of its schema; the file is at its beginning again."""
+    with _told_in_one_line(label, _KINDS[form]):
+        schema, _ = (_open_parquet if form == "parquet" else _open_arrow)(content, label)
+    content.seek(0)
+    return [] if schema is None else list(schema.names)
+
+
 Namer = Callable[[Any], Any]
 
 

@@ -5,6 +5,8 @@ It ends with the first token that stops generation. A template that marks these 
 believed; of any other, the conversation up to a turn, with the prompt, must be the beginning of the conversation with
 it (renders must nest).
 
+What a template does not write of a conversation is never learnt from in silence: `chat_parts` looks for each part.
+
 Text of the data that spells a special token stays text: before rendering, such spellings are broken by a sign that no
 text has, so that those which the template writes can be told from them.
 """
@@ -12,13 +14,14 @@ text has, so that those which the template writes can be told from them.
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from tui_trainer.data.columns.conversations import Conversation, Message
 from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.models.tokenizing.chat_parts import REASONING, reasoning_keys, unwritten_parts
 from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate
 from tui_trainer.models.tokenizing.render_limit import LIMIT_SECONDS, RenderingTooLongError, limited
 from tui_trainer.safe_text import one_line
@@ -36,13 +39,15 @@ _SHOWN = 24
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """`trained` are the characters that carry loss. `controls` are the special tokens that the template wrote, `spelt`
-    how many the data only spells. `adds_end`: the end token follows, and carries loss."""
+    how many the data only spells. `adds_end`: the end token follows, and carries loss. `left_out`: what the template
+    does not write, once for each turn, as `chat_parts` names it."""
 
     text: str
     trained: tuple[Span, ...]
     controls: tuple[Span, ...]
     spelt: int = 0
     adds_end: bool = False
+    left_out: tuple[str, ...] = ()
 
 
 class ConversationRenderer:
@@ -65,32 +70,75 @@ class ConversationRenderer:
         self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stops]))
         longest_first = sorted({*special, *self.stops}, key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._reasoning_keys = reasoning_keys(template.text)
+
+    def reads(self, key: str) -> bool:
+        """Whether the template may read this key of a turn."""
+        if not re.search(rf"\b{re.escape(key)}\b", self._template.text + self._template.for_tools):
+            return False
+        if key != "name":
+            return True
+        # A function has a name as well.
+        for roles in (("user", "assistant"), ("user", "assistant", "tool")):
+            with suppress(DataError):
+                if _PROBE in self._text([{"role": role, "content": "Q", key: _PROBE} for role in roles], []):
+                    return True
+        return False
 
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Rendered:
         """A conversation up to where the assistant goes on. Raises DataError, without a place, as `render`."""
-        safe_messages, spelt = self._broken(list(messages))
+        safe_messages, spelt = self._broken(self._renamed(messages))
         safe_tools, more = self._broken(list(tools))
         text, signs = _without_signs(self._text(safe_messages, safe_tools, prompt=True))
-        return Rendered(text, (), tuple(self._controls_in(text, signs)), spelt + more)
+        left_out = self._left_out(text, messages, tools, {})
+        return Rendered(text, (), tuple(self._controls_in(text, signs)), spelt + more, left_out=left_out)
 
     def render(self, conversation: Conversation) -> Rendered:
-        """Raises DataError, without a place, for a conversation that the template does not take or does not nest in."""
+        """Raises DataError, without a place, for a conversation that the template does not take, does not write whole
+        or does not nest in."""
         if self._untold and any(self._untold in message["content"] for message in conversation.messages):
             message = f"the text holds {self._untold!r}, with which the chat template {self._template.name} ends a turn"
             raise DataError(message, hint="it is no special token of the tokenizer, so the two cannot be told apart")
-        messages, spelt = self._broken(list(conversation.messages))
+        messages, spelt = self._broken(self._renamed(conversation.messages))
         tools, more = self._broken(list(conversation.tools))
         if self._loss_on == "all":
             text, spans = self._text(messages, tools), None
-        elif _MARKS.search(self._template.text_for(tools)):
+        elif is_marked := bool(_MARKS.search(self._template.text_for(tools))):
             text, spans = self._marked(messages, tools)
         else:
             text, spans = self._compared(messages, tools)
         text, signs = _without_signs(text)
+        answers: dict[int, Span] = {}
         if spans is not None:
-            spans = self._learnt(spans, messages)
             spans = [(_moved(start, signs), _moved(end, signs)) for start, end in spans]
-        return self._ended(text, spans, self._controls_in(text, signs), spelt + more)
+            if not is_marked:
+                numbers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+                answers = dict(zip(numbers[-len(spans) :], spans, strict=False))
+            spans = self._learnt(spans, messages)
+        left_out = self._left_out(text, conversation.messages, conversation.tools, answers)
+        ended = self._ended(text, spans, self._controls_in(text, signs), spelt + more)
+        return replace(ended, left_out=left_out) if left_out else ended
+
+    def _renamed(self, messages: Sequence[Message]) -> list[Message]:
+        """With the reasoning of each turn under the name that the template reads it by."""
+        if not self._reasoning_keys:
+            return list(messages)
+        return [
+            {self._reasoning_keys[0] if name in REASONING else name: value for name, value in message.items()}
+            if len(message) > 2 and message.keys().isdisjoint(self._reasoning_keys)
+            else message
+            for message in messages
+        ]
+
+    def _left_out(
+        self, text: str, messages: Sequence[Message], tools: Sequence[Any], answers: Mapping[int, Span]
+    ) -> tuple[str, ...]:
+        """What may be, of all that a text lacks. Raises DataError for the rest."""
+        lost, left_out = unwritten_parts(text, messages, tools, answers)
+        if lost:
+            hint = f"set {KEY} to one that does, such as chatml, or leave the row out"
+            raise DataError(f"the chat template {self._template.name} does not write {lost}", hint=hint)
+        return tuple(left_out)
 
     def _learnt(self, spans: list[Span], messages: list[Any]) -> list[Span]:
         """Without the answers that the data leaves out: `weight` 0, as OpenAI's format has it, or `train` false."""

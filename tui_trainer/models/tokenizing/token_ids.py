@@ -4,8 +4,9 @@ Most of what transformers does with a batch beside the tokenizing is for those. 
 kind, its Rust part is asked directly; one with a way of its own is called as everybody calls it. Both give equal ids.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 _SEGMENTS = "token_type_ids"
@@ -13,12 +14,13 @@ _SEGMENTS = "token_type_ids"
 
 @dataclass(frozen=True, slots=True)
 class CutIds:
-    """Of each text: its ids, their segments (all 0 without a second text) if they were asked for, and whether it lost
-    its end."""
+    """Of each text: its ids, their segments (all 0 without a second text) if they were asked for, whether it lost its
+    end, and whether it spells what begins or ends it (`marked_once`)."""
 
     ids: list[list[int]]
     segments: list[list[int]]
     is_cut: list[bool]
+    is_marked: list[bool]
 
 
 def token_ids(
@@ -49,7 +51,11 @@ def cut_token_ids(
     is cut. `as_target`: as what is answered, where a tokenizer tells that from what is asked."""
     tokenizer.truncation_side = "right"
     if not texts:
-        return CutIds([], [], [])
+        return CutIds([], [], [], [])
+    texts, is_marked = marked_once(tokenizer, texts, as_target=as_target)
+    if pairs is not None:
+        pairs, of_pairs = marked_once(tokenizer, pairs)
+        is_marked = [one or other for one, other in zip(is_marked, of_pairs, strict=True)]
     if _is_common(tokenizer):
         rows = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
         found = _encodings(tokenizer, rows, limit, True, tokenizer.split_special_tokens)
@@ -57,13 +63,68 @@ def cut_token_ids(
             [row.ids for row in found],
             [row.type_ids for row in found] if segments else [],
             [bool(row.overflowing) for row in found],
+            is_marked,
         )
     second = {} if pairs is None else {"text_pair": list(pairs)}
     asked = {"text_target" if as_target else "text": list(texts), **second, "return_attention_mask": False}
     cut = tokenizer(**asked, return_token_type_ids=segments, truncation=True, max_length=limit, verbose=False)
     whole = tokenizer(**asked, verbose=False)["input_ids"]
     is_cut = [len(all_of_it) > len(kept) for all_of_it, kept in zip(whole, cut["input_ids"], strict=True)]
-    return CutIds(cut["input_ids"], cut[_SEGMENTS] if segments else [], is_cut)
+    return CutIds(cut["input_ids"], cut[_SEGMENTS] if segments else [], is_cut, is_marked)
+
+
+def marked_once(
+    tokenizer: Any, texts: Sequence[str], *, ends: bool = True, as_target: bool = False
+) -> tuple[Sequence[str], list[bool]]:
+    """Texts without the special tokens that they spell at their beginning and end (unless `ends` is false) and that the
+    tokenizer puts there itself, and with one alone of its bos or eos token where it puts none; and which texts changed.
+
+    Blanks before the first and behind the last of them go with them. A special token within a text, or one that such a
+    tokenizer takes for text, stays as it is.
+    """
+    if tokenizer.split_special_tokens:
+        return texts, [False] * len(texts)
+    before, behind = _frame(tokenizer, as_target)
+    begins = _Marks(before, {tokenizer.bos_token} - {None, *before})
+    closes = _Marks(behind, {tokenizer.eos_token} - {None, *behind}) if ends else _Marks((), ())
+    found = [begins.at_start(closes.at_end(text)) for text in texts]
+    return found, [made is not text and made != text for made, text in zip(found, texts, strict=True)]
+
+
+def _frame(tokenizer: Any, as_target: bool) -> tuple[list[str], list[str]]:
+    """The special tokens that stand before and behind a text whatever it is."""
+    name = "text_target" if as_target else "text"
+    around, inside = (tokenizer(**{name: text}, verbose=False)["input_ids"] for text in ("", "a"))
+    first = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(around, inside, strict=False)))
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    before, behind = (
+        tokenizer.convert_ids_to_tokens([number for number in ids if number in special])
+        for ids in (around[:first], around[first:])
+    )
+    return before, behind
+
+
+class _Marks:
+    """Texts of special tokens at one end of a text: `given` by the tokenizer, `own` where the text alone has them."""
+
+    def __init__(self, given: Iterable[str], own: Iterable[str]) -> None:
+        self._own, self._all = tuple(own), tuple(dict.fromkeys([*given, *own]))
+
+    def at_start(self, text: str) -> str:
+        if not text.lstrip().startswith(self._all):
+            return text
+        last = ""
+        while mark := next((mark for mark in self._all if text.lstrip().startswith(mark)), ""):
+            last, text = mark, text.lstrip().removeprefix(mark)
+        return last + text if last in self._own else text
+
+    def at_end(self, text: str) -> str:
+        if not text.rstrip().endswith(self._all):
+            return text
+        first = ""
+        while mark := next((mark for mark in self._all if text.rstrip().endswith(mark)), ""):
+            first, text = mark, text.rstrip().removesuffix(mark)
+        return text + first if first in self._own else text
 
 
 def _is_common(tokenizer: Any) -> bool:

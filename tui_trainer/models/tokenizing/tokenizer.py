@@ -35,8 +35,12 @@ _SENTENCEPIECE = (
     "spm_char.model",
 )  # fmt: skip
 _VOCABULARIES = {
-    FAST_FILE, "vocab.json", "vocab.txt", "tekken.json", "vocab-src.json", "prophetnet.tokenizer", *_SENTENCEPIECE,
+    FAST_FILE, "vocab.json", "vocab.txt", "tekken.json", "vocab-src.json", "prophetnet.tokenizer", "byte_maps.json",
+    *_SENTENCEPIECE,
 }  # fmt: skip
+# Those that read bytes or code points, and have no file of a vocabulary. A folder that does not name the class of its
+# tokenizer gets that of its architecture. Source: the tokenization files of transformers 5.23.
+_WITHOUT_FILES, _MODELS_WITHOUT_FILES = frozenset({"ByT5Tokenizer", "CanineTokenizer"}), frozenset({"canine"})
 LARGEST_TOKENIZER = 256 * 1024 * 1024
 # Special tokens that these put around a text and around a pair. Source: tokenizers, processors/bert.rs and roberta.rs.
 _FIXED = {"BertProcessing": (2, 3), "RobertaProcessing": (2, 4)}
@@ -59,13 +63,16 @@ class TokenizerFacts:
     added_to_pair: int = 0
 
 
-def tokenizer_files_in(folder: Path) -> tuple[str, ...]:
+def tokenizer_files_in(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the tokenizer's files, with the code of one that brings its own; empty where there is no vocabulary
-    among them."""
+    among them, and the tokenizer needs one. `config` is that of the model."""
     found = tuple(name for name in TOKENIZER_FILES if (folder / name).is_file())
-    if not _VOCABULARIES.intersection(found):
+    settings = read_json(folder / "tokenizer_config.json") or {}
+    kind = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    needs_none = kind in _WITHOUT_FILES or (kind is None and config.get("model_type") in _MODELS_WITHOUT_FILES)
+    if not needs_none and not _VOCABULARIES.intersection(found):
         return ()
-    own_code = "auto_map" in (read_json(folder / "tokenizer_config.json") or {})
+    own_code = "auto_map" in settings
     more = [*folder.glob(f"{TEMPLATE_FOLDER}/*.jinja"), *(folder.glob("*.py") if own_code else ())]
     return (*found, *sorted(path.relative_to(folder).as_posix() for path in more if path.is_file()))
 

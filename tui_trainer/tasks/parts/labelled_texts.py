@@ -7,8 +7,19 @@ from typing import Any
 import numpy as np
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.columns.labels import Kind, LabelReader, kind_of, label_column, ordered
-from tui_trainer.data.columns.row import AUTO, Row, file_of, missing_column
+from tui_trainer.data.columns.labels import (
+    Kind,
+    LabelReader,
+    kind_of,
+    label_column,
+    labels_beside,
+    ordered,
+    refuse_texts,
+    values_in,
+)
+from tui_trainer.data.columns.pair_columns import pair_of_texts
+from tui_trainer.data.columns.row import AUTO, Row, columns_of, file_of, listed, missing_column, refuse_rejected
+from tui_trainer.data.columns.row_kinds import refuse_unlearnt
 from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.text_column import ColumnChoices, strings_of, text_of
 from tui_trainer.data.preparing.byte_bpe import Specials
@@ -23,8 +34,9 @@ from tui_trainer.tasks.parts.metrics import metric_problems
 
 SEGMENTS = "token_type_ids"
 _SHOWN_CLASSES = 12
-# From so many rows on, more classes than half of the rows are texts, not classes.
-_ROWS_TO_TELL = 20
+# From so many rows on, more classes than half of the rows are texts or numbers, not classes; and where each row has its
+# own, from fewer on.
+_ROWS_TO_TELL, _ROWS_OF_THEIR_OWN = 20, 10
 _PAIR_KEY = "data.text_pair_column"
 _TAKE_OUT = "take the row out, or put some like it into data.path"
 
@@ -42,6 +54,7 @@ class LabelledTexts(TableReader):
         self._columns: dict[tuple[str, frozenset[str]], str] = {}
         self._labels: LabelReader | None = None
         self._text = ""
+        self._unread: tuple[str, ...] = ()
         self._counts: Counter[str] = Counter()
         self._names: tuple[str, ...] = ()
         self._numbers: dict[str, int] = {}
@@ -59,26 +72,42 @@ class LabelledTexts(TableReader):
         """Raises DataError for columns that cannot be told, ConfigError for settings that do not go with the labels."""
         label = file_of(head)
         data, found = self.config.data, strings_of(head)
+        if data.text_column == AUTO:
+            refuse_unlearnt(head)
         column = label_column(data.label_column, head, label)
         if self._pair and self._pair not in found:
             raise missing_column(self._pair, label, found, key=_PAIR_KEY)
+        if (
+            data.text_column == AUTO
+            and not (self._pair or self.knows)
+            and (two := pair_of_texts(head))
+            and column not in two
+        ):
+            first, second = (one_line(name, 40) for name in two)
+            hint = f"name both, in data.text_column and {_PAIR_KEY}, or one alone in data.text_column"
+            raise DataError(f"the rows hold two texts, '{first}' and '{second}'", where=label, hint=hint)
         place = label, frozenset(found)
         if place not in self._columns:
             self._columns[place] = self._choices.choose(head, without=(column, self._pair))
         self._text = self._columns[place]
         if self._labels is None:
             requested = self.config.task.problem_type
-            values = [row.values.get(column) for row in head]
+            values = values_in(head, column)
             if not self.knows:
                 self.kind = kind_of(values, label, column) if requested == "auto" else requested
-            self._labels = LabelReader(column, self.kind)
+                refuse_texts(values, label, column)
+            self._labels = LabelReader(column, self.kind, values)
+            self._unread = tuple(labels_beside(columns_of(head), column))
             refuse_settings(self.config, self.kind)
+            if not self.knows and self.kind != "regression":
+                self._counts.update(dict.fromkeys(self._labels.classes, 0))
             self.classes = 1 if self.kind == "regression" else len(self._names)
         else:
             self._labels.column = column
 
     def read(self, row: Row) -> Example:
         assert self._labels is not None, "`begin` comes first"
+        refuse_rejected(row)
         texts = [text_of(row, self._text), *([text_of(row, self._pair)] if self._pair else [])]
         if not all(text.strip() for text in texts):
             raise DataError("the text is empty", where=row.where)
@@ -108,8 +137,12 @@ class LabelledTexts(TableReader):
         if len(self._counts) < wanted:
             only = f": '{one_line(next(iter(self._counts)), 40)}'" if self._counts else ""
             message = f"the column '{column}' holds {len(self._counts)} label{'' if only else 's'}{only}"
-            raise DataError(message, where=self._source(), hint="a classifier tells at least two apart")
-        if rows >= _ROWS_TO_TELL and 2 * len(self._counts) > rows:
+            hint = "a classifier tells at least two apart"
+            if set(self._counts) == {"-1"}:
+                hint = "data sets of the hub have -1 for no label in what their makers measure: take another split"
+            raise DataError(message, where=self._source(), hint=hint)
+        owned = rows >= _ROWS_OF_THEIR_OWN and len(self._counts) == rows
+        if owned or (rows >= _ROWS_TO_TELL and 2 * len(self._counts) > rows):
             message = f"the column '{column}' holds {len(self._counts):,} different labels in {rows:,} rows"
             hint = 'name the column of classes in data.label_column, or set task.problem_type = "regression"'
             raise DataError(message, where=self._source(), hint=hint)
@@ -132,8 +165,8 @@ class LabelledTexts(TableReader):
             row[SEGMENTS] = segments
         # A decoder's tokenizer may make nothing at all of a text of odd signs.
         return [
-            Encoded(row, labels=len(row[LABELS]) if row[COLUMN] else 0, truncated=is_cut)
-            for row, is_cut in zip(rows, found.is_cut, strict=True)
+            Encoded(row, labels=len(row[LABELS]) if row[COLUMN] else 0, truncated=is_cut, marked=is_marked)
+            for row, is_cut, is_marked in zip(rows, found.is_cut, found.is_marked, strict=True)
         ]
 
     def _label_numbers(self, example: Example) -> list[int]:
@@ -153,12 +186,25 @@ class LabelledTexts(TableReader):
         assert self._labels is not None, "rows were read"
         words = self.kind.replace("_", " ")
         why = "as its first rows show" if self.config.task.problem_type == AUTO else "as task.problem_type says"
+        column, form = one_line(self._labels.column, 40), self._labels.note()
+        also = (
+            f" (not learnt: {listed(self._unread)}; data.label_column names the one to learn)" if self._unread else ""
+        )
         notes = [
             *self._choices.notes(),
             *self.language_notes(),
-            f"the labels are in the column '{one_line(self._labels.column, 40)}': {words}, {why}",
+            f"the labels are in the column '{column}': {words}, {why}{also}",
+            *filter(None, [form]),
         ]
-        return [*notes, ", ".join(self._class_words())] if self._names else notes
+        return [*notes, ", ".join(self._class_words()), *self._alike()] if self._names else notes
+
+    def _alike(self) -> list[str]:
+        """Classes that are one to a reader."""
+        written: dict[str, list[str]] = {}
+        for name in self._names:
+            written.setdefault(name.casefold(), []).append(f"'{one_line(name, 30)}'")
+        found = next((names for names in written.values() if len(names) > 1), None)
+        return [f"{' and '.join(found)} are different classes: write them alike if they are one"] if found else []
 
     def _class_words(self) -> Iterator[str]:
         """`3 classes: joy 812, anger 90, ...`, the largest first."""

@@ -114,6 +114,10 @@ class LearnsFromData:
             return self.facts(config, prepared)
         reader = self.reader_of_inputs(config)
         guess = estimate(sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
+        is_small = sum(source.bytes_on_disk for source in sources) < _LARGE_BYTES
+        if guess.has_bad_rows and is_small and not cut.skip_bad_rows:
+            # The start would be refused: preparing says why, with all rows that it is for.
+            return self.facts(config, self.prepare(config, cache_dir, progress or (lambda *_: None)))
         return DataFacts(
             rows=guess.rows,
             eval_rows=guess.eval_rows,

@@ -207,7 +207,7 @@ class PreviewDialog(Dialog):
 
     def _waiting(self, width: int, glyphs: Glyphs) -> list[Line]:
         if self._refusals:
-            return [line for refusal in self._refusals for line in paragraph(refusal, width, "bad")]
+            return [line for refusal in self._refusals for line in ([], *paragraph(refusal, width, "bad"))][1:]
         what, done, total, unit = self._far
         if not total:
             return [[(f"{one_line(what)} ...", "dim")]]

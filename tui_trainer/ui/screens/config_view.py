@@ -328,9 +328,11 @@ def detail_lines(
 ) -> list[Line]:
     """Problem, help, what it takes, where it comes from, effects; whole parts only, the last ones left out first."""
     problems = [editor.error] if editor else [reason(problem) for problem in document.problems_of(setting.key)]
-    parts: list[list[Line]] = [
-        [line for text in problems if text for line in paragraph(one_line(f"{glyphs.bad} {text}"), width, "bad")]
-    ]
+    told = [line for text in problems if text for line in paragraph(one_line(f"{glyphs.bad} {text}"), width, "bad")]
+    if len(told) > height > 0:
+        more = f"{glyphs.ellipsis} {len(told) - height + 1} more lines: the preview shows all"
+        told = [*told[: height - 1], [(more, "dim")]]
+    parts = [told]
     if editor and editor.options:
         parts.append(_option_lines(editor, width, height - len(parts[0]), glyphs))
     parts.append(paragraph(setting.help, width))
