@@ -166,4 +166,4 @@ def test_chances_of_sources_are_no_weights(read):
     )
     assert "data.weights" not in imported.values
     found = why(imported)
-    assert (found["mix_strategy"], found["interleave_probs"]) == (Why.NOT_SUPPORTED, Why.NOT_SUPPORTED)
+    assert (found["mix_strategy"], found["interleave_probs"]) == (Why.REFUSED, Why.REFUSED)

@@ -126,7 +126,7 @@ def test_an_axolotl_file_without_an_adapter_tunes_all_weights():
     assert imported.values["data.text_column"] == "body"
     assert "training.mixed_precision" not in imported.values  # both are on
     found = why(imported)
-    assert [found[key] for key in ("fp16", "bf16", "optimizer")] == [Why.DOES_NOT_FIT] * 3
+    assert [found[key] for key in ("fp16", "bf16", "optimizer")] == [*[Why.DOES_NOT_FIT] * 2, Why.REFUSED]
     assert [found[key] for key in ("rl", "evals_per_epoch")] == [Why.REFUSED, Why.NOT_SUPPORTED]
     assert imported.values["data.path"] == "hub:org/texts"
 
@@ -215,8 +215,8 @@ def test_trl_switches_and_tables_are_rewritten():
 @pytest.mark.parametrize(
     ("given", "effective", "reason"),
     [
-        ({"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}, 16, "memory decides"),
-        ({"per_device_train_batch_size": 6}, 6, "memory decides"),
+        ({"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}, 16, "of one device there"),
+        ({"per_device_train_batch_size": 6}, 6, "--processes N multiplies it"),
         ({"gradient_accumulation_steps": 4}, 32, "8 x 4: the default there"),
     ],
 )
@@ -307,7 +307,7 @@ def test_a_misspelt_key_is_left_out_with_its_nearest_neighbour(read):
 
 def test_a_pattern_is_no_name_of_a_layer(read):
     imported = read({"peft_type": "LORA", "r": 4, "target_modules": r".*\.(q|v)_proj"})
-    assert why(imported) == {"target_modules": Why.DOES_NOT_FIT}
+    assert why(imported) == {"target_modules": Why.REFUSED}
 
 
 def test_a_file_that_two_kinds_read_differently_is_not_guessed_at(read):

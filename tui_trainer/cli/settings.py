@@ -1,6 +1,7 @@
 """Commands for what could be asked: profiles, settings, the plan, and the configs of other tools."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,8 @@ from tui_trainer.cli.application import AsJson, Asked, Assignments, GpuName, Pro
 from tui_trainer.errors import InputError
 from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import show_progress
+
+_LEAST_WIDTH = 40
 
 
 @app.command()
@@ -74,6 +77,10 @@ def import_config(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Another tool's config, in YAML or JSON.")],
     to: Annotated[Path | None, option("--to", "OUT.toml", "Write the config there.")] = None,
     kind: Annotated[str, option("--as", "KIND", "What it is, where its keys do not say it.")] = "",
+    processes: Annotated[
+        int | None,
+        option("--processes", "N", "Devices of the file's run: its batch per device is multiplied by them.", min=1),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over OUT.toml where it exists.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -88,14 +95,16 @@ def import_config(
         raise InputError("--force writes over a file", hint="name the file with --to OUT.toml")
     if to is not None and to.suffix != ".toml":
         raise InputError("does not end in .toml", where=str(to), hint=f"write --to {to.name}.toml")
-    imported = import_file(file, kind)
+    imported = import_file(file, kind, processes)
     imported.refuse_other_runs()
     if to is not None:
         write_toml(to, imported.toml, force=force)
     if as_json:
         print(json.dumps(imported.as_values(), indent=1))
-    elif to is not None:
-        print("\n".join([*imported.report, f"wrote {one_line(str(to))}; next: {imported.next_command(str(to))}"]))
+        return
+    report = imported.report_lines(max(shutil.get_terminal_size((100, 24)).columns, _LEAST_WIDTH))
+    if to is not None:
+        print("\n".join([*report, f"wrote {one_line(str(to))}; next: {imported.next_command(str(to))}"]))
     else:
-        print("\n".join([*imported.report, "--to OUT.toml writes it to a file"]), file=sys.stderr)
+        print("\n".join([*report, "--to OUT.toml writes it to a file"]), file=sys.stderr)
         print(imported.toml, end="")

@@ -5,16 +5,18 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import all_settings
+from tui_trainer.importing.missing import missing_names, missing_reason
 from tui_trainer.importing.rules import Left, Off, Rule, Same, Table, To, Why, merge
 from tui_trainer.importing.values import empty, fit, off
 
 _OFF = "off in the file"
 # What a run learns, and which of its weights: a file that means another value of these is another run.
-_DECISIVE = frozenset({"task.type", "tuning.method"})
+_DECISIVE = frozenset({"task.type", "tuning.method", "tuning.target_modules", "tuning.modules_to_save"})
 _TILL_THEN = "until it is set, the preset or the default counts"
 
 
@@ -28,6 +30,8 @@ class Rewrite:
     reason: str = ""
     product: bool = False
     """Whether the value is the product of the sources."""
+    per_device: bool = False
+    """Whether the sources are of one device, and the value of all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +79,8 @@ class Importer:
     def names(self) -> frozenset[str]:
         """All keys that are known by name."""
         single = (name for name in self.rules if "*" not in name)
-        return frozenset([*single, *(name for group in self.groups for name in group.names)])
+        of_groups = (name for group in self.groups for name in group.names)
+        return frozenset([*single, *of_groups, *missing_names(self.name)])
 
     def rule(self, name: str) -> Rule | None:
         """What becomes of one key; None: the key is not known."""
@@ -85,6 +90,12 @@ class Importer:
     def knows(self, name: str) -> bool:
         return name in self.names or self.rule(name) is not None
 
+    def counts(self, name: str) -> bool:
+        """Whether a key speaks for this tool: it is known by name, or stands in a table of which all is known."""
+        return name in self.names or any(
+            pattern.endswith(".*") and fnmatchcase(name, pattern) for pattern in self.rules if "*" not in pattern[:-1]
+        )
+
     def spoken_for(self, given: Mapping[str, Any]) -> list[str]:
         """The telltale keys among those of a file."""
         telltale = self.telltale.split()
@@ -92,16 +103,24 @@ class Importer:
 
 
 class Conversion:
-    """A whole file, read by one importer: its groups take what is still waiting to be read, then each key its rule."""
+    """A whole file, read by one importer: its groups take what is still waiting to be read, then each key its rule.
 
-    def __init__(self, importer: Importer, given: Mapping[str, Any]) -> None:
-        self.given = given
+    `folder` is where the file lies, `devices` those that its run trains on; None: nobody says how many.
+    """
+
+    def __init__(
+        self, importer: Importer, given: Mapping[str, Any], folder: Path = Path(), devices: int | None = None
+    ) -> None:
+        self.given, self.folder, self.devices = given, folder, devices
         self.rewrites: list[Rewrite] = []
         self.left_out: list[LeftOut] = []
         self._waiting = dict(given)
         self._read_all(importer)
-        # In the order of the file; what no key says comes last.
-        order = {name: place for place, name in enumerate(given)}
+        self._sort()
+
+    def _sort(self) -> None:
+        """In the order of the file; what no key says comes last."""
+        order = {name: place for place, name in enumerate(self.given)}
         self.rewrites.sort(key=lambda one: min((order[name] for name in one.sources), default=len(order)))
         self.left_out.sort(key=lambda one: (list(Why).index(one.why), order[one.key]))
 
@@ -119,7 +138,14 @@ class Conversion:
         return any(not empty(self.given.get(name)) for name in names)
 
     def write(
-        self, key: str, value: Any, *names: str, reason: str = "", product: bool = False, ours: bool = True
+        self,
+        key: str,
+        value: Any,
+        *names: str,
+        reason: str = "",
+        product: bool = False,
+        per_device: bool = False,
+        ours: bool = True,
     ) -> None:
         """One of our settings, from these keys of the file, which are read with it.
 
@@ -140,12 +166,22 @@ class Conversion:
             return
         sources = {name: self.given[name] for name in names}
         self._read(*names)
-        self.rewrites.append(Rewrite(sources=sources, key=key, value=fitting, reason=reason, product=product))
+        self.rewrites.append(
+            Rewrite(sources=sources, key=key, value=fitting, reason=reason, product=product, per_device=per_device)
+        )
 
     def leave(self, why: Why, reason: str, *names: str) -> None:
         """These keys have no line in ours."""
         self._read(*names)
         self.left_out += [LeftOut(key=name, value=self.given[name], why=why, reason=reason) for name in names]
+
+    def take_back(self, key: str, why: Why, reason: str) -> None:
+        """What became this setting has no line in ours after all."""
+        taken = [one for one in self.rewrites if one.key == key]
+        self.rewrites = [one for one in self.rewrites if one.key != key]
+        for one in taken:
+            self.leave(why, reason, *one.sources)
+        self._sort()
 
     def leave_unfit(self, key: str, error: ValueError, *names: str, why: Why | None = None) -> None:
         """The setting `key` does not take what these keys say."""
@@ -155,6 +191,9 @@ class Conversion:
             self.leave(why or Why.DOES_NOT_FIT, f"{error}; {_TILL_THEN}", *names)
 
     def _read_all(self, importer: Importer) -> None:
+        for name, value in self.given.items():
+            if reason := missing_reason(importer.name, name, value):
+                self.leave(Why.REFUSED, reason, name)
         for group in importer.groups:
             group.read(self)
         for name, value in list(self._waiting.items()):
@@ -162,6 +201,8 @@ class Conversion:
                 self.leave(Why.NOT_NEEDED, "empty in the file", name)
             elif rule := importer.rule(name):
                 self._apply(name, value, rule)
+            elif name in importer.names:
+                self.leave(Why.NOT_NEEDED, _OFF, name)
             else:
                 near = get_close_matches(name, importer.names - {name}, n=1, cutoff=0.8)
                 hint = f"did you mean {near[0]}?" if near else f"{importer.name} has no key of that name here"

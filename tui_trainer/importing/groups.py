@@ -3,17 +3,22 @@
 Each function makes the reader of one such group from the names that a tool has for its parts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tui_trainer.config.changes import same
 from tui_trainer.config.fields import names_in
+from tui_trainer.config.load import validate
 from tui_trainer.importing.conversion import Conversion, Group
+from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import Why
-from tui_trainer.importing.values import number, off, whole
+from tui_trainer.importing.values import file_near, is_data_file, listed, listed_places, number, off, whole
+from tui_trainer.planning.strategies import whole_only
 from tui_trainer.safe_text import one_line
 from tui_trainer.tracking.contract import tracker_names
 
+EFFECTIVE = "training.effective_batch_size"
+STRATEGY, OFFLOAD = "distributed.strategy", "distributed.cpu_offload"
 _MICRO = "training.per_device_train_batch_size"
 _ACCUMULATION = "training.gradient_accumulation_steps"
 _METHOD = "tuning.method"
@@ -27,7 +32,7 @@ def batch(
     accumulation_default: int = 1,
     packing: str = "",
 ) -> Group:
-    """Micro-batch x accumulation of one process is what a step learns from; how it is cut is decided by memory here.
+    """Micro-batch x accumulation x devices is what a step learns from; how it is cut is decided by memory here.
 
     The defaults are those of the other tool. `packing` names its switches: with one, its rows hold several documents.
     """
@@ -42,14 +47,23 @@ def batch(
                 if found:
                     done.write(key, found[1], found[0], ours=False)
             return
-        reason = "rows behind a step; memory decides how they are cut"
-        if any(done.given.get(name) is True for name in packing.split()):
-            reason = "documents behind a step here, packed rows of several documents there"
+        reason = per_device(done.devices)
+        packs = done.values.get("data.packing") or any(done.given.get(name) is True for name in packing.split())
+        if packs:
+            reason += "; documents behind a step here, packed rows of several documents there"
         if len(names) == 1 and m * a != (m if rows else a):
             reason = f"{m} x {a}: the default there; {reason}"
-        done.write("training.effective_batch_size", m * a, *names, reason=reason, product=len(names) == 2)
+        rows_of_all, both = m * a * (done.devices or 1), len(names) == 2
+        done.write(EFFECTIVE, rows_of_all, *names, reason=reason, product=both, per_device=True)
 
     return Group((*micro, *accumulation), read)
+
+
+def per_device(devices: int | None) -> str:
+    """How the rows of one device there became those behind a step."""
+    if devices is None:
+        return "of one device there; --processes N multiplies it by as many"
+    return f"of one device there, times {devices} devices"
 
 
 def switches(done: Conversion, *names: str) -> tuple[list[str], list[str], list[Any]]:
@@ -125,8 +139,7 @@ def _trackers(done: Conversion) -> None:
     found = done.first("report_to")
     if not found:
         return
-    given = found[1] if isinstance(found[1], list) else [found[1]]
-    names = [name for one in given if isinstance(one, str) for name in names_in(one)]
+    names = [name for one in listed(found[1]) if isinstance(one, str) for name in names_in(one)]
     known = [name for name in names if name in tracker_names()]
     here = f"the trackers here are {', '.join(tracker_names())}"
     if known:
@@ -146,6 +159,87 @@ WARMUP = Group(("warmup_ratio", "warmup_steps"), _warmup)
 EARLY_STOPPING = Group(("early_stopping", "early_stopping_patience"), _early_stopping)
 TRACKERS = Group(("report_to",), _trackers)
 LOSS_ON_PARTS = Group(("assistant_only_loss", "completion_only_loss"), _loss_on_parts)
+
+
+def write_places(done: Conversion, name: str, key: str) -> list[dict[str, Any]]:
+    """The list of data sets `name` as paths; its entries, none where it has no list of them."""
+    found = done.first(name)
+    entries = listed(found[1]) if found else []
+    if not all(isinstance(one, dict) for one in entries):
+        done.leave(Why.NOT_SUPPORTED, "not every entry says where its data is; data.path names files", name)
+        return []
+    by_entry = [listed_places(one) for one in entries]
+    if entries and all(by_entry):
+        places = [place for some in by_entry for place in some]
+        done.write(key, places if len(places) > 1 else places[0], name, ours=False)
+    elif entries:
+        which = "it does" if len(entries) == 1 else "one of its entries does"
+        done.leave(
+            Why.NOT_SUPPORTED, f"{which} not say where its data is; give a file or hub:owner/name as {key}", name
+        )
+    return entries
+
+
+def write_part(done: Conversion, name: str, entries: list[dict[str, Any]], *, trained: bool) -> set[str]:
+    """The configuration and the split, and the keys that say them; of several data sets those that all have alike."""
+    places = [place for one in entries for place in listed_places(one)]
+    # A file has no other split there, so that train is all of it.
+    usual = "train" if trained or all(is_data_file(place) for place in places) else ""
+    parts = [("split", "data.split" if trained else "data.eval_split", usual)]
+    parts += [("name", "data.name", "default")] if trained else []
+    read = set()
+    for key, setting, default in parts:
+        values = list({str(one.get(key) or default) for one in entries})
+        if values == [default] or (len(places) == 1 and len(values) == 1):
+            read |= {key}
+        if key in read and values != [default]:
+            done.write(setting, values[0], name, ours=False)
+    return read
+
+
+ZERO_STRATEGIES = {0: "ddp", 1: "fsdp", 2: "deepspeed-2", 3: "deepspeed-3"}
+
+
+def write_zero(done: Conversion, name: str, stage: Any, offload_devices: Iterable[Any], of: str = "") -> None:
+    """What ZeRO of a stage splits, and whether parts stay on the host; `of` is the file that says it, if another."""
+    strategy, found = ZERO_STRATEGIES.get(whole(stage) or 0, ""), f"{of}: ZeRO {stage}" if of else f"ZeRO {stage}"
+    if whole(stage) is None or not strategy:
+        done.leave(Why.DOES_NOT_FIT, f"ZeRO has the stages 0 to 3; {STRATEGY} says it here", name)
+        return
+    devices = {str(device).lower() for device in offload_devices}
+    done.write(STRATEGY, strategy, name, reason=found)
+    if "cpu" in devices and strategy.startswith("deepspeed"):
+        done.write(OFFLOAD, True, name, reason=f"{of or 'parts stay on the host'}")
+
+
+def _deepspeed(done: Conversion) -> None:
+    """The settings themselves, or their file where it is near."""
+    found = done.first("deepspeed")
+    if not found:
+        return
+    path = file_near(done.folder, str(found[1])) if isinstance(found[1], str) else None
+    settings = read_foreign(path) if path else found[1]
+    zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
+    if isinstance(zero, dict):
+        parts = (zero.get(name) for name in ("offload_optimizer", "offload_param"))
+        devices = [part.get("device") for part in parts if isinstance(part, dict)]
+        write_zero(done, found[0], zero.get("stage", 0), devices, path.name if path else "")
+
+
+DEEPSPEED = Group(("deepspeed",), _deepspeed)
+
+
+def keep_whole(done: Conversion) -> None:
+    """Take back what the plan refuses with a model that is split: what is learnt is the same without the split."""
+    if done.values.get(STRATEGY, "ddp") == "ddp" and not done.values.get(OFFLOAD):
+        return
+    config = validate(done.values, {}, [])
+    for key, what, _ in whole_only(config) if config else ():
+        if key == "training.torch_compile":
+            done.take_back(key, Why.NOT_SUPPORTED, what)
+            continue
+        for split in (STRATEGY, OFFLOAD):
+            done.take_back(split, Why.NOT_SUPPORTED, f"{what} here: each device has the whole model")
 
 
 def cadence(

@@ -1,16 +1,10 @@
-"""A file of another tool as a file of ours: read, detected, rewritten, reported, and read back before it counts.
-
-The importer that knows most of its keys reads a file. Importers are found by their files.
-"""
+"""A file of another tool as a file of ours: read, detected, rewritten, reported, and read back before it counts."""
 
 import json
 import math
-import pkgutil
 import shlex
-from collections.abc import Mapping
+import textwrap
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,86 +15,18 @@ from tui_trainer.config.profiles import find_profile
 from tui_trainer.config.save import table_lines
 from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import parse_toml
-from tui_trainer.errors import ConfigError, Problem, name_hint
-from tui_trainer.importing import importers
+from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
+from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, spread
+from tui_trainer.importing.groups import keep_whole
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import To, Why
 from tui_trainer.importing.values import empty
 from tui_trainer.safe_text import one_line
 
-_SHOWN_KEYS = 3
-
-
-@cache
-def all_importers() -> dict[str, Importer]:
-    """Every importer by name, the plainest first."""
-    found: list[Importer] = [
-        import_module(f"{importers.__name__}.{module.name}").IMPORTER
-        for module in pkgutil.iter_modules(importers.__path__)
-    ]
-    return {importer.name: importer for importer in sorted(found, key=lambda importer: importer.rank)}
-
-
-def find_importer(name: str) -> Importer:
-    """The importer of that name. Raises ConfigError with the nearest name, or all of them."""
-    if name not in all_importers():
-        hint = name_hint(name, all_importers())
-        raise ConfigError(f"there is no kind of config {name[:60]!r}", hint=hint, where="--as")
-    return all_importers()[name]
-
-
-def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
-    """The importer of a file with these keys, and the reason as the end of a sentence.
-
-    Raises ConfigError with all importers where that is not clear.
-    """
-    if isinstance(raw.get("architectures"), list) and "model_type" in raw:
-        hint = "name its folder: tui-trainer --model FOLDER"
-        raise ConfigError("is the config.json of a model, and says nothing about training", where=where, hint=hint)
-    given = {importer.name: spread(importer, raw) for importer in all_importers().values()}
-    scores = {name: _score(all_importers()[name], keys) for name, keys in given.items()}
-    best = max(scores.values())
-    first, *others = (all_importers()[name] for name, score in scores.items() if score == best)
-    all_kinds = "name the kind with --as: " + ", ".join(all_importers())
-    if best[0] == 0:
-        keys = ", ".join(one_line(key, 40) for key in list(raw)[:_SHOWN_KEYS])
-        raise ConfigError(f"has no key that is known ({keys})", where=where, hint=all_kinds)
-    if not others:
-        own = ", ".join(first.spoken_for(given[first.name])[:_SHOWN_KEYS])
-        reason = f"it knows {best[0]} of {len(given[first.name])} keys"
-        return first, reason + (f", {own} among them" if own else "")
-    values = Conversion(first, given[first.name]).values
-    names = ", ".join(other.name for other in others)
-    if all(Conversion(other, given[other.name]).values == values for other in others):
-        return first, f"{names} would read it alike"
-    raise ConfigError(f"could be {first.name}, {names}, which read it differently", where=where, hint=all_kinds)
-
-
-def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys as the importer knows them: those of a table get its name and a dot where no row names the table.
-
-    Raises ConfigError where two of them would have one name.
-    """
-    tables = {name.rpartition(".")[0] for name in importer.names}
-    found: dict[str, Any] = {}
-    for key, value in raw.items():
-        if isinstance(value, dict) and value and key in tables and key not in importer.names:
-            inside = spread(importer, {f"{key}.{name}": inner for name, inner in value.items()})
-        else:
-            inside = {key: value}
-        if twice := inside.keys() & found.keys():
-            raise ConfigError(f"the key {one_line(min(twice), 60)!r} stands there twice", hint="leave one of them out")
-        found |= inside
-    return found
-
-
-def _score(importer: Importer, given: Mapping[str, Any]) -> tuple[int, int]:
-    return len(importer.names & given.keys()), len(importer.spoken_for(given))
-
-
 _PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
-_MODEL = "model.model_name_or_path"
+_COMMENT_WIDTH = 110
+_MODEL, _METHOD = "model.model_name_or_path", "tuning.method"
 # A file of fewer settings that names no model is a part of a config: what it does not say stands elsewhere.
 _WHOLE_FROM = 8
 
@@ -128,13 +54,23 @@ class Imported:
             self.importer.rule(one.key) for one in self.left_out if one.why is Why.DOES_NOT_FIT or not empty(one.value)
         )
         said = {*self.values, *(rule.key for rule in rules if isinstance(rule, To))}
+        if self.values.get("tuning.method") == "full":
+            said |= {key for key in self.importer.defaults if key.startswith("tuning.")}
         return {key: value for key, value in self.importer.defaults.items() if key not in said}
+
+    @property
+    def asks_method(self) -> bool:
+        """Whether a whole file, as a dump of arguments is, does not say which weights are trained."""
+        return _METHOD not in self.values and "profile" not in self.values and len(self.rewrites) >= _WHOLE_FROM
 
     @property
     def unsaid_lines(self) -> list[str]:
         """What the other tool takes where the file says nothing, in a line: here, our presets count."""
         values = ", ".join(f"{key} = {toml_text(value)}" for key, value in self.unsaid.items())
-        return [f"not in the file, where {self.importer.name} takes: {values}"] if values else []
+        lines = [f"not in the file, where {self.importer.name} takes: {values}"] if values else []
+        if self.asks_method:
+            lines.append(f"not in the file: whether all weights are trained or adapters; set {_METHOD} = full or lora")
+        return lines
 
     @property
     def toml(self) -> str:
@@ -144,10 +80,15 @@ class Imported:
         lines = [f"# {path}, read as {self.importer.name}", f"schema_version = {SCHEMA_VERSION}"]
         lines += table_lines(texts)
         for line in self.unsaid_lines:
-            lines += ["", f"# {line}"]
+            lines += ["", *_wrapped(line, _COMMENT_WIDTH, "# ")]
         if self.left_out:
-            lines += ["", "# Left out:", *(f"#   {_left_out_line(one)}" for one in self.left_out)]
+            rows = (row for one in self.left_out for row in _wrapped(_left_out_line(one), _COMMENT_WIDTH, "#   "))
+            lines += ["", "# Left out:", *rows]
         return "\n".join(lines) + "\n"
+
+    def report_lines(self, width: int) -> list[str]:
+        """The report, in which no line is wider than `width` unless one word is."""
+        return [row for line in self.report for row in _wrapped(line, width)]
 
     @property
     def report(self) -> list[str]:
@@ -182,6 +123,8 @@ class Imported:
             words.append("--model FOLDER")
         if not whole and not self.values.get("data.path"):
             words.append("--data FILE")
+        if self.asks_method:
+            words.append(f"--set {_METHOD}=METHOD")
         return " ".join(words)
 
     def refuse_other_runs(self) -> None:
@@ -198,14 +141,21 @@ class Imported:
             raise ConfigError(f"sets nothing that there is here: {left_out}", where=where)
 
 
-def import_file(path: Path, kind: str = "") -> Imported:
-    """A YAML or JSON file in our words. Raises ConfigError where it cannot be read or its kind is not clear."""
+def import_file(path: Path, kind: str = "", devices: int | None = None) -> Imported:
+    """A YAML or JSON file in our words; `devices` are those that its run trains on.
+
+    Raises ConfigError where it cannot be read, its kind is not clear, or it says nothing that goes with the devices.
+    """
     raw = read_foreign(path)
+    refuse_no_training(raw, str(path))
     importer, reason = (find_importer(kind), "as asked for") if kind else detect(raw, str(path))
-    done = Conversion(importer, spread(importer, raw))
+    done = Conversion(importer, spread(importer, raw), path.parent, devices)
+    keep_whole(done)
     found = Imported(
         path=path, importer=importer, reason=reason, rewrites=tuple(done.rewrites), left_out=tuple(done.left_out)
     )
+    if devices and not any(one.per_device for one in found.rewrites):
+        raise ConfigError("has no batch of one device, which --processes multiplies", where=str(path))
     _check(found)
     return found
 
@@ -245,6 +195,19 @@ def _check(imported: Imported) -> None:
             problems.append(Problem(message=f"{_shown(value)} was not written as it is", where=where, key=key))
     if problems:
         raise ConfigError(problems)
+
+
+def _wrapped(line: str, width: int, start: str = "") -> list[str]:
+    indent = start or " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(
+        line.strip(),
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}    ",
+        # Paths and values are copied from here.
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _sources(rewrite: Rewrite) -> str:

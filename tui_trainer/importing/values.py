@@ -4,7 +4,9 @@ The config's own schema is asked, nothing else. What reads a spelling raises Val
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from tui_trainer import optimizers
@@ -12,7 +14,7 @@ from tui_trainer.config.editing import toml_text
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import all_settings, validate, value_of
 from tui_trainer.config.toml_files import MAX_LINE_CHARACTERS
-from tui_trainer.data.sources.hub import PREFIX
+from tui_trainer.data.sources.hub import MAIN, PREFIX, HubPath
 from tui_trainer.errors import Problem
 from tui_trainer.hub_layout import could_be_on_the_hub, is_hub_name
 from tui_trainer.local_paths import is_here
@@ -21,6 +23,8 @@ from tui_trainer.tasks import task_names
 
 # As a whole number it would have more digits than a float is sure of.
 _WHOLE_BELOW = 1e15
+_FOLDERS_ABOVE = 3
+_FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")
 
 
 def fit(key: str, value: Any) -> Any:
@@ -59,6 +63,15 @@ def whole(value: Any) -> int | None:
 def empty(value: Any) -> bool:
     """Whether a key stands there without saying anything."""
     return value is None or value in ("", [], {})
+
+
+def file_near(folder: Path, name: str) -> Path | None:
+    """A file that a config in `folder` names: other tools look for it where they are started, which is that folder,
+    one above it or the current one."""
+    steps = (folder, *list(folder.absolute().parents)[:_FOLDERS_ABOVE], Path())
+    with suppress(OSError, ValueError):
+        return next((path for step in steps if (path := step / name).is_file()), None)
+    return None
 
 
 def off(value: Any) -> bool:
@@ -113,7 +126,7 @@ _NEAREST: Mapping[str, tuple[str, ...]] = {
 
 def module_names(value: Any) -> Any:
     """Names of layers as one text; `all` as `all-linear`. No regular expression."""
-    names = value if isinstance(value, list) else [value]
+    names = listed(value)
     if any(isinstance(name, str) and _NO_PATTERN & set(name) for name in names):
         raise ValueError("it is a pattern; names of layers, with commas, are taken")
     return "all-linear" if value == "all" or names in (["all"], ["all-linear"]) else value
@@ -136,6 +149,27 @@ def data_place(value: Any) -> Any:
     """
     is_name = isinstance(value, str) and "/" in value and could_be_on_the_hub(value) and not is_here(value)
     return f"{PREFIX}{value}" if is_name else value
+
+
+def listed(value: Any) -> list[Any]:
+    """A list as it is, another value as the only one."""
+    return value if isinstance(value, list) else [value]
+
+
+def is_data_file(place: str) -> bool:
+    return place.endswith(_FILES)
+
+
+def listed_places(one: Mapping[str, Any]) -> list[str]:
+    """The paths of one entry of a list of data sets, as `datasets` is asked for it; empty where it names none."""
+    path = one.get("path")
+    files = [str(name) for name in listed(one.get("data_files") or [])]
+    if str(data_place(path)).startswith(PREFIX):
+        revision = str(one.get("revision") or MAIN)
+        return [str(HubPath(str(path), revision, inside)) for inside in files or [str(one.get("data_dir") or "")]]
+    local = files or ([str(path)] if path else [])
+    is_local = (is_data_file(one) or one.startswith(("/", "./", "../", "~")) or is_here(one) for one in local)
+    return local if all(is_local) else []
 
 
 def data_set_name(value: Any) -> Any:

@@ -29,11 +29,12 @@ def split_problems(loaded: LoadedConfig) -> list[Problem]:
     because = f"{OFFLOAD} = true" if loaded.config.distributed.cpu_offload else f"{STRATEGY} = fsdp or hsdp"
     return [
         loaded.problem(key, f"{message}: with {because} the model is split", hint)
-        for key, message, hint in _whole_only(loaded.config)
+        for key, message, hint in whole_only(loaded.config)
     ]
 
 
-def _whole_only(config: Config) -> Iterator[_Refusal]:
+def whole_only(config: Config) -> Iterator[_Refusal]:
+    """What does not go together with a model that is split, whatever splits it."""
     if config.tuning.in_four_bits:
         without = f" without {OFFLOAD}" if config.distributed.cpu_offload else ""
         hint = f"set tuning.method = lora, or {STRATEGY} = ddp{without}"

@@ -3,19 +3,34 @@
 Source: src/axolotl/utils/schemas/ of axolotl-ai-cloud/axolotl at 067b021c8.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tui_trainer.data.sources.hub import MAIN, PREFIX, HubPath
+from tui_trainer.data.columns.conversations import ROLES
 from tui_trainer.importing.conversion import Conversion, Group, Importer
-from tui_trainer.importing.groups import PRECISION, TRACKERS, WARMUP, batch, cadence, method
+from tui_trainer.importing.groups import (
+    DEEPSPEED,
+    EFFECTIVE,
+    OFFLOAD,
+    PRECISION,
+    STRATEGY,
+    TRACKERS,
+    WARMUP,
+    batch,
+    cadence,
+    method,
+    write_part,
+    write_places,
+)
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Refused, Same, To, Why
-from tui_trainer.importing.values import data_place, off
-from tui_trainer.local_paths import is_here
+from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Same, To, Why
+from tui_trainer.importing.values import empty, off, whole
 from tui_trainer.safe_text import one_line
 
-_FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")
-_CONVERSATIONS = ("chat_template", "sharegpt", "alpaca", "input_output")
+_CONVERSATIONS = ("chat_template", "sharegpt")
+# Of one data set: where it is, and what changes none of its rows.
+_SOURCE_KEYS = frozenset("path data_files data_dir ds_type revision trust_remote_code preprocess_shards".split())
+_OWN_TEMPLATE = "the model's own chat template counts"
 _NO_REWARDS = "models learn from texts and answers, not from preferences or rewards"
 _KERNEL = Automatic("the kernel is chosen where none is asked for")
 _OFF = NotNeeded("off")
@@ -29,63 +44,28 @@ def _sources(done: Conversion) -> None:
     for name, key in (
         ("datasets", "data.path"), ("test_datasets", "data.eval_path"), ("pretraining_dataset", "data.path"),
     ):  # fmt: skip
-        found = done.first(name)
-        if not found:
+        if not (entries := write_places(done, name, key)):
             continue
-        entries = found[1] if isinstance(found[1], list) else [found[1]]
-        if not all(isinstance(one, dict) for one in entries):
-            done.leave(Why.NOT_SUPPORTED, "not every entry says where its data is; data.path names files", name)
-            continue
-        by_entry = [_places(one) for one in entries]
-        if all(by_entry):
-            places = [place for some in by_entry for place in some]
-            done.write(key, places if len(places) > 1 else places[0], name, ours=False)
-        else:
-            which = "it does" if len(entries) == 1 else "one of its entries does"
-            reason = f"{which} not say where its data is; give a file or hub:owner/name as {key}"
-            done.leave(Why.NOT_SUPPORTED, reason, name)
-        read = _part(done, name, entries)
+        read = write_part(done, name, entries, trained=name != "test_datasets")
         if name != "test_datasets":
             _task(done, name, entries, read)
+        if name == "pretraining_dataset":
+            done.write("data.streaming", True, name, reason="it reads such data while it trains")
+            if not done.has("sample_packing"):
+                done.write("data.packing", True, name, reason="it fills whole rows with such texts")
 
 
-def _places(one: dict[str, Any]) -> list[str]:
-    """The paths of one entry; empty where it names none."""
-    path, files = one.get("path"), one.get("data_files")
-    listed = [str(name) for name in files] if isinstance(files, list) else [str(files)] if files else []
-    if str(data_place(path)).startswith(PREFIX):
-        revision = str(one.get("revision") or MAIN)
-        return [str(HubPath(str(path), revision, inside)) for inside in listed or [""]]
-    local = listed or ([str(path)] if path else [])
-    is_local = (one.endswith(_FILES) or one.startswith(("/", "./", "../", "~")) or is_here(one) for one in local)
-    return local if all(is_local) else []
-
-
-def _part(done: Conversion, name: str, entries: list[dict[str, Any]]) -> set[str]:
-    """The configuration and the split of the only data set, and its keys that say them; of several, none."""
-    places = [place for one in entries for place in _places(one)]
-    if len(entries) != 1 or len(places) != 1:
-        return set()
-    trained = name != "test_datasets"
-    # A file has no other split there, so that train is all of it.
-    usual = "train" if trained or places[0].endswith(_FILES) else ""
-    parts = [("split", "data.split" if trained else "data.eval_split", usual)]
-    parts += [("name", "data.name", "default")] if trained else []
-    for key, setting, default in parts:
-        if (value := entries[0].get(key)) and value != default:
-            done.write(setting, value, name, ours=False)
-    return {key for key, _, _ in parts}
+def _is_conversation(form: str) -> bool:
+    return form.startswith(_CONVERSATIONS) or form == "alpaca"
 
 
 def _task(done: Conversion, name: str, entries: list[dict[str, Any]], read: set[str]) -> None:
     """What all entries are read as, where they agree. `read`: their keys that other settings took."""
     forms = list(dict.fromkeys(str(one.get("type")) for one in entries))
-    read = read | {"path", "data_files", "ds_type", "revision"}
-    if all(form.startswith(_CONVERSATIONS) for form in forms):
+    read = {*read, *_SOURCE_KEYS}
+    if all(map(_is_conversation, forms)):
         done.write("task.type", "chat", name, reason=f"type {one_line(', '.join(forms), 40)}")
-        read |= {"type"}
-        if forms == ["alpaca"]:
-            _alpaca(done, name)
+        read |= {"type", *_conversations(done, name, forms, entries)}
     elif name == "pretraining_dataset" or all(form == "completion" for form in forms):
         done.write("task.type", "causal_lm", name)
         read |= {"type"}
@@ -95,7 +75,7 @@ def _task(done: Conversion, name: str, entries: list[dict[str, Any]], read: set[
             if column := columns.pop():
                 done.write("data.text_column", column, name, ours=False)
     elif forms != ["None"]:
-        other = [form for form in forms if form != "completion" and not form.startswith(_CONVERSATIONS)]
+        other = [form for form in forms if form != "completion" and not _is_conversation(form)]
         shown = one_line(", ".join("of its own" if form.startswith("{") else form for form in other or forms), 60)
         why = f"no task here reads the type {shown}; nearest: chat_template (chat) and completion (causal_lm)"
         done.leave(Why.REFUSED, why if other else f"one run learns one task, and the types are {shown}", name)
@@ -103,15 +83,98 @@ def _task(done: Conversion, name: str, entries: list[dict[str, Any]], read: set[
     unread = (key for one in entries for key, value in one.items() if key not in read and not off(value))
     if rest := list(dict.fromkeys(unread)):
         names = one_line(", ".join(map(str, rest)), 60)
-        done.leave(Why.NOT_SUPPORTED, f"not read of it: {names}; the columns of the data say what it is", name)
+        done.leave(Why.REFUSED, f"not read of it: {names}; it could change which rows and turns are learnt", name)
 
 
-def _alpaca(done: Conversion, name: str) -> None:
-    """The type is a format of its own, whatever chat template is named beside it."""
-    reason = "type alpaca; an input stands below its instruction, without a heading, here"
-    done.write("task.chat_template", "alpaca", name, reason=reason)
+def _conversations(done: Conversion, name: str, forms: list[str], entries: list[dict[str, Any]]) -> set[str]:
+    """How turns are found and written, and which are learnt; the keys that say what is so here."""
+    templates = list(dict.fromkeys("alpaca" if one.get("type") == "alpaca" else _template(one) for one in entries))
+    if len(templates) > 1:
+        shown = one_line(", ".join(template or "that of the run" for template in templates), 60)
+        done.leave(Why.REFUSED, f"a run has one chat template, and its data sets have several: {shown}", name)
+    elif forms == ["alpaca"]:
+        _write_template(done, name, "alpaca", "type alpaca; an input stands below its instruction, without a heading")
+    elif templates != [""]:
+        if ours := _TEMPLATES.values.get(templates[0]):
+            _write_template(done, name, str(ours), "of the data set")
+        else:
+            done.leave(Why.AUTOMATIC, f"{one_line(templates[0], 40)}: {_OWN_TEMPLATE}", name)
+    read = {"chat_template", "conversation"}
+    columns = {str(one.get("field_messages") or "messages") for one in entries}
+    if len(columns) == 1:
+        read |= {"field_messages"}
+        if (column := columns.pop()) != "messages":
+            done.write("data.text_column", column, name, ours=False)
+    trained = [one.get("roles_to_train") for one in entries]
+    roles = [{ROLES.get(str(role).lower()) for role in some} for some in trained if isinstance(some, list)]
+    if roles and len(roles) == len(entries) and all({"user", "assistant"} <= some for some in roles):
+        done.write("task.loss_on", "all", name, reason="roles_to_train")
+        read |= {"roles_to_train"}
+    elif all(some == {"assistant"} for some in roles):
+        read |= {"roles_to_train"}
+    for key, is_so_here in _TURNS.items():
+        if all(is_so_here(one[key]) for one in entries if not empty(one.get(key))):
+            read |= {key}
+    return read
+
+
+def _template(one: dict[str, Any]) -> str:
+    return str(one.get("chat_template") or one.get("conversation") or "")
+
+
+def _write_template(done: Conversion, name: str, template: str, reason: str) -> None:
+    """The data set's is the one that counts, whatever is named beside it."""
+    done.write("task.chat_template", template, name, reason=reason)
     if done.first("chat_template"):
-        done.leave(Why.NOT_NEEDED, "the type alpaca says how rows are written", "chat_template")
+        done.leave(Why.NOT_NEEDED, "the data set says how rows are written", "chat_template")
+
+
+def _usual_roles(roles: Any) -> bool:
+    """Whether `roles`, names in the data by their role, says what is read anyway."""
+    listed = {role: names if isinstance(names, list) else [names] for role, names in dict(roles).items()}
+    return all(ROLES.get(str(name).lower()) == role for role, names in listed.items() for name in names)
+
+
+def _usual_properties(names: Any) -> bool:
+    usual = {"role": ("role", "from"), "content": ("content", "value")}
+    return all(str(theirs) in usual.get(ours, (ours,)) for ours, theirs in dict(names).items())
+
+
+# Of a data set of conversations: which values say what is so here.
+_TURNS: Mapping[str, Callable[[Any], bool]] = {
+    "message_property_mappings": lambda names: isinstance(names, dict) and _usual_properties(names),
+    "message_field_role": lambda name: name in ("role", "from"),
+    "message_field_content": lambda name: name in ("content", "value"),
+    "roles": lambda roles: isinstance(roles, dict) and _usual_roles(roles),
+    "train_on_eos": lambda which: which == "turn",
+    "train_on_eot": lambda which: which == "turn",
+    "field_system": lambda name: name == "system",
+    "field_tools": lambda name: name == "tools",
+}
+
+
+def _batch_of_all(done: Conversion) -> None:
+    """`batch_size` is that of all devices, and decides how often gradients are summed."""
+    rows = done.first("batch_size")
+    if rows and whole(rows[1]):
+        done.write(EFFECTIVE, rows[1], rows[0], ours=False)
+        for name in ("micro_batch_size", "gradient_accumulation_steps"):
+            if done.first(name):
+                done.leave(Why.NOT_NEEDED, "batch_size says the rows behind a step", name)
+
+
+def _split(done: Conversion) -> None:
+    """`fsdp_config` turns FSDP on, whatever `fsdp` says."""
+    names = [name for name in done.given if name.startswith(("fsdp_config.", "fsdp_version")) and done.has(name)]
+    if done.has("fsdp") or not names:
+        return
+    offloads = hf.OFFLOADS.split()
+    name = next((name for name in names if name not in (*offloads, *hf.RECOMPUTES)), names[0])
+    sharding = [name for name in names if name.endswith("sharding_strategy")]
+    strategy = hf.splits(done.given[sharding[0]])[0] if sharding else "fsdp"
+    if name in offloads and done.given[name] is True:
+        done.write(OFFLOAD, True, name)
+    done.write(STRATEGY, strategy or "fsdp", *(sharding or [name]), reason=hf.LAYER_BY_LAYER)
 
 
 def _all_layers(done: Conversion) -> None:
@@ -145,10 +208,8 @@ IMPORTER = Importer(
             "base_model_config": Automatic("the model's own config.json counts"),
             "model_type": Automatic("the model's own config.json says it"),
             "tokenizer_type tokenizer_config tokenizer_*": Automatic("the tokenizer is the model's own"),
-            "processor_type": Off("models learn from texts"),
             "reinit_weights": To("model.init", values={True: "scratch", False: "pretrained"}),
             "lora_target_linear": Off("tuning.target_modules names the layers"),
-            "lora_model_dir": Off("a new adapter is trained; `tui-trainer resume RUN` goes on with one"),
             "lora_fan_in_fan_out": Automatic("the layer's own class says it"),
             "peft_use_rslora": "tuning.use_rslora",
             "peft_use_dora": "tuning.use_dora",
@@ -172,7 +233,7 @@ IMPORTER = Importer(
             "dataset_exact_deduplication": "data.dedup",
             "shuffle_merged_datasets": hf.NEW_ORDER,
             "skip_prepare_dataset": Off("data is always prepared"),
-            "streaming": hf.PREPARED,
+            "streaming": "data.streaming",
             "datasets": NotSupported("data.path names files and folders"),
             "chat_template": _TEMPLATES,
             "chat_template_jinja": Off("task.chat_template names a .jinja file"),
@@ -186,31 +247,30 @@ IMPORTER = Importer(
             "*_attention": _KERNEL,
             "float16": To("model.dtype", values={True: "float16", False: _OFF}),
             "bfloat16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
-            "special_tokens tokens eot_tokens resize_token_embeddings_to_32x": Off("the tokenizer stays as it is"),
+            "special_tokens eot_tokens resize_token_embeddings_to_32x": Off("the tokenizer stays as it is"),
             "loss_watchdog_threshold": Off("a loss that is no number is shown, and nothing stops by itself"),
             "loss_watchdog_patience": NotNeeded("it belongs to the watchdog"),
-            "rl reward_model process_reward_model": Refused(_NO_REWARDS),
             "strict": Always("an unknown setting is an error"),
             "auto_resume_from_checkpoints": hf.RESUMED,
             "save_first_step": Off("`tui-trainer ask RUN save` saves at once"),
             "use_tensorboard": Off("the run's own journal is always written"),
-            "unfrozen_parameters": Off("models learn whole or beside frozen weights"),
             "chunked_cross_entropy cut_cross_entropy liger_* lora_*_kernel fused_*": hf.OWN_KERNELS,
             "gc_steps": To("training.empty_cache_steps", values={-1: NotNeeded("off in the file")}),
             "dp_shard_size": Off(hf.SEVERAL_PROCESSES),
             "tensor_parallel_size context_parallel_size": Same((1,), hf.SEVERAL_PROCESSES, _WHOLE_LAYERS),
             "world_size": NotNeeded(hf.SEVERAL_PROCESSES),
             "wandb_* mlflow_* comet_* swanlab_*": hf.NOT_SENT,
-            "peft_* lora_* loraplus_* relora*": Off("plain LoRA is trained"),
-            "plugins use_* quantize_* *_implementation flash_* gptq* qat tiled_*": Off("there is no such part"),
+            "peft_* lora_* loraplus_*": Off("plain LoRA is trained"),
+            "plugins use_* quantize_* *_implementation flash_* gptq* tiled_*": Off("there is no such part"),
             "reward_* trl vllm ebft kto_* dpo_* orpo_*": Off(_NO_REWARDS),
             "cosine_* lr_* eta_min": Off("the schedules take no arguments"),
             "model_*": Off("the model's own config.json counts"),
         },
     ),
     groups=(
+        Group(("batch_size",), _batch_of_all),
         batch(("micro_batch_size",), micro_default=1, packing="sample_packing"),
-        PRECISION, WARMUP, TRACKERS, *hf.FSDP,
+        PRECISION, WARMUP, TRACKERS, DEEPSPEED, *hf.FSDP, Group((), _split),
         _cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps", "evals_per_epoch"),
         _cadence("checkpoint.save_steps", ("save_strategy",), "save_steps", "saves_per_epoch"),
         method(

@@ -4,7 +4,7 @@ Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19. A value "auto" there s
 """
 
 from tui_trainer.importing.conversion import Conversion, Group, Importer
-from tui_trainer.importing.groups import switches
+from tui_trainer.importing.groups import ZERO_STRATEGIES, switches
 from tui_trainer.importing.importers.transformers import OTHER_TOOL
 from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Same, To, Why
 from tui_trainer.importing.values import OPTIMIZERS, number
@@ -15,7 +15,6 @@ _BETAS, _LR, _PEAK = "optimizer.params.betas", "optimizer.params.lr", "scheduler
 _SIZES = NotNeeded("what is sent at a time is reckoned from the model")
 _SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _OPTIMIZERS = {**OPTIMIZERS, **dict.fromkeys(("Adam", "AdamW"), "adamw_torch_fused")}
-_STRATEGIES = {0: "ddp", 1: "fsdp", 2: "deepspeed-2", 3: "deepspeed-3"}
 
 
 def _precision(done: Conversion) -> None:
@@ -101,7 +100,7 @@ IMPORTER = Importer(
             "zero_optimization.stage": To(
                 "distributed.strategy",
                 "2 and 3 by DeepSpeed, 1 by fsdp, which splits weights and gradients as well",
-                values=_STRATEGIES,
+                values=ZERO_STRATEGIES,
             ),
             " ".join(_OFFLOADS): Off("parts stay on the cards or in the host's memory, none on a disk"),
             "zero_optimization.*": _SIZES,

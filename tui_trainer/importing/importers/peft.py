@@ -3,10 +3,10 @@
 Source: `LoraConfig` of peft 0.21.
 """
 
-from tui_trainer.importing.conversion import Importer
+from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import method
 from tui_trainer.importing.importers.transformers import LAYERS, OTHER_TOOL, SEVERAL_PROCESSES, WHOLE_LAYERS
-from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Same, To
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Same, To, Why
 from tui_trainer.importing.values import task_by
 
 _TASKS = {
@@ -16,6 +16,21 @@ _TASKS = {
     "SEQ_2_SEQ_LM": "seq2seq",
 }
 _PLAIN = "plain LoRA is trained"
+# What PEFT itself writes for every classifier, whichever of the two the model has (peft/peft_model.py).
+_HEADS = ("classifier", "score")
+
+
+def _heads(done: Conversion) -> None:
+    """Of PEFT's own two names for a head, a model has one, and its head is trained as a whole here anyway."""
+    found = done.first("modules_to_save")
+    if not found or not isinstance(found[1], list) or not set(_HEADS) <= set(map(str, found[1])):
+        return
+    reason = "a classifier's head, whatever its name, is always trained as a whole"
+    if others := [name for name in found[1] if name not in _HEADS]:
+        done.write("tuning.modules_to_save", others, "modules_to_save", reason=reason)
+    else:
+        done.leave(Why.ALWAYS, reason, "modules_to_save")
+
 
 IMPORTER = Importer(
     name="peft",
@@ -31,24 +46,18 @@ IMPORTER = Importer(
             "r lora_alpha lora_dropout use_rslora use_dora": "tuning.*",
             "target_modules": LAYERS,
             "modules_to_save": WHOLE_LAYERS,
-            "bias": Same(("none",), "biases stay as they are", "biases stay as they are here"),
-            "lora_bias": Off("adapters have no bias"),
-            "init_lora_weights": Same((True,), "an adapter starts as zero", "an adapter starts as zero here"),
+            "bias": Same(("none",), "biases stay as they are"),
+            "init_lora_weights": Same((True, "true"), "an adapter starts as zero", "an adapter starts as zero here"),
             "fan_in_fan_out": Automatic("the layer's own class says it"),
             "inference_mode": NotNeeded("a run trains"),
             "auto_mapping": Automatic("the model's own class says it"),
             "peft_version runtime_config": OTHER_TOOL,
-            "exclude_modules": Off("tuning.target_modules names the layers"),
-            "layers_to_transform layers_pattern": Off("every layer of a name gets an adapter"),
-            "rank_pattern alpha_pattern": Off("all adapters have one rank and one scale"),
-            "layer_replication": Off("the model keeps its layers"),
-            "trainable_token_indices": Off("tuning.modules_to_save trains all embeddings"),
-            "target_parameters": Off("adapters are for layers"),
             "ensure_weight_tying": Off("it is not passed on"),
             "*_config use_* alora_*": Off(_PLAIN),
-            "megatron_*": Off(SEVERAL_PROCESSES),
+            "megatron_core": OTHER_TOOL,
+            "megatron_config": Off(SEVERAL_PROCESSES),
             "qalora_*": NotNeeded(_PLAIN),
         },
     ),
-    groups=(method("peft_type", {"LORA": "lora"}, lora=("r",)),),
+    groups=(method("peft_type", {"LORA": "lora"}, lora=("r",)), Group(("modules_to_save",), _heads)),
 )

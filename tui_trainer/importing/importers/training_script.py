@@ -14,7 +14,7 @@ IMPORTER = Importer(
     telltale="""model_name batch_size grad_accum_steps grad_accum num_workers prefetch_factor pin_memory
     persistent_workers early_stopping lr epochs""",
     tables=(
-        hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.SCRIPT_DATA,
+        hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.SCRIPT_DATA,
         {
             "model_name": "model.model_name_or_path",
             "max_length max_seq_length": "data.max_length",
@@ -36,6 +36,6 @@ IMPORTER = Importer(
     groups=(
         batch(("batch_size", *hf.MICRO), _ACCUMULATION, packing="packing"),
         *hf.GROUPS,
-        method("use_lora", {True: "lora", False: "full"}),
+        method("use_lora", {True: "lora", False: "full"}, four_bit=("load_in_4bit", "use_4bit", "use_qlora")),
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 from tui_trainer.importing import values
 from tui_trainer.importing.conversion import Conversion, Group, Importer
-from tui_trainer.importing.groups import EARLY_STOPPING, PRECISION, TRACKERS, WARMUP, batch, cadence, method
+from tui_trainer.importing.groups import DEEPSPEED, EARLY_STOPPING, PRECISION, TRACKERS, WARMUP, batch, cadence, method
 from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, Off, Same, Table, To, Why
 
 SEVERAL_PROCESSES = "[distributed] says here how several processes train together"
@@ -42,12 +42,12 @@ _STRATEGIES = {
     "fsdp": {"full_shard", "shard_grad_op", "auto_wrap", "true"},
     "ddp": {"no_shard", "false"},
 }
-_LAYER_BY_LAYER = "layer by layer"
+LAYER_BY_LAYER = "layer by layer"
 _ON_THE_HOST = "weights, gradients and the optimizer's state stay on the host"
 # How its own file, accelerate's and axolotl's name it.
-_OFFLOADS = """fsdp_offload_params fsdp_config.fsdp_offload_params fsdp_config.offload_params
+OFFLOADS = """fsdp_offload_params fsdp_config.fsdp_offload_params fsdp_config.offload_params
 fsdp_config.fsdp_cpu_offload fsdp_config.cpu_offload"""
-_RECOMPUTES = tuple(
+RECOMPUTES = tuple(
     """fsdp_activation_checkpointing fsdp_config.fsdp_activation_checkpointing
     fsdp_config.activation_checkpointing""".split()
 )
@@ -62,7 +62,7 @@ def chat_template(**names: str) -> To:
     )
 
 
-def _splits(given: Any) -> tuple[str, bool]:
+def splits(given: Any) -> tuple[str, bool]:
     """Of `fsdp`, true or words such as "full_shard auto_wrap": the strategy, empty where none is named, and whether
     parts stay on the host."""
     words = {str(word).lower() for word in (given if isinstance(given, list) else str(given).split())}
@@ -70,22 +70,22 @@ def _splits(given: Any) -> tuple[str, bool]:
 
 
 def _strategy(given: Any) -> str:
-    if not (strategy := _splits(given)[0]):
+    if not (strategy := splits(given)[0]):
         raise ValueError("must be true, or words such as full_shard auto_wrap")
     return strategy
 
 
 def _fsdp_offload(done: Conversion) -> None:
     """The word that says it is about what is split; without a split it says nothing."""
-    strategy, offloads = _splits(done.given.get("fsdp"))
+    strategy, offloads = splits(done.given.get("fsdp"))
     if offloads and strategy in ("fsdp", "hsdp"):
-        done.write("distributed.strategy", strategy, "fsdp", reason=_LAYER_BY_LAYER)
+        done.write("distributed.strategy", strategy, "fsdp", reason=LAYER_BY_LAYER)
         done.write("distributed.cpu_offload", True, "fsdp", reason=_ON_THE_HOST)
 
 
 def _fsdp_checkpointing(done: Conversion) -> None:
     """It stands in the place of gradient_checkpointing, which is off then."""
-    found, beside = done.first(*_RECOMPUTES), done.first("gradient_checkpointing")
+    found, beside = done.first(*RECOMPUTES), done.first("gradient_checkpointing")
     if found and found[1] is True:
         done.write("training.gradient_checkpointing", True, found[0], *(beside[:1] if beside else ()))
 
@@ -155,7 +155,6 @@ ARGUMENTS: Table = {
     "auto_find_batch_size": Automatic("the micro-batch is the largest that fits; the effective batch stays"),
     "average_tokens_across_devices": Always("every token of a step counts the same"),
     "gradient_accumulation_kwargs": Off("accumulation takes no arguments"),
-    "neftune_noise_alpha": Off("no noise is added to embeddings"),
     # How it computes.
     "bf16_full_eval fp16_full_eval": Automatic("evaluation computes as training does"),
     "half_precision_backend fp16_backend fp16_opt_level": Always("torch's own mixed precision"),
@@ -207,10 +206,10 @@ ARGUMENTS: Table = {
     "logging_nan_inf_filter": Always("a loss that is no number is shown as it is"),
     "logging_dir": NotNeeded("the journal lies in the run's folder"),
     "include_num_input_tokens_seen include_tokens_per_second": Always("tokens are counted in every step"),
-    "deepspeed": Off("its file is imported by itself; distributed.strategy = deepspeed-2 or -3 is what it says"),
-    "fsdp": To("distributed.strategy", _LAYER_BY_LAYER, convert=_strategy),
-    _OFFLOADS: To("distributed.cpu_offload", _ON_THE_HOST, values={False: NotNeeded("off in the file")}),
-    " ".join(_RECOMPUTES): Off("must be true or false", Why.DOES_NOT_FIT),
+    "deepspeed": Off("its file is not near; distributed.strategy = deepspeed-2 or deepspeed-3 is what it says"),
+    "fsdp": To("distributed.strategy", LAYER_BY_LAYER, convert=_strategy),
+    OFFLOADS: To("distributed.cpu_offload", _ON_THE_HOST, values={False: NotNeeded("off in the file")}),
+    " ".join(RECOMPUTES): Off("must be true or false", Why.DOES_NOT_FIT),
     "fsdp_*": Automatic("each layer is split, with its own gradients and optimizer state"),
     "local_rank ddp_*": NotNeeded("torchrun says it to each process"),
     "project trackio_*": NOT_SENT,
@@ -232,8 +231,8 @@ DEFAULTS = {
 MICRO = ("per_device_train_batch_size", "per_gpu_train_batch_size")
 EVALUATE = cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps")
 SAVE = cadence("checkpoint.save_steps", ("save_strategy",), "save_steps")
-FSDP = (Group(("fsdp",), _fsdp_offload), Group(_RECOMPUTES, _fsdp_checkpointing))
-GROUPS = (PRECISION, WARMUP, EARLY_STOPPING, TRACKERS, EVALUATE, SAVE, *FSDP)
+FSDP = (Group(("fsdp",), _fsdp_offload), Group(RECOMPUTES, _fsdp_checkpointing))
+GROUPS = (PRECISION, WARMUP, EARLY_STOPPING, TRACKERS, EVALUATE, SAVE, DEEPSPEED, *FSDP)
 
 IMPORTER = Importer(
     name="transformers",
@@ -243,7 +242,10 @@ IMPORTER = Importer(
     fp16_full_eval bf16_full_eval half_precision_backend logging_dir use_cpu no_cuda logging_nan_inf_filter
     prediction_loss_only eval_accumulation_steps log_level disable_tqdm train_sampling_strategy
     activation_checkpointing past_index skip_memory_metrics label_names""",
-    tables=(ARGUMENTS, MODEL, LORA, SCRIPT_DATA, {"max_seq_length": "data.max_length"}),
-    groups=(batch(MICRO, micro_default=8), *GROUPS, method(model=("model_name_or_path",), otherwise="full")),
+    tables=(ARGUMENTS, MODEL, LORA, FOUR_BITS, SCRIPT_DATA, {"max_seq_length": "data.max_length"}),
+    groups=(
+        batch(MICRO, micro_default=8), *GROUPS,
+        method(four_bit=("load_in_4bit",), model=("model_name_or_path",), otherwise="full"),
+    ),
     defaults=DEFAULTS,
-)
+)  # fmt: skip

@@ -4,10 +4,14 @@ Source: trl/trainer/sft_config.py and trl/trainer/model_config.py of TRL 1.x; ol
 """
 
 from tui_trainer.importing.conversion import Conversion, Group, Importer
-from tui_trainer.importing.groups import LOSS_ON_PARTS, batch, method
+from tui_trainer.importing.groups import LOSS_ON_PARTS, batch, method, write_part, write_places
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Automatic, Off, Refused, Same, To, Why, under
+from tui_trainer.importing.rules import Automatic, Off, Same, To, Why, under
+from tui_trainer.importing.values import off
+from tui_trainer.safe_text import one_line
 
+# Which are found by their names.
+_USUAL_COLUMNS = frozenset("messages conversations prompt completion text".split())
 # Its defaults: data without a split of that name would be refused.
 _TRAIN = Automatic("of data with splits, train is trained on")
 _TEST = Automatic(
@@ -20,6 +24,31 @@ def _no_cut(done: Conversion) -> None:
         done.leave(Why.DOES_NOT_FIT, "no row is cut there; set data.max_length to the longest row", "max_length")
 
 
+def _mixture(done: Conversion) -> None:
+    """Its list of data sets, whose rows are used one after another."""
+    entries = write_places(done, "datasets", "data.path")
+    if not entries:
+        return
+    read = {"path", "data_files", "data_dir", *write_part(done, "datasets", entries, trained=True)}
+    columns = [one.get("columns") or [] for one in entries]
+    if len(columns[0]) == 1 and all(some == columns[0] for some in columns):
+        done.write("data.text_column", columns[0][0], "datasets", ours=False)
+        read |= {"columns"}
+    elif all(set(map(str, some)) <= _USUAL_COLUMNS for some in columns):
+        read |= {"columns"}
+    unread = (str(key) for one in entries for key, value in one.items() if key not in read and not off(value))
+    if rest := list(dict.fromkeys(unread)):
+        names = one_line(", ".join(rest), 60)
+        done.leave(Why.REFUSED, f"not read of it: {names}; it could change which rows are learnt", "datasets")
+
+
+def _whole_conversations(done: Conversion) -> None:
+    """What is learnt where no key says it."""
+    if done.has("model_name_or_path") and "task.loss_on" not in done.values:
+        reason = 'it learns whole conversations; of rows with a prompt and a completion, "completion" alone'
+        done.write("task.loss_on", "all", reason=reason)
+
+
 IMPORTER = Importer(
     name="trl",
     title="TRL SFTConfig",
@@ -30,10 +59,6 @@ IMPORTER = Importer(
     tables=(
         hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.HUB_DATA, under("model_init_kwargs", hf.MODEL),
         {
-            """beta max_prompt_length max_completion_length precompute_ref_log_probs num_generations reward_funcs
-            reward_model_path desirable_weight""": Refused(
-                "models learn from texts and completions here, not from preferences or rewards"
-            ),
             "max_length max_seq_length": "data.max_length",
             "packing": hf.PACKING,
             "eval_packing": Automatic("held-out rows are packed as the others are"),
@@ -48,7 +73,9 @@ IMPORTER = Importer(
             "dataset_kwargs": Off("data is always prepared"),
             "dataset_train_split": To("data.split", values={"train": _TRAIN}),
             "dataset_test_split": To("data.eval_split", values={"test": _TEST}),
-            "dataset_streaming": hf.PREPARED,
+            "dataset_streaming streaming": "data.streaming",
+            "datasets": Off("data.path names files and folders"),
+            "test_split_size": "data.eval_fraction",
             "chat_template_path": "task.chat_template",
             "eos_token": Off("the end of a text is the tokenizer's own token"),
             "pad_token": Off("padding never counts, so its token does not matter"),
@@ -56,7 +83,6 @@ IMPORTER = Importer(
             "chars_per_token": Automatic("tokens are counted"),
             "loss_type": Same(("nll", "chunked_nll"), "cross entropy, in chunks on a GPU", "the loss is cross entropy"),
             "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves them"),
-            "lora_target_parameters": Off("adapters are for layers"),
             "lora_task_type": Automatic("task.type says it"),
             "use_bnb_nested_quant": "quantization.bnb_4bit_use_double_quant",
             "gradient_checkpointing_use_reentrant": Automatic("checkpointing is never reentrant"),
@@ -66,7 +92,9 @@ IMPORTER = Importer(
         batch(hf.MICRO, micro_default=8, packing="packing"),
         Group(("max_length",), _no_cut),
         *hf.GROUPS,
+        Group(("datasets",), _mixture),
         LOSS_ON_PARTS,
+        Group((), _whole_conversations),
         method(
             "use_peft", {True: "lora", False: "full"}, four_bit=("load_in_4bit",), model=("model_name_or_path",),
             otherwise="full",
@@ -74,6 +102,6 @@ IMPORTER = Importer(
     ),
     defaults={
         **hf.DEFAULTS, "training.learning_rate": 2e-5, "training.gradient_checkpointing": True,
-        "data.max_length": 1024, "data.packing": False, "data.eval_fraction": 0,
+        "data.max_length": 1024, "data.packing": False, "data.eval_fraction": 0, "tuning.lora_dropout": 0.05,
     },
 )  # fmt: skip

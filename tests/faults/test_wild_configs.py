@@ -1,0 +1,106 @@
+"""Of each file of `wild_configs.py`: it becomes the run that it describes, which can be planned, or is refused with the
+reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.faults.wild_configs import CASES, WildConfig
+from tests.tiny_models import save_tiny_model
+from tui_trainer.config.load import Request
+from tui_trainer.errors import InputError
+from tui_trainer.hardware.facts import Driver, Gpu
+from tui_trainer.hardware.probe import probe
+from tui_trainer.importing.imported import Imported, import_file
+from tui_trainer.launching import start
+from tui_trainer.planning import plan as planning
+from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.units import GIB
+
+FAMILIES = {"decoder": "llama", "encoder": "bert", "text to text": "t5"}
+# More than any file here asks for.
+LONGEST_ROW = 131072
+CARDS = tuple(
+    Gpu(
+        index=index, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{index}", capability=(9, 0), memory_bytes=80 * GIB,
+        memory_free_bytes=79 * GIB,
+    )
+    for index in range(2)
+)  # fmt: skip
+LIBRARIES = ("bitsandbytes", "deepspeed", "flash-attn", "liger-kernel", "peft", "torchao", "triton", "unsloth")
+FACTS = DataFacts(
+    rows=4000, eval_rows=100, tokens=400_000, eval_tokens=10_000, vocabulary=384, row_tokens=100.0, exact=True,
+    reason="", classes=2,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    place = tmp_path_factory.mktemp("models")
+    sizes = {"llama": {"max_position_embeddings": LONGEST_ROW}, "bert": {"max_position_embeddings": LONGEST_ROW}}
+    return {kind: save_tiny_model(place / name, name, **sizes.get(name, {})) for kind, name in FAMILIES.items()}
+
+
+def imported(wild: WildConfig, folder: Path) -> Imported:
+    """As the command does it. Raises InputError."""
+    found = import_file(wild.write(folder), wild.kind, wild.processes)
+    found.refuse_other_runs()
+    return found
+
+
+def plan(wild: WildConfig, found: Imported, model: Path, folder: Path) -> None:
+    """As on a machine that has all that can be installed, with two cards. Raises InputError."""
+    file = folder / "imported.toml"
+    file.write_text(found.toml, encoding="utf-8")
+    data = folder / "rows.jsonl"
+    data.write_text('{"text": "A sheep sang.", "label": "a"}\n' * 8, encoding="utf-8")
+    lacking: dict[str, object] = {"data.path": data}
+    if found.values.get("model.init") != "scratch":
+        lacking["model.model_name_or_path"] = model
+    if wild.model != "decoder" and "task.type" not in found.values:
+        lacking["task.type"] = {"encoder": "sequence_classification", "text to text": "seq2seq"}[wild.model]
+    assignments = tuple(f"{key}={value}" for key, value in lacking.items())
+    loaded = start.load_config(Request(config_file=file, assignments=assignments))
+    planning.make(loaded, start.probe(), FACTS)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = replace(
+        probe(), gpus=CARDS, driver=Driver(version="580", cuda=(13, 0)), torch_cuda=(13, 0), memory_bytes=512 * GIB,
+        memory_available_bytes=500 * GIB, libraries={**probe().libraries, **dict.fromkeys(LIBRARIES, "99.0")},
+    )  # fmt: skip
+    monkeypatch.setattr(start, "probe", lambda: facts)
+
+
+@pytest.mark.parametrize("wild", CASES, ids=lambda wild: wild.name)
+def test_a_file_becomes_the_run_that_it_describes_or_is_refused(
+    wild: WildConfig, models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert bool(wild.refused) != bool(wild.values), "one outcome"
+    try:
+        found = imported(wild, Path())
+    except InputError as error:
+        told = "\n".join(f"{problem}; {problem.hint}" for problem in error.problems)
+        assert wild.refused, told
+        assert all(part in told for part in wild.refused), told
+        assert all("\n" not in str(problem) for problem in error.problems)
+        return
+    report = "\n".join(found.report)
+    assert not wild.refused, f"{found.values}\n{report}"
+    assert found.values == dict(wild.values), report
+    assert all(part in report for part in wild.told), report
+    plan(wild, found, models[wild.model], tmp_path)
+
+
+def test_the_corpus_is_large_and_has_both_outcomes() -> None:
+    outcomes = Counter("refused" if wild.refused else "imported" for wild in CASES)
+    print(f"{len(CASES)} files: {outcomes['imported']} are imported, {outcomes['refused']} are refused")
+    assert len({wild.name for wild in CASES}) == len(CASES)
+    assert len(CASES) >= 60 and min(outcomes.values()) >= 5

@@ -1,0 +1,121 @@
+"""LLaMA-Factory's list of data sets, `dataset_info.json`, or the YAML of its v1: what a config means by their names.
+
+Source: src/llamafactory/data/parser.py and data/v1_sft_demo.yaml of hiyouga/LLaMA-Factory at ff6d4d12e.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.data.columns.conversations import CONVERSATION_NAMES, ROLES
+from tui_trainer.data.sources.hub import MAIN, HubPath
+from tui_trainer.errors import name_hint
+from tui_trainer.importing.reading import read_foreign
+from tui_trainer.importing.values import file_near
+from tui_trainer.safe_text import one_line
+
+NAME = "dataset_info.json"
+_ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
+_SETTINGS = {"prompt": "data.text_column", "query": "data.text_pair_column", "response": "data.target_column"}
+_PART = {"subset": "data.name", "split": "data.split", "num_samples": "data.max_rows", "size": "data.max_rows"}
+_PREFERENCES = ("chosen", "rejected", "kto_tag")
+_MEDIA = ("images", "videos", "audios")
+# Its tag, the value that it has where none is said, and our role.
+_ROLE_TAGS = {
+    "user_tag": ("human", "user"), "assistant_tag": ("gpt", "assistant"), "system_tag": ("system", "system"),
+    "observation_tag": ("observation", "tool"), "function_tag": ("function_call", "assistant"),
+}  # fmt: skip
+_FIELD_TAGS = {"role_tag": ("role", "from"), "content_tag": ("content", "value")}
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """Where its rows are, as data.path takes it, and the settings that they need."""
+
+    place: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_list(folder: Path, dataset_dir: str) -> Path | None:
+    """The list that a config in `folder` means, None where it is not on this machine."""
+    return file_near(folder, str(Path(dataset_dir) / NAME)) or file_near(folder, NAME)
+
+
+def read_list(path: Path, names: list[str], *, texts: bool) -> list[DataSet]:
+    """The data sets of these names. `texts`: they are learnt as plain texts.
+
+    Raises ValueError with what is wrong with one, or what this program would learn otherwise, and ConfigError where
+    the list cannot be read.
+    """
+    listed = read_foreign(path)
+    found = []
+    for name in names:
+        entry = listed.get(name)
+        if not isinstance(entry, dict):
+            raise ValueError(f"{path.name} has no data set {one_line(name, 40)!r}; {name_hint(name, listed)}")
+        try:
+            found.append(DataSet(_place(entry, path.parent), dict(_settings(entry, texts))))
+        except ValueError as error:
+            raise ValueError(f"{one_line(name, 40)} in {path.name}: {error}") from None
+    return found
+
+
+def _place(entry: Mapping[str, Any], folder: Path) -> str:
+    hub = entry.get("hf_hub_url") or (entry.get("path") if entry.get("source") == "hf_hub" else None)
+    if hub:
+        inside = str(entry.get("folder") or "")
+        return str(HubPath(str(hub), str(entry.get("revision") or MAIN), inside))
+    name = entry.get("file_name") or (entry.get("path") if entry.get("source", "local") == "local" else None)
+    if not name:
+        raise ValueError("it is neither a file nor a data set of the hub; give its file as data.path")
+    # In v1 the list lies in the folder of the data or beside it.
+    steps = (folder / str(entry.get("dataset_dir") or ""), folder, folder.parent)
+    return next((str(step / str(name)) for step in steps if (step / str(name)).exists()), str(steps[0] / str(name)))
+
+
+def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]]:
+    form = str(entry.get("formatting") or entry.get("converter") or "alpaca")
+    columns, tags = entry.get("columns") or {}, entry.get("tags") or {}
+    if entry.get("ranking") is True or form == "pair" or any(columns.get(name) for name in _PREFERENCES):
+        raise ValueError("its rows are preferences, which no task learns from")
+    if media := [name for name in _MEDIA if columns.get(name)]:
+        raise ValueError(f"its rows have {', '.join(media)}, and models learn from texts")
+    if columns.get("history"):
+        raise ValueError("earlier turns of a row are not read here; write them as messages")
+    if form not in ("alpaca", "sharegpt", "openai"):
+        raise ValueError(f"its formatting {one_line(form, 40)} is not read here: alpaca, sharegpt or openai")
+    for name in ("system", "tools"):
+        if columns.get(name, name) != name:
+            raise ValueError(f"the column of {name} must have that name here, and not {one_line(columns[name], 40)}")
+    if (weight := entry.get("weight")) not in (None, 1):
+        raise ValueError(f"its weight {weight} is no number of times; data.weights says how often a row is learnt")
+    for name, setting in _PART.items():
+        value = entry.get(name)
+        if value not in (None, "") and (name, value) != ("split", "train"):
+            yield setting, value
+    yield from _conversation(columns, tags) if form != "alpaca" else _columns(columns, texts)
+
+
+def _columns(columns: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]]:
+    """Where some are named, the others are not read; the usual ones are found by their names."""
+    named = {name: str(columns[name]) for name in _ALPACA if columns.get(name)}
+    if texts and named:
+        yield "data.text_column", named.get("prompt", "auto")
+    elif named and named != _ALPACA:
+        if "prompt" not in named or "response" not in named:
+            raise ValueError("a question and an answer are learnt here: columns needs prompt and response")
+        yield from ((_SETTINGS[name], column) for name, column in named.items())
+
+
+def _conversation(columns: Mapping[str, Any], tags: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    column = str(columns.get("messages") or "conversations")
+    if column not in CONVERSATION_NAMES:
+        yield "data.text_column", column
+    for tag, usual in _FIELD_TAGS.items():
+        if str(tags.get(tag, usual[0])) not in usual:
+            raise ValueError(f"{tag} must be {' or '.join(usual)} here, and not {one_line(str(tags[tag]), 40)}")
+    for tag, (usual_tag, role) in _ROLE_TAGS.items():
+        value = str(tags.get(tag) or usual_tag)
+        if ROLES.get(value.lower()) != role:
+            raise ValueError(f"{tag} {one_line(value, 40)} is not read as {role} here; rename it in the data")

@@ -1,0 +1,119 @@
+"""The YAML of `accelerate config`: on how many devices a script trains, how the model is split, and in which numbers.
+
+Source: src/accelerate/commands/config/config_args.py and utils/dataclasses.py of accelerate 1.x.
+"""
+
+from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.groups import STRATEGY, write_zero
+from tui_trainer.importing.importers import transformers as hf
+from tui_trainer.importing.rules import Automatic, NotNeeded, NotSupported, Off, Refused, Same, To, Why
+from tui_trainer.importing.values import file_near, whole
+
+_SHARDING = ("fsdp_config.fsdp_sharding_strategy", "fsdp_config.fsdp_reshard_after_forward")
+_NUMBERED = {1: "full_shard", 2: "shard_grad_op", 3: "no_shard", 4: "hybrid_shard", 5: "hybrid_shard_zero2"}
+_ZERO = "deepspeed_config.zero_stage"
+_OFFLOAD_DEVICES = ("deepspeed_config.offload_optimizer_device", "deepspeed_config.offload_param_device")
+_ZERO_FILE = "deepspeed_config.deepspeed_config_file"
+_ADDRESS = ("main_process_ip", "main_process_port")
+_SCRIPT = Automatic("the script beside it says it")
+_NO = {False: "no", "NO": "no"}
+
+
+def _processes(done: Conversion) -> None:
+    """It counts those of all machines."""
+    count, machines = done.first("num_processes"), done.first("num_machines")
+    if not count:
+        return
+    nodes = whole(machines[1]) if machines else 1
+    total = whole(count[1])
+    if not nodes or not total or total % nodes:
+        done.leave(Why.DOES_NOT_FIT, "must be as many on each of its machines", count[0])
+        return
+    names = [count[0], *(machines[:1] if machines and nodes > 1 else ())]
+    done.write("distributed.processes", total // nodes, *names, reason="on each machine" if nodes > 1 else "")
+    if nodes > 1:
+        done.write("distributed.nodes", nodes, "num_machines")
+        address = {name: done.given[name] for name in _ADDRESS if done.has(name)}
+        if address:
+            text = f"{address.get(_ADDRESS[0], '')}:{address[_ADDRESS[1]]}" if _ADDRESS[1] in address else ""
+            done.write("distributed.rendezvous", text or address[_ADDRESS[0]], *address)
+
+
+def _strategy(done: Conversion) -> None:
+    found = done.first("distributed_type")
+    if not found:
+        return
+    name, kind = found[0], str(found[1]).upper()
+    if kind in ("NO", "FALSE"):
+        done.leave(Why.NOT_NEEDED, "one process has the whole model", name)
+    elif kind == "FSDP":
+        _fsdp(done, name)
+    elif kind == "DEEPSPEED":
+        _deepspeed(done, name)
+    elif kind.startswith("MULTI_"):
+        done.write(STRATEGY, "ddp", name, reason="each device has the whole model")
+    else:
+        done.leave(Why.NOT_SUPPORTED, "a model is split by FSDP or DeepSpeed here", name)
+
+
+def _fsdp(done: Conversion, name: str) -> None:
+    said = done.first(*_SHARDING)
+    word = _NUMBERED.get(said[1], str(said[1]).lower()) if said and not isinstance(said[1], bool) else "full_shard"
+    strategy = hf.splits(word)[0] or "fsdp"
+    several = (whole(done.given.get("num_machines")) or 1) > 1
+    strategy = strategy if strategy != "hsdp" or several else "fsdp"
+    done.write(STRATEGY, strategy, name, *(said[:1] if said else ()), reason=hf.LAYER_BY_LAYER)
+
+
+def _deepspeed(done: Conversion, name: str) -> None:
+    stage, file = done.first(_ZERO), done.first(_ZERO_FILE)
+    if stage:
+        write_zero(done, _ZERO, stage[1], [done.given.get(device) for device in _OFFLOAD_DEVICES])
+        done.leave(Why.NOT_NEEDED, "zero_stage says it", name)
+    elif file and (path := file_near(done.folder, str(file[1]))):
+        done.leave(Why.NOT_YET, f"import {path.name} itself: it says what is split", name, _ZERO_FILE)
+    else:
+        done.leave(Why.NOT_SUPPORTED, f"its stage is not said; set {STRATEGY}", name)
+
+
+IMPORTER = Importer(
+    name="accelerate",
+    title="accelerate's launch file",
+    rank=10,
+    telltale="""compute_environment distributed_type num_processes num_machines machine_rank main_training_function
+    rdzv_backend same_network downcast_bf16 enable_cpu_affinity mixed_precision gpu_ids""",
+    tables=(
+        {
+            "distributed_type": NotSupported("distributed.strategy says it here"),
+            "num_processes": "distributed.processes",
+            "num_machines": Same((1,), "one machine", "num_processes says how many there are on all machines"),
+            "mixed_precision": To("training.mixed_precision", values={**_NO, "fp8": Refused("weights in 8 bits")}),
+            " ".join(_ADDRESS): NotNeeded("it is where several machines meet"),
+            "machine_rank": NotNeeded("tui-trainer is started on each machine"),
+            "rdzv_backend same_network main_training_function compute_environment": NotNeeded(
+                "tui-trainer starts its processes itself"
+            ),
+            "gpu_ids": Automatic("the freest cards; --gpu chooses"),
+            "enable_cpu_affinity debug": hf.OTHER_TOOL,
+            "downcast_bf16 tpu_*": NotNeeded("training is on an NVIDIA GPU or a CPU"),
+            "use_cpu": Off("`--gpu none` trains on the CPU"),
+            "dynamo_backend dynamo_config.dynamo_backend": To(
+                "training.torch_compile", values={**dict.fromkeys(_NO, False), "INDUCTOR": True}
+            ),
+            "dynamo_config.*": Automatic("inductor compiles"),
+            hf.OFFLOADS: To("distributed.cpu_offload", values={False: NotNeeded("off in the file")}),
+            " ".join(hf.RECOMPUTES): Off("must be true or false", Why.DOES_NOT_FIT),
+            " ".join(_SHARDING): Automatic("distributed.strategy says it"),
+            "fsdp_*": Automatic("each layer is split, with its own gradients and optimizer state"),
+            _ZERO: NotNeeded("distributed_type says that DeepSpeed is off"),
+            " ".join(_OFFLOAD_DEVICES): Same(("none", "cpu"), "it goes with the stage", "no part is kept on a disk"),
+            "deepspeed_config.gradient_accumulation_steps deepspeed_config.gradient_clipping": _SCRIPT,
+            f"gradient_accumulation_steps gradient_clipping {_ZERO_FILE}": _SCRIPT,
+            "deepspeed_config.*": hf.OTHER_TOOL,
+            "megatron_* parallelism_* fp8_* ipex_* *_config *_config.*": Off(
+                "each process computes whole layers; distributed.strategy splits their weights"
+            ),
+        },
+    ),
+    groups=(Group(("num_processes",), _processes), Group(("distributed_type", *_SHARDING), _strategy), hf.FSDP[1]),
+)

@@ -1,0 +1,224 @@
+"""What other tools learn by and tui-trainer does not: one list, for all of them.
+
+A file that has it on is refused, because the rest of it would be another run. What comes to be learnt here is taken out
+of the list, and gets its row in the importers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any
+
+from tui_trainer.importing.values import off
+
+_ARGUMENTS = "transformers trl training_script modelforge llama_factory axolotl"
+_INITS = "gaussian|olora|pissa*|eva|corda|loftq|orthogonal|lora_ga|false"
+_LOSSES = "!=cross_entropy|crossentropy|crossentropyloss|cross-entropy|ce|nll|mse|bce*"
+# Templates of models that see or hear, as LLaMA-Factory and axolotl call them.
+_SEEING = "*_vl|*_vl_*|*llava*|*_omni|*paligemma*|pixtral|mllama|minicpm_v|minicpm_o|*internvl*|intern_vl|*_vision|*_audio|glm4v|glm4_5v"  # noqa: E501
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """`reason` ends "cannot be trained here: ". `keys` are those that turn it on, by the importers that read them.
+
+    `name` alone is on with every value that is not off, `name=a|b` with these patterns of values, `name!=a|b` with
+    all others. `table.name` is also a name in the entries of a list.
+    """
+
+    reason: str
+    keys: Mapping[str, str]
+
+
+MISSING = (
+    # What is learnt from.
+    Missing(
+        "models learn from texts and answers here, not from preferences or rewards",
+        {
+            _ARGUMENTS: """reward_funcs reward_weights reward_model reward_model_path reward_model_name_or_path
+            num_generations num_ppo_epochs num_sample_generations""",
+            "trl": """beta=* max_prompt_length max_completion_length precompute_ref_log_probs desirable_weight
+            undesirable_weight rpo_alpha cpo_alpha simpo_gamma ref_model_init_kwargs sync_ref_model scale_rewards
+            kl_coef cliprange vf_coef center_rewards_coefficient missing_eos_penalty judge""",
+            "axolotl": "rl process_reward_model",
+        },
+    ),
+    Missing(
+        "models learn from texts and answers here, not from preferences or rewards; nearest: sft (chat) and pt "
+        "(causal_lm)",
+        {"llama_factory": "stage=rm|ppo|dpo|kto|orpo|simpo|grpo"},
+    ),
+    Missing(
+        "models learn from texts, not from images, sounds or videos",
+        {
+            _ARGUMENTS: """image_column image_column_name image_folder image_processor_name vision_tower
+            freeze_vision_tower freeze_vision_encoder finetune_vision_layers audio_column_name
+            feature_extractor_name freeze_feature_encoder""",
+            "axolotl": f"processor_type is_multimodal image_size image_resize_algorithm chat_template={_SEEING}",
+            "llama_factory": f"""image_max_pixels image_min_pixels image_resolution image_dir video_max_pixels
+            video_min_pixels video_fps video_maxlen audio_sampling_rate use_audio_in_video freeze_multi_modal_projector
+            freeze_language_model train_mm_proj_only template={_SEEING}""",
+        },
+    ),
+    Missing(
+        "which parts of a row are learnt is said by task.loss_on, not by segments of the row",
+        {"axolotl": "datasets.type=input_output"},
+    ),
+    Missing(
+        "the model stays, no other one teaches it",
+        {
+            _ARGUMENTS: """teacher_model teacher_model_path teacher_model_name teacher_model_name_or_path
+            distillation_alpha distillation_temperature kd_alpha kd_trainer kd_temperature kd_ce_alpha""",
+            "axolotl": "plugins=*.kd.*|*kdplugin*",
+            "trl": "lmbda=* teacher_model_init_kwargs seq_kd",
+        },
+    ),
+    Missing(
+        "tokens that are left out of a text are not learnt; nearest: causal_lm",
+        {
+            _ARGUMENTS: """mlm mlm_probability mlm_prob whole_word_mask noise_density mean_noise_span_length fim_rate
+            fim_spm_rate""",
+            "axolotl": "diffusion plugins=*diffusion*",
+        },
+    ),
+    Missing(
+        "no task marks an answer in a text; nearest: seq2seq and token_classification",
+        {_ARGUMENTS: "doc_stride version_2_with_negative null_score_diff_threshold n_best_size"},
+    ),
+    # The loss.
+    Missing(
+        "the loss is cross entropy",
+        {
+            "llama_factory": "use_dft_loss use_asft_loss use_eaft_loss moe_aux_loss_coef",
+            "axolotl": "use_dft use_asft use_eaft eaft dft router_aux_loss_coef",
+            "trl": "loss_type!=nll|chunked_nll router_aux_loss_coef",
+            "training_script": f"""use_focal_loss focal_loss focal_gamma loss{_LOSSES} loss_fn{_LOSSES}
+            loss_type{_LOSSES} loss_function{_LOSSES} criterion{_LOSSES} rdrop_alpha""",
+        },
+    ),
+    Missing(
+        "no noise is added to embeddings (NEFTune)",
+        {_ARGUMENTS: "neftune_noise_alpha noisy_embedding_alpha neftune_alpha use_neftune"},
+    ),
+    # Which weights are trained, and from where.
+    Missing(
+        "models learn whole or beside frozen weights; no layers of them are frozen by name",
+        {
+            _ARGUMENTS: """freeze_layers freeze_backbone freeze_base freeze_encoder freeze_embeddings freeze_embeds
+            freeze_bottom_layers num_frozen_layers n_freeze freeze_first_n_layers unfreeze_layers
+            unfreeze_last_n_layers trainable_layers""",
+            "llama_factory": "use_llama_pro",
+            "axolotl": """unfrozen_parameters spectrum_top_fraction plugins=*spectrum* peft_layers_to_transform
+            lora_layers_to_transform peft_layers_pattern lora_layers_pattern""",
+            "peft": "layers_to_transform layers_pattern layer_replication",
+        },
+    ),
+    Missing(
+        "layers take turns in no training here (LISA, BAdam)",
+        {
+            _ARGUMENTS: "lisa_n_layers lisa_step_interval lisa_layers_attribute lisa_activated_layers use_lisa",
+            "llama_factory": "use_badam badam_mode",
+        },
+    ),
+    Missing(
+        "gradients are not projected (GaLore, APOLLO), and the optimizer of the file is none of those here",
+        {
+            _ARGUMENTS: "optim=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon*",
+            "llama_factory": "use_galore use_apollo use_adam_mini use_muon",
+            "axolotl training_script": "optimizer=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon* galore_*",
+        },
+    ),
+    Missing(
+        "adapters start beside the weights, not from them (PiSSA, OLoRA, LoftQ, EVA, CorDA)",
+        {
+            "llama_factory": "pissa_init",
+            "axolotl": f"peft_init_lora_weights={_INITS} peft.loftq_config loftq_config",
+            "peft": f"init_lora_weights={_INITS} loftq_config eva_config corda_config lora_ga_config",
+            "training_script transformers trl": f"init_lora_weights={_INITS} use_pissa use_loftq loftq_config",
+        },
+    ),
+    Missing(
+        "an adapter has one learning rate (LoRA+)",
+        {_ARGUMENTS: "loraplus_lr_ratio lora_plus_lr_ratio use_loraplus loraplus_ratio"},
+    ),
+    Missing(
+        "adapters are merged at the end only (ReLoRA)",
+        {_ARGUMENTS: "relora relora_steps relora_prune_ratio use_relora", "axolotl": "jagged_restart_steps"},
+    ),
+    Missing(
+        "every linear layer of a name gets a plain adapter of one rank and one scale, beside biases that stay",
+        {
+            "peft": """bias=all|lora_only lora_bias rank_pattern alpha_pattern exclude_modules trainable_token_indices
+            target_parameters use_qalora use_bdlora alora_invocation_tokens arrow_config""",
+            "axolotl": """lora_target_parameters peft_target_parameters peft_trainable_token_indices
+            lora_exclude_modules""",
+            "trl": "lora_target_parameters",
+            "training_script transformers trl": "lora_bias=all|lora_only lora_exclude_modules",
+        },
+    ),
+    Missing(
+        "a new adapter is trained; `tui-trainer resume RUN` goes on with one",
+        {"axolotl": "lora_model_dir", "llama_factory": "adapter_name_or_path", _ARGUMENTS: "adapter_path peft_path"},
+    ),
+    Missing(
+        "weights are trained as numbers of 16 or 32 bits (no quantization-aware training)",
+        {_ARGUMENTS: "qat use_qat quantization_aware_training", "axolotl": "quantize_during_training"},
+    ),
+    # The model.
+    Missing(
+        "the model stays as its config.json has it",
+        {
+            "llama_factory": "rope_scaling mixture_of_depths shift_attn",
+            "axolotl": "rope_scaling rope_theta overrides_of_model_config model_config s2_attention",
+            "training_script transformers trl": "rope_scaling config_overrides",
+        },
+    ),
+    Missing(
+        "the tokenizer stays as it is, without new tokens",
+        {
+            "axolotl": "tokens added_tokens_overrides",
+            "llama_factory": "add_tokens add_special_tokens new_special_tokens",
+            "training_script": "add_tokens additional_special_tokens new_tokens",
+        },
+    ),
+)  # fmt: skip
+
+
+def missing_names(tool: str) -> Iterator[str]:
+    """The keys of a tool that turn on what is missing, whatever their value."""
+    return (name for name, condition, _, _ in _rows(tool) if not condition and "*" not in name)
+
+
+def missing_reason(tool: str, name: str, value: Any) -> str:
+    """Why a file of this tool with this key is refused; empty: it is not."""
+    for pattern, condition, values, reason in _rows(tool):
+        table, _, inner = pattern.rpartition(".")
+        if fnmatchcase(name, pattern):
+            found = value if isinstance(value, list) else [value]
+        elif name == table and isinstance(value, list):
+            found = [one[inner] for one in value if isinstance(one, dict) and inner in one]
+        else:
+            continue
+        if not condition and not off(value):
+            return reason
+        if condition and any(_matches(one, values) == (condition == "=") for one in found if one is not None):
+            return reason
+    return ""
+
+
+def _matches(value: Any, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(str(value).lower(), pattern) for pattern in patterns)
+
+
+@cache
+def _rows(tool: str) -> tuple[tuple[str, str, tuple[str, ...], str], ...]:
+    """Name, condition, values and reason of each key."""
+    rows = []
+    for missing in MISSING:
+        words = (word for tools, keys in missing.keys.items() if tool in tools.split() for word in keys.split())
+        for word in words:
+            name, sign, values = word.partition("=")
+            condition = "!=" if name.endswith("!") else sign
+            rows.append((name.removesuffix("!"), condition, tuple(values.split("|")), missing.reason))
+    return tuple(rows)
