@@ -19,7 +19,7 @@ from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.data.columns.row_kinds import kind_of_rows
 from tui_trainer.data.columns.text_column import ColumnChoices, head_of
 from tui_trainer.data.problems import ProblemList
-from tui_trainer.errors import ConfigError, DataError, InputError, Problem
+from tui_trainer.errors import ConfigError, DataError, InputError
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.runs.slurm import Allocation
@@ -58,8 +58,9 @@ def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
         _, fitted, why = loaded.where(_TASK).partition(FITTED)
         if not fitted or any(why == problem.message for problem in error.problems):
             raise
-        message = f"{loaded.config.task.type} was chosen: {why}"
-        raise DataError([*error.problems, Problem(message=message, key=_TASK, hint="name another to learn")]) from None
+        *others, last = error.problems
+        chosen = f"{_TASK} = {loaded.config.task.type} was chosen, as {why}"
+        raise DataError([*others, replace(last, hint="; ".join(filter(None, (last.hint, chosen))))]) from None
 
 
 def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
