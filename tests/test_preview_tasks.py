@@ -26,7 +26,6 @@ def said(*turns: str, **more: Any) -> dict[str, Any]:
 TALKS = [
     said("Hi", "Hello."),
     said("Long?", "word " * LONG),
-    said("Nothing?", ""),
     said("漢 😀?", "é 👋🏽!"),
     said("One?", "1", "Two?", "2"),
     {"messages": [
@@ -92,7 +91,6 @@ def test_a_talk(capsys):
     assert [marked(one) for one in documents("chat", TALKS, capsys)] == [
         conversation("Hi", f"[Hello.{END}]"),
         conversation("Long?", f"[{words(LIMIT - 11)}] (cut)"),
-        conversation("Nothing?", f"[{END}]"),
         conversation("漢 😀?", f"[é 👋🏽!{END}]"),
         conversation("One?", f"[1{END}]\n") + conversation("Two?", f"[2{END}]"),
         conversation("?", f'[<tool_call>\n{{"name": "add", "arguments": {{"a": 1}}}}\n</tool_call>{END}]\n')
