@@ -3,7 +3,7 @@
 What the user wrote is not changed: where that does not fit, it is refused.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -115,17 +115,11 @@ def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     config = loaded.config
     if config.task.type != _CLASSES or config.data.text_column != AUTO or config.data.text_pair_column:
         return loaded
-    parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
-    found = _pair_in(parts, _written_ns(config))
+    found = _columns_of_pair(config, _first_rows(config))
     why = f"rows with {' and '.join(found.values())} are pairs; to learn from one alone, name it in {_TEXT}"
     for key, column in found.items():
         loaded = loaded.fitted(key, column, why)
     return loaded
-
-
-@lru_cache(maxsize=4)
-def _pair_in(config: Config, written_ns: int) -> Mapping[str, str]:
-    return _columns_of_pair(config, _first_rows(config))
 
 
 def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
@@ -183,8 +177,11 @@ def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
 def _first_rows(config: Config) -> Sequence[Row]:
     """Of a table that is on this machine; none where it is no table or cannot be read, which is told elsewhere. It
     waits for a slow disk: what is learnt does not depend on its speed."""
-    if config.data.streaming:
-        return ()
+    return () if config.data.streaming else _rows_of(with_changes(Config(), {"data": config.data}), _written_ns(config))
+
+
+@lru_cache(maxsize=1)  # the task and its columns are both told by them
+def _rows_of(config: Config, written_ns: int) -> Sequence[Row]:
     with suppress(InputError, OSError):
         source = sources_of(config)[0].parts[0]
         return head_of(source.rows(ProblemList(), choices=ColumnChoices(config.data.text_column)))[0]

@@ -13,10 +13,8 @@ Beside them, `system` is what the conversation begins with and `tools` what may 
 Python literal in a string, as a CSV has it. What is none of these is refused whole, with the reason.
 """
 
-import ast
 import json
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,12 +28,13 @@ from tui_trainer.data.columns.row import (
     file_of,
     kind_of_value,
     listed,
+    python_literal,
     refuse_bad_answer,
     refuse_missing,
     usual_columns,
     value_of,
 )  # fmt: skip
-from tui_trainer.data.columns.row_kinds import refuse_unlearnt
+from tui_trainer.data.columns.row_kinds import CONVERSATION_NAMES, CONVERSATIONS, refuse_unlearnt
 from tui_trainer.data.columns.text_column import ColumnChoices, checked_text
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
@@ -228,10 +227,9 @@ def _parsed(text: str, what: str, where: str) -> Any:
     """What stands in a string as JSON, or as Python writes it. Raises DataError."""
     with suppress(ValueError, RecursionError):
         return json.loads(text)
-    with suppress(ValueError, SyntaxError, RecursionError, MemoryError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escapes that Python does not know
+    with suppress(ValueError):
         if text.lstrip()[:1] in ("[", "{"):
-            return ast.literal_eval(text.strip())
+            return python_literal(text)
     if not text.strip():
         raise DataError(f"{what} is empty", where=where, hint="leave the row out")
     kind = "a list as numpy prints it, without commas" if _NO_COMMA.search(text) else "a string that is no JSON"
@@ -291,9 +289,6 @@ def _call(call: object, what: str, where: str) -> Message:
     return {**more, "type": "function", "function": {"name": function["name"], "arguments": arguments or {}}}
 
 
-# Always conversations, whatever their values are; and names that a text or a summary's source has as well.
-_CONVERSATIONS = ("messages", "conversations", "turns")
-CONVERSATION_NAMES = (*_CONVERSATIONS, "conversation", "dialogue", "dialog", "dialogs", "chat", "chats")
 ANSWER_NAMES = ("output", "completion", "response", "answer", "answers", "assistant")
 SYSTEM_NAMES = ("system", "system_prompt", "system_message", "systemprompt", "system_instruction", "systeminstruction")
 TOOLS_NAMES = ("tools", "functions")
@@ -561,7 +556,7 @@ def _choose(
 def _is_conversation(head: Sequence[Row], name: str) -> bool:
     """By a name that says so whatever the values are, or by lists and objects, which may be written in strings."""
     values = (row.values.get(name) for row in head)
-    return name.strip().lower() in _CONVERSATIONS or any(
+    return name.strip().lower() in CONVERSATIONS or any(
         isinstance(value, list | Mapping) or (isinstance(value, str) and _OBJECTS.match(value)) for value in values
     )
 

@@ -4,6 +4,7 @@ import ast
 import difflib
 import json
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -52,9 +53,19 @@ def written_value(text: str) -> object:
     except (ValueError, RecursionError):
         pass
     try:
-        return None if _NUMPY_STRINGS.search(text) else ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None if _NUMPY_STRINGS.search(text) else python_literal(text)
+    except ValueError:
         return None
+
+
+def python_literal(text: str) -> object:
+    """What Python prints so. Raises ValueError for what it never prints."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that Python does not know
+            return ast.literal_eval(text.strip())
+    except (SyntaxError, MemoryError, RecursionError) as error:
+        raise ValueError(str(error)) from None
 
 
 def value_of(row: Row, column: str) -> object:

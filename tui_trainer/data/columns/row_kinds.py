@@ -31,24 +31,23 @@ class RowsOf:
 
 
 # Sources: the columns of ShareGPT, OpenAI, LLaMA-Factory, TRL, Alpaca and of well-known data sets on the hub.
-_CONVERSATIONS = ("messages", "conversations", "turns")
-# Names that a text has as well.
-_MAYBE_CONVERSATIONS = ("conversation", "dialogue", "dialog", "dialogs", "chat", "chats")
+CONVERSATIONS = ("messages", "conversations", "turns")
+"""Conversations whatever their values are; the others are names that a text or a summary's source has as well."""
+CONVERSATION_NAMES = (*CONVERSATIONS, "conversation", "dialogue", "dialog", "dialogs", "chat", "chats")
 _ANSWERS = ("output", "response", "completion", "answer", "answers")
 _QUESTIONS = {"instruction": _ANSWERS, "prompt": _ANSWERS, "question": _ANSWERS}
 _SUMMARIES = ("summary", "highlights")
-_INPUTS = {
-    **dict.fromkeys(("document", "article", "dialogue", "dialog"), _SUMMARIES),
-}
-_WORDS = ("tokens", "words", "token", "word")
+_INPUTS = dict.fromkeys(("document", "article", "dialogue", "dialog"), _SUMMARIES)
+WORD_COLUMNS = ("tokens", "words", "token", "word")
 _SENTENCES = ("text", "sentence")
-_TAGS = ("ner_tags", "tags", "labels", "ner", "pos_tags", "upos", "pos", "chunk_tags", "tag", "label")
+TAG_COLUMNS = ("ner_tags", "tags", "labels", "ner", "tag", "pos_tags", "upos", "xpos", "pos", "chunk_tags", "label")
 _TAG = re.compile("O|[BIELSUM]-.+")
 _MEDIA = {
     **dict.fromkeys(("image", "images", "image_path", "image_paths", "pixel_values"), "images"),
     **dict.fromkeys(("audio", "audios"), "sounds"),
     **dict.fromkeys(("video", "videos"), "videos"),
 }
+_BLIND = "a text model would be trained blind: leave the row out"
 _MARKS = {"<image>": "</image>", "<video>": "</video>", "<audio>": "</audio>"}
 
 
@@ -60,8 +59,8 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
         pairs = ((one, other) for one, others in first.items() for other in others)
         return next(((by_name[one], by_name[other]) for one, other in pairs if {one, other} <= by_name.keys()), None)
 
-    for name in (*_CONVERSATIONS, *_MAYBE_CONVERSATIONS):
-        if name in by_name and (name in _CONVERSATIONS or _is_structured(head, by_name[name])):
+    for name in CONVERSATION_NAMES:
+        if name in by_name and (name in CONVERSATIONS or _is_structured(head, by_name[name])):
             return RowsOf("conversations", (by_name[name],), "chat")
     if found := beside(_QUESTIONS):
         return RowsOf("questions with their answers", found, "chat")
@@ -69,7 +68,7 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
         return RowsOf("translations", (by_name["translation"],), "seq2seq")
     if found := beside(_INPUTS):
         return RowsOf("inputs with their answers", found, "seq2seq")
-    if (found := beside(dict.fromkeys((*_WORDS, *_SENTENCES), _TAGS))) and _are_tags(head, *found):
+    if (found := beside(dict.fromkeys((*WORD_COLUMNS, *_SENTENCES), TAG_COLUMNS))) and _are_tags(head, *found):
         return RowsOf("words with their tags", found, "token_classification")
     return None
 
@@ -90,16 +89,14 @@ def refuse_media(row: Row, known: frozenset[str]) -> None:
     for name, value in row.values.items():
         if name not in known and _is_medium(name, value):
             what = _MEDIA[name.strip().lower()]
-            hint = "a text model would be trained blind: leave the row out"
-            raise DataError(f"the row has {what} ('{listed([name])}')", where=row.where, hint=hint)
+            raise DataError(f"the row has {what} ('{listed([name])}')", where=row.where, hint=_BLIND)
 
 
 def refuse_marks(text: str, where: str) -> None:
     """Raises DataError for a text that stands beside an image: the mark of its place in it, and no element of XML."""
     for mark, end in _MARKS.items():
         if mark in text and end not in text:
-            hint = "a text model would be trained blind: leave the row out"
-            raise DataError(f"the text holds {mark}, the place of something that is no text", where=where, hint=hint)
+            raise DataError(f"the text holds {mark}, the place of something that is no text", where=where, hint=_BLIND)
 
 
 def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:

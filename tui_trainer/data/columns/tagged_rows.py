@@ -8,12 +8,9 @@ Words of a text are runs of letters, digits and the marks that belong to them; e
 is a word of its own. Spans count characters (code points) from 0, and their end is not in them any more.
 """
 
-import ast
-import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -30,7 +27,9 @@ from tui_trainer.data.columns.row import (
     string_of,
     usual_columns,
     value_of,
+    written_value,
 )  # fmt: skip
+from tui_trainer.data.columns.row_kinds import TAG_COLUMNS, WORD_COLUMNS
 from tui_trainer.data.columns.tags import OUTSIDE
 from tui_trainer.data.columns.text_column import ColumnChoices, checked_text
 from tui_trainer.data.decoding import refuse_surrogates
@@ -127,12 +126,9 @@ def _shown(span: Span) -> str:
     return f"{span.start}-{span.end} ({one_line(span.label, 30)})"
 
 
-WORD_COLUMNS = ("tokens", "words", "token", "word")
-TAG_COLUMNS = ("ner_tags", "tags", "labels", "ner", "tag", "pos_tags", "upos", "xpos", "pos", "chunk_tags", "label")
 TEXT_COLUMNS = ("text", "sentence", "content", "sentences")
 SPAN_COLUMNS = ("entities", "spans", "labels", "label", "annotations")
 _LABEL_STUDIO = {"data", "annotations"}
-_NUMPY_LIST = re.compile(r"""\[['"].*['"]\s+['"].*""", re.DOTALL)
 _LIST_HINT = "write it as JSON, or as words with blanks between them"
 _NUMBERS = "write the names of the tags (B-PER, O, ...), or save the data with datasets as Parquet, which keeps them"
 
@@ -263,14 +259,7 @@ def _unprinted(value: object) -> object:
     text = value.strip() if isinstance(value, str) else ""
     if text[:1] != "[" or text[-1:] != "]":
         return value
-    found: object = None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        # Python would read 'a' 'b' as one word.
-        if not _NUMPY_LIST.fullmatch(text):
-            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-                found = ast.literal_eval(text)
+    found = written_value(text)
     return found if isinstance(found, list) else value
 
 
