@@ -33,6 +33,14 @@ answers.prepared_data_folder = lambda environment: Path({folder!r})
 """
 
 
+def journals(folder: Path) -> list[Path]:
+    """Those of the runs that are in `runs` by now, which a start makes and removes to see whether it can write."""
+    try:
+        return list(folder.glob("runs/*/journal.jsonl"))
+    except FileNotFoundError:
+        return []
+
+
 class Program:
     """A started program, with the part of `subprocess.Popen` that tests use."""
 

@@ -17,7 +17,7 @@ import pytest
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 
-from tests.programs import Program, start_program
+from tests.programs import Program, journals, start_program
 
 KEYS = {
     "enter": "\r", "escape": "\x1b", "tab": "\t", "up": "\x1b[A", "down": "\x1b[B", "right": "\x1b[C",
@@ -180,7 +180,7 @@ class Terminal:
     @property
     def events(self) -> list[dict]:
         """The journal of the only run, as far as it is written. Each line is read once: a run makes thousands."""
-        for path in self.cwd.glob("runs/*/journal.jsonl"):
+        for path in journals(self.cwd):
             with path.open("rb") as journal:
                 journal.seek(self._journal_bytes)
                 for line in journal:

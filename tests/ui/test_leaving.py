@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.programs import run_program, start_program
+from tests.programs import journals, run_program, start_program
 from tui_trainer.launching.start import open_new
 from tui_trainer.ui.watch import CurrentRun
 
@@ -83,7 +83,7 @@ def test_a_run_of_this_process_is_stopped_without_a_file(tiny_config):
 def _wait_for_steps(folder, least):
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        for journal in folder.glob("runs/*/journal.jsonl"):
+        for journal in journals(folder):
             if journal.read_text().count('"StepDone"') >= least:
                 return journal
         time.sleep(0.05)
