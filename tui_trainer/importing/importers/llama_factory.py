@@ -152,7 +152,7 @@ IMPORTER = Importer(
             "compute_accuracy": Off("the held-out loss is measured"),
             "plot_loss": Always("the loss is drawn while it falls"),
             "use_mca use_megatron_bridge use_hyper_parallel": Off(hf.SEVERAL_PROCESSES),
-            "hyper_parallel_args megatron_pretrained_checkpoint extra_config": Refused("it is a file of another trainer"),
+            "hyper_parallel_args megatron_pretrained_checkpoint extra_config": Refused("another trainer reads it"),
             "hyper_parallel_cp_size *_parallel_size": Same((1,), hf.SEVERAL_PROCESSES, OWN_ROWS, Why.REFUSED),
             "use_swanlab swanlab_*": hf.NOT_SENT,
             # The model: hparams/model_args.py.

@@ -75,7 +75,7 @@ IMPORTER = Importer(
             "model": "model.model_name_or_path",
             "trust_remote_code": "model.*",
             "custom_chat_template": Refused("task.chat_template names a .jinja file; write it into one"),
-            "flash_attn": To("model.attn_implementation", values={**v0.KERNELS, "flash_attention_2": "flash_attention_2"}),
+            "flash_attn": To("model.attn_implementation", values=v0.KERNELS),
             "model_class": Same(
                 ("llm",), "the model writes texts", "models that write texts are trained by it here", Why.REFUSED
             ),

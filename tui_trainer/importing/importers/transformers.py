@@ -53,15 +53,6 @@ RECOMPUTES = tuple(
 )
 
 
-def chat_template(**names: str) -> To:
-    """`names`: how a tool calls the templates that are here. One of the same name may be another there."""
-    return To(
-        "task.chat_template",
-        values=names,
-        otherwise=Automatic("the model's own chat template counts; task.chat_template names another"),
-    )
-
-
 def splits(given: Any) -> tuple[str, bool]:
     """Of `fsdp`, true or words such as "full_shard auto_wrap": the strategy, empty where none is named, and whether
     parts stay on the host."""
