@@ -29,6 +29,7 @@ OF_IMPORTER = {
     "guide_e_03.yaml": "char_trainer",
     "llama_factory.yaml": "llama_factory",
     "llama_factory_preferences.yaml": "llama_factory",
+    "llama_factory_v1.yaml": "llama_factory_v1",
     "transformers_4.json": "transformers",
     "transformers_5.json": "transformers",
     "trl_old.yaml": "trl",

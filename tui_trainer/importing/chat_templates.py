@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tui_trainer.importing.conversion import Conversion
 from tui_trainer.importing.rules import Why
+from tui_trainer.safe_text import one_line
 
 SETTING = "task.chat_template"
 # How a model is called whose own template is meant: those that give a row without a system message the same one.
@@ -34,4 +35,4 @@ def write_template(
     else:
         why = "is not that of this model" if template in own else "is none of those here, and may not be the model's"
         hint = f"nearest: --without {key} for the model's own, or {SETTING}"
-        done.leave(Why.REFUSED, f"the template {template} {why}; {hint}", key)
+        done.leave(Why.REFUSED, f"the template {one_line(template, 40)} {why}; {hint}", key)

@@ -119,7 +119,7 @@ NO_TRAINING = (
     Foreign("a generation_config.json", ("transformers_version eos_token_id !learning_rate",)),
     Foreign("a tokenizer_config.json", ("tokenizer_class !learning_rate",)),
     Foreign("a trainer_state.json", ("log_history global_step",)),
-    Foreign("a merge by mergekit", ("merge_method",)),
+    Foreign("a merge by mergekit", ("merge_method !learning_rate",)),
     Foreign("a merge by LLaMA-Factory", ("export_dir !dataset !train_dataset !learning_rate",)),
     Foreign(
         "an inference by LLaMA-Factory",

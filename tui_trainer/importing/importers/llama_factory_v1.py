@@ -69,7 +69,7 @@ IMPORTER = Importer(
     name="llama_factory_v1",
     title="LLaMA-Factory v1",
     rank=11,
-    telltale="model model_class train_dataset peft_config.name kernel_config.name quant_config.name dist_config.name",
+    telltale="model model_class train_dataset peft_config.name kernel_config quant_config.name dist_config.name",
     tables=(
         {
             "model": "model.model_name_or_path",
@@ -79,8 +79,8 @@ IMPORTER = Importer(
             "model_class": Same(
                 ("llm",), "the model writes texts", "models that write texts are trained by it here", Why.REFUSED
             ),
-            "init_config.name": Automatic("weights go from the file to where they train"),
-            "kernel_config.*": hf.OWN_KERNELS,
+            "init_config": Automatic("weights go from the file to where they train"),
+            "kernel_config": hf.OWN_KERNELS,
             # Adapters and 4 bits: plugins/model_plugins/peft.py, quantization.py.
             "peft_config.r": "tuning.r",
             "peft_config.lora_alpha": "tuning.lora_alpha",
@@ -115,9 +115,8 @@ IMPORTER = Importer(
             ),
             "batching_workers": hf.THREADS,
             "enable_activation_checkpointing": "training.gradient_checkpointing",
-            "optim_config.name": Refused("the optimizer of the file is none of those here; nearest: adamw_torch"),
-            "optim_config.*": NotNeeded("it goes with the optimizer"),
-            "lr_scheduler_config lr_scheduler_config.name lr_scheduler_config.*": Refused("it has no schedules"),
+            "optim_config": Refused("the optimizer of the file is none of those here; nearest: adamw_torch"),
+            "lr_scheduler_config": Refused("it has no schedules"),
             "save_steps save_total_limit": "checkpoint.*",
             "save_ckpt_as_hf": Always("weights are safetensors"),
             "resume_from_checkpoint": hf.RESUMED,
