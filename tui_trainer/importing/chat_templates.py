@@ -31,7 +31,8 @@ def write_template(
     if template in ours:
         done.write(SETTING, ours[template], key, reason=reason)
     elif template in own and own[template].fullmatch(Path(model).name.lower()):
-        done.leave(Why.ALWAYS, "it is the model's own chat template, which counts", key)
+        more = f"; {reason}" if reason else ""
+        done.leave(Why.ALWAYS, f"it is the model's own chat template, which counts{more}", key)
     else:
         why = "is not that of this model" if template in own else "is none of those here, and may not be the model's"
         hint = f"nearest: --without {key} for the model's own, or {SETTING}"

@@ -164,7 +164,8 @@ LOSS_ON_PARTS = Group(("assistant_only_loss", "completion_only_loss"), _loss_on_
 def write_places(done: Conversion, name: str, key: str) -> list[dict[str, Any]]:
     """The list of data sets `name` as paths; its entries, none where it has no list of them."""
     found = done.first(name)
-    entries = listed(found[1]) if found else []
+    # axolotl takes a data set's name in place of its table.
+    entries = [{"path": one} if isinstance(one, str) else one for one in (listed(found[1]) if found else [])]
     if not all(isinstance(one, dict) for one in entries):
         done.leave(Why.NOT_SUPPORTED, "not every entry says where its data is; data.path names files", name)
         return []

@@ -38,10 +38,12 @@ def _template(done: Conversion) -> None:
     if found and done.given.get("stage") == "pt":
         done.leave(Why.NOT_NEEDED, "texts are learnt as they are", "template")
     elif found:
-        model = str(done.given.get("model_name_or_path"))
-        write_template(done, "template", str(found[1]), model, ours=_TEMPLATES, own=_OWN_TEMPLATES)
-        if found[1] == _THINKS and done.first("enable_thinking") and done.given["enable_thinking"] is not True:
-            done.leave(Why.REFUSED, "an empty thought before an answer is learnt with it here", "enable_thinking")
+        name, model = str(found[1]), str(done.given.get("model_name_or_path"))
+        earlier = "turns before the last have no empty thought here" if name == _THINKS else ""
+        write_template(done, "template", name, model, ours=_TEMPLATES, own=_OWN_TEMPLATES, reason=earlier)
+        if name == _THINKS and done.first("enable_thinking"):
+            why = Why.ALWAYS if done.given["enable_thinking"] is True else Why.REFUSED
+            done.leave(why, "an empty thought before an answer is learnt with it here", "enable_thinking")
 
 
 def _usual_alpha(done: Conversion) -> None:
@@ -180,7 +182,8 @@ IMPORTER = Importer(
                 Why.REFUSED,
             ),
             "quantization_device_map": hf.DEVICE,
-            "image_do_pan_and_scan crop_to_patches": NotNeeded("models learn from texts"),
+            """image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels
+            video_fps video_maxlen audio_sampling_rate""": NotNeeded("models learn from texts"),
             "offload_folder use_kv_cache infer_backend infer_dtype vllm_* sglang_*": TRIED,
             "export_*": NotNeeded("it is about a finished model"),
             "hf_hub_token ms_hub_token om_hub_token": NotNeeded("HF_TOKEN is read from the environment"),
