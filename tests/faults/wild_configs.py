@@ -853,9 +853,9 @@ special_tokens:
     WildConfig(
         name="axolotl: all weights and whole conversations, split by FSDP 2",
         content={"base_model": "org/m", "learning_rate": 1e-5, "chat_template": "tokenizer_default",
-                 "datasets": [{**_TALKS, "roles_to_train": ["system", "user", "assistant"]}], "optimizer": "adamw_torch",
-                 "sequence_len": 1024, "gradient_checkpointing": True, "excess_length_strategy": "truncate",
-                 "fsdp_version": 2,
+                 "datasets": [{**_TALKS, "roles_to_train": ["system", "user", "assistant"]}],
+                 "optimizer": "adamw_torch", "sequence_len": 1024, "gradient_checkpointing": True,
+                 "excess_length_strategy": "truncate", "fsdp_version": 2,
                  "fsdp_config": {"offload_params": False, "cpu_ram_efficient_loading": True,
                                  "auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "state_dict_type": "FULL_STATE_DICT",
                                  "transformer_layer_cls_to_wrap": "LlamaDecoderLayer",

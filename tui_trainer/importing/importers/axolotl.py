@@ -255,6 +255,7 @@ IMPORTER = Importer(
             "num_train_epochs lr_scheduler_type optim": None,
             "base_model": "model.model_name_or_path",
             "revision_of_model": "model.revision",
+            "reinit_weights": To("model.init", values={True: "scratch", False: "pretrained"}),
             # schemas/model.py
             "base_model_config tokenizer_config special_tokens": Off("must be a name or a table", Why.DOES_NOT_FIT),
             "model_type type_of_model cls_model_config": Automatic("the model's own config.json says it"),
@@ -352,6 +353,8 @@ IMPORTER = Importer(
             moe_grouped_backend use_scattermoe use_sonicmoe""": hf.OWN_KERNELS,
             "plugins": Automatic("they change how it computes or reports, and nothing that is learnt"),
             "scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k": _OF_ANOTHER,
+            "fp8_enable_fsdp_float8_all_gather": _OF_ANOTHER,
+            "quantization": NotNeeded("it is about a finished model"),
             "kd_temperature kd_beta kd_normalize_topk kd_online_*": _OF_ANOTHER,
             "gc_steps": To("training.empty_cache_steps", values={-1: NotNeeded("off in the file")}),
             "gc_collect_steps": Automatic("garbage is collected where memory is short"),
