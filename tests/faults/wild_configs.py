@@ -765,8 +765,14 @@ max_new_tokens: 128
 
 _LORA = {"base_model": "org/m", "adapter": "lora", "lora_r": 16, "lora_alpha": 32, "lora_target_linear": True,
          "learning_rate": 2e-4}  # fmt: skip
-_LORA_VALUES = {"model.model_name_or_path": "org/m", "tuning.method": "lora", "tuning.r": 16, "tuning.lora_alpha": 32,
-                "tuning.target_modules": "all-linear", "training.learning_rate": 2e-4}
+_LORA_VALUES = {
+    "model.model_name_or_path": "org/m",
+    "tuning.method": "lora",
+    "tuning.r": 16,
+    "tuning.lora_alpha": 32,
+    "tuning.target_modules": "all-linear",
+    "training.learning_rate": 2e-4,
+}
 _TALKS = {"path": "org/talks", "type": "chat_template"}
 
 AXOLOTL = (
