@@ -628,7 +628,7 @@ warmup_steps: 0
         name="LLaMA-Factory: defaults of methods that are not switched on",
         content={**_SFT, "dataset": "a,b", "mix_strategy": "concat", "pissa_iter": 16, "pissa_init": False,
                  "loraplus_lr_ratio": None, "loraplus_lr_embedding": 1e-6, "galore_rank": 16, "use_galore": False,
-                 "badam_mode": None, "pref_beta": 0.1, "image_max_pixels": 589824, "video_fps": 2.0,
+                 "badam_mode": "layer", "pref_beta": 0.1, "image_max_pixels": 589824, "video_fps": 2.0,
                  "ignore_pad_token_for_loss": True, "disable_shuffling": False, "resize_vocab": False,
                  "temperature": 0.95, "max_length": 1024, "tensor_model_parallel_size": 1},
         beside=_list(a={"file_name": "a.json"}, b={"file_name": "b.json"}),
@@ -730,7 +730,8 @@ max_new_tokens: 128
                 "tuning.lora_dropout": 0.05, "data.path": "hub:org/talks", "data.max_rows": 500,
                 "training.effective_batch_size": 8, "training.mixed_precision": "no"},
         defaults="llama_factory_v1",
-        told=("4 bits, as none are said", "the first rows, where it takes random ones"),
+        told=("4 bits, as none are said", "the first rows, where it takes random ones",
+              "a conversation is one row here, and there one for each of its answers"),
     ),
     WildConfig(
         name="LLaMA-Factory v1: DeepSpeed, whose file is near",

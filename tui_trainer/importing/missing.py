@@ -123,7 +123,7 @@ MISSING = (
         "layers take turns in no training here (LISA, BAdam)",
         {
             _ARGUMENTS: "lisa_n_layers lisa_step_interval lisa_layers_attribute lisa_activated_layers use_lisa",
-            "llama_factory": "use_badam badam_mode",
+            "llama_factory": "use_badam",
         },
     ),
     Missing(

@@ -38,6 +38,13 @@ def _data(done: Conversion) -> None:
         done.write("data.path", str(path or data_place(found[1])), found[0])
 
 
+def _answers(done: Conversion) -> None:
+    """The command sft is not in the file."""
+    if done.has("model"):
+        reason = "its command sft; a conversation is one row here, and there one for each of its answers"
+        done.write("task.type", "chat", reason=reason)
+
+
 def _batch_of_all(done: Conversion) -> None:
     """`global_batch_size` is that of all devices."""
     rows = done.first("global_batch_size")
@@ -141,6 +148,7 @@ IMPORTER = Importer(
         every_epochs("checkpoint.save_steps", ("save_epochs",), ("num_train_epochs",), 3.0),
         Group(("dist_config.name",), _split),
         Group(("train_dataset",), _data),
+        Group((), _answers),
         Group((), _four_bits),
         method(
             "peft_config.name", {"lora": "lora"}, four_bit=("quant_config.quantization_bit",),
@@ -149,7 +157,7 @@ IMPORTER = Importer(
         ),
     ),
     defaults={
-        "task.type": "chat", "training.effective_batch_size": 1, "training.learning_rate": 1e-4,
+        "training.effective_batch_size": 1, "training.learning_rate": 1e-4,
         "training.lr_scheduler_type": "constant", "training.warmup_steps": 0, "training.weight_decay": 0.01,
         "training.mixed_precision": "bf16", "training.gradient_checkpointing": True, "data.max_length": 2048,
         "data.packing": False, "data.eval_fraction": 0, "tuning.r": 8, "tuning.lora_alpha": 16,
