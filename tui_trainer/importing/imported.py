@@ -56,14 +56,10 @@ class Imported:
         return _METHOD not in self.values and "profile" not in self.values and len(self.rewrites) >= _WHOLE_FROM
 
     @property
-    def reads_data(self) -> bool:
-        """Whether the file names data that is not found, so that the run could be one of other rows."""
-        return any(one.key in _NAMES_OF_DATA and one.why is Why.NOT_SUPPORTED for one in self.left_out)
-
-    @property
     def asks(self) -> list[str]:
         """What a person has to say, because the file does not: in a sentence each."""
-        asks_data = self.reads_data and "data.path" not in self.values
+        data_is_elsewhere = any(one.key in _NAMES_OF_DATA and one.why is Why.NOT_SUPPORTED for one in self.left_out)
+        asks_data = data_is_elsewhere and "data.path" not in self.values
         return [*([_ASKS_METHOD] if self.asks_method else []), *([_ASKS_DATA] if asks_data else [])]
 
     @property

@@ -76,7 +76,8 @@ IMPORTER = Importer(
     name="llama_factory_v1",
     title="LLaMA-Factory v1",
     rank=11,
-    telltale="model model_class train_dataset peft_config.name kernel_config quant_config.name dist_config.name",
+    telltale="""model_class train_dataset peft_config.name kernel_config quant_config.name dist_config.name
+    batching_strategy sample_backend""",
     tables=(
         {
             "model": "model.model_name_or_path",
