@@ -160,6 +160,8 @@ def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
     said = {*values, *(rule.key for rule in rules if isinstance(rule, To))}
     if values.get(_METHOD) not in ("lora", "qlora"):
         said |= {key for key in importer.defaults if key.startswith("tuning.")}
+    if values.get(_METHOD) != "qlora":
+        said |= {key for key in importer.defaults if key.startswith("quantization.")}
     for key in (key for key in importer.defaults if key not in said):
         value, reason = importer.defaults[key], f"the default of {importer.name}"
         if key == EFFECTIVE:
