@@ -350,7 +350,8 @@ ADAPTERS = (
         content={"peft_type": "LORA", "base_model_name_or_path": "org/m", "task_type": "CAUSAL_LM", "r": 8,
                  "target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
         values={"model.model_name_or_path": "org/m", "tuning.method": "lora", "tuning.r": 8,
-                "tuning.target_modules": "q_proj", "task.type": "causal_lm", "tuning.modules_to_save": "embed_tokens"},
+                "tuning.target_modules": "q_proj", "task.type": "causal_lm", "tuning.modules_to_save": "embed_tokens",
+                "tuning.lora_alpha": 8},
     ),
     WildConfig(
         name="a script that loads 4 bits",

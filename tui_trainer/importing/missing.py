@@ -124,7 +124,7 @@ MISSING = (
     Missing(
         "gradients are not projected (GaLore, APOLLO), and the optimizer of the file is none of those here",
         {
-            _ARGUMENTS: "optim=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon*",
+            _ARGUMENTS.removesuffix(" axolotl"): "optim=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon*",
             "llama_factory": "use_galore use_apollo use_adam_mini use_muon",
             "axolotl training_script": "optimizer=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon* galore_*",
         },

@@ -13,6 +13,7 @@ _SHARDING = ("fsdp_config.fsdp_sharding_strategy", "fsdp_config.fsdp_reshard_aft
 _NUMBERED = {1: "full_shard", 2: "shard_grad_op", 3: "no_shard", 4: "hybrid_shard", 5: "hybrid_shard_zero2"}
 _ZERO = "deepspeed_config.zero_stage"
 _OFFLOAD_DEVICES = ("deepspeed_config.offload_optimizer_device", "deepspeed_config.offload_param_device")
+_USUAL_STAGE = 2  # of accelerate's DeepSpeedPlugin
 _ZERO_FILE = "deepspeed_config.deepspeed_config_file"
 _ADDRESS = ("main_process_ip", "main_process_port")
 _REPLICAS = (
@@ -79,8 +80,11 @@ def _deepspeed(done: Conversion, name: str) -> None:
     elif file and (path := file_near(done.folder, str(file[1]))):
         read_beside(done, _ZERO_FILE, path, "deepspeed")
         done.leave(Why.NOT_NEEDED, f"{path.name} says what is split", name)
+    elif file:
+        done.leave(Why.REFUSED, f"{file[1]} is not near, which says what is split", _ZERO_FILE)
+        done.leave(Why.NOT_NEEDED, "the file says what is split", name)
     else:
-        done.leave(Why.REFUSED, f"its stage is not said; set {STRATEGY}", name, *(file[:1] if file else ()))
+        write_zero(done, name, _USUAL_STAGE, ())
 
 
 IMPORTER = Importer(
@@ -132,6 +136,7 @@ IMPORTER = Importer(
             "ipex_*": hf.OTHER_TOOL,
             " ".join(_REPLICAS): NotNeeded("num_processes says how many there are"),
             "parallelism_config.*_size": Same((1,), _WHOLE, _WHOLE, Why.REFUSED),
+            "parallelism_config.*": NotNeeded("its sizes say whether layers are shared"),
             "megatron_* parallelism_* *_config *_config.*": Refused(_WHOLE),
         },
     ),

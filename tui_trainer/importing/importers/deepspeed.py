@@ -3,16 +3,19 @@
 Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19. A value "auto" there stands for one of the script beside it.
 """
 
+from typing import Any
+
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import ZERO_STRATEGIES, switches
 from tui_trainer.importing.importers.transformers import OTHER_TOOL
 from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, Same, To, Why
-from tui_trainer.importing.values import OPTIMIZERS, number
+from tui_trainer.importing.values import OPTIMIZERS, number, whole
 
 _OF_THE_SCRIPT = Automatic("the script beside it says it")
 _OFFLOADS = ("zero_optimization.offload_optimizer", "zero_optimization.offload_param")
 _BETAS, _LR, _PEAK = "optimizer.params.betas", "optimizer.params.lr", "scheduler.params.warmup_max_lr"
 _DECAY, _BIAS = "weights decay apart from their gradients", "the first steps are not held back"
+_MOST_LOGGING_STEPS = 10**6
 _SIZES = NotNeeded("what is sent at a time is reckoned from the model")
 _SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _OPTIMIZERS = {**OPTIMIZERS, **dict.fromkeys(("Adam", "AdamW"), "adamw_torch_fused")}
@@ -61,6 +64,11 @@ def _learning_rate(done: Conversion) -> None:
     done.write("training.learning_rate", peak[1], _PEAK)
     if lr and number(lr[1]) is not None:
         done.leave(Why.NOT_NEEDED, "warmup_max_lr of the schedule counts", _LR)
+
+
+def _logging_steps(value: Any) -> Any:
+    """A number above all steps prints nothing there."""
+    return min(steps, _MOST_LOGGING_STEPS) if (steps := whole(value)) else value
 
 
 def _to(key: str) -> To:
@@ -120,13 +128,13 @@ IMPORTER = Importer(
             "activation_checkpointing activation_checkpointing.*": Automatic(
                 "training.gradient_checkpointing keeps the inputs of layers only"
             ),
-            "steps_per_print": "logging.logging_steps",
+            "steps_per_print": To("logging.logging_steps", convert=_logging_steps),
             "wall_clock_breakdown memory_breakdown dump_state": NotNeeded("every step is in the journal"),
             "flops_profiler* tensorboard* wandb* csv_monitor* comet* monitor_config* comms_logger*": NotNeeded(
                 "every step is in the journal"
             ),
             "amp.*": Automatic("torch's own mixed precision"),
-            "checkpoint* aio* data_types* compile* seq_parallel_communication_data_type disable_allgather": OTHER_TOOL,
+            "checkpoint* aio* data_types* comms_config* _comment* compile* seq_parallel_communication_data_type disable_allgather": OTHER_TOOL,
             "amp.enabled": Same(
                 (False, "auto"), "torch's own mixed precision", "training.mixed_precision says it here"
             ),

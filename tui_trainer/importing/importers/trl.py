@@ -58,8 +58,8 @@ def _launch(done: Conversion) -> None:
     config, count = done.first("accelerate_config"), done.first("num_processes")
     if config and (path := file_near(done.folder, str(config[1]))):
         read_beside(done, "accelerate_config", path, "accelerate")
-    elif config and config[1] in _LAUNCHES:
-        if strategy := _LAUNCHES[config[1]]:
+    elif config and str(config[1]) in _LAUNCHES:
+        if strategy := _LAUNCHES[str(config[1])]:
             done.write(STRATEGY, strategy, "accelerate_config", reason="as the file of this name has it")
             if not count:
                 done.write(PROCESSES, _LAUNCHED_PROCESSES, "accelerate_config", reason="as the file has it")
@@ -99,8 +99,9 @@ def _mixture(done: Conversion) -> None:
 
 def _held_out(done: Conversion) -> None:
     """The split that its command measures on, where it measures."""
-    split, strategy = done.first("dataset_test_split"), done.first("eval_strategy", "evaluation_strategy")
-    if not strategy or off(strategy[1]) or done.has("datasets"):
+    split = done.first("dataset_test_split")
+    measures = any(not off(done.given.get(name)) for name in ("eval_strategy", "evaluation_strategy"))
+    if not measures or done.has("datasets"):
         if split:
             done.leave(Why.NOT_NEEDED, "nothing is measured on it there", split[0])
     elif split:
@@ -157,8 +158,8 @@ IMPORTER = Importer(
     rank=2,
     telltale="""dataset_text_field packing_strategy padding_free completion_only_loss assistant_only_loss
     dataset_num_proc dataset_kwargs eval_packing chat_template_path use_peft lora_task_type use_bnb_nested_quant
-    dataset_train_split dataset_test_split dataset_streaming datasets test_split_size model_init_kwargs
-    accelerate_config num_of_sequences chars_per_token truncation_mode""",
+    dataset_train_split dataset_test_split dataset_streaming datasets test_split_size accelerate_config
+    num_of_sequences chars_per_token truncation_mode""",
     tables=(
         hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.HUB_DATA, under("model_init_kwargs", hf.MODEL),
         {
@@ -202,7 +203,7 @@ IMPORTER = Importer(
             "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves them"),
             "lora_task_type": Same(("CAUSAL_LM",), "the task here", "TRL's SFT learns texts", Why.REFUSED),
             "use_liger": hf.LIGER,
-            "config env": NotNeeded("the command line says it"),
+            "env*": NotNeeded("the command line says it"),
             "ignore_bias_buffers": hf.OTHER_TOOL,
             "model_init_kwargs.use_kernels": hf.LIGER,
             "accelerate_config": Refused("its file is not near; distributed.strategy says what it says"),
