@@ -62,6 +62,8 @@ def plan(wild: WildConfig, found: Imported, model: Path, folder: Path) -> None:
     lacking: dict[str, object] = {"data.path": data}
     if found.values.get("model.init") != "scratch":
         lacking["model.model_name_or_path"] = model
+    if found.values.get("task.type") == "chat" and "task.chat_template" not in found.values:
+        lacking["task.chat_template"] = "chatml"
     if wild.model != "decoder" and "task.type" not in found.values:
         lacking["task.type"] = {"encoder": "sequence_classification", "text to text": "seq2seq"}[wild.model]
     assignments = tuple(f"{key}={value}" for key, value in lacking.items())

@@ -134,7 +134,8 @@ IMPORTER = Importer(
                 "every step is in the journal"
             ),
             "amp.*": Automatic("torch's own mixed precision"),
-            "checkpoint* aio* data_types* comms_config* _comment* compile* seq_parallel_communication_data_type disable_allgather": OTHER_TOOL,
+            """checkpoint* aio* data_types* comms_config* _comment* compile* disable_allgather
+            seq_parallel_communication_data_type""": OTHER_TOOL,
             "amp.enabled": Same(
                 (False, "auto"), "torch's own mixed precision", "training.mixed_precision says it here"
             ),
