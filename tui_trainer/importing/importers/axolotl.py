@@ -19,7 +19,6 @@ from tui_trainer.importing.groups import (
     batch,
     cadence,
     method,
-    own_files,
     write_part,
     write_places,
 )
@@ -206,8 +205,9 @@ IMPORTER = Importer(
             "num_train_epochs lr_scheduler_type optim model_name_or_path": None,
             "base_model": "model.model_name_or_path",
             "revision_of_model": "model.revision",
+            "base_model_config": Automatic("the model's own config.json counts"),
             "model_type": Automatic("the model's own config.json says it"),
-            "tokenizer_type tokenizer_*": Automatic("the tokenizer is the model's own"),
+            "tokenizer_type tokenizer_config tokenizer_*": Automatic("the tokenizer is the model's own"),
             "reinit_weights": To("model.init", values={True: "scratch", False: "pretrained"}),
             "lora_target_linear": Off("tuning.target_modules names the layers"),
             "lora_fan_in_fan_out": Automatic("the layer's own class says it"),
@@ -270,7 +270,6 @@ IMPORTER = Importer(
     groups=(
         Group(("batch_size",), _batch_of_all),
         batch(("micro_batch_size",), micro_default=1, packing="sample_packing"),
-        own_files("base_model_config", "tokenizer_config", "tokenizer_name"), hf.ADAFACTOR,
         PRECISION, WARMUP, TRACKERS, DEEPSPEED, *hf.FSDP, Group((), _split),
         _cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps", "evals_per_epoch"),
         _cadence("checkpoint.save_steps", ("save_strategy",), "save_steps", "saves_per_epoch"),
