@@ -153,7 +153,7 @@ def test_several_axolotl_data_sets_are_several_paths(read):
 
 def test_axolotl_data_sets_of_which_one_is_nowhere_or_unlike_the_others_are_left_to_the_user(read):
     nowhere = read({"base_model": "m", "datasets": [{"path": "a.jsonl"}, {"path": "imdb"}]})
-    assert "data.path" not in nowhere.values and why(nowhere) == {"datasets": Why.REFUSED}
+    assert "data.path" not in nowhere.values and why(nowhere) == {"datasets": Why.NOT_SUPPORTED}
     entries = [{"path": "a.jsonl", "type": "completion", "field": "body"}, {"path": "b.jsonl", "type": "completion"}]
     unlike = read({"base_model": "m", "datasets": entries})
     assert unlike.values["data.path"] == "a.jsonl, b.jsonl" and "data.text_column" not in unlike.values

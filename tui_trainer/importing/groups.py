@@ -183,12 +183,13 @@ EARLY_STOPPING = Group(("early_stopping", "early_stopping_patience"), _early_sto
 TRACKERS = Group(("report_to",), _trackers)
 
 
-def write_places(done: Conversion, name: str, key: str) -> list[dict[str, Any]]:
-    """The list of data sets `name` as paths; its entries, none where it has no list of them."""
+def write_places(done: Conversion, name: str, key: str, why: Why = Why.NOT_SUPPORTED) -> list[dict[str, Any]]:
+    """The list of data sets `name` as paths; its entries, none where it has no list of them. `why`: what a list is in
+    which a place is not said."""
     found = done.first(name)
     entries = listed(found[1]) if found else []
     if not all(isinstance(one, dict) for one in entries):
-        done.leave(Why.REFUSED, "not every entry says where its data is; data.path names files", name)
+        done.leave(why, "not every entry says where its data is; data.path names files", name)
         return []
     by_entry = [listed_places(one) for one in entries]
     if entries and all(by_entry):
@@ -196,7 +197,7 @@ def write_places(done: Conversion, name: str, key: str) -> list[dict[str, Any]]:
         done.write(key, places if len(places) > 1 else places[0], name)
     elif entries:
         which = "it does" if len(entries) == 1 else "one of its entries does"
-        done.leave(Why.REFUSED, f"{which} not say where its data is; give a file or hub:owner/name as {key}", name)
+        done.leave(why, f"{which} not say where its data is; give a file or hub:owner/name as {key}", name)
     return entries
 
 

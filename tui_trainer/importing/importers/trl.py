@@ -80,7 +80,7 @@ def _no_cut(done: Conversion) -> None:
 
 def _mixture(done: Conversion) -> None:
     """Its list of data sets, whose rows are used one after another."""
-    entries = write_places(done, "datasets", "data.path")
+    entries = write_places(done, "datasets", "data.path", Why.REFUSED)
     if not entries:
         return
     read = {"path", "data_files", "data_dir", *write_part(done, "datasets", entries, trained=True)}
