@@ -32,6 +32,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
                          "data.eval_fraction": 0},
     "axolotl": {"training.effective_batch_size": 1, "training.num_train_epochs": 1, "training.warmup_steps": 0.03,
                 "data.max_length": 512, "data.packing": False, "data.eval_fraction": 0},
+    "trl": {**_TRAINER, "training.learning_rate": 2e-5, "training.gradient_checkpointing": True,
+            "data.max_length": 1024, "data.packing": False, "data.eval_fraction": 0},
 }  # fmt: skip
 
 
@@ -357,7 +359,8 @@ ADAPTERS = (
         content={"peft_type": "LORA", "base_model_name_or_path": "org/m", "task_type": "CAUSAL_LM", "r": 8,
                  "target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
         values={"model.model_name_or_path": "org/m", "tuning.method": "lora", "tuning.r": 8,
-                "tuning.target_modules": "q_proj", "task.type": "causal_lm", "tuning.modules_to_save": "embed_tokens"},
+                "tuning.target_modules": "q_proj", "task.type": "causal_lm", "tuning.modules_to_save": "embed_tokens",
+                "tuning.lora_alpha": 8},
     ),
     WildConfig(
         name="a script that loads 4 bits",
@@ -487,7 +490,7 @@ resume_from_checkpoint: null
                 "training.mixed_precision": "bf16", "model.attn_implementation": "flash_attention_2",
                 "model.kernels": "auto"},
         defaults="llama_factory",
-        told=("ds_z3_config.json: ZeRO 3",),
+        told=("(ds_z3_config.json: zero_optimization",),
     ),
     WildConfig(
         name="LLaMA-Factory: QLoRA with Unsloth",
@@ -895,7 +898,7 @@ special_tokens:
                 "distributed.strategy": "deepspeed-3", "training.effective_batch_size": 16,
                 "training.warmup_steps": 0.1},
         defaults="axolotl",
-        told=("zero3.json: ZeRO 3", "times 4 devices"),
+        told=("(zero3.json: zero_optimization", "times 4 devices"),
     ),
     WildConfig(
         name="axolotl: a stream of texts",
@@ -985,4 +988,498 @@ special_tokens:
     ),
 )  # fmt: skip
 
-CASES = (*SCRIPTS, *DUMPS, *FOREIGN, *METHODS, *ADAPTERS, *LLAMA_FACTORY, *AXOLOTL)
+TRL = (
+    WildConfig(
+        name="TRL: the YAML of its command, whole conversations of a data set of the hub",
+        content="""model_name_or_path: org/m
+dataset_name: org/d
+dataset_num_proc: 4
+report_to: none
+learning_rate: 1.0e-4
+lr_scheduler_type: cosine
+env: {WANDB_PROJECT: sheep}
+""",
+        values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "data.num_proc": 4,
+                "training.learning_rate": 1e-4, "training.lr_scheduler_type": "cosine", "tuning.method": "full",
+                "task.loss_on": "all"},
+        defaults="trl",
+        told=("learns whole conversations; of rows with a prompt and a completion",),
+    ),
+    WildConfig(
+        name="TRL: names of older versions",
+        content="""model_name_or_path: org/m
+torch_dtype: bfloat16
+dataset_name: org/d
+dataset_text_field: body
+max_seq_length: 512
+bf16: true
+evaluation_strategy: steps
+eval_steps: 100
+save_strategy: epoch
+num_train_epochs: 2
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 4
+warmup_ratio: 0.1
+use_liger: false
+""",
+        values={"model.model_name_or_path": "org/m", "model.dtype": "bfloat16", "data.path": "hub:org/d",
+                "data.text_column": "body", "data.max_length": 512, "training.mixed_precision": "bf16",
+                "evaluation.eval_steps": 100, "checkpoint.save_steps": 0.5, "training.num_train_epochs": 2,
+                "training.effective_batch_size": 16, "training.warmup_steps": 0.1, "model.kernels": "none",
+                "data.eval_split": "test", "tuning.method": "full", "task.loss_on": "all"},
+        defaults="trl",
+        told=("the split that it measures on", "a longer text makes several rows here"),
+    ),
+    WildConfig(
+        name="TRL: a list of data sets, which is not axolotl's",
+        content="""model_name_or_path: org/m
+datasets:
+  - {path: org/a, split: train}
+  - {path: org/b, columns: [messages]}
+test_split_size: 0.1
+eval_strategy: steps
+eval_steps: 50
+learning_rate: 2.0e-5
+""",
+        values={"model.model_name_or_path": "org/m", "data.path": "hub:org/a, hub:org/b", "data.eval_fraction": 0.1,
+                "evaluation.eval_steps": 50, "training.learning_rate": 2e-5, "tuning.method": "full",
+                "task.loss_on": "all"},
+        defaults="trl",
+    ),
+    WildConfig(
+        name="TRL: adapters on all layers",
+        content="""model_name_or_path: org/m
+dataset_name: org/d
+use_peft: true
+lora_r: 32
+lora_alpha: 16
+lora_dropout: 0.1
+lora_target_modules: all-linear
+lora_task_type: CAUSAL_LM
+use_rslora: true
+packing: true
+packing_strategy: bfd
+max_length: 4096
+per_device_train_batch_size: 2
+""",
+        values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "tuning.method": "lora", "tuning.r": 32,
+                "tuning.lora_alpha": 16, "tuning.lora_dropout": 0.1, "tuning.target_modules": "all-linear",
+                "tuning.use_rslora": True, "data.packing": True, "data.max_length": 4096,
+                "training.effective_batch_size": 2, "task.loss_on": "all"},
+        defaults="trl",
+        told=("documents behind a step here, packed rows of several documents there",),
+    ),
+    WildConfig(
+        name="TRL: adapters whose layers are not named",
+        content={"model_name_or_path": "org/m", "dataset_name": "org/d", "use_peft": True, "lora_r": 8,
+                 "gradient_checkpointing": False, "eval_strategy": "no"},
+        values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "tuning.method": "lora", "tuning.r": 8,
+                "tuning.target_modules": "q_proj, v_proj", "tuning.lora_dropout": 0.05,
+                "training.gradient_checkpointing": False, "evaluation.eval_steps": 0, "task.loss_on": "all"},
+        defaults="trl",
+        told=("PEFT's choice for Llama",),
+    ),
+    WildConfig(
+        name="TRL: QLoRA of the answers",
+        content="""model_name_or_path: org/m
+attn_implementation: sdpa
+dataset_name: org/d
+dataset_config: en
+use_peft: true
+load_in_4bit: true
+bnb_4bit_quant_type: fp4
+lora_target_modules: [q_proj, k_proj]
+assistant_only_loss: true
+optim: paged_adamw_8bit
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+""",
+        values={"model.model_name_or_path": "org/m", "model.attn_implementation": "sdpa", "data.path": "hub:org/d",
+                "data.name": "en", "tuning.method": "qlora", "quantization.bnb_4bit_quant_type": "fp4",
+                "quantization.bnb_4bit_use_double_quant": False, "tuning.target_modules": "q_proj, k_proj",
+                "tuning.lora_dropout": 0.05, "task.loss_on": "assistant", "task.type": "chat",
+                "training.optim": "paged_adamw_8bit", "training.effective_batch_size": 8},
+        defaults="trl",
+    ),
+    WildConfig(
+        name="TRL: the completions alone, as a switch",
+        content={"model_name_or_path": "org/m", "dataset_name": "org/d", "completion_only_loss": True,
+                 "max_length": 256},
+        values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "task.loss_on": "completion",
+                "task.type": "chat", "data.max_length": 256, "tuning.method": "full"},
+        defaults="trl",
+    ),
+    WildConfig(
+        name="TRL: the completions alone, because the rows beside it have them",
+        content="""model_name_or_path: org/m
+datasets: [{path: json, data_files: pairs.jsonl}]
+assistant_only_loss: false
+padding_free: false
+""",
+        beside={"pairs.jsonl": '{"prompt": "What sings?", "completion": "A sheep."}\n'},
+        values={"model.model_name_or_path": "org/m", "data.path": "pairs.jsonl", "task.loss_on": "completion",
+                "task.type": "chat", "tuning.method": "full"},
+        defaults="trl",
+        told=("of rows with a prompt and a completion, it learns the completion",),
+    ),
+    WildConfig(
+        name="TRL: whole conversations, because the rows beside it are some",
+        content={"model_name_or_path": "org/m", "dataset_name": "talks.jsonl", "dataset_num_proc": 1},
+        beside={"talks.jsonl": '{"messages": [{"role": "user", "content": "a"},'
+                               ' {"role": "assistant", "content": "b"}]}\n'},
+        values={"model.model_name_or_path": "org/m", "data.path": "talks.jsonl", "data.num_proc": 1,
+                "task.loss_on": "all", "tuning.method": "full"},
+        defaults="trl",
+    ),
+    WildConfig(
+        name="TRL: streaming, whose length is steps",
+        content="""model_name_or_path: org/m
+dataset_name: org/d
+dataset_streaming: true
+dataset_train_split: train
+max_steps: 1000
+save_strategy: steps
+save_steps: 200
+save_total_limit: 2
+logging_steps: 5
+""",
+        values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "data.streaming": True,
+                "training.max_steps": 1000, "checkpoint.save_steps": 200, "checkpoint.save_total_limit": 2,
+                "logging.logging_steps": 5, "tuning.method": "full", "task.loss_on": "all"},
+        defaults="trl",
+    ),
+    WildConfig(
+        name="TRL: measured and saved once an epoch",
+        content="""model_name_or_path: org/m
+dataset_name: org/d
+dataset_train_split: train_sft
+dataset_test_split: test_sft
+eval_strategy: epoch
+save_strategy: epoch
+num_train_epochs: 4
+per_device_eval_batch_size: 8
+seed: 7
+hub_model_id: me/m
+push_to_hub: false
+""",
+        values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "data.split": "train_sft",
+                "data.eval_split": "test_sft", "evaluation.eval_steps": 0.25, "checkpoint.save_steps": 0.25,
+                "training.num_train_epochs": 4, "evaluation.per_device_eval_batch_size": 8, "training.seed": 7,
+                "tuning.method": "full", "task.loss_on": "all"},
+        defaults="trl",
+    ),
+    WildConfig(
+        name="TRL: two processes by its own name of a launch file",
+        content="""model_name_or_path: org/m
+dataset_name: org/d
+packing: false
+accelerate_config: zero3
+num_processes: 2
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 2
+""",
+        values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "data.packing": False,
+                "distributed.strategy": "deepspeed-3", "distributed.processes": 2, "training.effective_batch_size": 16,
+                "tuning.method": "full", "task.loss_on": "all"},
+        defaults="trl",
+        told=("of one device there, times 2 devices",),
+    ),
+    WildConfig(
+        name="TRL: a launch file beside it",
+        content={"model_name_or_path": "org/m", "dataset_name": "org/d", "accelerate_config": "launch.yaml"},
+        beside={"launch.yaml": "distributed_type: MULTI_GPU\nnum_processes: 2\nmixed_precision: bf16\n"},
+        values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "distributed.strategy": "ddp",
+                "distributed.processes": 2, "training.mixed_precision": "bf16", "training.effective_batch_size": 16,
+                "tuning.method": "full", "task.loss_on": "all"},
+        defaults="trl",
+    ),
+    _of("trl", "the start of a long row is kept", truncation_mode="keep_end"),
+    _of("trl", "the end of a text is the tokenizer's own", eos_token="<|im_end|>"),
+    _of("trl", "the schedules take no arguments", lr_scheduler_kwargs={"num_cycles": 2}),
+    _of("trl", "optimizers take the arguments", optim_args="betas=0.9"),
+    _of("trl", "one optimizer updates all", optim_target_modules=["attn"]),
+    _of("trl", "adapters are trained beside weights of 16 bits", load_in_8bit=True),
+    _of("trl", "weights in 4 bits are not trained", load_in_4bit=True, use_peft=False),
+    _of("trl", "it trains all weights unless use_peft", lora_r=8, use_peft=None),
+    _of("trl", "rows are filled by best fit here", packing_strategy="wrapped", packing=True),
+    _of("trl", "it does not say where its data is", datasets=[{"path": "imdb"}]),
+    _of("trl", "a script's own list of data sets", dataset_mixture={"datasets": [{"id": "org/d", "weight": 0.5}]}),
+    _of("trl", "its text goes into a .jinja file", chat_template="{% for message in messages %}{% endfor %}"),
+    _of("trl", "a model has the tokenizer", tokenizer_name="org/other"),
+    WildConfig(
+        name="TRL: data that is prepared already",
+        content={"model_name_or_path": "org/m", "dataset_kwargs": {"skip_prepare_dataset": True}, "packing": False},
+        refused=("dataset_kwargs.skip_prepare_dataset: true cannot be trained here",),
+    ),
+    WildConfig(
+        name="TRL: the template of another model",
+        content={"model_name_or_path": "org/m", "dataset_name": "org/d", "chat_template_path": "org/other"},
+        refused=("chat_template_path: org/other does not fit: the template of another tokenizer",),
+    ),
+)  # fmt: skip
+
+ACCELERATE = (
+    WildConfig(
+        name="accelerate: two GPUs",
+        content="""compute_environment: LOCAL_MACHINE
+debug: false
+distributed_type: MULTI_GPU
+downcast_bf16: 'no'
+gpu_ids: all
+machine_rank: 0
+main_training_function: main
+mixed_precision: fp16
+num_machines: 1
+num_processes: 2
+rdzv_backend: static
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+tpu_use_sudo: false
+use_cpu: false
+""",
+        values={"distributed.strategy": "ddp", "distributed.processes": 2, "training.mixed_precision": "fp16"},
+    ),
+    WildConfig(
+        name="accelerate: FSDP 1, which recomputes",
+        content="""distributed_type: FSDP
+mixed_precision: bf16
+num_processes: 2
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer
+  fsdp_backward_prefetch: BACKWARD_PRE
+  fsdp_sharding_strategy: 1
+  fsdp_activation_checkpointing: true
+  fsdp_state_dict_type: SHARDED_STATE_DICT
+  fsdp_use_orig_params: true
+""",
+        values={"distributed.strategy": "fsdp", "distributed.processes": 2, "training.mixed_precision": "bf16",
+                "training.gradient_checkpointing": True},
+    ),
+    WildConfig(
+        name="accelerate: FSDP 2, whose parts stay on the host",
+        content={"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP", "num_processes": 2,
+                 "num_machines": 1, "mixed_precision": "bf16",
+                 "fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": True, "fsdp_offload_params": True,
+                                 "fsdp_state_dict_type": "FULL_STATE_DICT", "fsdp_cpu_ram_efficient_loading": True}},
+        values={"distributed.strategy": "fsdp", "distributed.processes": 2, "distributed.cpu_offload": True,
+                "training.mixed_precision": "bf16"},
+    ),
+    WildConfig(
+        name="accelerate: DeepSpeed 2",
+        content="""distributed_type: DEEPSPEED
+num_processes: 2
+mixed_precision: bf16
+deepspeed_config:
+  deepspeed_multinode_launcher: standard
+  gradient_accumulation_steps: 4
+  gradient_clipping: 1.0
+  offload_optimizer_device: none
+  offload_param_device: none
+  zero3_init_flag: false
+  zero_stage: 2
+""",
+        values={"distributed.strategy": "deepspeed-2", "distributed.processes": 2, "training.mixed_precision": "bf16"},
+        told=("the script beside it says it",),
+    ),
+    WildConfig(
+        name="accelerate: DeepSpeed 3, whose parts stay on the host",
+        content="""distributed_type: DEEPSPEED
+num_processes: 2
+deepspeed_config: {offload_optimizer_device: cpu, offload_param_device: cpu, zero3_init_flag: true, zero_stage: 3}
+""",
+        values={"distributed.strategy": "deepspeed-3", "distributed.processes": 2, "distributed.cpu_offload": True},
+    ),
+    WildConfig(
+        name="accelerate: DeepSpeed, whose own file lies beside it",
+        content="""distributed_type: DEEPSPEED
+num_processes: 2
+num_machines: 1
+deepspeed_config: {deepspeed_config_file: ds.json, zero3_init_flag: true}
+""",
+        beside={"ds.json": '{"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3, "overlap_comm": true},'
+                           ' "gradient_clipping": 0.5, "train_batch_size": "auto"}'},
+        values={"distributed.strategy": "deepspeed-3", "distributed.processes": 2, "training.max_grad_norm": 0.5},
+        told=("ds.json: zero_optimization.stage",),
+    ),
+    WildConfig(
+        name="accelerate: DeepSpeed, whose own file is not near",
+        content="distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {deepspeed_config_file: ds.json}\n",
+        refused=("ds.json is not near",),
+    ),
+    WildConfig(
+        name="accelerate: two machines",
+        content="""distributed_type: MULTI_GPU
+machine_rank: 1
+main_process_ip: 10.0.0.1
+main_process_port: 29500
+mixed_precision: bf16
+num_machines: 2
+num_processes: 4
+rdzv_backend: c10d
+same_network: true
+""",
+        values={"distributed.strategy": "ddp", "distributed.processes": 2, "distributed.nodes": 2,
+                "distributed.rendezvous": "10.0.0.1:29500", "training.mixed_precision": "bf16"},
+        told=("tui-trainer is started on each machine",),
+    ),
+    WildConfig(
+        name="accelerate: numbers of 8 bits",
+        content='distributed_type: "NO"\nmixed_precision: fp8\nfp8_config: {backend: TE, fp8_format: E4M3}\n',
+        refused=("mixed_precision: fp8 cannot be trained here: numbers of 8 bits",),
+    ),
+    WildConfig(
+        name="accelerate: a Mac",
+        content="compute_environment: LOCAL_MACHINE\ndistributed_type: MPS\nmixed_precision: 'no'\nnum_processes: 1\n",
+        values={"distributed.processes": 1, "training.mixed_precision": "no"},
+        told=("distributed_type: MPS (not supported: training is on NVIDIA GPUs or a CPU)",),
+    ),
+    WildConfig(
+        name="accelerate: a TPU",
+        content="distributed_type: XLA\nmixed_precision: bf16\nnum_processes: 2\ntpu_name: sheep\n",
+        values={"distributed.processes": 2, "training.mixed_precision": "bf16"},
+        told=("distributed_type: XLA (not supported",),
+    ),
+    WildConfig(
+        name="accelerate: layers that several processes share",
+        content={"distributed_type": "FSDP", "num_processes": 8, "num_machines": 1, "fsdp_config": {"fsdp_version": 2},
+                 "parallelism_config": {"parallelism_config_cp_size": 4, "parallelism_config_dp_shard_size": 2,
+                                        "parallelism_config_tp_size": 1}},
+        refused=("parallelism_config.parallelism_config_cp_size: 4 cannot be trained here: each process",),
+    ),
+    WildConfig(
+        name="accelerate: Megatron",
+        content={"distributed_type": "MEGATRON_LM", "num_processes": 8,
+                 "megatron_lm_config": {"megatron_lm_tp_degree": 2}},
+        refused=("distributed_type: MEGATRON_LM cannot be trained here",),
+    ),
+)  # fmt: skip
+
+ARGUMENTS = (
+    WildConfig(
+        name="run_clm: texts that fill whole rows",
+        content={"model_name_or_path": "org/m", "tokenizer_name": "org/m", "train_file": "a.txt", "block_size": 128,
+                 "validation_file": "b.txt", "do_train": True, "do_eval": True, "output_dir": "out",
+                 "overwrite_output_dir": True, "per_device_train_batch_size": 2, "num_train_epochs": 1},
+        values={"model.model_name_or_path": "org/m", "data.path": "a.txt", "data.eval_path": "b.txt",
+                "data.max_length": 128, "data.packing": True, "output.runs_dir": "out",
+                "training.effective_batch_size": 2, "training.num_train_epochs": 1, "tuning.method": "full"},
+        defaults="transformers",
+        told=("tokenizer_name: org/m (not needed", "documents behind a step here"),
+    ),
+    WildConfig(
+        name="run_clm: the tokenizer of another model",
+        content={"model_name_or_path": "org/m", "tokenizer_name": "org/other", "train_file": "a.txt",
+                 "block_size": 128},
+        refused=("tokenizer_name: org/other cannot be trained here: a model has the tokenizer",),
+    ),
+    WildConfig(
+        name="run_summarization: an input and its summary",
+        content={"model_name_or_path": "org/t5", "train_file": "a.csv", "text_column": "body", "summary_column": "gist",
+                 "max_source_length": 256, "max_target_length": 64, "val_max_target_length": 64, "num_beams": 4,
+                 "source_prefix": "summarize: ", "predict_with_generate": True, "do_train": True},
+        kind="transformers",
+        model="text to text",
+        values={"model.model_name_or_path": "org/t5", "data.path": "a.csv", "data.text_column": "body",
+                "data.target_column": "gist", "data.max_length": 256, "task.max_target_length": 64,
+                "task.source_prefix": "summarize: ", "tuning.method": "full"},
+        defaults="transformers",
+    ),
+    WildConfig(
+        name="run_translation: the languages of a translation",
+        content={"model_name_or_path": "org/t5", "train_file": "a.json", "source_lang": "en", "target_lang": "ro",
+                 "max_source_length": 128, "do_train": True},
+        refused=("source_lang: en cannot be trained here", "target_lang: ro cannot be trained here"),
+    ),
+    WildConfig(
+        name="TrainingArguments of version 4 with adafactor, which wins over optim",
+        content={"model_name_or_path": "org/m", "adafactor": True, "optim": "adamw_hf", "learning_rate": 1e-3,
+                 "logging_dir": "logs", "no_cuda": False, "past_index": -1},
+        values={"model.model_name_or_path": "org/m", "training.optim": "adafactor", "training.learning_rate": 1e-3,
+                "tuning.method": "full"},
+        defaults="transformers",
+        told=("optim: adamw_hf (not needed: adafactor wins over it)",),
+    ),
+    WildConfig(
+        name="TrainingArguments whose DeepSpeed file has a schedule of its own",
+        content={"model_name_or_path": "org/m", "deepspeed": "ds.json", "learning_rate": 1e-5, "logging_dir": "logs",
+                 "per_device_train_batch_size": 4, "bf16": True},
+        beside={"ds.json": '{"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 50}},'
+                           ' "zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4}'},
+        values={"model.model_name_or_path": "org/m", "distributed.strategy": "deepspeed-2", "training.warmup_steps": 50,
+                "training.lr_scheduler_type": "constant_with_warmup", "training.learning_rate": 1e-5,
+                "training.effective_batch_size": 4, "training.mixed_precision": "bf16", "tuning.method": "full"},
+        defaults="transformers",
+        told=("ds.json: scheduler.type",),
+    ),
+    WildConfig(
+        name="a script that says the usual loss",
+        content="model_name: org/m\nloss: cross_entropy\nbatch_size: 4\nepochs: 3\nlr: 5.0e-5\nuse_qlora: false\n",
+        values={"model.model_name_or_path": "org/m", "training.effective_batch_size": 4,
+                "training.num_train_epochs": 3, "training.learning_rate": 5e-5},
+        told=("loss: cross_entropy (always so here",),
+    ),
+    _of("training_script", "weights in 4 bits are not trained", use_qlora=True, use_lora=False),
+    _of("training_script", "a model has the tokenizer", tokenizer="org/other"),
+    _of("peft", "every linear layer of a name", velora_config={"rank": 1}),
+    _of("peft", "plain LoRA is trained", use_something_new=True),
+    WildConfig(
+        name="DeepSpeed's JSON with Adam of another kind",
+        content={"zero_optimization": {"stage": 2}, "train_batch_size": 8, "gradient_clipping": 1.0,
+                 "optimizer": {"type": "Adam", "params": {"lr": 1e-4, "adam_w_mode": False}}},
+        refused=("optimizer.params.adam_w_mode: false cannot be trained here",),
+    ),
+)  # fmt: skip
+
+TOML = (
+    WildConfig(
+        name="TOML of torchtitan",
+        content="""[job]
+dump_folder = "./outputs"
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+steps = 1000
+[parallelism]
+tensor_parallel_degree = 1
+""",
+        file="llama3_8b.toml",
+        refused=("looks like a file of torchtitan, which is not read",),
+    ),
+    WildConfig(
+        name="TOML of Kohya's scripts",
+        content="""pretrained_model_name_or_path = "org/sd"
+network_module = "networks.lora"
+train_data_dir = "img"
+learning_rate = 1e-4
+""",
+        file="lora.toml",
+        refused=("looks like a file of Kohya's scripts",),
+    ),
+    WildConfig(
+        name="a pyproject.toml",
+        content='[project]\nname = "sheep"\nversion = "0.1"\n[build-system]\nrequires = ["hatchling"]\n',
+        file="pyproject.toml",
+        refused=("is a pyproject.toml, and says nothing about training",),
+    ),
+    WildConfig(
+        name="TOML of nobody's",
+        content='[flock]\nsheep = 3\n',
+        file="flock.toml",
+        refused=("is TOML of another tool, which is not read (flock)",),
+    ),
+    WildConfig(
+        name="TOML of this program",
+        content='schema_version = 1\n[training]\nlearning_rate = 1e-4\n',
+        file="mine.toml",
+        refused=("is TOML, which needs no import", "tui-trainer plan mine.toml"),
+    ),
+)  # fmt: skip
+
+CASES = (
+    *SCRIPTS, *DUMPS, *FOREIGN, *METHODS, *ADAPTERS, *LLAMA_FACTORY, *AXOLOTL, *TRL, *ACCELERATE, *ARGUMENTS, *TOML,
+)  # fmt: skip

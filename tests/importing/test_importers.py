@@ -51,7 +51,8 @@ def keys_of(imported):
 @pytest.mark.parametrize("importer", all_importers().values(), ids=attrgetter("name"))
 def test_rules_name_settings_that_exist(importer):
     targets = {rule.key for rule in importer.rules.values() if isinstance(rule, To)}
-    assert len(targets) >= 4
+    # accelerate's file says only where a run is.
+    assert len(targets) >= (4 if importer.name == "accelerate" else 8)
     assert targets <= set(all_settings())
     assert set(importer.defaults) <= set(all_settings())
     assert all(map(importer.knows, importer.telltale.split()))

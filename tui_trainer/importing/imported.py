@@ -18,7 +18,7 @@ from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import parse_toml
 from tui_trainer.errors import ConfigError, Problem, name_hint
 from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
-from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, spread
+from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, refuse_toml, spread
 from tui_trainer.importing.groups import EFFECTIVE, keep_whole, per_device
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import REFUSALS, To, Why
@@ -138,6 +138,8 @@ def import_file(path: Path, kind: str = "", devices: int | None = None, without:
     """
     raw = read_foreign(path)
     refuse_no_training(raw, str(path))
+    if path.suffix.lower() == ".toml":
+        refuse_toml(raw, str(path))
     importer, reason = (find_importer(kind), "as asked for") if kind else detect(raw, str(path))
     given = spread(importer, raw)
     if strange := [name for name in without if name not in given]:
@@ -169,6 +171,8 @@ def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
     said = {*values, *(rule.key for rule in rules if isinstance(rule, To))}
     if values.get(_METHOD) not in ("lora", "qlora"):
         said |= {key for key in importer.defaults if key.startswith("tuning.")}
+    if values.get(_METHOD) != "qlora":
+        said |= {key for key in importer.defaults if key.startswith("quantization.")}
     for key in (key for key in importer.defaults if key not in said):
         value, reason = importer.defaults[key], f"the default of {importer.name}"
         if key == EFFECTIVE:

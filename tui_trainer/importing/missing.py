@@ -129,7 +129,7 @@ MISSING = (
     Missing(
         "gradients are not projected (GaLore, APOLLO), and the optimizer of the file is none of those here",
         {
-            _ARGUMENTS: "optim=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon*",
+            _ARGUMENTS.removesuffix(" axolotl"): "optim=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon*",
             "llama_factory": "use_galore use_apollo use_adam_mini use_muon",
             "axolotl training_script": "optimizer=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon* galore_*",
         },
@@ -139,7 +139,7 @@ MISSING = (
         {
             "llama_factory": "pissa_init",
             "axolotl": f"peft_init_lora_weights={_INITS} peft.loftq_config loftq_config",
-            "peft": f"init_lora_weights={_INITS} loftq_config eva_config corda_config lora_ga_config",
+            "peft": "init_lora_weights!=true loftq_config eva_config corda_config lora_ga_config",
             "training_script transformers trl": f"init_lora_weights={_INITS} use_pissa use_loftq loftq_config",
         },
     ),
@@ -154,8 +154,9 @@ MISSING = (
     Missing(
         "every linear layer of a name gets a plain adapter of one rank and one scale, beside biases that stay",
         {
-            "peft": """bias=all|lora_only lora_bias rank_pattern alpha_pattern exclude_modules trainable_token_indices
-            target_parameters use_qalora use_bdlora alora_invocation_tokens arrow_config""",
+            "peft": """bias!=none lora_bias rank_pattern alpha_pattern exclude_modules trainable_token_indices
+            target_parameters use_qalora use_bdlora alora_invocation_tokens arrow_config
+            velora_config monteclora_config kasa_config ensure_weight_tying""",
             "axolotl": """lora_target_parameters peft_target_parameters peft_trainable_token_indices
             lora_exclude_modules lora_rank_pattern lora_alpha_pattern peft_ensure_weight_tying mora""",
             "trl": "lora_target_parameters",
@@ -207,6 +208,13 @@ MISSING = (
 def missing_names(tool: str) -> Iterator[str]:
     """The keys of a tool that turn on what is missing, whatever their value."""
     return (name for name, condition, _, _ in _rows(tool) if not condition and "*" not in name)
+
+
+@cache
+def conditional_names(tool: str) -> frozenset[str]:
+    """The keys of a tool of which some values turn on what is missing."""
+    names = (name for name, condition, _, _ in _rows(tool) if condition)
+    return frozenset(name for name in names if "*" not in name and "." not in name)
 
 
 def missing_reason(tool: str, name: str, value: Any) -> str:

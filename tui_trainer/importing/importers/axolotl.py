@@ -21,6 +21,7 @@ from tui_trainer.importing.groups import (
     batch,
     cadence,
     method,
+    own_files,
     write_part,
     write_places,
 )
@@ -165,13 +166,6 @@ def _special_tokens(done: Conversion) -> None:
         done.leave(Why.NOT_NEEDED, "padding is never learnt", found[0])
 
 
-def _parts_of_other_models(done: Conversion) -> None:
-    for name, part in {"tokenizer_config": "tokenizer", "base_model_config": "config.json"}.items():
-        if found := done.first(name):
-            same = found[1] == done.given.get("base_model")
-            done.leave(Why.ALWAYS if same else Why.REFUSED, f"the {part} is the model's own", name)
-
-
 def _usual_roles(roles: Any) -> bool:
     """Whether `roles`, names in the data by their role, says what is read anyway."""
     listed = {role: names if isinstance(names, list) else [names] for role, names in dict(roles).items()}
@@ -251,13 +245,13 @@ IMPORTER = Importer(
     tables=(
         hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS,
         {
-            # It calls them num_epochs, lr_scheduler and optimizer.
-            "num_train_epochs lr_scheduler_type optim": None,
+            # It calls them num_epochs, lr_scheduler, optimizer and base_model.
+            "num_train_epochs lr_scheduler_type optim model_name_or_path": None,
             "base_model": "model.model_name_or_path",
             "revision_of_model": "model.revision",
             "reinit_weights": To("model.init", values={True: "scratch", False: "pretrained"}),
             # schemas/model.py
-            "base_model_config tokenizer_config special_tokens": Off("must be a name or a table", Why.DOES_NOT_FIT),
+            "special_tokens": Off("must be a table", Why.DOES_NOT_FIT),
             "model_type type_of_model cls_model_config": Automatic("the model's own config.json says it"),
             "tokenizer_type tokenizer_use_fast tokenizer_legacy": Automatic("the tokenizer is the model's own"),
             "tokenizer_save_jinja_files": Always("the template is saved with the model"),
@@ -399,7 +393,7 @@ IMPORTER = Importer(
         Group(("datasets", "test_datasets", "pretraining_dataset"), _sources),
         Group(("chat_template", "chat_template_jinja"), _template_of_run),
         Group(("special_tokens",), _special_tokens),
-        Group(("tokenizer_config", "base_model_config"), _parts_of_other_models),
+        own_files("base_model_config", "tokenizer_config"),
         Group(("lora_target_linear", "lora_target_modules"), _all_layers),
     ),
     defaults={
