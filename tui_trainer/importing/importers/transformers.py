@@ -10,6 +10,7 @@ from typing import Any
 from tui_trainer.importing import values
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import (
+    BEST_WEIGHTS,
     DEEPSPEED,
     EARLY_STOPPING,
     OWN_FILES,
@@ -289,7 +290,19 @@ SAVE = cadence("checkpoint.save_steps", ("save_strategy",), "save_steps")
 FSDP = (Group(("fsdp",), _fsdp_offload), Group(RECOMPUTES, _fsdp_checkpointing))
 ADAFACTOR = Group(("adafactor",), _adafactor)
 BLOCKS = Group(("block_size",), _blocks)
-GROUPS = (OWN_FILES, ADAFACTOR, PRECISION, WARMUP, EARLY_STOPPING, TRACKERS, EVALUATE, SAVE, DEEPSPEED, *FSDP)
+GROUPS = (
+    OWN_FILES,
+    ADAFACTOR,
+    PRECISION,
+    WARMUP,
+    EARLY_STOPPING,
+    BEST_WEIGHTS,
+    TRACKERS,
+    EVALUATE,
+    SAVE,
+    DEEPSPEED,
+    *FSDP,
+)
 
 IMPORTER = Importer(
     name="transformers",
