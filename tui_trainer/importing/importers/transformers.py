@@ -225,7 +225,7 @@ ARGUMENTS: Table = {
     "dataloader_pin_memory": "dataloader.pin_memory",
     "dataloader_persistent_workers dataloader_multiprocessing_context": LIVING_THREADS,
     "dataloader_drop_last": Same((False,), "the last rows of an epoch are learnt", "every row is learnt in an epoch"),
-    "sortish_sampler": NotSupported("data.group_by_length puts rows of a length together"),
+    "sortish_sampler": Off("data.group_by_length puts rows of a length together"),
     "dataloader_in_order": Always("batches come in the order of the seed"),
     "remove_unused_columns": Automatic("only the columns that are learnt are read"),
     "use_cpu no_cuda": Off("`--gpu none` trains on the CPU"),
