@@ -1402,6 +1402,16 @@ ARGUMENTS = (
         told=("optim: adamw_hf (not needed: adafactor wins over it)",),
     ),
     WildConfig(
+        name="TrainingArguments that end with the best weights",
+        content={"model_name_or_path": "org/m", "load_best_model_at_end": True, "eval_strategy": "steps",
+                 "eval_steps": 50, "metric_for_best_model": "eval_loss", "greater_is_better": False,
+                 "logging_dir": "logs", "per_device_train_batch_size": 8},
+        values={"model.model_name_or_path": "org/m", "evaluation.early_stopping_patience": 1000000,
+                "evaluation.eval_steps": 50, "evaluation.metric_for_best_model": "loss", "tuning.method": "full"},
+        defaults="transformers",
+        told=("the best weights are kept",),
+    ),
+    WildConfig(
         name="TrainingArguments whose DeepSpeed file has a schedule of its own",
         content={"model_name_or_path": "org/m", "deepspeed": "ds.json", "learning_rate": 1e-5, "logging_dir": "logs",
                  "per_device_train_batch_size": 4, "bf16": True},

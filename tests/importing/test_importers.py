@@ -1,6 +1,7 @@
 """One contract for every importer: each key ends somewhere, with a reason, and what is written loads."""
 
 import json
+from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tui_trainer.config.load import Request, all_settings, load, value_of
 from tui_trainer.errors import ConfigError
 from tui_trainer.importing.detection import all_importers, find_importer, spread
 from tui_trainer.importing.imported import import_file
+from tui_trainer.importing.missing import missing_names
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import To, Why
 
@@ -56,6 +58,17 @@ def test_rules_name_settings_that_exist(importer):
     assert targets <= set(all_settings())
     assert set(importer.defaults) <= set(all_settings())
     assert all(map(importer.knows, importer.telltale.split()))
+    assert not set(importer.rules) & set(missing_names(importer.name)), "what is missing stands in one list"
+
+
+def test_every_argument_of_the_installed_libraries_is_known():
+    from peft import LoraConfig
+    from transformers import Seq2SeqTrainingArguments
+
+    of_kind = {"transformers": Seq2SeqTrainingArguments, "trl": Seq2SeqTrainingArguments, "peft": LoraConfig}
+    for kind, arguments in of_kind.items():
+        names = [field.name for field in fields(arguments)]
+        assert len(names) > 30 and [name for name in names if not find_importer(kind).knows(name)] == []
 
 
 @pytest.mark.parametrize("value", VALUES + TABLES, ids=lambda value: repr(value)[:20].encode("unicode_escape").decode())

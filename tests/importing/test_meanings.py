@@ -33,10 +33,10 @@ def test_names_that_transformers_no_longer_has_are_rewritten():
     assert values["data.group_by_length"] is True
     assert values["model.dtype"] == "bfloat16"
     assert values["evaluation.metric_for_best_model"] == "loss"
-    assert {key: why(imported)[key] for key in ("logging_dir", "max_steps", "load_best_model_at_end")} == {
+    assert values["evaluation.early_stopping_patience"] == 10**6
+    assert {key: why(imported)[key] for key in ("logging_dir", "max_steps")} == {
         "logging_dir": Why.NOT_NEEDED,
         "max_steps": Why.NOT_NEEDED,
-        "load_best_model_at_end": Why.NOT_SUPPORTED,
     }
 
 

@@ -25,6 +25,7 @@ PROCESSES, NODES = "distributed.processes", "distributed.nodes"
 _MICRO = "training.per_device_train_batch_size"
 _ACCUMULATION = "training.gradient_accumulation_steps"
 _METHOD = "tuning.method"
+_NEVER = 10**6
 # How the tools call the model.
 _MODELS = ("model_name_or_path", "base_model", "base_model_name_or_path", "model_name", "model")
 
@@ -130,6 +131,17 @@ def _early_stopping(done: Conversion) -> None:
         done.leave(Why.NOT_SUPPORTED, reason, "early_stopping")
 
 
+def _best_weights(done: Conversion) -> None:
+    """The weights of the best evaluation are kept where early stopping is on: here it is, and never stops."""
+    found = done.first("load_best_model_at_end")
+    if found and found[1] is True:
+        if any(not off(done.given.get(name)) for name in ("early_stopping_patience", "early_stopping_steps")):
+            done.leave(Why.NOT_NEEDED, "early stopping keeps the best weights", found[0])
+        else:
+            reason = "the best weights are kept, and so many evaluations without a better one stop no run"
+            done.write("evaluation.early_stopping_patience", _NEVER, found[0], reason=reason)
+
+
 def _trackers(done: Conversion) -> None:
     """Names in a list or in one text; those that are no trackers here are left out."""
     found = done.first("report_to")
@@ -180,6 +192,7 @@ OWN_FILES = own_files("tokenizer_name", "config_name", "tokenizer_name_or_path")
 PRECISION = Group(("fp16", "bf16"), _precision)
 WARMUP = Group(("warmup_ratio", "warmup_steps"), _warmup)
 EARLY_STOPPING = Group(("early_stopping", "early_stopping_patience"), _early_stopping)
+BEST_WEIGHTS = Group(("load_best_model_at_end",), _best_weights)
 TRACKERS = Group(("report_to",), _trackers)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from tui_trainer.importing import values
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import (
+    BEST_WEIGHTS,
     DEEPSPEED,
     EARLY_STOPPING,
     OWN_FILES,
@@ -215,7 +216,7 @@ ARGUMENTS: Table = {
     "dataloader_pin_memory": "dataloader.pin_memory",
     "dataloader_persistent_workers dataloader_multiprocessing_context": LIVING_THREADS,
     "dataloader_drop_last": Same((False,), "the last rows of an epoch are learnt", "every row is learnt in an epoch"),
-    "sortish_sampler": NotSupported("data.group_by_length puts rows of a length together"),
+    "sortish_sampler": Off("data.group_by_length puts rows of a length together"),
     "dataloader_in_order": Always("batches come in the order of the seed"),
     "remove_unused_columns": Automatic("only the columns that are learnt are read"),
     "use_cpu no_cuda": Off("`--gpu none` trains on the CPU"),
@@ -280,7 +281,19 @@ SAVE = cadence("checkpoint.save_steps", ("save_strategy",), "save_steps")
 FSDP = (Group(("fsdp",), _fsdp_offload), Group(RECOMPUTES, _fsdp_checkpointing))
 ADAFACTOR = Group(("adafactor",), _adafactor)
 BLOCKS = Group(("block_size",), _blocks)
-GROUPS = (OWN_FILES, ADAFACTOR, PRECISION, WARMUP, EARLY_STOPPING, TRACKERS, EVALUATE, SAVE, DEEPSPEED, *FSDP)
+GROUPS = (
+    OWN_FILES,
+    ADAFACTOR,
+    PRECISION,
+    WARMUP,
+    EARLY_STOPPING,
+    BEST_WEIGHTS,
+    TRACKERS,
+    EVALUATE,
+    SAVE,
+    DEEPSPEED,
+    *FSDP,
+)
 
 IMPORTER = Importer(
     name="transformers",

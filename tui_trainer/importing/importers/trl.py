@@ -38,6 +38,7 @@ _LORA = ("lora_r", "lora_alpha", "lora_target_modules")
 _TRAIN = Automatic("of data with splits, train is trained on")
 _BEST_FIT = "rows are filled by best fit"
 _SPECIAL_TOKENS, _END = "the tokenizer's own tokens frame a text", "an end token follows each text"
+_OWN_END = "the end of a text is the tokenizer's own token"
 _HEAD_ROWS = 20
 # The files that it brings (trl/accelerate_configs/), for 8 processes each.
 _LAUNCHES = {
@@ -196,7 +197,9 @@ IMPORTER = Importer(
             "test_split_size": "data.eval_fraction",
             "chat_template_path": To("task.chat_template", convert=_template_file),
             "chat_template": Refused("its text goes into a .jinja file, which task.chat_template names"),
-            "eos_token": Refused("the end of a text is the tokenizer's own token"),
+            "eos_token": Same(
+                ("<EOS_TOKEN>",), _OWN_END, f"{_OWN_END} here", Why.REFUSED
+            ),
             "pad_token": Off("padding never counts, so its token does not matter"),
             "model_init_kwargs.revision": "model.revision",
             "chars_per_token": Automatic("tokens are counted"),
