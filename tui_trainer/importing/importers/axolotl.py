@@ -349,7 +349,7 @@ IMPORTER = Importer(
             "scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k": _OF_ANOTHER,
             "fp8_enable_fsdp_float8_all_gather": _OF_ANOTHER,
             "quantization": NotNeeded("it is about a finished model"),
-            "kd_temperature kd_beta kd_normalize_topk kd_online_*": _OF_ANOTHER,
+            "kd_beta kd_normalize_topk kd_online_*": _OF_ANOTHER,
             "gc_steps": To("training.empty_cache_steps", values={-1: NotNeeded("off in the file")}),
             "gc_collect_steps": Automatic("garbage is collected where memory is short"),
             "max_memory gpu_memory_limit": Automatic("the plan says what fits"),
