@@ -18,7 +18,7 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.writing import pad_token_id
-from tui_trainer.planning.fused_kernels import Kernels
+from tui_trainer.planning.fused_kernels import Kernels, adapters_apart
 from tui_trainer.planning.strategies import SPLITTING, ZERO_STAGES
 from tui_trainer.tasks import find_task
 from tui_trainer.training import varlen
@@ -27,7 +27,7 @@ from tui_trainer.training.clock import Clock
 from tui_trainer.training.communication import Communication
 from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.device import device_of
-from tui_trainer.training.fused_kernels import check_attention, use_kernels
+from tui_trainer.training.fused_kernels import check_attention, fuse_adapters, use_kernels
 from tui_trainer.training.job import Job, Tell
 from tui_trainer.training.leak_probe import packing_leaks
 from tui_trainer.training.model import build_model
@@ -89,6 +89,7 @@ class Components:
             collate=self.task.collate_in_run(self.config, self.model, self.pad_id, self.plan.longest_row),
             pad_id=self.pad_id,
         )
+        self.adapters_fused = False
         self.kernels = self._probed_kernels(layout, rows, tell)
         packed_width, by_lengths = self._packing(rows, tell)
         layout = partial(
@@ -176,7 +177,7 @@ class Components:
             {
                 "the versions": job.versions,
                 "the data": job.data.fingerprint,
-                "the kernels": self.kernels,
+                "the kernels": (self.kernels, self.adapters_fused),
                 "packing": (layout.packed_width, layout.by_lengths),
                 "trained weights": [tuple(p.shape) for p in self.model.parameters() if p.requires_grad],
             }
@@ -204,12 +205,14 @@ class Components:
         kernels = self.plan.kernels.value
         attention = self.config.model.attn_implementation
         library_attends = attention in FLASH_KERNELS or not is_known_attention(attention)
-        if kernels == "none" and not library_attends:
+        fuses_adapters = not adapters_apart(self.config, self.plan.strategy.value)
+        if kernels == "none" and not library_attends and not fuses_adapters:
             return kernels
         count = min(2, self.plan.per_device_train_batch_size.value, len(rows))
         batch = next(windows(rows, range(count), layout(rows=count))).to(self.device)
         if library_attends:
             check_attention(self, attention, batch, tell)
+        self.adapters_fused = fuses_adapters and fuse_adapters(self, batch, tell)
         return use_kernels(self, kernels, batch, tell)
 
     def _compile_optimizer(self, tell: Tell) -> None:

@@ -20,6 +20,7 @@ from tui_trainer.planning.fused_kernels import LIBRARY, Kernels
 from tui_trainer.training.compiled import Trainable
 from tui_trainer.training.job import Tell
 from tui_trainer.training.rounding_probe import reason_against
+from tui_trainer.tuning import fused_lora
 
 _ABSENT = object()
 Change = tuple[Any, str, Any]
@@ -90,6 +91,22 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell)
     message = f"{LIBRARY} computes {counts[0]} norms and MLPs of the model"
     tell("kernels", message, "logits and gradients are the same within rounding")
     return kernels
+
+
+def fuse_adapters(run: Trainable, batch: MicroBatch, tell: Tell) -> bool:
+    """Whether LoRA layers are computed with their adapters from now on: where that is the same; else it is told."""
+    counts = [0]
+
+    def switch() -> None:
+        counts[0] = fused_lora.switch_on(run.model)
+
+    if reason := reason_against(run, batch, switch):
+        fused_lora.switch_off(run.model)
+        tell(
+            "adapters apart", f"adapters are computed beside their layers: {reason}", "the run is slower, and the same"
+        )
+        return False
+    return counts[0] > 0
 
 
 def _switch_on(model: Any) -> int:
