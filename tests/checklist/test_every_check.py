@@ -247,7 +247,7 @@ TABLE: dict[str, dict[str, Input | Unreached | list[Input]]] = {
     },
     "fused_adapters": {
         "pass": FINE_TUNING,
-        "warn": given({"tuning.fused_adapters": False}, fix=("tuning.fused_adapters",)),
+        "warn": given({"tuning.fused_adapters": False}, H100, "llama-8b-lora", fix=("tuning.fused_adapters",)),
         "fail": NEVER_FAILS,
         "n/a": [QUICKSTART, given({COMPILE: True}), given({"tuning.lora_dropout": 0.1})],
     },

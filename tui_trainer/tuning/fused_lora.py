@@ -1,8 +1,8 @@
 """A LoRA layer as one autograd function: the same sums in fewer passes over memory than layer by layer.
 
 For `y = base(x) + s (x A^T) B^T` (LoRA, arXiv:2106.09685) peft multiplies and adds tensors as large as y, and its
-backward pass two as large as x. Here s is a factor of the matmul that adds to y, and both parts of dx go into one tensor. With
-`h = x A^T` and `dh = s dy B` the gradients are `dx = dy W + dh A`, `dA = dh^T x` and `dB = s dy^T h`.
+backward pass two as large as x. Here s is a factor of the matmul that adds to y, and both parts of dx go into one
+tensor. With `h = x A^T` and `dh = s dy B` the gradients are `dx = dy W + dh A`, `dA = dh^T x` and `dB = s dy^T h`.
 
 The modules stay peft's: what is saved, merged and loaded is as before.
 """

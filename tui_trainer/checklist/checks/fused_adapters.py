@@ -13,7 +13,7 @@ def look(context: Context) -> Verdict:
         layers = adapted(context.basis.shape, context.basis.setup.lora_targets)
         return passed(
             f"one function for each of {sum(layer.count for layer in layers):,} layers and its adapter",
-            (details,),
+            details,
             switch="fused adapters: on",
             opposite={FUSED_ADAPTERS: False},
         )
