@@ -11,7 +11,8 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from tui_trainer.tuning.fused_lora import switch_off, switch_on
+from tui_trainer.tuning import fused_lora
+from tui_trainer.tuning.fused_lora import difference, switch_off, switch_on
 
 # Settings of peft, numbers of the base layers, whether autocast is on.
 CASES = {
@@ -122,3 +123,22 @@ def test_layers_that_are_computed_again_have_the_same_gradients():
     model.forward = lambda x: torch.utils.checkpoint.checkpoint(plain, x, use_reentrant=False)
     for found, wanted in zip(results(model, torch.float32), expected, strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_layer_that_differs_is_found_and_its_weights_are_as_they_were(case, monkeypatch):
+    settings, dtype, autocast = CASES[case]
+    model = adapted(dtype, **settings)
+    before = copy.deepcopy(model.state_dict())
+    context = (lambda: torch.autocast("cpu", torch.bfloat16)) if autocast else nullcontext
+    switch_on(model)
+    assert difference(model, context) == ""
+    right = fused_lora._LoraLinear.backward
+
+    def wrong(ctx, dy):
+        dx, layer, da, db, scaling = right(ctx, dy)
+        return dx, layer, da * 1.1, db, scaling
+
+    monkeypatch.setattr(fused_lora._LoraLinear, "backward", staticmethod(wrong))
+    assert "dA of Linear" in difference(model, context)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

@@ -68,6 +68,8 @@ class Components:
         # What does not fit on one card is made on the host, and goes there part by part.
         place = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
         self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.number)
+        fuses = not adapters_apart(config, strategy)
+        self.adapters_fused = fuses and fuse_adapters(self.model, self.mixed_precision, tell)
         if strategy in (*SPLITTING, "deepspeed-3"):
             self._keep_layers(tell)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
@@ -89,7 +91,6 @@ class Components:
             collate=self.task.collate_in_run(self.config, self.model, self.pad_id, self.plan.longest_row),
             pad_id=self.pad_id,
         )
-        self.adapters_fused = False
         self.kernels = self._probed_kernels(layout, rows, tell)
         packed_width, by_lengths = self._packing(rows, tell)
         layout = partial(
@@ -205,14 +206,12 @@ class Components:
         kernels = self.plan.kernels.value
         attention = self.config.model.attn_implementation
         library_attends = attention in FLASH_KERNELS or not is_known_attention(attention)
-        fuses_adapters = not adapters_apart(self.config, self.plan.strategy.value)
-        if kernels == "none" and not library_attends and not fuses_adapters:
+        if kernels == "none" and not library_attends:
             return kernels
         count = min(2, self.plan.per_device_train_batch_size.value, len(rows))
         batch = next(windows(rows, range(count), layout(rows=count))).to(self.device)
         if library_attends:
             check_attention(self, attention, batch, tell)
-        self.adapters_fused = fuses_adapters and fuse_adapters(self, batch, tell)
         return use_kernels(self, kernels, batch, tell)
 
     def _compile_optimizer(self, tell: Tell) -> None:

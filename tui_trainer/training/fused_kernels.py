@@ -17,8 +17,11 @@ from torch import nn
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.fused_kernels import LIBRARY, Kernels
+from tui_trainer.safe_text import one_line
 from tui_trainer.training.compiled import Trainable
+from tui_trainer.training.device import breaks_the_device
 from tui_trainer.training.job import Tell
+from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.rounding_probe import reason_against
 from tui_trainer.tuning import fused_lora
 
@@ -93,20 +96,24 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell)
     return kernels
 
 
-def fuse_adapters(run: Trainable, batch: MicroBatch, tell: Tell) -> bool:
+def fuse_adapters(model: Any, mixed_precision: MixedPrecision, tell: Tell) -> bool:
     """Whether LoRA layers are computed with their adapters from now on: where that is the same; else it is told."""
-    counts = [0]
-
-    def switch() -> None:
-        counts[0] = fused_lora.switch_on(run.model)
-
-    if reason := reason_against(run, batch, switch):
-        fused_lora.switch_off(run.model)
+    if not fused_lora.switch_on(model):
+        return False
+    try:
+        # What is drawn here leaves the run's own numbers as they are.
+        with torch.random.fork_rng():
+            reason = fused_lora.difference(model, mixed_precision.autocast)
+    except Exception as error:  # libraries raise whatever their parts raise
+        if breaks_the_device(error):
+            raise
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
+    if reason:
+        fused_lora.switch_off(model)
         tell(
             "adapters apart", f"adapters are computed beside their layers: {reason}", "the run is slower, and the same"
         )
-        return False
-    return counts[0] > 0
+    return not reason
 
 
 def _switch_on(model: Any) -> int:

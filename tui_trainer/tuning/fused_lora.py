@@ -9,12 +9,18 @@ The modules stay peft's: what is saved, merged and loaded is as before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+_PROBED_ROWS = 16
+# TF32 has a mantissa of 10 bits.
+_TF32_ROUNDING = 2.0**-10
 
 
 class _LoraLinear(torch.autograd.Function):
@@ -68,11 +74,51 @@ def switch_on(model: Any) -> int:
     return len(layers)
 
 
+def difference(model: Any, autocast: Callable[[], AbstractContextManager[Any]]) -> str:
+    """What such a layer does not compute as peft does, one of each kind asked, by a few random rows, and how far it is
+    off; empty: nothing. Raises what a kernel raises."""
+    layers = [layer for layer in model.modules() if _is_on(layer)]
+    for layer in {_kind(layer): layer for layer in layers}.values():
+        (a, b), weight = _factors(layer), layer.base_layer.weight
+        dtype = a.dtype if weight.dtype == torch.uint8 else weight.dtype
+        x = torch.randn(_PROBED_ROWS, a.shape[1], device=a.device, dtype=dtype, requires_grad=True)
+        kept = b.detach().clone()
+        # New adapters are zeros there, which would hide everything else.
+        b.data.normal_(std=b.shape[1] ** -0.5)
+        try:
+            with autocast():
+                one, other = type(layer).forward(layer, x), layer.forward(x)
+            dy = torch.randn_like(one)
+            apart, fused = ((y.detach(), *torch.autograd.grad(y, (x, a, b), dy)) for y in (one, other))
+        finally:
+            b.data.copy_(kept)
+        rounding = _TF32_ROUNDING if one.dtype == torch.float32 else torch.finfo(one.dtype).eps
+        for what, expected, found in zip(("results", "dx", "dA", "dB"), apart, fused, strict=True):
+            far = float((found.double() - expected.double()).norm() / expected.double().norm())
+            if not far <= 4 * rounding:
+                return f"{what} of {_kind(layer)} differ by {far:.1%}"
+    return ""
+
+
 def switch_off(model: Any) -> None:
     """All layers compute as peft has it."""
     for layer in model.modules():
-        if getattr(vars(layer).get("forward"), "func", None) is _forward:
+        if _is_on(layer):
             del layer.forward
+
+
+def _is_on(layer: Any) -> bool:
+    return getattr(vars(layer).get("forward"), "func", None) is _forward
+
+
+def _kind(layer: Any) -> str:
+    a, b = _factors(layer)
+    return f"{type(layer).__name__} {a.shape[1]} to {b.shape[0]}, {layer.base_layer.weight.dtype}"
+
+
+def _factors(layer: Any) -> tuple[nn.Parameter, nn.Parameter]:
+    (name,) = layer.lora_A
+    return layer.lora_A[name].weight, layer.lora_B[name].weight
 
 
 def _suits(layer: Any) -> bool:
@@ -91,8 +137,7 @@ def _suits(layer: Any) -> bool:
 
 
 def _forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    (name,) = layer.lora_A
-    a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
+    a, b = _factors(layer)
     autocast, dtype = torch.is_autocast_enabled(x.device.type), torch.get_autocast_dtype(x.device.type)
     # The numbers that the layer and the adapter compute in.
     of_layer = getattr(layer.base_layer, "compute_dtype", None) or (dtype if autocast else x.dtype)
@@ -100,5 +145,5 @@ def _forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     if args or kwargs or layer.disable_adapters or layer.merged or of_layer != of_adapter:
         found: Tensor = type(layer).forward(layer, x, *args, **kwargs)
         return found
-    together: Tensor = _LoraLinear.apply(x, layer, a, b, layer.scaling[name])
+    together: Tensor = _LoraLinear.apply(x, layer, a, b, next(iter(layer.scaling.values())))
     return together
