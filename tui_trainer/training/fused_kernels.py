@@ -101,9 +101,7 @@ def fuse_adapters(model: Any, mixed_precision: MixedPrecision, tell: Tell) -> bo
     if not fused_lora.switch_on(model):
         return False
     try:
-        # What is drawn here leaves the run's own numbers as they are.
-        with torch.random.fork_rng():
-            reason = fused_lora.difference(model, mixed_precision.autocast)
+        reason = fused_lora.difference(model, mixed_precision.autocast)
     except Exception as error:  # libraries raise whatever their parts raise
         if breaks_the_device(error):
             raise

@@ -81,14 +81,16 @@ def difference(model: Any, autocast: Callable[[], AbstractContextManager[Any]]) 
     for layer in {_kind(layer): layer for layer in layers}.values():
         (a, b), weight = _factors(layer), layer.base_layer.weight
         dtype = a.dtype if weight.dtype == torch.uint8 else weight.dtype
-        x = torch.randn(_PROBED_ROWS, a.shape[1], device=a.device, dtype=dtype, requires_grad=True)
+        # Not the run's own generator, whose numbers would be others afterwards.
+        drawn = torch.Generator(a.device).manual_seed(0)
+        x = torch.randn(_PROBED_ROWS, a.shape[1], device=a.device, dtype=dtype, generator=drawn).requires_grad_()
         kept = b.detach().clone()
         # New adapters are zeros there, which would hide everything else.
-        b.data.normal_(std=b.shape[1] ** -0.5)
+        b.data.normal_(std=b.shape[1] ** -0.5, generator=drawn)
         try:
             with autocast():
                 one, other = type(layer).forward(layer, x), layer.forward(x)
-            dy = torch.randn_like(one)
+            dy = torch.randn(one.shape, device=one.device, dtype=one.dtype, generator=drawn)
             apart, fused = ((y.detach(), *torch.autograd.grad(y, (x, a, b), dy)) for y in (one, other))
         finally:
             b.data.copy_(kept)
