@@ -34,6 +34,7 @@ from tui_trainer.training.sample import write_text
 from tui_trainer.training.sharded_tensors import gather_model
 from tui_trainer.training.smaller_passes import Split, reduction, too_large
 from tui_trainer.training.step import StepReport
+from tui_trainer.tuning import fused_lora
 
 _PROGRESS_SECONDS = 1.0
 
@@ -65,6 +66,11 @@ class Session:
                 message = f"until step {self.position.step} model.kernels were {before}, from here on {now}"
                 self._problem("kernels changed", message, "the run goes on, but not necessarily to the bit")
         self.position.kernels = self.components.kernels
+        if job.checkpoint and self.components.adapters_fused and not self.position.adapters_fused:
+            # As the run began; an earlier version had no other way.
+            fused_lora.switch_off(self.components.model)
+            self.components.adapters_fused = False
+        self.position.adapters_fused = self.components.adapters_fused
         self._is_interrupted = is_interrupted
         self._has_given_up_evaluating = False
         self._host_memory = HostMemoryWatch()
