@@ -32,7 +32,9 @@ GROUPS = ("products", "attention", "elementwise", "loss", "optimizer")
 # the names of all operations that they are fused of, and compute none of these three.
 _FUSED = re.compile(r"^triton_")
 _ATTENTION = re.compile(r"attention|attn|flash|fmha|sdpa", re.IGNORECASE)
-_PRODUCTS = re.compile(r"gemm|gemv|nvjet|xmma|cutlass|splitk|grouped_mm|aten::(addmm|mm|bmm|baddbmm|_scaled_mm)\b", re.I)
+_PRODUCTS = re.compile(
+    r"gemm|gemv|nvjet|xmma|cutlass|splitk|grouped_mm|aten::(addmm|mm|bmm|baddbmm|_scaled_mm)\b", re.I
+)
 _OPTIMIZER = re.compile(r"optimizer|adam|_foreach_|multi_tensor|amp_", re.IGNORECASE)
 _LOSS = re.compile(r"loss|softmax|cross_?entropy|logsumexp", re.IGNORECASE)
 
@@ -88,12 +90,12 @@ def group_table(parts: Iterable[tuple[str, list[str], float]], steps: int) -> di
 class Watch:
     """Profiles the steps of the program from `after + 1` to `after + steps`."""
 
-    def __init__(self, after: int, steps: int, trace: Path | None, found: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, after: int, steps: int, found: Callable[[Mapping[str, Any]], None]) -> None:
         import torch
 
         self.first, self.last = after + 1, after + steps
         self.waits: Counter[str] = Counter()
-        self._trace, self._torch, self._found = trace, torch, found
+        self._torch, self._found = torch, found
         self._on_card = torch.cuda.is_available()
         self._started = 0.0
         kinds = torch.profiler.ProfilerActivity
@@ -138,8 +140,10 @@ class Watch:
         seconds = perf_counter() - self._started
         self._profiler.stop()
         self._found(self._read(seconds))
-        if self._trace:
-            self._profiler.export_chrome_trace(str(self._trace))
+
+    def export(self, file: Path) -> None:
+        """Write the trace for chrome://tracing or Perfetto, gzipped where the name ends so."""
+        self._profiler.export_chrome_trace(str(file))
 
     def _read(self, seconds: float) -> dict[str, Any]:
         from tests.simulated_card.waits import WAITS
@@ -147,7 +151,9 @@ class Watch:
         steps, events = self.last - self.first + 1, self._profiler.events()
         parts = list(timed_parts(events, on_card=self._on_card))
         groups = group_table(parts, steps)
-        kernels = [event for event in events if str(event.device_type).endswith("CUDA") and not event.is_user_annotation]
+        kernels = [
+            event for event in events if str(event.device_type).endswith("CUDA") and not event.is_user_annotation
+        ]
         device_seconds = sum(event.self_device_time_total for event in kernels) / 1e6
         listed = {function for _, function in WAITS}
         flops = sum(event.flops or 0 for event in events)
@@ -176,22 +182,22 @@ def _where() -> str:
 
 
 def traced_run(
-    arguments: Sequence[str], *, after: int, steps: int, trace: Path | None, found: Callable[[Mapping[str, Any]], None],
-    eager: bool = False,
-) -> int:  # fmt: skip
-    """The program's exit code. `found` is called with the figures of the steps before the trace is written, and with
+    arguments: Sequence[str], *, after: int, steps: int, found: Callable[[Mapping[str, Any]], None], eager: bool = False
+) -> tuple[int, Watch]:
+    """The program's exit code, and what still has the trace. `found` is called with the figures of the steps, and with
     the graphs of a compiled run at its end."""
     from tui_trainer.hardware.environment import prepare_environment
 
     prepare_environment()
-    Watch(after, steps, trace, found).install()
+    watch = Watch(after, steps, found)
+    watch.install()
     from tests.compilations import counted_compilations
     from tui_trainer.cli import main as tui_trainer
 
     with counted_compilations(carried_out=not eager) as graphs:
         code = tui_trainer(["--no-ui", *arguments])
     found({"graphs": graphs})
-    return code
+    return code, watch
 
 
 def main() -> int:
@@ -210,11 +216,12 @@ def main() -> int:
         figures.update(more)
         chosen.figures.write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
-    code = traced_run(arguments, after=chosen.after, steps=chosen.steps, trace=chosen.trace, found=keep,
-                      eager=chosen.eager)  # fmt: skip
+    code, watch = traced_run(arguments, after=chosen.after, steps=chosen.steps, found=keep, eager=chosen.eager)
     if "groups" not in figures:
         print(f"the run ended with {code} before step {chosen.after + chosen.steps}", file=sys.stderr)
         return code or 1
+    if chosen.trace:
+        watch.export(chosen.trace)
     return code
 
 
