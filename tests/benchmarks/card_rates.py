@@ -1,6 +1,6 @@
-"""What a card does in a second, and what it does at all: products, copies, launches, attention kernels, cuDNN's plans.
+"""What a card does in a second: products, copies, launches, attention kernels, and cuDNN's plans for new shapes.
 
-    python tests/benchmarks/card_rates.py [--only products,copies,launches,attention,plans] [--device cuda] [--json FILE]
+    python tests/benchmarks/card_rates.py [--only NAMES] [--device cuda] [--json FILE]
 
     products    TFLOP/s of the matmuls of Llama-3.1-8B and Qwen3-1.7B at the tokens of the two goals
     copies      bytes a second within the card (reads and writes), to it and from it, pageable and pinned
@@ -47,7 +47,8 @@ def products(device: str) -> Found:
     """TFLOP/s by product: tokens x inputs x outputs, weights transposed as nn.Linear has them."""
     for model, (hidden, mlp, keys, vocabulary, tokens) in MODELS.items():
         shapes = {"q, o": (hidden, hidden), "k, v": (hidden, keys), "gate, up": (hidden, mlp), "down": (mlp, hidden),
-                  "LoRA A": (hidden, LORA_RANK), "LoRA B": (LORA_RANK, hidden), "head": (hidden, vocabulary)}  # fmt: skip
+                  "LoRA A": (hidden, LORA_RANK), "LoRA B": (LORA_RANK, hidden),
+                  "head": (hidden, vocabulary)}  # fmt: skip
         for name, (inputs, outputs) in shapes.items():
             rows = tokens
             if device == "cpu":

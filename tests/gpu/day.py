@@ -121,8 +121,8 @@ def environment(work: Path, packages: Path, *, dry: bool) -> dict[str, str]:
 def waiting(results: Results, last_call: int, *, dry: bool = False) -> list[str]:
     """Names of the experiments of the calls up to this one that are not done, in the order to try them."""
     state = {name: outcome.state for name, outcome in results.experiments.items()}
-    names = [name for name, experiment in EXPERIMENTS.items()
-             if experiment.call <= last_call and state.get(name) != "done" and (experiment.is_dry or not dry)]  # fmt: skip
+    meant = [name for name, one in EXPERIMENTS.items() if one.call <= last_call and (one.is_dry or not dry)]
+    names = [name for name in meant if state.get(name) != "done"]
     return sorted(names, key=lambda name: _ORDER.get(state.get(name, ""), 0))
 
 
@@ -137,9 +137,9 @@ def bring(carried: Path, out: Path) -> None:
 
 def sizes_to_carry(folder: Path) -> dict[str, int]:
     """Bytes of this checkout (what git tracks, and what it neither tracks nor ignores), wheels and results."""
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
-                            capture_output=True, text=True).stdout  # fmt: skip
-    ours = [ROOT / name for name in listed.split("\0") if name]
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    ours = [ROOT / name for name in listed.stdout.split("\0") if name]
     return {
         "this checkout": sum(path.stat().st_size for path in ours if path.is_file()),
         str(folder / "wheels"): sum(path.stat().st_size for path in (folder / "wheels").glob("*.whl")),
@@ -159,9 +159,7 @@ def describe(call: int, folder: Path) -> int:
     # Longer than the call takes by itself: it writes down what it had to stop.
     print(f"run     timeout -s TERM {CALL_MINUTES[call] * 60 + 20:.0f} python3 -m tests.gpu.day --run {call} "
           f"--carried {folder} --out RESULTS")  # fmt: skip
-    print(
-        f"back    at most {MOST_FILES} files in RESULTS, each of {MOST_FILE_BYTES / _MB:.1f} MB or less: into {folder}"
-    )
+    print(f"back    into {folder}: at most {MOST_FILES} files of {MOST_FILE_BYTES / _MB:.1f} MB in RESULTS")
     names = waiting(results, call)
     states = [(name, results.experiments[name].state if name in results.experiments else "") for name in names]
     for title, chosen in (("to do", [name for name, state in states if not _ORDER.get(state)]),

@@ -49,9 +49,16 @@ def end_descendants() -> bool:
 
 
 def keep(
-    name: str, command: list[str], results: Path, work: Path, *, limit_seconds: float, may_take_seconds: float, stop: Event
-) -> str:  # fmt: skip
-    """How the experiment ended: `done`, `skipped`, `failed`, `timeout`, or `interrupted`: by a signal, or by a limit
+    name: str,
+    command: list[str],
+    results: Path,
+    work: Path,
+    *,
+    limit_seconds: float,
+    may_take_seconds: float,
+    stop: Event,
+) -> None:
+    """Run the command to its end: `done`, `skipped`, `failed`, `timeout`, or `interrupted`: by a signal, or by a limit
     that is shorter than what it may take."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -80,7 +87,6 @@ def keep(
     append(results, {"name": name, "state": state, "reason": reason, "seconds": round(monotonic() - started, 1),
                      "at": now(), "error": said if state in ("failed", "timeout") else []})  # fmt: skip
     shutil.rmtree(work, ignore_errors=True)
-    return state
 
 
 def main() -> int:

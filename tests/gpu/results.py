@@ -23,8 +23,8 @@ SKIPPED = 77
 @dataclass
 class Outcome:
     """How an experiment, or a test of pytest, stands. `state`: `started` where the line of its end is missing;
-    `done`, `skipped`, `failed`, `timeout`, `interrupted`; `passed` of a test. `call` counts the calls up to the one that
-    it last began in."""
+    `done`, `skipped`, `failed`, `timeout`, `interrupted`; `passed` of a test. `call` counts the calls up to the one
+    that it last began in."""
 
     state: str = ""
     call: int = 0
