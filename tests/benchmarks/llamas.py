@@ -51,7 +51,7 @@ class Llama:
 
 _LONG: dict[str, Any] = {"documents": 1500, "words": 270, "most_words": 1400, "max_length": 2048, "effective": 16,
                          "micro_batch": 4}  # fmt: skip
-_FULL_ROWS: dict[str, Any] = {"documents": 80, "words": 10**6, "most_words": 4500, "max_length": 4096}
+_FULL_ROWS: dict[str, Any] = {"documents": 24, "words": 10**6, "most_words": 20_000, "max_length": 4096}
 SHAPES = {
     "tiny": Llama(hidden_size=32, intermediate_size=64, layers=2, heads=4, key_value_heads=2, vocabulary=384,
                   documents=200, max_length=64, effective=8, micro_batch=8),
@@ -63,7 +63,7 @@ SHAPES = {
                   **_LONG),
     "8b": Llama(hidden_size=4096, intermediate_size=14336, layers=32, heads=32, key_value_heads=8, vocabulary=128256,
                 tied=False, **_LONG),
-    # Rows of exactly 4,096 tokens: one of them with LoRA, and two of them with all weights, fill a card of 80 GB.
+    # Documents of many rows, which are full: one of 4,096 tokens with LoRA, two of them with all weights.
     "8b-4096": Llama(hidden_size=4096, intermediate_size=14336, layers=32, heads=32, key_value_heads=8,
                      vocabulary=128256, tied=False, effective=1, micro_batch=1, **_FULL_ROWS),
     # Qwen/Qwen3-1.7B, by its config.json.

@@ -38,6 +38,7 @@ from tests.gpu.results import FILE, Results, append, now, read
 
 MOST_CARRIED_BYTES = 64 * 2**20
 LIMIT_SECONDS, _LEAST_SECONDS, _REST_SECONDS = 120.0, 15.0, 5.0
+_DRY_LIMIT_SECONDS = 300.0  # a busy machine of two cores
 _TOLD_CHARACTERS = 200
 # Tried in this order; those that are done are not. The reason of what is skipped may be gone: more was carried.
 _ORDER = {"": 0, "started": 1, "interrupted": 1, "skipped": 2, "failed": 2, "timeout": 2}
@@ -223,6 +224,7 @@ def _carry_out(names: Sequence[str], out: Path, work: Path, deadline: float, sto
     from tests.gpu.keeper import adopt_orphans, end_descendants
 
     adopt_orphans()
+    may_take = _DRY_LIMIT_SECONDS if dry else LIMIT_SECONDS
     for name in names:
         left = deadline - monotonic() - _REST_SECONDS
         if stop.is_set() or left < _LEAST_SECONDS:
@@ -231,19 +233,22 @@ def _carry_out(names: Sequence[str], out: Path, work: Path, deadline: float, sto
         if missing := [module for module in experiment.requires if not find_spec(module)]:
             append(out / FILE, {"name": name, "state": "skipped", "reason": f"{missing[0]} is not installed"})
         else:
-            print(f"{name}: at most {min(left, LIMIT_SECONDS):.0f} s", flush=True)
-            with subprocess.Popen(command_of(name, out / FILE, work, left, dry=dry), cwd=ROOT, start_new_session=True,
-                                  env=environment(work / "run", work / "packages", dry=dry)) as keeper:  # fmt: skip
-                while keeper.poll() is None:
-                    if stop.is_set():
-                        keeper.terminate()
-                    stop.wait(0.1) if not stop.is_set() else keeper.wait()
+            print(f"{name}: at most {min(left, may_take):.0f} s", flush=True)
+            append(out / FILE, {"name": name, "state": "started", "at": now()})
+            # Where less is left than an experiment may take, it is cut short, and has not failed.
+            command = [sys.executable, "-m", "tests.gpu.keeper", name, "--results", out / FILE, "--work", work / "run",
+                       "--limit", str(min(left, may_take)), "--may-take", str(may_take),
+                       "--parent", str(os.getpid()), "--", *command_of(name, out / FILE, work, dry=dry)]  # fmt: skip
+            env = environment(work / "run", work / "packages", dry=dry)
+            with subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=env) as keeper:
+                while keeper.poll() is None and not stop.wait(0.1):
+                    pass
+                if stop.is_set():
+                    keeper.terminate()
             if read(out / FILE).experiments[name].state == "started":
                 end_descendants()
-                append(
-                    out / FILE,
-                    {"name": name, "state": "interrupted", "reason": f"its keeper ended with {keeper.returncode}"},
-                )
+                reason = f"its keeper ended with {keeper.returncode}"
+                append(out / FILE, {"name": name, "state": "interrupted", "reason": reason})
         print(words_of(name, read(out / FILE)), flush=True)
     if stop.is_set():
         print("stopped; the same command goes on with what is not done")
@@ -256,14 +261,9 @@ def _carry_out(names: Sequence[str], out: Path, work: Path, deadline: float, sto
     return int(bool(missing))
 
 
-def command_of(name: str, results: Path, work: Path, left_seconds: float, *, dry: bool) -> list[str]:
-    """Of the keeper of an experiment. Where less is left than one may take, it is cut short, and has not failed."""
-    folder = work / "run"
-    experiment = [sys.executable, "-m", "tests.gpu.experiments", name, "--results", str(results), "--work", str(folder),
-                  "--models", str(work / "models"), *(["--dry"] if dry else [])]  # fmt: skip
-    return [sys.executable, "-m", "tests.gpu.keeper", name, "--results", str(results), "--work", str(folder),
-            "--limit", str(min(left_seconds, LIMIT_SECONDS)), "--may-take", str(LIMIT_SECONDS),
-            "--parent", str(os.getpid()), "--", *experiment]  # fmt: skip
+def command_of(name: str, results: Path, work: Path, *, dry: bool) -> list[str]:
+    return [sys.executable, "-m", "tests.gpu.experiments", name, "--results", str(results), "--work", str(work / "run"),
+            "--models", str(work / "models"), *(["--dry"] if dry else [])]  # fmt: skip
 
 
 def words_of(name: str, results: Results) -> str:

@@ -221,12 +221,12 @@ def race(work: Work, shape: str, method: str, *, contenders: str = "ours,trainer
     work.note(**rows[0])
 
 
-def tests(work: Work, group: str) -> None:
+def tests(work: Work, group: str, place: str = "tests/gpu") -> None:
     """Tests of `pytest -m gpu`, each with a line of its own; in a dry run they are only collected."""
     if missing := [name for name in ("pytest", "pytest_timeout", "xdist") if not find_spec(name)]:
         raise Skipped(f"{missing[0]} is not installed")
     words = ["-m", "pytest", "-q", "-m", "gpu", "-n", "0", "--timeout", 60, "-p", "no:cacheprovider",
-             "-p", "tests.gpu.noted_tests", "--results", work.results, "--group", group, "tests/gpu"]  # fmt: skip
+             "-p", "tests.gpu.noted_tests", "--results", work.results, "--group", group, place]  # fmt: skip
     if work.dry:
         done = work.command(*words, "--collect-only")
         work.note(collected=sum("::" in line for line in done.stdout.splitlines()))
@@ -335,10 +335,12 @@ CALL_MINUTES = {1: 8.0, 2: 9.0, 3: 9.0, 4: 9.0, 5: 8.0}
 LIGER, PLAIN = {"model__kernels": "liger"}, {"model__kernels": "none"}
 BF16, FP32 = {"model__dtype": "bfloat16"}, {"model__dtype": "float32"}
 _LIGER_KERNEL = ("liger_kernel",)
-_ONE_ROW: dict[str, object] = {"data__max_length": 4096, "training__per_device_train_batch_size": 1,
-                               "training__effective_batch_size": 1, "tuning__method": "lora"}  # fmt: skip
-_TWO_ROWS: dict[str, object] = {"data__max_length": 4096, "training__per_device_train_batch_size": 2,
-                                "training__effective_batch_size": 2, "tuning__method": "full"}  # fmt: skip
+# Packed, attention goes by lengths: full rows alone would not ask for it.
+_FULL_ROWS: dict[str, object] = {"data__max_length": 4096, "data__packing": "true"}
+_ONE_ROW = {**_FULL_ROWS, "training__per_device_train_batch_size": 1, "training__effective_batch_size": 1,
+            "tuning__method": "lora"}  # fmt: skip
+_TWO_ROWS = {**_FULL_ROWS, "training__per_device_train_batch_size": 2, "training__effective_batch_size": 2,
+             "tuning__method": "full"}  # fmt: skip
 _DOCUMENTS: dict[str, object] = {"data__max_length": 1024, "training__effective_batch_size": 8}
 _COMPILED = {"training__torch_compile": "true"}
 

@@ -2,7 +2,7 @@
 
     python -m tests.gpu.keeper NAME --results FILE --work FOLDER --limit SECONDS --parent PID -- COMMAND
 
-Writes one line to the results before the command and one after it. The command is given a folder of its own, which is
+Adds the line of its end to the results. The command is given a folder of its own, which is
 removed afterwards, and ends with every process that it started, whatever session these are in: on Linux they are handed
 to the keeper when their parents end. A keeper whose own parent is killed is asked to stop by the kernel. What a killed
 keeper leaves, `day` ends.
@@ -62,7 +62,6 @@ def keep(
     that is shorter than what it may take."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    append(results, {"name": name, "state": "started", "at": now(), "limit_seconds": round(limit_seconds)})
     started, output = monotonic(), work / "output.txt"
     state, reason = "done", ""
     with output.open("wb") as file:

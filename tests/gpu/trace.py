@@ -32,9 +32,7 @@ GROUPS = ("products", "attention", "elementwise", "loss", "optimizer")
 # the names of all operations that they are fused of, and compute none of these three.
 _FUSED = re.compile(r"^triton_")
 _ATTENTION = re.compile(r"attention|attn|flash|fmha|sdpa", re.IGNORECASE)
-_PRODUCTS = re.compile(
-    r"gemm|gemv|nvjet|xmma|cutlass|splitk|grouped_mm|aten::(addmm|mm|bmm|baddbmm|_scaled_mm)\b", re.I
-)
+_PRODUCTS = re.compile(r"gemm|gemv|nvjet|xmma|cutlass|splitk|_mm\b|aten::(addmm|mm|bmm|baddbmm)\b", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"optimizer|adam|_foreach_|multi_tensor|amp_", re.IGNORECASE)
 _LOSS = re.compile(r"loss|softmax|cross_?entropy|logsumexp", re.IGNORECASE)
 
@@ -151,10 +149,8 @@ class Watch:
         steps, events = self.last - self.first + 1, self._profiler.events()
         parts = list(timed_parts(events, on_card=self._on_card))
         groups = group_table(parts, steps)
-        kernels = [
-            event for event in events if str(event.device_type).endswith("CUDA") and not event.is_user_annotation
-        ]
-        device_seconds = sum(event.self_device_time_total for event in kernels) / 1e6
+        kernels = [event for event in events if str(event.device_type).endswith("CUDA")]
+        device_seconds = sum(x.self_device_time_total for x in kernels if not x.is_user_annotation) / 1e6
         listed = {function for _, function in WAITS}
         flops = sum(event.flops or 0 for event in events)
         products = groups["products"]["milliseconds"] * steps / 1000
