@@ -221,7 +221,7 @@ def race(work: Work, shape: str, method: str, *, contenders: str = "ours,trainer
     work.note(**rows[0])
 
 
-def tests(work: Work, group: str, place: str = "tests/gpu") -> None:
+def tests(work: Work, group: str, place: str = "tests/gpu/test_on_a_gpu.py") -> None:
     """Tests of `pytest -m gpu`, each with a line of its own; in a dry run they are only collected."""
     if missing := [name for name in ("pytest", "pytest_timeout", "xdist") if not find_spec(name)]:
         raise Skipped(f"{missing[0]} is not installed")

@@ -35,7 +35,7 @@ IMAGE = ("torch==2.11,transformers==5.17,peft,accelerate,pyarrow,scikit-learn,xx
          "pytest,pytest-timeout,pytest-xdist")  # fmt: skip
 # Asked for one by one, after the rest of what the program requires: what the day measures goes without them.
 _LATER = ("datasets", "scikit-learn")
-_USED_WHERE_INSTALLED, _COMPARED = ("liger-kernel", "torchao"), ("bitsandbytes", "trl")
+_USED_WHERE_INSTALLED, _COMPARED = ("liger-kernel", "bitsandbytes", "torchao"), ("trl",)
 # transformers is content with versions of these that are older than the ones that we require.
 _MAYBE_OLDER = ("huggingface-hub", "typer")
 # glibc 2.34 and older: that of Ubuntu 22.04 is 2.35.
