@@ -96,8 +96,8 @@ class Work:
     def keep(self, file: Path, name: str) -> None:
         """Put a file beside the results, where it is small enough to be brought back."""
         target, size = self.results.parent / name, file.stat().st_size
-        there = [path for path in self.results.parent.iterdir() if path.is_file() and path != target]
-        if size > MOST_FILE_BYTES or len(there) >= MOST_FILES:
+        there = {path.name for path in self.results.parent.iterdir() if path.is_file()} | {self.results.name}
+        if size > MOST_FILE_BYTES or len(there - {name}) >= MOST_FILES:
             self.note(left_behind=f"{name} of {size / 1e6:.1f} MB beside {len(there)} files")
         else:
             shutil.copy(file, target)
