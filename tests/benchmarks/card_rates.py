@@ -19,6 +19,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -29,6 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.benchmark import Timer
+
+from tui_trainer.training import varlen
 
 # (hidden size, width of the gated MLP, heads of keys x 128, vocabulary, tokens of a pass), by their config.json.
 MODELS = {"Llama-3.1-8B": (4096, 14336, 1024, 128256, 4096), "Qwen3-1.7B": (2048, 6144, 1024, 151936, 8192)}
@@ -102,15 +105,10 @@ def dense(qkv: list[torch.Tensor]) -> torch.Tensor:
     return F.scaled_dot_product_attention(*qkv, is_causal=True, enable_gqa=qkv[0].shape[1] != qkv[1].shape[1])
 
 
-def by_lengths(qkv: list[torch.Tensor]) -> torch.Tensor:
-    """The kernel that the program would take, for one document."""
-    from tui_trainer.training import varlen
-
-    kernel = next(iter(varlen.kernels(torch.device(qkv[0].device))), None)
-    if kernel is None or qkv[0].device.type != "cuda":
-        raise RuntimeError("no kernel for attention by lengths here")
-    tokens = qkv[0].shape[2]
-    ends = torch.tensor([0, tokens], dtype=torch.int32, device=qkv[0].device)
+def by_lengths(kernel: Any, qkv: list[torch.Tensor]) -> torch.Tensor:
+    """One document, as the program's attention of packed rows computes it."""
+    tokens, device = qkv[0].shape[2], qkv[0].device
+    ends = torch.tensor([0, tokens], dtype=torch.int32, device=device)
     lengths = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": tokens, "max_length_k": tokens}
     return varlen.attention_by(kernel)(torch.nn.Module(), *qkv, None, **lengths)[0]
 
@@ -121,7 +119,10 @@ def attention(device: str) -> Found:
     chosen: dict[str, tuple[Callable[[list[torch.Tensor]], torch.Tensor], Any]] = {
         backend.name.lower(): (dense, backend) for backend in BACKENDS
     }
-    chosen |= {"torch's choice": (dense, None), "by lengths": (by_lengths, None)}
+    chosen |= {"torch's choice": (dense, None)}
+    # Those that the program would try, in its order.
+    kernels = varlen.kernels(torch.device(device))
+    chosen |= {f"by lengths {n}": (partial(by_lengths, one), None) for n, one in enumerate(kernels, start=1)}
     for key_heads, words in ((heads // 4, "a quarter of the heads for keys"), (heads, "as many heads for keys")):
         for name, (attend, backend) in chosen.items():
             qkv = three(device, tokens, heads, key_heads)

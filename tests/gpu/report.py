@@ -66,25 +66,14 @@ def words_of(figures: Figures) -> Iterator[str]:
         yield (
             f"`diagnose` and `nvidia-smi`: different: {different}" if figures["nvidia_smi"] else "no `nvidia-smi` here"
         )
-    for name, value in figures.get("products", {}).items():
-        yield (
-            f"{cell(name)} " + ", ".join(f"{cell(way)} {number(rate):.0f}" for way, rate in value.items()) + " TFLOP/s"
-        )
     for name, value in figures.get("copies", {}).items():
         yield f"copies {cell(name)} {number(value) / 1e9:.0f} GB/s"
     for name, value in figures.get("launches", {}).items():
         yield f"a launch {number(value):.1f} µs" if name == "host_microseconds" else f"{number(value):.1f} µs with wait"
-    for key in ("attention", "plans"):
-        for name, value in figures.get(key, {}).items():
-            rows = value.items()
-            found = ", ".join(
-                f"{cell(k.replace('_', ' '))} {cell(v) if k == 'refused' else f'{number(v):.3g}'}" for k, v in rows
-            )
-            yield f"{cell(name)}: {found}"
     if "tokens_per_second" in figures:
         yield f"{number(figures['tokens_per_second']):,.0f} tokens/s"
         yield "step " + planned(figures["planned_step_seconds"], figures["step_seconds"], seconds)
-        if figures["peak_memory_bytes"]:
+        if figures["device"] != "cpu":
             yield "memory " + planned(figures["planned_allocated_bytes"], figures["peak_memory_bytes"], gib)
         last = [number(loss) for loss in figures["losses"]][-_LAST_LOSSES:]
         yield f"loss {number(figures['losses'][0]):.4f} to {mean(last):.4f} (mean of the last {len(last)} steps)"
@@ -116,6 +105,17 @@ def words_of(figures: Figures) -> Iterator[str]:
         yield f"not brought back: {cell(figures['left_behind'])}"
 
 
+def rate_rows(figures: Figures) -> Iterator[str]:
+    """TFLOP/s of products, and milliseconds and TFLOP/s of attention kernels or why they refuse, a line each."""
+    for key in ("products", "attention", "plans"):
+        for name, value in figures.get(key, {}).items():
+            found = (
+                f"{cell(k.replace('_', ' '))} {cell(v) if k == 'refused' else f'{number(v):.4g}'}"
+                for k, v in value.items()
+            )
+            yield f"| {key} | {cell(name)} | {', '.join(found)} |"
+
+
 def trace_row(figures: Figures) -> str:
     groups = figures["groups"]
     times = [f"{number(groups[name]['milliseconds']):.1f}" for name in GROUPS]
@@ -132,7 +132,7 @@ def trace_row(figures: Figures) -> str:
 
 def report(results: Results) -> str:
     """Markdown of the results: experiments, traced steps by groups, then what there is no figure of and why."""
-    table, traced, missing = [], [], []
+    table, traced, rates, missing = [], [], [], []
     for name in EXPERIMENTS:
         outcome = results.experiments.get(name)
         if outcome is None:
@@ -144,6 +144,7 @@ def report(results: Results) -> str:
         try:
             words = "; ".join(words_of(outcome.figures))
             row = f"| {name} | {trace_row(outcome.figures)} |" if "groups" in outcome.figures else ""
+            rates += rate_rows(outcome.figures)
         except (TypeError, KeyError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
             missing.append(f"{name}: its figures cannot be read ({type(error).__name__}: {cell(error, 100)})")
             continue
@@ -157,6 +158,8 @@ def report(results: Results) -> str:
     if traced:
         heads = [*(f"{name}, ms a step" for name in GROUPS), "kernels", "TFLOP/s of products", "busy", "attention by"]
         text += ["", f"| traced | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|", *traced]
+    if rates:
+        text += ["", "| what | shape or kernel | TFLOP/s, milliseconds |", "|---|---|---|", *rates]
     text += ["", "Without a figure:", "", *(f"- {words}" for words in missing)] if missing else []
     return "\n".join(text) + "\n"
 

@@ -48,6 +48,7 @@ subprocess.Popen([sys.executable, "-c", stubborn], start_new_session=True)
 for number in range(3):
     append(Path(sys.argv[2]), {"name": sys.argv[1], "figures": {str(number): number}})
     time.sleep(0.02)
+time.sleep(float(os.environ.get("STALL_SECONDS", 0)))
 '''.replace("ROOT", repr(sys.path[0]))
 day.EXPERIMENTS.clear()
 day.EXPERIMENTS.update((f"number {n}", Experiment(call=1 + n // 2, carry_out=print, is_dry=True)) for n in range(6))
@@ -62,9 +63,9 @@ class StandInDay:
     def __init__(self, place: Path) -> None:
         self.results, self._place, self._mark = place / "out" / FILE, place, uuid.uuid4().hex
 
-    def start(self, call: int | str) -> subprocess.Popen[bytes]:
+    def start(self, call: int | str, **more: str) -> subprocess.Popen[bytes]:
         words = ["--dry", "--run", str(call), "--carried", "carried", "--out", "out", "--work", "work"]
-        env = {**os.environ, "PYTHONPATH": str(day.ROOT), "DAY_OF_A_TEST": self._mark}
+        env = {**os.environ, "PYTHONPATH": str(day.ROOT), "DAY_OF_A_TEST": self._mark, **more}
         code = f"import sys; sys.path.insert(0, {str(day.ROOT)!r}){STAND_INS}"
         return subprocess.Popen([sys.executable, "-c", code, *words], cwd=self._place, env=env, start_new_session=True,
                                 stdout=subprocess.DEVNULL)  # fmt: skip
@@ -135,6 +136,22 @@ def test_calls_that_are_killed_at_random_moments_lose_nothing_and_go_on(killed, 
     assert [sum(end.get("name") == name and end.get("state") == "done" for end in ends) for name in
             EXPERIMENTS_OF_STAND_INS] == [1] * 6  # fmt: skip
     assert not own.processes()
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_runs_when_a_call_ends_ends_at_once_and_is_cut_short(send, number, tmp_path):
+    own = StandInDay(tmp_path)
+    process = own.start(1, STALL_SECONDS="600")
+    while process.poll() is None and b'"2": 2' not in (own.results.read_bytes() if own.bytes() else b""):
+        sleep(0.02)
+    send(process.pid, number)
+    process.wait()
+    own.wait_for_the_end_of_all()
+    found = read(own.results).experiments
+    assert {name: (one.state, one.reason) for name, one in found.items()} == {
+        "number 0": ("interrupted", "the call was stopped")
+    }
 
 
 EXPERIMENTS_OF_STAND_INS = [f"number {n}" for n in range(6)]
@@ -561,7 +578,7 @@ def test_what_pyproject_requires_is_all_asked_for_once():
 
 RUN = {
     "tokens_per_second": 12345.6, "step_seconds": 0.25, "planned_step_seconds": 0.2, "peak_memory_bytes": 30 * 2**30,
-    "planned_allocated_bytes": 33 * 2**30, "losses": [11.5, 10.0, 9.0], "problems": [],
+    "planned_allocated_bytes": 33 * 2**30, "losses": [11.5, 10.0, 9.0], "problems": [], "device": "cuda",
 }  # fmt: skip
 TRACED = {
     "groups": {x: {"milliseconds": 10.0, "kernels": 7, "largest": {f"{x}_kernel": 9.0}} for x in report.GROUPS},
