@@ -131,6 +131,7 @@ def run_figures(folder: Path, left_out: range) -> dict[str, Any]:
         "parameters": plan["parameters"]["value"],
         "precision": plan["precision"]["value"],
         "packing": plan["packing"]["value"],
+        "planned_attention": plan.get("attention"),
         "micro_batch": plan["per_device_train_batch_size"]["value"],
         "problems": [f"{event.kind}: {event.message}" for event in events if isinstance(event, RunProblem)],
     }
@@ -373,7 +374,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         call=1, carry_out=lambda work: rates(work, "attention", "plans"), is_dry=True),
     "1.2b lora": _stepped(1, "1.2b", _DOCUMENTS, {"tuning__method": "lora"}),
     "1.2b full": _stepped(1, "1.2b", _DOCUMENTS, {"tuning__method": "full"}),
-    "quickstart": Experiment(call=1, carry_out=quickstart),
+    "quickstart": Experiment(call=1, carry_out=quickstart, is_dry=True),
 
     "8b lora, liger": _goal_8b(LIGER, requires=_LIGER_KERNEL, trace="trace-8b-lora-liger.json.gz"),
     "8b lora": _goal_8b(PLAIN, trace="trace-8b-lora.json.gz", is_dry=True),
@@ -387,7 +388,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
     "1.7b full, fp32, liger": _goal_17b(FP32, LIGER, requires=_LIGER_KERNEL),
     "1.7b full, bf16, liger": _goal_17b(BF16, LIGER, requires=_LIGER_KERNEL, trace="trace-1.7b-full-liger.json.gz"),
-    "1.7b full, fp32": _goal_17b(FP32, PLAIN, is_dry=True),
+    "1.7b full, fp32": _goal_17b(FP32, PLAIN),
     "1.7b full, bf16": _goal_17b(BF16, PLAIN),
     **{
         f"1.7b full, fp32, liger, chunks of {tokens}": _goal_17b(
@@ -397,7 +398,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "1.7b full, bf16, compiled": _goal_17b(BF16, PLAIN, _COMPILED),
     "1.7b full, bf16, liger, accumulation 8": _stepped(
         3, "1.7b-4096", _TWO_ROWS, BF16, LIGER, {"training__effective_batch_size": 16}, requires=_LIGER_KERNEL),
-    "1.7b full beside others": Experiment(call=3, carry_out=partial(race, shape="1.7b-4096", method="full")),
+    "1.7b full beside others": Experiment(
+        call=3, carry_out=partial(race, shape="1.7b-4096", method="full"), is_dry=True),
 
     **{
         f"tests: {group}": Experiment(call=4, carry_out=partial(tests, group=group), is_dry=group == "lengths")

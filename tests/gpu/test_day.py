@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -22,7 +24,7 @@ from tests.gpu.experiments import EXPERIMENTS, Work
 from tests.gpu.noted_tests import GROUPS, group_of
 from tests.gpu.results import FILE, SKIPPED, Outcome, Results, append, read
 from tests.gpu.trace import group_of as group_of_kernel
-from tests.gpu.trace import group_table
+from tests.gpu.trace import group_table, timed_parts
 from tests.gpu.wheels import Candidate, Group, closure, fitting, our_groups, selection
 from tui_trainer.config.load import Request
 from tui_trainer.launching.start import load_config
@@ -98,10 +100,9 @@ def whole_day(tmp_path_factory) -> StandInDay:
 
 
 @pytest.mark.parametrize("killed", ["the call", "its group", "the keeper", "everything"])
-@pytest.mark.parametrize("seed", [1, 2])
-def test_calls_that_are_killed_at_random_moments_lose_nothing_and_go_on(killed, seed, tmp_path, whole_day):
+def test_calls_that_are_killed_at_random_moments_lose_nothing_and_go_on(killed, tmp_path, whole_day):
     """A moment is a number of bytes in the results, so that it lies within the work however slow the machine is."""
-    draw, own = random.Random(f"{killed}{seed}"), StandInDay(tmp_path)
+    draw, own = random.Random(killed), StandInDay(tmp_path)
     for call in (1, 2, 3):
         before = read(own.results)
         moment = own.bytes() + draw.randrange(whole_day.bytes() // 3)
@@ -414,6 +415,16 @@ def test_facts_that_differ_from_nvidia_smi_are_named():
     assert experiments.beside_nvidia_smi({**document, "gpus": []}, None)["different"] == []
 
 
+def test_a_dry_run_has_one_experiment_of_each_kind_and_of_each_call():
+    def kinds(chosen: list) -> set:
+        return {getattr(one.carry_out, "func", one.carry_out).__name__ for one in chosen}
+
+    dry = [one for one in EXPERIMENTS.values() if one.is_dry]
+    assert kinds(dry) == kinds(list(EXPERIMENTS.values()))
+    assert {one.call for one in dry} == set(day.CALLS)
+    assert not any(one.requires for one in dry)
+
+
 def test_every_setting_of_an_experiment_is_one_of_the_program():
     chosen = {name: one.settings for name, one in EXPERIMENTS.items() if one.settings}
     assert len(chosen) > 15
@@ -500,6 +511,28 @@ def test_each_gpu_test_has_its_line_at_once_and_a_later_call_tries_what_did_not_
 ])  # fmt: skip
 def test_a_kernel_is_in_the_group_of_what_it_computes(name, around, group):
     assert group_of_kernel(name, around) == group
+
+
+@dataclass
+class Operation:
+    """What `timed_parts` reads of an event of torch's profiler."""
+
+    name: str
+    cpu_parent: Operation | None = None
+    kernels: Sequence[Operation] = ()
+    duration: float = 0.0
+    self_cpu_time_total: float = 0.0
+    device_type: str = "DeviceType.CPU"
+
+
+def test_a_kernel_stands_with_the_operations_around_it_and_once():
+    outer = Operation("aten::linear", kernels=[Operation("aten::linear", duration=90.0)])
+    inner = Operation("aten::mm", outer, [Operation("gemm", duration=7.0)], self_cpu_time_total=3.0)
+    events = [outer, inner, Operation("gemm", device_type="DeviceType.CUDA")]
+    assert list(timed_parts(events, on_card=True)) == [("gemm", ["aten::mm", "aten::linear"], 7.0)]
+    assert list(timed_parts(events, on_card=False)) == [
+        ("aten::linear", [], 0.0), ("aten::mm", ["aten::linear"], 3.0)
+    ]  # fmt: skip
 
 
 def test_groups_are_milliseconds_and_kernels_of_a_step():
