@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +90,15 @@ class StandInDay:
         return self.results.stat().st_size if self.results.exists() else 0
 
 
+@pytest.fixture
+def stand_in_day(tmp_path) -> Iterator[StandInDay]:
+    found = StandInDay(tmp_path)
+    yield found
+    for process in found.processes():
+        with suppress(psutil.Error):
+            process.kill()
+
+
 @pytest.fixture(scope="module")
 def whole_day(tmp_path_factory) -> StandInDay:
     """One that nothing disturbed."""
@@ -100,9 +109,9 @@ def whole_day(tmp_path_factory) -> StandInDay:
 
 
 @pytest.mark.parametrize("killed", ["the call", "its group", "the keeper", "everything"])
-def test_calls_that_are_killed_at_random_moments_lose_nothing_and_go_on(killed, tmp_path, whole_day):
+def test_calls_that_are_killed_at_random_moments_lose_nothing_and_go_on(killed, stand_in_day, whole_day):
     """A moment is a number of bytes in the results, so that it lies within the work however slow the machine is."""
-    draw, own = random.Random(killed), StandInDay(tmp_path)
+    draw, own = random.Random(killed), stand_in_day
     for call in (1, 2, 3):
         before = read(own.results)
         moment = own.bytes() + draw.randrange(whole_day.bytes() // 3)
@@ -141,8 +150,8 @@ def test_calls_that_are_killed_at_random_moments_lose_nothing_and_go_on(killed, 
 
 @pytest.mark.parametrize("send", [os.kill, os.killpg])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_what_runs_when_a_call_ends_ends_at_once_and_is_cut_short(send, number, tmp_path):
-    own = StandInDay(tmp_path)
+def test_what_runs_when_a_call_ends_ends_at_once_and_is_cut_short(send, number, stand_in_day):
+    own = stand_in_day
     process = own.start(1, STALL_SECONDS="600")
     while process.poll() is None and b'"2": 2' not in (own.results.read_bytes() if own.bytes() else b""):
         sleep(0.02)
