@@ -137,7 +137,8 @@ def test_calls_that_are_killed_at_random_moments_lose_nothing_and_go_on(killed, 
             assert earlier is None or earlier.state != "done" or outcome == earlier
             assert outcome.state in ("started", "interrupted", "done")
             assert outcome.state != "done" or outcome.figures == {"0": 0, "1": 1, "2": 2}
-            assert killed == "everything" or outcome.state != "started"
+            # Only a call that goes on, or a keeper that was there already, can write that it was cut short.
+            assert killed != "the keeper" or outcome.state != "started"
         left = [name for name in EXPERIMENTS_OF_STAND_INS if name not in found.experiments]
         cut = [name for name, one in found.experiments.items() if one.state in ("started", "interrupted")]
         assert order_of(found) == left + sorted(cut)
