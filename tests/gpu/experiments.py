@@ -226,7 +226,7 @@ def tests(work: Work, group: str, place: str = "tests/gpu/test_on_a_gpu.py") -> 
     """Tests of `pytest -m gpu`, each with a line of its own; in a dry run they are only collected."""
     if missing := [name for name in ("pytest", "pytest_timeout", "xdist") if not find_spec(name)]:
         raise Skipped(f"{missing[0]} is not installed")
-    words = ["-m", "pytest", "-q", "-m", "gpu", "-n", "0", "--timeout", 60, "-p", "no:cacheprovider",
+    words = ["-m", "pytest", "-q", "-m", "gpu", "-n", "0", "--timeout", 100, "-p", "no:cacheprovider",
              "-p", "tests.gpu.noted_tests", "--results", work.results, "--group", group, place]  # fmt: skip
     if work.dry:
         done = work.command(*words, "--collect-only")

@@ -19,6 +19,7 @@ from time import monotonic, sleep
 import psutil
 import pytest
 
+from tests.benchmarks import estimates, memory_grid_cases
 from tests.gpu import day, experiments, keeper, report
 from tests.gpu.experiments import EXPERIMENTS, Work
 from tests.gpu.noted_tests import GROUPS, group_of
@@ -444,6 +445,14 @@ def test_every_setting_of_an_experiment_is_one_of_the_program():
         for key, value in settings.items():
             room, _, setting = key.partition("__")
             assert str(getattr(getattr(config, room), setting)).lower() == str(value).lower(), name
+
+
+def test_every_configuration_of_an_experiment_is_one_of_its_benchmark():
+    found = {"memory": memory_grid_cases.CASES, "time": estimates.CASES}
+    named = [name.split(": ") for name in EXPERIMENTS if name.startswith(("memory: ", "time: "))]
+    assert {kind for kind, _ in named} == found.keys()
+    for kind, case in named:
+        assert sum(case in one.name for one in found[kind]) == 1, case
 
 
 # Tests of the GPU
