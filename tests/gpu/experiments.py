@@ -402,8 +402,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         call=3, carry_out=partial(race, shape="1.7b-4096", method="full"), is_dry=True),
 
     **{
-        f"tests: {group}": Experiment(call=4, carry_out=partial(tests, group=group), is_dry=group == "lengths")
-        for group in ("lengths", "resume", "memory", "4 and 8 bits", "families", "others")
+        f"tests: {group}": Experiment(call=4, carry_out=partial(tests, group=group), is_dry=group == "attention")
+        for group in ("attention", "resume", "memory", "4 and 8 bits", "families", "others")
     },
     "kill and resume, full": Experiment(call=4, carry_out=partial(kill_and_resume, method="full"), is_dry=True),
     "kill and resume, lora": Experiment(call=4, carry_out=partial(kill_and_resume, method="lora")),

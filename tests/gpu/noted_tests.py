@@ -18,7 +18,7 @@ from tests.gpu.results import append, read
 # By value. The first group that has a word of a test's name has the test; what is compiled is slow, and comes last.
 GROUPS = {
     "compile": ("compile",),
-    "lengths": ("attention_by_lengths", "two_packed_rows"),
+    "attention": ("attention_by_lengths", "two_packed_rows", "takes_the_kernel"),
     "resume": ("same_bits", "resumed_run"),
     "memory": ("no_memory_for", "what_is_planned", "takes_less_memory", "leaves_the_card_empty"),
     "4 and 8 bits": ("4_bits", "8_bits"),
