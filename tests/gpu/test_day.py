@@ -526,6 +526,7 @@ def test_each_gpu_test_has_its_line_at_once_and_a_later_call_tries_what_did_not_
     ("void at::native::cunn_SoftMaxForward", ["aten::_log_softmax", "_ChunkedHeadLoss"], "loss"),
     ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16>", ["aten::mm", "_ChunkedHeadLoss"], "products"),
     ("void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>", ["Optimizer.step#AdamW.step"], "optimizer"),
+    ("void at::native::vectorized_elementwise_kernel<4, clamp_functor>", ["aten::clamp_min_"], "elementwise"),
     ("Memcpy HtoD (Pinned -> Device)", ["aten::copy_"], "elementwise"),
 ])  # fmt: skip
 def test_a_kernel_is_in_the_group_of_what_it_computes(name, around, group):

@@ -1,20 +1,14 @@
 """Some steps of a run under torch's profiler: device time by groups, attention kernels, and every wait of the host.
 
-    python -m tests.gpu.trace FIGURES.json [--after 10] [--steps 2] [--trace FILE.json.gz] [--eager] -- ARGUMENTS
-
-ARGUMENTS are those of tui-trainer, and the run is the program's own, but for what it would save: nothing is written
-beside its journal. The table of groups comes before the trace file, which may become too large or take too long. With
-torch's sync debug mode each operation that waits is counted at the innermost function of the program; waits that
+The run is the program's own, but for what it would save: nothing is written beside its journal. With torch's sync debug
+mode each operation that waits is counted at the innermost function of the program; waits that
 `tests/simulated_card/waits.py` does not list are given apart. Graphs that the compiler made are counted for the start,
-each step, evaluation and text; with --eager they are not carried out.
+each step, evaluation and text.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-import sys
 import traceback
 import warnings
 from collections import Counter, defaultdict
@@ -33,7 +27,7 @@ GROUPS = ("products", "attention", "elementwise", "loss", "optimizer")
 _FUSED = re.compile(r"^triton_")
 _ATTENTION = re.compile(r"attention|attn|flash|fmha|sdpa", re.IGNORECASE)
 _PRODUCTS = re.compile(r"gemm|gemv|nvjet|xmma|cutlass|splitk|_mm\b|aten::(addmm|mm|bmm|baddbmm)\b", re.IGNORECASE)
-_OPTIMIZER = re.compile(r"optimizer|adam|_foreach_|multi_tensor|amp_", re.IGNORECASE)
+_OPTIMIZER = re.compile(r"optimizer|adam|_foreach_|multi_tensor|_amp_", re.IGNORECASE)
 _LOSS = re.compile(r"loss|softmax|cross_?entropy|logsumexp", re.IGNORECASE)
 
 
@@ -178,10 +172,10 @@ def _where() -> str:
 
 
 def traced_run(
-    arguments: Sequence[str], *, after: int, steps: int, found: Callable[[Mapping[str, Any]], None], eager: bool = False
+    arguments: Sequence[str], *, after: int, steps: int, found: Callable[[Mapping[str, Any]], None]
 ) -> tuple[int, Watch]:
-    """The program's exit code, and what still has the trace. `found` is called with the figures of the steps, and with
-    the graphs of a compiled run at its end."""
+    """The exit code of a run of the program with these arguments, and what still has the trace. `found` is called with
+    the figures of the steps, and with the graphs at the end."""
     from tui_trainer.hardware.environment import prepare_environment
 
     prepare_environment()
@@ -190,36 +184,7 @@ def traced_run(
     from tests.compilations import counted_compilations
     from tui_trainer.cli import main as tui_trainer
 
-    with counted_compilations(carried_out=not eager) as graphs:
+    with counted_compilations() as graphs:
         code = tui_trainer(["--no-ui", *arguments])
     found({"graphs": graphs})
     return code, watch
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", type=Path)
-    parser.add_argument("--after", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--trace", type=Path)
-    parser.add_argument("--eager", action="store_true")
-    # argparse takes what stands behind -- for its own.
-    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    chosen, arguments = parser.parse_args(sys.argv[1:at]), sys.argv[at + 1 :]
-    figures: dict[str, Any] = {}
-
-    def keep(more: Mapping[str, Any]) -> None:
-        figures.update(more)
-        chosen.figures.write_text(json.dumps(figures, indent=1), encoding="utf-8")
-
-    code, watch = traced_run(arguments, after=chosen.after, steps=chosen.steps, found=keep, eager=chosen.eager)
-    if "groups" not in figures:
-        print(f"the run ended with {code} before step {chosen.after + chosen.steps}", file=sys.stderr)
-        return code or 1
-    if chosen.trace:
-        watch.export(chosen.trace)
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())
