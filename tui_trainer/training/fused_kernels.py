@@ -18,12 +18,12 @@ from torch import nn
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.fused_kernels import LIBRARY, Kernels
 from tui_trainer.safe_text import one_line
+from tui_trainer.training import fused_lora
 from tui_trainer.training.compiled import Trainable
 from tui_trainer.training.device import breaks_the_device
 from tui_trainer.training.job import Tell
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.rounding_probe import reason_against
-from tui_trainer.tuning import fused_lora
 
 _ABSENT = object()
 Change = tuple[Any, str, Any]

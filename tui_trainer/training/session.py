@@ -15,7 +15,7 @@ from tui_trainer.runs.cadence import due
 from tui_trainer.runs.events import EpochDone, EvalDone, MicroBatchReduced, Progress, RunProblem, TextSampled
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.safe_text import one_line
-from tui_trainer.training import checkpoint, checkpoint_folder
+from tui_trainer.training import checkpoint, checkpoint_folder, fused_lora
 from tui_trainer.training.attempt import Shortage, attempt, attempt_twice
 from tui_trainer.training.batches import Layout, windows
 from tui_trainer.training.between import Between
@@ -34,7 +34,6 @@ from tui_trainer.training.sample import write_text
 from tui_trainer.training.sharded_tensors import gather_model
 from tui_trainer.training.smaller_passes import Split, reduction, too_large
 from tui_trainer.training.step import StepReport
-from tui_trainer.tuning import fused_lora
 
 _PROGRESS_SECONDS = 1.0
 

@@ -11,8 +11,8 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from tui_trainer.tuning import fused_lora
-from tui_trainer.tuning.fused_lora import difference, switch_off, switch_on
+from tui_trainer.training import fused_lora
+from tui_trainer.training.fused_lora import difference, switch_off, switch_on
 
 # Settings of peft, numbers of the base layers, whether autocast is on.
 CASES = {
