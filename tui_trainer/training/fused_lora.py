@@ -82,15 +82,15 @@ def difference(model: Any, autocast: Callable[[], AbstractContextManager[Any]]) 
         (a, b), weight = _factors(layer), layer.base_layer.weight
         dtype = a.dtype if weight.dtype == torch.uint8 else weight.dtype
         # Not the run's own generator, whose numbers would be others afterwards.
-        drawn = torch.Generator(a.device).manual_seed(0)
-        x = torch.randn(_PROBED_ROWS, a.shape[1], device=a.device, dtype=dtype, generator=drawn).requires_grad_()
+        drawn = torch.Generator().manual_seed(0)
+        x = torch.randn(_PROBED_ROWS, a.shape[1], generator=drawn).to(a.device, dtype).requires_grad_()
         kept = b.detach().clone()
         # New adapters are zeros there, which would hide everything else.
-        b.data.normal_(std=b.shape[1] ** -0.5, generator=drawn)
+        b.data.copy_(torch.randn(b.shape, generator=drawn) / b.shape[1] ** 0.5)
         try:
             with autocast():
                 one, other = type(layer).forward(layer, x), layer.forward(x)
-            dy = torch.randn(one.shape, device=one.device, dtype=one.dtype, generator=drawn)
+            dy = torch.randn(one.shape, generator=drawn).to(one.device, one.dtype)
             apart, fused = ((y.detach(), *torch.autograd.grad(y, (x, a, b), dy)) for y in (one, other))
         finally:
             b.data.copy_(kept)
