@@ -88,6 +88,7 @@ def _cuda(card: Card, gpu: Gpu) -> dict[str, Any]:
         "_is_in_bad_fork": lambda: False,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
+        "is_current_stream_capturing": lambda: False,
         "set_device": lambda device: None,
         "get_device_capability": lambda *_: gpu.capability,
         "get_device_properties": lambda *_: properties,
