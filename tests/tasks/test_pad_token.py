@@ -28,8 +28,8 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{
 
 
 def model_folder(place: Path, family: str = "llama", **changes) -> Path:
-    """Its tokenizer has no pad token; `changes` are of its config, as it was published: transformers does not save every
-    number that it reads."""
+    """Its tokenizer has no pad token; `changes` are of its config, as it is published: transformers does not write
+    every number that it reads."""
     folder = save_tiny_model(place, family, pad_token_id=None, tie_word_embeddings=False)
     (folder / "config.json").write_text(json.dumps(config_of(folder) | changes))
     tokenizer = AutoTokenizer.from_pretrained(folder)
