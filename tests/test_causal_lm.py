@@ -285,6 +285,7 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path, tune, tiny_folder, docum
 
 
 @pytest.mark.slow
+@pytest.mark.versions
 @pytest.mark.filterwarnings("default")  # the compiler warns about itself
 def test_compiled_layers_learn_the_same_and_the_time_is_told(losses):
     plain, _ = losses("full", {"output.name": "plain"})
@@ -295,17 +296,43 @@ def test_compiled_layers_learn_the_same_and_the_time_is_told(losses):
     assert "2 layers were compiled in" in told[0].message
 
 
-def test_a_compiler_that_fails_is_told_and_the_run_goes_on(losses, monkeypatch):
+def no_compiler(monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("no compiler here")
 
-    plain, _ = losses("full", {"output.name": "plain"})
     monkeypatch.setattr("tui_trainer.training.compiled._try_one_pass", broken)
+
+
+def compiler_that_does_nothing(monkeypatch):
+    """TORCH_COMPILE_DISABLE=1"""
+    monkeypatch.setattr(torch._dynamo.config, "disable", True)
+
+
+def compiler_that_swallows_its_errors(monkeypatch):
+    """TORCHDYNAMO_SUPPRESS_ERRORS=1"""
+    monkeypatch.setattr(torch._dynamo.config, "suppress_errors", True)
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, "no-compiler-of-c++"))
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+
+
+@pytest.mark.versions
+@pytest.mark.filterwarnings("default")  # the compiler warns about itself
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (no_compiler, "no compiler here"),
+        (compiler_that_does_nothing, "TORCH_COMPILE_DISABLE"),
+        (compiler_that_swallows_its_errors, "TORCHDYNAMO_SUPPRESS_ERRORS"),
+    ],
+)
+def test_a_compiler_that_fails_is_told_and_the_run_goes_on(fault, reason, losses, monkeypatch):
+    plain, _ = losses("full", {"output.name": "plain"})
+    fault(monkeypatch)
     found, folder = losses("full", {"output.name": "compiled", "training.torch_compile": "true"})
     assert found == pytest.approx(plain, rel=1e-4)
     told = of_kind(folder, RunProblem)
     assert [problem.kind for problem in told] == ["not compiled"]
-    assert "no compiler here" in told[0].message
+    assert reason in told[0].message
 
 
 def test_a_run_does_not_go_on_with_another_model(tune, tmp_path, tiny_folder):

@@ -79,6 +79,7 @@ def test_an_embedding_that_is_trained_beside_an_adapter_learns_the_end_of_text_t
     assert not torch.equal(saved[name][EOS], load_file(model / "model.safetensors")[EMBEDDING][EOS])
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(("family", "published"), [("llama", None), ("gpt2", None), ("llama", -1)])
 def test_a_decoder_that_classifies_has_a_pad_token_and_still_learns_it(tmp_path, family, published, monkeypatch):
     """It looks for the last token before the padding: without a pad_token_id it takes one row at a time. Early Llamas

@@ -19,6 +19,7 @@ from tui_trainer.planning.fused_kernels import LIGER_FAMILIES
 from tui_trainer.training import fused_kernels
 from tui_trainer.training.fused_kernels import taken_back
 
+pytestmark = pytest.mark.versions
 pytest.importorskip("liger_kernel", reason="liger-kernel is not installed")
 PROBE = """
     class Number(float):
