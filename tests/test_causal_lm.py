@@ -7,7 +7,9 @@ import json
 import os
 import shutil
 import signal
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -296,23 +298,23 @@ def test_compiled_layers_learn_the_same_and_the_time_is_told(losses):
     assert "2 layers were compiled in" in told[0].message
 
 
-def no_compiler(monkeypatch):
-    def broken(*args, **kwargs):
-        raise RuntimeError("no compiler here")
-
-    monkeypatch.setattr("tui_trainer.training.compiled._try_one_pass", broken)
+def no_compiler():
+    return patch("tui_trainer.training.compiled._try_one_pass", side_effect=RuntimeError("no compiler here"))
 
 
-def compiler_that_does_nothing(monkeypatch):
+def compiler_that_does_nothing():
     """TORCH_COMPILE_DISABLE=1"""
-    monkeypatch.setattr(torch._dynamo.config, "disable", True)
+    return torch._dynamo.config.patch(disable=True)
 
 
-def compiler_that_swallows_its_errors(monkeypatch):
+@contextmanager
+def compiler_that_swallows_its_errors():
     """TORCHDYNAMO_SUPPRESS_ERRORS=1"""
-    monkeypatch.setattr(torch._dynamo.config, "suppress_errors", True)
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, "no-compiler-of-c++"))
-    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+    with (
+        torch._dynamo.config.patch(suppress_errors=True),
+        patch("torch._dynamo.output_graph.OutputGraph.call_user_compiler", side_effect=RuntimeError("no compiler")),
+    ):
+        yield
 
 
 @pytest.mark.versions
@@ -325,10 +327,10 @@ def compiler_that_swallows_its_errors(monkeypatch):
         (compiler_that_swallows_its_errors, "TORCHDYNAMO_SUPPRESS_ERRORS"),
     ],
 )
-def test_a_compiler_that_fails_is_told_and_the_run_goes_on(fault, reason, losses, monkeypatch):
+def test_a_compiler_that_fails_is_told_and_the_run_goes_on(fault, reason, losses):
     plain, _ = losses("full", {"output.name": "plain"})
-    fault(monkeypatch)
-    found, folder = losses("full", {"output.name": "compiled", "training.torch_compile": "true"})
+    with fault():
+        found, folder = losses("full", {"output.name": "compiled", "training.torch_compile": "true"})
     assert found == pytest.approx(plain, rel=1e-4)
     told = of_kind(folder, RunProblem)
     assert [problem.kind for problem in told] == ["not compiled"]
