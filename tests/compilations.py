@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from tui_trainer.training.compiled import graphs_made
 from tui_trainer.training.session import Session
 
 PARTS = ("__init__", "take_step", "evaluate", "sample")
-
-
-def graphs() -> int:
-    """That the compiler has made in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
 
 
 @contextmanager
@@ -35,11 +29,11 @@ def counted_compilations(*, carried_out: bool = True) -> Iterator[dict[str, list
 
 def _counting(call: Any, found: list[int]) -> Any:
     def counted(*args: Any, **kwargs: Any) -> Any:
-        before = graphs()
+        before = graphs_made()
         try:
             return call(*args, **kwargs)
         finally:
-            found.append(graphs() - before)
+            found.append(graphs_made() - before)
 
     return counted
 

@@ -7,7 +7,9 @@ import json
 import os
 import shutil
 import signal
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -285,6 +287,7 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path, tune, tiny_folder, docum
 
 
 @pytest.mark.slow
+@pytest.mark.versions
 @pytest.mark.filterwarnings("default")  # the compiler warns about itself
 def test_compiled_layers_learn_the_same_and_the_time_is_told(losses):
     plain, _ = losses("full", {"output.name": "plain"})
@@ -295,17 +298,43 @@ def test_compiled_layers_learn_the_same_and_the_time_is_told(losses):
     assert "2 layers were compiled in" in told[0].message
 
 
-def test_a_compiler_that_fails_is_told_and_the_run_goes_on(losses, monkeypatch):
-    def broken(*args, **kwargs):
-        raise RuntimeError("no compiler here")
+def no_compiler():
+    return patch("tui_trainer.training.compiled._try_one_pass", side_effect=RuntimeError("no compiler here"))
 
+
+def compiler_that_does_nothing():
+    """TORCH_COMPILE_DISABLE=1"""
+    return torch._dynamo.config.patch(disable=True)
+
+
+@contextmanager
+def compiler_that_swallows_its_errors():
+    """TORCHDYNAMO_SUPPRESS_ERRORS=1"""
+    with (
+        torch._dynamo.config.patch(suppress_errors=True),
+        patch("torch._dynamo.output_graph.OutputGraph.call_user_compiler", side_effect=RuntimeError("no compiler")),
+    ):
+        yield
+
+
+@pytest.mark.versions
+@pytest.mark.filterwarnings("default")  # the compiler warns about itself
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (no_compiler, "no compiler here"),
+        (compiler_that_does_nothing, "TORCH_COMPILE_DISABLE"),
+        (compiler_that_swallows_its_errors, "TORCHDYNAMO_SUPPRESS_ERRORS"),
+    ],
+)
+def test_a_compiler_that_fails_is_told_and_the_run_goes_on(fault, reason, losses):
     plain, _ = losses("full", {"output.name": "plain"})
-    monkeypatch.setattr("tui_trainer.training.compiled._try_one_pass", broken)
-    found, folder = losses("full", {"output.name": "compiled", "training.torch_compile": "true"})
+    with fault():
+        found, folder = losses("full", {"output.name": "compiled", "training.torch_compile": "true"})
     assert found == pytest.approx(plain, rel=1e-4)
     told = of_kind(folder, RunProblem)
     assert [problem.kind for problem in told] == ["not compiled"]
-    assert "no compiler here" in told[0].message
+    assert reason in told[0].message
 
 
 def test_a_run_does_not_go_on_with_another_model(tune, tmp_path, tiny_folder):

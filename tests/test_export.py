@@ -24,7 +24,7 @@ from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.exporting.contract import Tolerance, format_names, format_of
 from tui_trainer.exporting.export import Certificate, Measured, expected_seconds
-from tui_trainer.exporting.formats import merged
+from tui_trainer.exporting.formats import merged, onnx
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.models.files import shards
 
@@ -291,6 +291,15 @@ def test_an_adapter_in_its_own_folder_is_the_trained_one_and_a_full_run_has_none
     for name in ("adapter", "merged"):
         assert main(["export", whole.run.name, "--to", name]) == 2
         assert "trained all weights" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["onnx", "onnx-int8"])
+def test_a_transformers_without_exporters_is_refused_before_anything_is_written(name, trained, monkeypatch, capsys):
+    model = trained()
+    monkeypatch.setattr(onnx, "version", lambda _: "5.17.0")
+    assert main(["export", model.run.name, "--to", name]) == 2
+    assert "transformers 5.17.0 has no exporter" in capsys.readouterr().err
+    assert not (model.run.root / "export" / name).exists()
 
 
 def test_each_file_is_one_format_and_the_help_names_them(capsys):

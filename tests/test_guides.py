@@ -42,7 +42,7 @@ GUIDES = sorted(FOLDER.glob("*.md"))
 CHANGELOG = ROOT / "CHANGELOG.md"
 PAGES = [README, CONTRIBUTING, CHANGELOG, ROOT / "profiles/README.md", ROOT / "tests/gpu/README.md", *GUIDES]
 LONGEST_README_LINES = 180
-MARKS = {"not", "and", "or", "gpu", "slow", "e2e"}
+MARKS = {"not", "and", "or", "gpu", "slow", "e2e", "versions"}
 # A name or a number that the reader has.
 PLACEHOLDER = re.compile(r"[A-Z_.]+")
 OUR_FILE = re.compile(r"(tests|tui_trainer|profiles|screenshots)/[\w./-]+")

@@ -24,6 +24,7 @@ def whole_rows(lengths):
     return MicroBatch({"input_ids": ids, "attention_mask": mask}, ids, ids, len(lengths), sum(lengths))
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     ("family", "batch"),
     [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import get_args
 
 import pytest
+from packaging.version import Version
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.models import heads
@@ -28,6 +30,7 @@ def test_the_types_are_those_that_transformers_has_when_it_is_imported(head):
     assert len(types_with(head)) > 20
 
 
+@pytest.mark.skipif(Version(version("transformers")) < Version("5.23"), reason="the table is of transformers 5.23")
 def test_the_types_that_are_left_out_for_what_they_read_are_types_of_transformers():
     from transformers.models.auto import modeling_auto
 

@@ -67,6 +67,7 @@ ARCHITECTURES = {
 _HEADS = {"modernbert": "sequence_classification", "m2m_100": "seq2seq_lm"}
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("family", first_by_default(ARCHITECTURES, 2))
 def test_any_architecture_is_counted(family):
     """As much is kept as the whole model really keeps of one more row, with numbers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -12,6 +13,13 @@ from tests.simulated_card.machine import simulated_card
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import open_again
 from tui_trainer.training import varlen
+
+
+def pytest_collection_modifyitems(items):
+    """What a card is asked for depends on torch and transformers."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker("versions")
 
 
 @pytest.fixture(scope="session")

@@ -88,6 +88,7 @@ def _cuda(card: Card, gpu: Gpu) -> dict[str, Any]:
         "_is_in_bad_fork": lambda: False,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
+        "is_current_stream_capturing": lambda: False,
         "set_device": lambda device: None,
         "get_device_capability": lambda *_: gpu.capability,
         "get_device_properties": lambda *_: properties,
@@ -198,8 +199,10 @@ def simulated_card(gpu: Gpu = H200) -> Iterator[Card]:
         enter(patch.object(_foreach_utils, "_group_tensors_by_device_and_dtype", _by_device))
         enter(patch.object(import_module("torch.nn.utils.clip_grad"), "_group_tensors_by_device_and_dtype", _by_device))
         enter(patch.object(import_module("torch.optim.optimizer"), "_group_tensors_by_device_and_dtype", _by_device))
-        enter(patch.object(varlen, "_cudnn_version_and_major_capability", lambda _: (92400, gpu.capability[0])))
-        enter(patch.object(varlen, "_should_use_cudnn", lambda _: gpu.capability[0] in (9, 10)))
+        # torch 2.11 never takes cuDNN for attention by lengths, and does not ask for its version.
+        if hasattr(varlen, "_cudnn_version_and_major_capability"):
+            enter(patch.object(varlen, "_cudnn_version_and_major_capability", lambda _: (92400, gpu.capability[0])))
+            enter(patch.object(varlen, "_should_use_cudnn", lambda _: gpu.capability[0] in (9, 10)))
         # Weights go to the card in the thread that loads them.
         enter(patch.dict(os.environ, HF_DEACTIVATE_ASYNC_LOAD="1"))
         # A list of torch's, which is made at its first use and holds the functions that are replaced here.

@@ -67,7 +67,8 @@ def card_with_streams() -> Iterator[None]:
         simulated_card(),
         patch.multiple(torch.cuda, **streams),
         patch.object(CardTensor, "record_stream", lambda *_: None, create=True),
-        patch.object(_fsdp_collectives, "record_grad_output_stream", lambda *_: None),
+        # torch 2.11 calls record_stream itself.
+        patch.object(_fsdp_collectives, "record_grad_output_stream", lambda *_: None, create=True),
         # A view of pinned memory is pinned as well, which FSDP2 asks.
         patch.object(torch.Tensor, "is_pinned", lambda *_: True),
     ):

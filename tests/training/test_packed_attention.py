@@ -128,6 +128,7 @@ def _flex_in_plain_products(monkeypatch):
         monkeypatch.setitem(interface._global_mapping, "flex_attention", interface._global_mapping["sdpa"])
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention", *FLASH])
 def test_a_leak_of_several_rows_alone_is_found_for_every_attention(attention, documents, monkeypatch):
     """Masks that know documents at batch size 1 only, as flash attention's positions do."""
@@ -184,6 +185,7 @@ def wrong_backward(query, key, value, ends_q, ends_k, longest_q, longest_k, *, s
     return _WrongBackward.apply(query, key, value, ends_q, scale)
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("kernel", "expected"), [
     (varlen_kernel, None), (wrong_beyond_a_block, "logits"), (wrong_backward, "gradients"),
@@ -199,6 +201,7 @@ def test_the_probe_asks_the_kernel_of_long_documents_and_its_backward_pass(kerne
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("family", ["mistral", "gemma3_text"])
 def test_the_kernel_of_torch_gets_the_window_of_each_layer(family, documents, shapes):
     model = tiny_model(family, **FAMILIES[family])

@@ -54,6 +54,7 @@ def compilations(tmp_path):
 MOST_AT_FIRST = 2
 
 
+@pytest.mark.versions
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("packing", "method"), [("true", "full"), ("false", "lora")])
 def test_after_the_first_of_each_nothing_is_compiled_anew(packing, method, compilations):

@@ -25,6 +25,8 @@ from tui_trainer.training.model import checkpoint_activations
 from tui_trainer.tuning import find_method
 from tui_trainer.tuning.qlora import METHOD
 
+# bitsandbytes itself, which the older versions come with.
+pytestmark = pytest.mark.versions
 IDS = torch.arange(3, 43).reshape(2, 20)
 PACKED = "Params4bit"
 _WIDE = {"hidden_size": 64, "intermediate_size": 128}

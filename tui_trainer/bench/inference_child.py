@@ -145,14 +145,16 @@ def _read_tokens(trained: TrainedModel, contents: list[Any], predictor: Predicto
 
 
 def _compile(predictor: Predictor, contents: list[Any]) -> float:
-    """Compile each layer, for any number of rows and tokens; the seconds that this took. Raises what it raises."""
-    from tui_trainer.training.compiled import decoder_layers
+    """Compile each layer, for any number of rows and tokens; the seconds that this took. Raises what it raises, and
+    RuntimeError where nothing was compiled."""
+    from tui_trainer.training.compiled import decoder_layers, graphs_made, require_graphs
 
     for layer in decoder_layers(predictor.model) or [predictor.model]:
         layer.compile(dynamic=True)
-    started = perf_counter()
+    started, before = perf_counter(), graphs_made()
     predictor.predict(contents[:1])
     predictor.predict(contents)
+    require_graphs(before)
     return perf_counter() - started
 
 

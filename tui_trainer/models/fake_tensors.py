@@ -23,12 +23,15 @@ _UNTRUSTED = {"auto_map", "model_type", "trust_remote_code", "attn_implementatio
 @contextmanager
 def fake_tensors(head: Head) -> Iterator[None]:
     """All tensors that are made have no numbers, and nobody looks for any: transformers fills weights, looks for
-    documents in positions, leaves layers out by chance, and asks whether a mask masks any. None does here."""
+    documents in positions, leaves layers out by chance, and asks whether a mask masks any. None does here. Products of
+    experts are transformers' own, which keep the same: torch knows the shape of its own for bf16 only (2.11)."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import PreTrainedModel, masking_utils
+    from transformers.integrations import moe
 
     draw = torch.rand
+    never = partial(_nothing, answer=False)
 
     def rand(*size: Any, **more: Any) -> Any:
         return draw(*size, **more) if size != ([],) else 1.0
@@ -38,9 +41,9 @@ def fake_tensors(head: Head) -> Iterator[None]:
         (torch, "rand", rand),
         (PreTrainedModel, "initialize_weights", _nothing),
         (masking_utils, "find_packed_sequence_indices", _nothing),
+        (moe, "_can_use_grouped_mm", never),
     ]
     if head != "causal_lm":
-        never = partial(_nothing, answer=False)
         changes += [(masking_utils, f"_ignore_{kind}_mask_sdpa", never) for kind in ("causal", "bidirectional")]
     with ExitStack() as stack:
         for owner, name, value in changes:

@@ -67,10 +67,11 @@ def compile_layers(run: Trainable, tell: Tell) -> bool:
     mode = _mode(run.plan, tell)
     for layer in layers:
         layer.compile(mode=mode)
-    started = perf_counter()
+    started, before = perf_counter(), graphs_made()
     try:
         for batch in _passes_of_two_sizes(run):
             _try_one_pass(run, batch)
+        require_graphs(before)
     except Exception as error:  # the compiler raises whatever its parts raise
         for layer in layers:
             layer._compiled_call_impl = None
@@ -81,6 +82,24 @@ def compile_layers(run: Trainable, tell: Tell) -> bool:
     seconds = format_seconds(perf_counter() - started)
     tell("compiled", f"{len(layers)} layers were compiled in {seconds}", "the time is not part of any step")
     return True
+
+
+def graphs_made() -> int:
+    """Graphs that torch's compiler has made in this process."""
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def require_graphs(before: int) -> None:
+    """Raises RuntimeError where none was made since: layers compute as they are then, and the compiler says nothing."""
+    if graphs_made() > before:
+        return
+    if torch._dynamo.config.disable:
+        reason = "TORCH_COMPILE_DISABLE is set"
+    elif torch._dynamo.config.suppress_errors:
+        reason = "TORCHDYNAMO_SUPPRESS_ERRORS hides its error"
+    else:
+        reason = "it took none of the code of these layers"
+    raise RuntimeError(f"nothing was compiled: {reason}")
 
 
 def _mode(plan: Plan, tell: Tell) -> str | None:

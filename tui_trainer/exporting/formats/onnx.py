@@ -1,7 +1,7 @@
 """ONNX, for ONNX Runtime: one graph of a classifier or a decoder with its key-value cache, or an encoder and a decoder.
 
-By transformers' own exporter (`transformers.exporters`, which versions from 5.20 on have). `run_onnx.py` is written
-beside the graphs: it answers with NumPy, ONNX Runtime and tokenizers alone, and is what the certificate runs.
+By transformers' own exporter (`transformers.exporters`, whole since 5.23). `run_onnx.py` is written beside the graphs:
+it answers with NumPy, ONNX Runtime and tokenizers alone, and is what the certificate runs.
 
 A decoder behind an encoder is two graphs, as the first pass computes the keys and values of what the encoder read, and
 later ones take them from the cache; both read their weights from one file.
@@ -10,7 +10,7 @@ later ones take them from the cache; both read their weights from one file.
 import hashlib
 import os
 import shutil
-from importlib.util import find_spec
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_to
 # Rows and tokens of which no two are equal, as torch takes equal sizes for one, and a size of 1 for a constant.
 _ROWS, _TOKENS, _ANSWER_TOKENS = 2, 7, 3
 _ALIGNMENT_BYTES = 64
+_LEAST_TRANSFORMERS = "5.23"  # the first with ExportedModel; quantizers are there since 5.20
 
 
 class Onnx(Format):
@@ -28,8 +29,11 @@ class Onnx(Format):
     libraries: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")
 
     def refusal(self, trained: TrainedModel) -> str:
-        if find_spec("transformers.exporters") is None:
-            return "the installed transformers has no exporters: `uv pip install -U transformers`"
+        from packaging.version import Version
+
+        if Version(found := version("transformers")) < Version(_LEAST_TRANSFORMERS):
+            newer = f"`uv pip install 'transformers>={_LEAST_TRANSFORMERS}'`"
+            return f"transformers {found} has no exporter of whole models: {newer}"
         return ""
 
     def needed_bytes(self, trained: TrainedModel) -> int:
