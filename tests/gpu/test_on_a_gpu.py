@@ -205,17 +205,17 @@ def test_a_resumed_run_is_the_same_with_deterministic_kernels(tune):
 
 @pytest.mark.parametrize("family", PACKED)
 def test_attention_by_lengths_gives_the_logits_of_each_document_alone(family):
-    kernels = varlen.kernels(GPU) if torch.cuda.get_device_capability() >= (8, 0) else []
+    model = tiny_model(family).to(GPU).eval()
+    kernels = varlen.kernels(GPU, model) if torch.cuda.get_device_capability() >= (8, 0) else []
     if not kernels:
         pytest.skip("no kernel for attention by lengths here")
     draw = np.random.default_rng(5)
     documents = [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 7, 19, 4, 9)]
-    model = tiny_model(family).to(GPU).eval()
     batch = micro_batch(collate_packed([documents], 0), by_lengths=True).to(GPU)
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         alone = torch.cat([model(**micro_batch(collate([d], 0)).to(GPU).inputs).logits[0] for d in documents]).float()
         for kernel in kernels:
-            assert varlen.switch_on(model, GPU, torch.bfloat16, kernel)
+            assert not varlen.switch_on(model, kernel)
             packed = model(**batch.inputs, use_cache=False).logits[0].float()
             assert (packed - alone).abs().max() < 0.05 * alone.abs().max()
             varlen.switch_off(model)
@@ -279,11 +279,13 @@ def test_two_packed_rows_have_the_loss_of_their_documents_alone(attention):
         alone = sum(loss(micro_batch(collate([document], 0)).to(GPU)) for document in documents)
         gradient = torch.autograd.grad(alone, weights)
     norm = sum(x.square().sum() for x in gradient).sqrt()
+    kernels = varlen.kernels(GPU, model) if torch.cuda.get_device_capability() >= (8, 0) else []
     # What was chosen, and in SDPA's place each kernel by lengths.
-    for kernel in (None, *(varlen.kernels(GPU) if attention == "sdpa" else ())):
+    for kernel in (None, *(kernels if attention == "sdpa" else ())):
         by_lengths = varlen.goes_by_lengths(model)
-        if kernel is not None and not (by_lengths := varlen.switch_on(model, GPU, torch.bfloat16, kernel)):
-            continue
+        if kernel is not None:
+            assert not varlen.switch_on(model, kernel)
+            by_lengths = True
         with torch.autocast("cuda", torch.bfloat16):
             packed = loss(micro_batch(rows, by_lengths=by_lengths).to(GPU))
             found = torch.autograd.grad(packed, weights)

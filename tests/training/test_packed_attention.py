@@ -21,12 +21,14 @@ from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import automatic_values as choices
+from tui_trainer.planning.attention import NOT_PLANNED
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import leak_probe, varlen
 from tui_trainer.training.components import Components
 from tui_trainer.training.model import checkpoint_activations
 from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.varlen import Kernel
 
 CPU = torch.device("cpu")
 GATED = {**SHAPES["llama"], "head_dim": 8}
@@ -64,7 +66,7 @@ def components_of(model) -> Components:
     found = Components.__new__(Components)
     found.model, found.device, found.mixed_precision = model, CPU, MixedPrecision("fp32", CPU)
     found.tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=2)
-    found.plan = SimpleNamespace(packing=SimpleNamespace(value=True), longest_row=64)
+    found.plan = SimpleNamespace(packing=SimpleNamespace(value=True), longest_row=64, attention=NOT_PLANNED)
     return found
 
 
@@ -141,7 +143,7 @@ def test_a_leak_of_several_rows_alone_is_found_for_every_attention(attention, do
             masking_utils, "find_packed_sequence_indices", lambda ids: find(ids) if len(ids) == 1 else None
         )
         # The lengths are not handed down either.
-        monkeypatch.setattr(varlen, "switch_on", lambda *_: False)
+        monkeypatch.setattr(varlen, "switch_on", lambda *_: "not here")
         monkeypatch.setattr(varlen, "goes_by_lengths", lambda *_: False)
         components = components_of(model)
         assert components._packing(Rows(documents), lambda *what: told.append(what)) == (0, False)
@@ -192,7 +194,7 @@ def test_the_probe_asks_the_kernel_of_long_documents_and_its_backward_pass(kerne
     model = tiny_model("llama", max_position_embeddings=256)
     components = components_of(model)
     components.mixed_precision = MixedPrecision(precision, CPU)
-    AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
+    AttentionInterface.register(varlen.NAME, varlen.attention_by(Kernel("stand-in", kernel)))
     model.set_attn_implementation(varlen.NAME)
     found = leak_probe.packing_leaks(components, Rows(documents), by_lengths=True)
     assert (found or "").startswith(expected or "\0") == (expected is not None), found
@@ -203,7 +205,7 @@ def test_the_probe_asks_the_kernel_of_long_documents_and_its_backward_pass(kerne
 def test_the_kernel_of_torch_gets_the_window_of_each_layer(family, documents, shapes):
     model = tiny_model(family, **FAMILIES[family])
     alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])
-    AttentionInterface.register(varlen.NAME, varlen.attention_by(varlen_kernel))
+    AttentionInterface.register(varlen.NAME, varlen.attention_by(Kernel("stand-in", varlen_kernel)))
     model.set_attn_implementation(varlen.NAME)
     packed = [micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=True)]
     assert_same(learnt(model, packed), alone)
@@ -267,12 +269,12 @@ def test_flash_attention_that_computes_otherwise_is_not_used(flash_run, monkeypa
 
 def test_the_kernel_of_flash_attention_3_is_tried_before_that_of_torch_on_hopper_alone(monkeypatch, documents):
     """With the argument names of its own: no heads are repeated for it, and windows and scales go by its words."""
-    third = flash_stand_ins.flash_attn_varlen_func
+    third, own = Kernel("flash-attn-3", flash_stand_ins.flash_attn_varlen_func), Kernel("torch", varlen.find_kernel())
     monkeypatch.setattr(varlen, "_of_library", lambda name: third if name == "flash_attention_3" else None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    assert varlen.kernels(torch.device("cuda")) == [third, varlen.find_kernel()]
+    assert varlen.kernels(torch.device("cuda")) == [third, own]
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (10, 0))
-    assert varlen.kernels(torch.device("cuda")) == varlen.kernels(CPU) == [varlen.find_kernel()]
+    assert varlen.kernels(torch.device("cuda")) == varlen.kernels(CPU) == [own]
 
     model = tiny_model("mistral", sliding_window=6)
     alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])
