@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import wraps
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +22,7 @@ from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import automatic_values as choices
-from tui_trainer.planning.attention import NOT_PLANNED
+from tui_trainer.planning.attention import BY_LENGTHS, NOT_PLANNED, Attention
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import leak_probe, varlen
@@ -290,3 +291,69 @@ def test_a_kernel_of_a_library_is_that_of_a_version_which_is_known(version, expe
     monkeypatch.setattr(varlen, "read_versions", lambda names: dict.fromkeys(names, version))
     with flash_stand_in():
         assert bool(varlen._of_library("flash_attention_2")) == expected
+
+
+def of_torch_2_11(query, key, value, ends_q, ends_k, longest_q, longest_k, is_causal=False, scale=None):
+    """Its arguments do not say whether it takes fewer heads of keys than of queries."""
+    return attend(query, key, value, ends_q, ends_k, scale, True, (-1, -1), 0.0)
+
+
+def of_equal_heads(query, key, value, ends_q, ends_k, longest_q, longest_k, is_causal=False, scale=None):
+    if query.shape[1] != key.shape[1]:
+        raise RuntimeError("Number of heads in key/value must be that of the query")
+    return attend(query, key, value, ends_q, ends_k, scale, True, (-1, -1), 0.0)
+
+
+def out_of_memory(*_, **__):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+
+def broken(*_, **__):
+    raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.fixture
+def packing_with(documents, monkeypatch):
+    """`packing_with(kernel)`: (width and whether by lengths, what was told, heads of keys that the kernel got) of a
+    start whose plan is by lengths."""
+
+    def start(function):
+        told, heads = [], []
+
+        @wraps(function)
+        def seen(query, key, *rest, **more):
+            heads.append(key.shape[1])
+            return function(query, key, *rest, **more)
+
+        monkeypatch.setattr(varlen, "find_kernel", lambda: seen)
+        components = components_of(tiny_model("llama"))
+        components.plan.attention = Attention(kernel=BY_LENGTHS, reason="documents are packed")
+        return components._packing(Rows(documents), lambda *words: told.append(words)), told, set(heads)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("kernel", "heads"), [(of_torch_2_11, {2}), (of_equal_heads, {2, 4})], ids=["takes", "refuses"]
+)
+def test_keys_are_repeated_only_for_a_kernel_that_refuses_fewer_heads(kernel, heads, packing_with):
+    assert packing_with(kernel) == ((64, True), [], heads)
+
+
+def test_why_attention_by_lengths_is_not_used_is_told_once(packing_with):
+    def fails(*_, enable_gqa=False, **__):
+        raise RuntimeError("no kernel image is available\nfor execution")
+
+    found, [(kind, message, _)], _ = packing_with(fails)
+    assert (found, kind) == ((64, False), "attention changed")
+    assert message == (
+        "attention by lengths is not used because torch: RuntimeError: no kernel image is available for execution"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "error"), [(out_of_memory, torch.OutOfMemoryError), (broken, torch.AcceleratorError)]
+)
+def test_a_broken_card_and_memory_that_ran_out_are_no_reason_to_go_on_otherwise(kernel, error, packing_with):
+    with pytest.raises(error):
+        packing_with(kernel)
