@@ -14,17 +14,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend
 from transformers import AutoModelForCausalLM
 
+from tests.benchmarks import attention_table
 from tests.compilations import counted_compilations
 from tests.tiny_models import PACKED, TRAINED, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import collate, collate_packed
+from tui_trainer.hardware.abilities import BF16_FROM
+from tui_trainer.hardware.libraries import read_versions
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.planning.attention import CUDNN, EAGER, Machine, attention_of, planned_mask
 from tui_trainer.planning.measured_memory import NOT_ALLOCATED
 from tui_trainer.runs.events import EvalDone, GaugesRead, MicroBatchReduced, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
@@ -247,6 +252,42 @@ def test_attention_by_lengths_is_that_of_sdpa_for_each_document(lengths, head):
         assert (found.float() - results).abs().max() < 0.02 * results.abs().max()
         for one, gradient in zip(torch.autograd.grad(found, three, slope), gradients, strict=True):
             assert (one.float() - gradient).norm() < 0.02 * gradient.norm()
+
+
+@pytest.mark.parametrize("rows", ["padded", "full"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("model", attention_table.MODELS)
+def test_torch_takes_the_kernel_that_is_planned(model, precision, rows):
+    """By its own choice for such heads, with the mask and the repeated keys of the plan."""
+    shape, capability = attention_table.shape_of_model(model), torch.cuda.get_device_capability()
+    if precision == "bf16" and capability < BF16_FROM:
+        pytest.skip("the card has no bf16")
+    machine = Machine(device="cuda", capability=capability, precision=precision, libraries=read_versions())
+    planned = attention_of(shape, attention_table.ROWS[rows], machine, "auto")
+    if planned.kernel == EAGER:
+        pytest.skip("the model computes attention by itself")
+    facts, keys = shape.attention, shape.attention_heads if planned.repeats_keys else shape.key_value_heads
+    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+    sizes = ((shape.attention_heads, facts.head_size), (keys, facts.head_size), (keys, facts.value_size))
+    three = [torch.zeros(1, heads, 256, size, device=GPU, dtype=dtype).requires_grad_() for heads, size in sizes]
+    masked = planned_mask(shape, attention_table.ROWS[rows])
+    mask = torch.zeros(1, shape.attention_heads, 256, 256, device=GPU, dtype=dtype, requires_grad=facts.learnt_bias)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(planned.kernel == CUDNN)
+    try:
+        chosen = SDPBackend(
+            torch._fused_sdp_choice(
+                *three,
+                attn_mask=mask if masked else None,
+                dropout_p=shape.attention_dropout,
+                is_causal=not masked,
+                enable_gqa=keys < shape.attention_heads,
+            )
+        )
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+    names = {"cuDNN": "CUDNN", "flash": "FLASH", "memory-efficient": "EFFICIENT", "math": "MATH"}
+    assert chosen.name.removesuffix("_ATTENTION") == names[planned.kernel], planned.words
 
 
 @pytest.mark.parametrize("optim", ["paged_adamw_8bit", "adamw_8bit"])

@@ -342,7 +342,7 @@ def test_keys_are_repeated_only_for_a_kernel_that_refuses_fewer_heads(kernel, he
 
 def test_why_attention_by_lengths_is_not_used_is_told_once(packing_with):
     def fails(*_, enable_gqa=False, **__):
-        raise RuntimeError("no kernel image is available\nfor execution")
+        raise RuntimeError("no kernel image is available for execution")
 
     found, [(kind, message, _)], _ = packing_with(fails)
     assert (found, kind) == ((64, False), "attention changed")

@@ -117,7 +117,7 @@ def _of_sdpa(shape: ModelShape, rows: Rows, machine: Machine) -> Attention:
         library = _library_by_lengths(machine)
         reason = f"documents are packed, and {library} takes their lengths without a mask"
         return Attention(kernel=BY_LENGTHS, reason=reason, source="torch nn/attention/varlen.py; flash-attn's README")
-    masked = _mask(shape, rows)
+    masked = planned_mask(shape, rows)
     refusals = [f"attention by lengths {against}"] if rows.packed else []
     for kernel, against, source in _refused(shape, rows, machine, masked):
         if against:
@@ -140,7 +140,7 @@ def _on_cpu(shape: ModelShape) -> Attention:
     return Attention(kernel=ON_CPU, reason="it keeps no scores, with a mask or without", source=source)
 
 
-def _mask(shape: ModelShape, rows: Rows) -> str:
+def planned_mask(shape: ModelShape, rows: Rows) -> str:
     """Why a pass has one; empty: it has none. A batch without padding leaves that of an encoder out."""
     facts = shape.attention
     if facts.learnt_bias:
