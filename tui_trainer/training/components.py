@@ -116,7 +116,8 @@ class Components:
         self._check_chunks(rows, tell)
         self._compile_optimizer(tell)
         if config.training.torch_compile and not compile_layers(self, tell):
-            # Layers that are not compiled take rows of any width.
+            # Layers that are not compiled take rows of any width, each of which would be a plan of cuDNN's.
+            torch.backends.cuda.enable_cudnn_sdp(False)
             self.eval_layout = replace(self.eval_layout, fixed_width=0)
             self.batches.layout = replace(self.batches.layout, fixed_width=0)
         if stage == 2:
