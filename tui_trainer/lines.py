@@ -30,7 +30,7 @@ from tui_trainer.units import format_bytes, format_bytes_of, format_count, forma
 if TYPE_CHECKING:
     from tui_trainer.config.profiles import Profile
     from tui_trainer.planning.plan import Plan
-    from tui_trainer.planning.planned import Planned, exact
+    from tui_trainer.planning.planned import Planned
     from tui_trainer.runs.comparison import ComparedRun
     from tui_trainer.runs.overview import RunOverview
 
@@ -265,7 +265,7 @@ def _number_lines(plan: Plan) -> Iterator[str]:
         yield _plan_line("trained parameters", trained, format_count(trained.value))
     yield _plan_line("precision", plan.precision, plan.precision.value)
     if (attention := plan.attention).kernel:
-        yield _plan_line("attention", exact(attention.kernel, one_line(attention.because)), one_line(attention.kernel))
+        yield f"{'attention':<19} {one_line(attention.kernel):>12} = {one_line(attention.because)}"
     yield _plan_line("weights", plan.weights_dtype, plan.weights_dtype.value)
     yield _plan_line("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}")
     if (chunk := plan.loss_chunk_tokens).value or plan.device == "cuda":

@@ -115,7 +115,7 @@ def _of_sdpa(shape: ModelShape, rows: Rows, machine: Machine) -> Attention:
         return _on_cpu(shape)
     if rows.packed and not (against := _against_lengths(shape, machine)):
         library = _library_by_lengths(machine)
-        reason = f"documents are packed, and {library} takes their lengths without a mask"
+        reason = f"documents are packed, and {library} takes their lengths without a mask, if it passes the probe"
         return Attention(kernel=BY_LENGTHS, reason=reason, source="torch nn/attention/varlen.py; flash-attn's README")
     masked = planned_mask(shape, rows)
     refusals = [f"attention by lengths {against}"] if rows.packed else []
