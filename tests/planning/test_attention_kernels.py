@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,12 +18,19 @@ from tui_trainer.config.load import all_settings
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
+from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.hardware.libraries import LIBRARIES
+from tui_trainer.launching.prepare import announce
+from tui_trainer.lines import event_line, plan_lines
 from tui_trainer.models.attention_facts import AttentionFacts
 from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.attention import Machine, Rows, attention_of
+from tui_trainer.runs.events import PlanMade
+from tui_trainer.runs.state import RunState
+from tui_trainer.ui.screens.train_lines import TrainScene
+from tui_trainer.ui.spans import ASCII
 
 H200 = machine("NVIDIA H200", (9, 0), 143771)
 KEY = "model.attn_implementation"
@@ -141,3 +149,18 @@ def test_sdpa_is_refused_for_a_model_with_a_soft_cap(tmp_path):
     loaded = loaded_on(H200, assignments=(f"model.model_name_or_path={tmp_path / 'gemma2'}", f"{KEY}=sdpa"))
     with pytest.raises(ConfigError, match="sdpa does not know the soft cap of the scores of gemma2"):
         planning.decide(loaded, H200, FACTS)
+
+
+def test_plan_journal_lines_and_train_say_the_kernel_and_why():
+    plan = planning.make(loaded_on(H200, "qwen-lora", ("data.packing=false",)), H200, FACTS)
+    why = "flash, because cuDNN builds a plan for each width of rows, and widths vary"
+    told: list[PlanMade] = []
+    announce(plan, SimpleNamespace(append=told.append), "")
+    assert plan.attention.words == told[0].attention == why
+    [line] = [line for line in plan_lines(plan) if line.startswith("attention ")]
+    assert line.split(maxsplit=1)[1] == why.replace(", because", " =")
+    state = RunState()
+    assert f"attention: {why}" in event_line(told[0], state).splitlines()
+    state.plan = told[0]
+    shown = TrainScene(state=state, glyphs=ASCII, gauges=Gauges(), sparks={}).plan_rows()
+    assert why in ["".join(text for text, _ in row).partition("attention")[2].strip() for row in shown]

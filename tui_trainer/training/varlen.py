@@ -21,6 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
 from tui_trainer.hardware.libraries import read_versions
+from tui_trainer.models.attention_facts import soft_cap_of
 
 NAME = "tui_trainer_varlen"
 # With one of them a kernel says that it takes fewer heads of keys than of queries; `causal` is flash-attn's, which
@@ -62,6 +63,11 @@ def switch_on(model: Any, kernel: Kernel) -> str:
     """Let the model's attention go by lengths; why it does not, or empty: it does now."""
     if (before := model.config._attn_implementation) != "sdpa":
         return f"the model computes attention by {before}"
+    # What no probe can see, which computes without dropout and compares packed with lone documents only.
+    if any(getattr(model.config, name, None) for name in ("attention_dropout", "attn_pdrop")):
+        return "it has no dropout"
+    if soft_cap_of(model):
+        return "it knows no soft cap"
     if getattr(model.config, "sliding_window", None) and "window_size" not in _takes(kernel):
         return "it knows no windows"
     AttentionInterface.register(NAME, attention_by(kernel))
