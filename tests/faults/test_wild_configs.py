@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.wild_configs import CASES, WildConfig
+from tests.faults.wild_configs import CASES, DEFAULTS, WildConfig
 from tests.tiny_models import save_tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
@@ -94,7 +94,7 @@ def test_a_file_becomes_the_run_that_it_describes_or_is_refused(
         return
     report = "\n".join(found.report)
     assert not wild.refused, f"{found.values}\n{report}"
-    assert found.values == dict(wild.values), report
+    assert found.values == {**DEFAULTS.get(wild.defaults, {}), **wild.values}, report
     assert all(part in report for part in wild.told), report
     plan(wild, found, models[wild.model], tmp_path)
 

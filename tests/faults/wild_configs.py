@@ -14,6 +14,19 @@ from typing import Any, Literal
 
 Model = Literal["decoder", "encoder", "text to text"]
 
+_TRAINER = {
+    "training.effective_batch_size": 8,
+    "training.learning_rate": 5e-5,
+    "training.lr_scheduler_type": "linear",
+    "training.warmup_steps": 0,
+}
+# What a tool takes where a whole file does not say it.
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "transformers": _TRAINER,
+    "llama_factory": {**_TRAINER, "training.gradient_checkpointing": True, "data.max_length": 2048,
+                      "data.packing": False, "data.eval_fraction": 0},
+}  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class WildConfig:
@@ -21,8 +34,8 @@ class WildConfig:
 
     `content`: the text of the file, or its keys, which are written as JSON. `beside`: other files of its folder, by
     name. `kind` and `processes` are asked for with --as and --processes. Either `refused` stands in the refusal; or
-    `values` are the settings that it becomes, all of them, with each of `told` in the report, and the plan takes them
-    with a tiny model of the kind `model`.
+    `values` are the settings that it becomes, all of them but for the `defaults` of a tool, with each of `told` in
+    the report, and the plan takes them with a tiny model of the kind `model`.
     """
 
     name: str
@@ -32,6 +45,7 @@ class WildConfig:
     kind: str = ""
     processes: int | None = None
     model: Model = "decoder"
+    defaults: str = ""
     refused: tuple[str, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
     told: tuple[str, ...] = ()
@@ -54,6 +68,7 @@ SCRIPTS = (
             "model.model_name_or_path": "org/m", "training.learning_rate": 1e-5, "training.seed": 1,
             "training.effective_batch_size": 4, "tuning.method": "full",
         },
+        defaults="transformers",
     ),
 )  # fmt: skip
 
@@ -67,6 +82,7 @@ DUMPS = (
         values={"output.runs_dir": "out", "training.learning_rate": 2e-5, "training.num_train_epochs": 2,
                 "training.weight_decay": 0.1, "training.seed": 7, "training.effective_batch_size": 8,
                 "training.adam_beta2": 0.95, "training.lr_scheduler_type": "cosine", "training.warmup_steps": 10},
+        defaults="transformers",
         told=("not in the file: whether all weights are trained or adapters; set tuning.method = full or lora",),
     ),
 )  # fmt: skip
@@ -307,7 +323,11 @@ METHODS = (
     _of("peft", "every linear layer of a name", rank_pattern={"q_proj": 4}),
     _of("peft", "every linear layer of a name", bias="all"),
     _of("peft", _PLACE, init_lora_weights="pissa_niter_4"),
-    _of("peft", "it is a pattern", target_modules=r".*\.(q|v)_proj"),
+    WildConfig(
+        name="peft with a pattern for target_modules",
+        content={"peft_type": "LORA", "base_model_name_or_path": "org/m", "target_modules": r".*\.(q|v)_proj"},
+        refused=("target_modules: ", "does not fit: it is a pattern"),
+    ),
     _of("training_script", "models learn whole", freeze_layers=6),
     _of("training_script", "the loss is cross entropy", loss_fn="focal"),
     _of("training_script", "tokens that are left out", mlm_probability=0.15),
@@ -344,6 +364,7 @@ ADAPTERS = (
                  "use_galore": False, "pissa_init": False, "neftune_noise_alpha": None},
         values={"model.model_name_or_path": "org/m", "task.type": "chat", "tuning.method": "full",
                 "task.chat_template": "chatml"},
+        defaults="llama_factory",
     ),
     WildConfig(
         name="DeepSpeed's JSON",

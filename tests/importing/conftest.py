@@ -9,9 +9,9 @@ from tui_trainer.importing.imported import import_file
 def read(tmp_path):
     """`read({...}, "trl")`: what a file with these keys becomes."""
 
-    def make(given, kind=""):
+    def make(given, kind="", **more):
         path = tmp_path / "foreign.json"
         path.write_text(json.dumps(given))
-        return import_file(path, kind)
+        return import_file(path, kind, **more)
 
     return make

@@ -15,15 +15,6 @@ from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import To, Why
 
 CONFIGS = Path(__file__).parent / "configs"
-# Settings that are on their way; a rule for any other name is a slip of the pen.
-COMING = {
-    "quantization.bnb_4bit_quant_type",
-    "quantization.bnb_4bit_use_double_quant",
-    "quantization.bnb_4bit_compute_dtype",
-    "training.label_smoothing_factor",
-    "logging.report_to",
-    "model.provider",
-}
 VALUES = [True, False, 0, 1, -1, 2.5, 10**30, float("nan"), "text", "5e-5", "no", "\x1b[2J\n\ud800", None, "", [], {}]
 TABLES = [["a", "b"], [{"path": "x.jsonl"}], {"a": {"b": 1}}]
 OF_IMPORTER = {
@@ -57,10 +48,10 @@ def keys_of(imported):
 
 
 @pytest.mark.parametrize("importer", all_importers().values(), ids=attrgetter("name"))
-def test_rules_name_settings_that_exist_or_are_on_their_way(importer):
+def test_rules_name_settings_that_exist(importer):
     targets = {rule.key for rule in importer.rules.values() if isinstance(rule, To)}
     assert len(targets) >= 4
-    assert targets <= set(all_settings()) | COMING
+    assert targets <= set(all_settings())
     assert set(importer.defaults) <= set(all_settings())
     assert all(map(importer.knows, importer.telltale.split()))
 

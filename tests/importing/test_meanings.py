@@ -58,7 +58,7 @@ def test_what_is_in_the_file_and_does_not_fit_is_not_said_to_be_missing_there(re
     given = {"model_name_or_path": "a/b", "assistant_only_loss": True, "lr_scheduler_type": "cosine_with_min_lr"}
     imported = read(given, "trl")
     assert why(imported) == {"lr_scheduler_type": Why.DOES_NOT_FIT}
-    assert "training.lr_scheduler_type" not in imported.unsaid and "training.learning_rate" in imported.unsaid
+    assert "training.lr_scheduler_type" not in imported.values and imported.values["training.learning_rate"] == 2e-5
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -75,9 +75,10 @@ def test_rows_are_packed_where_only_neat_packing_is_off(packing, read):
 
 def test_a_length_that_cuts_nothing_is_told_and_is_not_the_default(read):
     imported = read({"model_name_or_path": "a/b", "max_length": None}, "trl")
-    assert why(imported) == {"max_length": Why.DOES_NOT_FIT} and "data.max_length" not in imported.unsaid
-    assert "max_length: null does not fit; no row is cut there" in "".join(imported.report)
-    assert read({"model_name_or_path": "a/b"}, "trl").unsaid["data.max_length"] == 1024
+    assert why(imported) == {"max_length": Why.DOES_NOT_FIT} and "data.max_length" not in imported.values
+    with pytest.raises(ConfigError, match="max_length: null does not fit: no row is cut there"):
+        imported.refuse_other_runs()
+    assert read({"model_name_or_path": "a/b"}, "trl").values["data.max_length"] == 1024
 
 
 @pytest.mark.parametrize("kind", ["transformers", "trl", "axolotl", "llama_factory", "modelforge", "training_script"])
@@ -145,18 +146,11 @@ def test_a_llama_factory_file_keeps_its_meaning():
 
 
 @pytest.mark.parametrize(
-    ("given", "values", "unsaid"),
-    [
-        ({}, {}, {"tuning.r": 8, "tuning.lora_alpha": 16}),
-        ({"lora_rank": 32}, {"tuning.r": 32, "tuning.lora_alpha": 64}, {}),
-        ({"lora_alpha": 8}, {"tuning.lora_alpha": 8}, {"tuning.r": 8}),
-    ],
+    ("given", "rank", "alpha"), [({}, 8, 16), ({"lora_rank": 32}, 32, 64), ({"lora_alpha": 8}, 8, 8)]
 )
-def test_the_alpha_of_llama_factory_goes_with_its_rank(read, given, values, unsaid):
+def test_the_alpha_of_llama_factory_goes_with_its_rank(read, given, rank, alpha):
     imported = read({"model_name_or_path": "m", "finetuning_type": "lora", **given}, "llama_factory")
-    keys = ("tuning.r", "tuning.lora_alpha")
-    assert {key: imported.values[key] for key in keys if key in imported.values} == values
-    assert {key: imported.unsaid[key] for key in keys if key in imported.unsaid} == unsaid
+    assert (imported.values["tuning.r"], imported.values["tuning.lora_alpha"]) == (rank, alpha)
 
 
 def test_a_table_that_a_pattern_knows_is_read_where_rows_name_its_keys(read):
@@ -267,15 +261,16 @@ def test_where_steps_decide_the_length_an_epoch_is_no_measure(read):
     assert why(imported) == {"save_strategy": Why.NOT_SUPPORTED}
 
 
-def test_a_value_out_of_range_is_named_with_the_range_and_the_rest_is_imported(read, tmp_path):
+def test_values_out_of_range_are_refused_with_the_range(read, tmp_path):
     imported = read({"lora_r": 100_000, "lora_alpha": 16, "use_peft": True, "learning_rate": "fast"})
     assert imported.values == {"tuning.lora_alpha": 16, METHOD: "lora"}
-    lines = imported.report
-    where = tmp_path / "foreign.json"
-    expected = all_settings()["tuning.r"].expected
-    till_then = "until it is set, the preset or the default counts"
-    assert f"{where}: lora_r: 100000 does not fit; tuning.r must be {expected}; {till_then}" in lines
-    assert any(f"{where}: learning_rate: fast does not fit; training.learning_rate must be" in line for line in lines)
+    with pytest.raises(ConfigError) as caught:
+        imported.refuse_other_runs()
+    first, second = map(str, caught.value.problems)
+    where, expected = tmp_path / "foreign.json", all_settings()["tuning.r"].expected
+    assert first == f"{where}: lora_r: 100000 does not fit: tuning.r must be {expected}"
+    assert f"{where}: learning_rate: fast does not fit: training.learning_rate must be" in second
+    assert "--without lora_r,learning_rate imports the rest" in second
 
 
 def test_two_keys_that_contradict_each_other_are_told(read):
@@ -307,7 +302,7 @@ def test_a_misspelt_key_is_left_out_with_its_nearest_neighbour(read):
 
 def test_a_pattern_is_no_name_of_a_layer(read):
     imported = read({"peft_type": "LORA", "r": 4, "target_modules": r".*\.(q|v)_proj"})
-    assert why(imported) == {"target_modules": Why.REFUSED}
+    assert why(imported) == {"target_modules": Why.DOES_NOT_FIT}
 
 
 def test_a_file_that_two_kinds_read_differently_is_not_guessed_at(read):
@@ -318,13 +313,26 @@ def test_a_file_that_two_kinds_read_differently_is_not_guessed_at(read):
     assert read({"gradient_accumulation_steps": 4}, "modelforge").values == {"training.effective_batch_size": 4}
 
 
-def test_what_a_whole_file_does_not_say_is_told_with_the_other_tools_value(read):
+def test_what_a_whole_file_does_not_say_is_the_other_tools_default(read):
     whole = read({"model_name_or_path": "org/m", "learning_rate": 1e-4}, "transformers")
-    assert whole.unsaid["training.lr_scheduler_type"] == "linear"
-    assert "training.learning_rate" not in whole.unsaid
-    assert any("training.lr_scheduler_type" in line for line in whole.report)
-    assert "training.lr_scheduler_type" in whole.toml
-    assert read({"learning_rate": 1e-4}, "transformers").unsaid == {}
+    assert whole.values["training.lr_scheduler_type"] == "linear" and whole.values["training.learning_rate"] == 1e-4
+    assert 'not in the file -> training.lr_scheduler_type = "linear" (the default of transformers)' in whole.report
+    assert 'lr_scheduler_type = "linear"  # not in the file: the default of transformers' in whole.toml
+    assert read({"learning_rate": 1e-4}, "transformers").values == {"training.learning_rate": 1e-4}
+
+
+def test_a_default_batch_is_of_one_device(read):
+    assert read({"model_name_or_path": "org/m"}, "trl", devices=4).values["training.effective_batch_size"] == 32
+
+
+def test_keys_are_left_out_where_that_is_asked_for(read):
+    given = {"learning_rate": 1e-4, "neftune_noise_alpha": 5, "runs": 3}
+    imported = read(given, "trl", without=["runs", "neftune_noise_alpha"])
+    imported.refuse_other_runs()
+    assert imported.values == {"training.learning_rate": 1e-4}
+    assert why(imported) == {"runs": Why.AS_ASKED, "neftune_noise_alpha": Why.AS_ASKED}
+    with pytest.raises(ConfigError, match="--without: the file has no key 'seed'; known: learning_rate"):
+        read(given, "trl", without=["seed"])
 
 
 def test_a_number_is_no_switch(read):
@@ -343,11 +351,11 @@ def test_an_empty_adapter_is_no_adapter_whatever_else_speaks_of_one(read):
     assert read({"base_model": "m", "lora_r": 8}, "axolotl").values[METHOD] == "lora"
 
 
-def test_a_task_that_is_not_there_is_left_out(read, monkeypatch):
+def test_a_task_that_is_not_there_does_not_fit(read, monkeypatch):
     monkeypatch.setattr("tui_trainer.importing.values.task_names", lambda: ["char_lm"])
     imported = read({"peft_type": "LORA", "r": 4, "task_type": "CAUSAL_LM"})
     assert "task.type" not in imported.values
-    assert why(imported) == {"task_type": Why.REFUSED}
+    assert why(imported) == {"task_type": Why.DOES_NOT_FIT}
 
 
 @pytest.mark.parametrize(
@@ -380,7 +388,7 @@ def test_a_task_of_modelforge_is_ours_in_each_of_its_spellings(task, ours, read)
 def test_the_third_task_of_modelforge_is_refused_in_each_of_its_spellings_with_tasks_that_are_there(task, read):
     """No task here marks an answer in a text."""
     [refused] = [one for one in read({"task": task, "learning_rate": 1e-4}, "modelforge").left_out]
-    assert (refused.key, refused.why) == ("task", Why.REFUSED)
+    assert (refused.key, refused.why) == ("task", Why.DOES_NOT_FIT)
     nearest = re.findall(r"(\w+) \(", refused.reason.partition("nearest: ")[2])
     assert nearest[0] == "seq2seq" and set(nearest) <= set(task_names())
 

@@ -81,6 +81,9 @@ def import_config(
         int | None,
         option("--processes", "N", "Devices of the file's run: its batch per device is multiplied by them.", min=1),
     ] = None,
+    without: Annotated[
+        list[str] | None, option("--without", "KEY,...", "Leave these keys of the file out: the run is another then.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over OUT.toml where it exists.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -95,7 +98,8 @@ def import_config(
         raise InputError("--force writes over a file", hint="name the file with --to OUT.toml")
     if to is not None and to.suffix != ".toml":
         raise InputError("does not end in .toml", where=str(to), hint=f"write --to {to.name}.toml")
-    imported = import_file(file, kind, processes)
+    left = [name.strip() for names in without or () for name in names.split(",") if name.strip()]
+    imported = import_file(file, kind, processes, left)
     imported.refuse_other_runs()
     if to is not None:
         write_toml(to, imported.toml, force=force)

@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.changes import same
-from tui_trainer.config.load import all_settings
 from tui_trainer.importing.missing import missing_names, missing_reason
 from tui_trainer.importing.rules import Left, Off, Rule, Same, Table, To, Why, merge
 from tui_trainer.importing.values import empty, fit, off
 
 _OFF = "off in the file"
-# What a run learns, and which of its weights: a file that means another value of these is another run.
-_DECISIVE = frozenset({"task.type", "tuning.method", "tuning.target_modules", "tuning.modules_to_save"})
-_TILL_THEN = "until it is set, the preset or the default counts"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,24 +141,15 @@ class Conversion:
         reason: str = "",
         product: bool = False,
         per_device: bool = False,
-        ours: bool = True,
     ) -> None:
-        """One of our settings, from these keys of the file, which are read with it.
-
-        `ours`: the value is of our choosing, so that a setting that refuses it is one that does not take it yet.
-        """
-        if key not in all_settings():
-            why, reason = (Why.NOT_NEEDED, _OFF) if off(value) else (Why.NOT_YET, f"there is no setting {key} yet")
-            self.leave(why, reason, *names)
-            return
+        """One of our settings, from these keys of the file, which are read with it."""
         try:
             fitting = fit(key, value)
         except ValueError as error:
-            self.leave_unfit(key, error, *names, why=Why.NOT_YET if ours and isinstance(value, str) else None)
+            self.leave(Why.DOES_NOT_FIT, str(error), *names)
             return
         if key in self.values and not same(self.values[key], fitting):
-            reason = f"{key} has another value already, from a key before"
-            self.leave(Why.REFUSED if key in _DECISIVE else Why.DOES_NOT_FIT, reason, *names)
+            self.leave(Why.DOES_NOT_FIT, f"{key} has another value already, from a key before", *names)
             return
         sources = {name: self.given[name] for name in names}
         self._read(*names)
@@ -182,13 +169,6 @@ class Conversion:
         for one in taken:
             self.leave(why, reason, *one.sources)
         self._sort()
-
-    def leave_unfit(self, key: str, error: ValueError, *names: str, why: Why | None = None) -> None:
-        """The setting `key` does not take what these keys say."""
-        if key in _DECISIVE:
-            self.leave(Why.REFUSED, str(error), *names)
-        else:
-            self.leave(why or Why.DOES_NOT_FIT, f"{error}; {_TILL_THEN}", *names)
 
     def _read_all(self, importer: Importer) -> None:
         for name, value in self.given.items():
@@ -223,7 +203,7 @@ class Conversion:
                 self.leave(why, reason, name)
             case Same():
                 usual = any(same(value, one) for one in rule.values)
-                why = Why.ALWAYS if usual else Why.NOT_SUPPORTED
+                why = Why.ALWAYS if usual else rule.why
                 self.leave(why, rule.reason if usual else rule.otherwise or rule.reason, name)
 
     def _translate(self, name: str, value: Any, rule: To) -> None:
@@ -239,6 +219,6 @@ class Conversion:
             try:
                 value = rule.convert(value) if rule.convert else value
             except ValueError as error:
-                self.leave_unfit(rule.key, error, name)
+                self.leave(Why.DOES_NOT_FIT, str(error), name)
             else:
-                self.write(rule.key, value, name, reason=rule.reason, ours=False)
+                self.write(rule.key, value, name, reason=rule.reason)

@@ -45,7 +45,7 @@ def batch(
         if not names or m is None or a is None or min(m, a) < 1:
             for key, found in ((_MICRO, rows), (_ACCUMULATION, parts)):
                 if found:
-                    done.write(key, found[1], found[0], ours=False)
+                    done.write(key, found[1], found[0])
             return
         reason = per_device(done.devices)
         packs = done.values.get("data.packing") or any(done.given.get(name) is True for name in packing.split())
@@ -119,7 +119,7 @@ def _early_stopping(done: Conversion) -> None:
             done.leave(Why.NOT_NEEDED, "early_stopping is off", patience)
         done.write(key, 0, "early_stopping", reason="0 is off")
     elif count:
-        done.write(key, count[1], "early_stopping", patience, ours=False)
+        done.write(key, count[1], "early_stopping", patience)
     else:
         reason = f"how many evaluations to wait is not said; set {key}"
         done.leave(Why.NOT_SUPPORTED, reason, "early_stopping")
@@ -171,7 +171,7 @@ def write_places(done: Conversion, name: str, key: str) -> list[dict[str, Any]]:
     by_entry = [listed_places(one) for one in entries]
     if entries and all(by_entry):
         places = [place for some in by_entry for place in some]
-        done.write(key, places if len(places) > 1 else places[0], name, ours=False)
+        done.write(key, places if len(places) > 1 else places[0], name)
     elif entries:
         which = "it does" if len(entries) == 1 else "one of its entries does"
         done.leave(
@@ -193,7 +193,7 @@ def write_part(done: Conversion, name: str, entries: list[dict[str, Any]], *, tr
         if values == [default] or (len(places) == 1 and len(values) == 1):
             read |= {key}
         if key in read and values != [default]:
-            done.write(setting, values[0], name, ours=False)
+            done.write(setting, values[0], name)
     return read
 
 
@@ -270,7 +270,7 @@ def cadence(
                 done.leave(Why.NOT_NEEDED, f"{name} says when", steps)
             share(done, name, 1)
         elif same(value, "steps") and count:
-            done.write(key, count[1], steps, name, ours=False)
+            done.write(key, count[1], steps, name)
         elif same(value, "steps"):
             done.leave(Why.ALWAYS, f"how many is not said in the file; {key} says it here", name)
         else:

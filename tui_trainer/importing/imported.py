@@ -4,7 +4,8 @@ import json
 import math
 import shlex
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,19 @@ from tui_trainer.config.profiles import find_profile
 from tui_trainer.config.save import table_lines
 from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import parse_toml
-from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.errors import ConfigError, Problem, name_hint
 from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
 from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, spread
-from tui_trainer.importing.groups import keep_whole
+from tui_trainer.importing.groups import EFFECTIVE, keep_whole, per_device
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.rules import To, Why
+from tui_trainer.importing.rules import REFUSALS, To, Why
 from tui_trainer.importing.values import empty
 from tui_trainer.safe_text import one_line
 
 _PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
 _COMMENT_WIDTH = 110
+_NOT_IN_FILE = "not in the file"
+_ASKS_METHOD = f"{_NOT_IN_FILE}: whether all weights are trained or adapters; set tuning.method = full or lora"
 _MODEL, _METHOD = "model.model_name_or_path", "tuning.method"
 # A file of fewer settings that names no model is a part of a config: what it does not say stands elsewhere.
 _WHOLE_FROM = 8
@@ -46,41 +49,20 @@ class Imported:
         return {rewrite.key: rewrite.value for rewrite in self.rewrites}
 
     @property
-    def unsaid(self) -> dict[str, Any]:
-        """Settings that a whole file does not say, with what the other tool takes for them."""
-        if _MODEL not in self.values and len(self.rewrites) < _WHOLE_FROM:
-            return {}
-        rules = (
-            self.importer.rule(one.key) for one in self.left_out if one.why is Why.DOES_NOT_FIT or not empty(one.value)
-        )
-        said = {*self.values, *(rule.key for rule in rules if isinstance(rule, To))}
-        if self.values.get("tuning.method") == "full":
-            said |= {key for key in self.importer.defaults if key.startswith("tuning.")}
-        return {key: value for key, value in self.importer.defaults.items() if key not in said}
-
-    @property
     def asks_method(self) -> bool:
         """Whether a whole file, as a dump of arguments is, does not say which weights are trained."""
         return _METHOD not in self.values and "profile" not in self.values and len(self.rewrites) >= _WHOLE_FROM
 
     @property
-    def unsaid_lines(self) -> list[str]:
-        """What the other tool takes where the file says nothing, in a line: here, our presets count."""
-        values = ", ".join(f"{key} = {toml_text(value)}" for key, value in self.unsaid.items())
-        lines = [f"not in the file, where {self.importer.name} takes: {values}"] if values else []
-        if self.asks_method:
-            lines.append(f"not in the file: whether all weights are trained or adapters; set {_METHOD} = full or lora")
-        return lines
-
-    @property
     def toml(self) -> str:
         """The config file, with where each value comes from, and at its end what was left out."""
-        texts = {one.key: f"{toml_text(one.value)}  # {_sources(one)}" for one in self.rewrites}
+        sources = {one.key: _sources(one) if one.sources else f"{_NOT_IN_FILE}: {one.reason}" for one in self.rewrites}
+        texts = {one.key: f"{toml_text(one.value)}  # {sources[one.key]}" for one in self.rewrites}
         path = one_line(str(self.path), _PATH_WIDTH)
         lines = [f"# {path}, read as {self.importer.name}", f"schema_version = {SCHEMA_VERSION}"]
         lines += table_lines(texts)
-        for line in self.unsaid_lines:
-            lines += ["", *_wrapped(line, _COMMENT_WIDTH, "# ")]
+        if self.asks_method:
+            lines += ["", *_wrapped(_ASKS_METHOD, _COMMENT_WIDTH, "# ")]
         if self.left_out:
             rows = (row for one in self.left_out for row in _wrapped(_left_out_line(one), _COMMENT_WIDTH, "#   "))
             lines += ["", "# Left out:", *rows]
@@ -92,14 +74,11 @@ class Imported:
 
     @property
     def report(self) -> list[str]:
-        """Lines for people: what was detected, each rewrite, what does not fit, and what else was left out."""
+        """Lines for people: what was detected, each rewrite, and what was left out."""
         where = one_line(str(self.path))
         lines = [f"{where}: {self.importer.title} ({self.importer.name}): {self.reason}"]
-        lines += [*map(_rewrite_line, self.rewrites), *self.unsaid_lines]
-        wrong = [one for one in self.left_out if one.why is Why.DOES_NOT_FIT]
-        lines += [f"{where}: {_given(one)} does not fit; {one.reason}" for one in wrong]
-        rest = [f"  {_left_out_line(one)}" for one in self.left_out if one not in wrong]
-        return [*lines, "left out:", *rest] if rest else lines
+        lines += [*map(_rewrite_line, self.rewrites), *([_ASKS_METHOD] if self.asks_method else [])]
+        return [*lines, "left out:", *(f"  {_left_out_line(one)}" for one in self.left_out)] if self.left_out else lines
 
     def as_values(self) -> dict[str, Any]:
         """The same for programs: every value is one that JSON has."""
@@ -113,7 +92,7 @@ class Imported:
             for one in self.left_out
         ]
         kind = {"kind": self.importer.name, "reason": self.reason}
-        return {**kind, "rewrites": rewrites, "left_out": left_out, "unsaid": self.unsaid, "toml": self.toml}
+        return {**kind, "rewrites": rewrites, "left_out": left_out, "toml": self.toml}
 
     def next_command(self, out: str) -> str:
         """The command that uses the config, with a place for what it does not name."""
@@ -128,36 +107,64 @@ class Imported:
         return " ".join(words)
 
     def refuse_other_runs(self) -> None:
-        """Raises ConfigError for a file that means another kind of training than there is, and for one that sets
-        nothing: what it leaves to the defaults would be another run than it describes."""
+        """Raises ConfigError for a file of which not all that could change the run is understood, and for one that
+        sets nothing: what it leaves to the defaults would be another run than it describes."""
         where = str(self.path)
-        refused = [one for one in self.left_out if one.why is Why.REFUSED]
-        if refused:
-            hint = "take it out of the file to import the rest, and choose what is trained yourself"
+        if refused := [one for one in self.left_out if one.why in REFUSALS]:
+            names = shlex.quote(",".join(dict.fromkeys(one.key for one in refused)))
+            hint = f"--without {one_line(names, _TARGET_WIDTH)} imports the rest, which is another run"
             lines = (f"{_given(one)} {one.why}: {one.reason}" for one in refused)
-            raise ConfigError(Problem(message=line, where=where, hint=hint) for line in lines)
+            *problems, last = (Problem(message=line, where=where) for line in lines)
+            raise ConfigError([*problems, replace(last, hint=hint)])
         if not self.rewrites:
             left_out = "; ".join(map(_left_out_line, self.left_out))
             raise ConfigError(f"sets nothing that there is here: {left_out}", where=where)
 
 
-def import_file(path: Path, kind: str = "", devices: int | None = None) -> Imported:
-    """A YAML or JSON file in our words; `devices` are those that its run trains on.
+def import_file(path: Path, kind: str = "", devices: int | None = None, without: Sequence[str] = ()) -> Imported:
+    """A YAML or JSON file in our words; `devices` are those that its run trains on, `without` the keys that are not
+    read.
 
     Raises ConfigError where it cannot be read, its kind is not clear, or it says nothing that goes with the devices.
     """
     raw = read_foreign(path)
     refuse_no_training(raw, str(path))
     importer, reason = (find_importer(kind), "as asked for") if kind else detect(raw, str(path))
-    done = Conversion(importer, spread(importer, raw), path.parent, devices)
+    given = spread(importer, raw)
+    if strange := [name for name in without if name not in given]:
+        message, hint = f"the file has no key {one_line(strange[0], _KEY_WIDTH)!r}", name_hint(strange[0], given)
+        raise ConfigError(message, hint=hint, where="--without")
+    read = {name: value for name, value in given.items() if name not in without}
+    done = Conversion(importer, read, path.parent, devices)
     keep_whole(done)
+    unread = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="--without names it") for name in without]
     found = Imported(
-        path=path, importer=importer, reason=reason, rewrites=tuple(done.rewrites), left_out=tuple(done.left_out)
+        path=path,
+        importer=importer,
+        reason=reason,
+        rewrites=(*done.rewrites, *_defaults(done, importer)),
+        left_out=(*unread, *done.left_out),
     )
     if devices and not any(one.per_device for one in found.rewrites):
         raise ConfigError("has no batch of one device, which --processes multiplies", where=str(path))
     _check(found)
     return found
+
+
+def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
+    """What the other tool takes where a whole file does not say it."""
+    values = done.values
+    if _MODEL not in values and len(values) < _WHOLE_FROM:
+        return
+    rules = (importer.rule(one.key) for one in done.left_out if one.why is Why.DOES_NOT_FIT or not empty(one.value))
+    said = {*values, *(rule.key for rule in rules if isinstance(rule, To))}
+    if values.get(_METHOD) not in ("lora", "qlora"):
+        said |= {key for key in importer.defaults if key.startswith("tuning.")}
+    for key in (key for key in importer.defaults if key not in said):
+        value, reason = importer.defaults[key], f"the default of {importer.name}"
+        if key == EFFECTIVE:
+            value, reason = value * (done.devices or 1), f"{reason}; {per_device(done.devices)}"
+        yield Rewrite(sources={}, key=key, value=value, reason=reason, per_device=key == EFFECTIVE)
 
 
 def write_toml(path: Path, text: str, *, force: bool = False) -> None:
@@ -214,7 +221,7 @@ def _sources(rewrite: Rewrite) -> str:
     """`lora_r: 16`, or `micro_batch_size 2 x gradient_accumulation_steps 8`."""
     mark, joint = (" ", " x ") if rewrite.product else (": ", ", ")
     given = joint.join(f"{_key(name)}{mark}{_shown(value)}" for name, value in rewrite.sources.items())
-    return given or "not in the file"
+    return given or _NOT_IN_FILE
 
 
 def _rewrite_line(rewrite: Rewrite) -> str:

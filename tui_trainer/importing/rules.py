@@ -16,14 +16,14 @@ from typing import Any
 class Why(StrEnum):
     """Why a key of the file has no line in ours; what needs a decision comes first.
 
-    REFUSED: it decides what is learnt or which weights are trained, so without it the rest would be another run.
+    The first three are refused: without the key, the rest could be another run. The others change nothing learnt.
     """
 
     REFUSED = "cannot be trained here"
     DOES_NOT_FIT = "does not fit"
-    UNKNOWN = "not known"
+    UNKNOWN = "is not known"
     NOT_SUPPORTED = "not supported"
-    NOT_YET = "not yet"
+    AS_ASKED = "as asked"
     AUTOMATIC = "automatic here"
     ALWAYS = "always so here"
     NOT_NEEDED = "not needed"
@@ -47,12 +47,13 @@ class Off:
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """These values are what tui-trainer does anyway; others are not supported."""
+    """These values are what tui-trainer does anyway; others are not supported, or refused where they change the run."""
 
     values: tuple[Any, ...]
     reason: str
     otherwise: str = ""
     """The reason for all other values, where it is another."""
+    why: Why = Why.NOT_SUPPORTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,8 @@ Automatic = partial(Left, Why.AUTOMATIC)
 Always = partial(Left, Why.ALWAYS)
 NotNeeded = partial(Left, Why.NOT_NEEDED)
 NotSupported = partial(Left, Why.NOT_SUPPORTED)
+
+REFUSALS = (Why.REFUSED, Why.DOES_NOT_FIT, Why.UNKNOWN)
 
 
 def merge(*tables: Table) -> dict[str, Rule]:

@@ -71,7 +71,7 @@ def _deepspeed(done: Conversion, name: str) -> None:
         write_zero(done, _ZERO, stage[1], [done.given.get(device) for device in _OFFLOAD_DEVICES])
         done.leave(Why.NOT_NEEDED, "zero_stage says it", name)
     elif file and (path := file_near(done.folder, str(file[1]))):
-        done.leave(Why.NOT_YET, f"import {path.name} itself: it says what is split", name, _ZERO_FILE)
+        done.leave(Why.NOT_SUPPORTED, f"import {path.name} itself: it says what is split", name, _ZERO_FILE)
     else:
         done.leave(Why.NOT_SUPPORTED, f"its stage is not said; set {STRATEGY}", name)
 

@@ -73,7 +73,7 @@ def _task(done: Conversion, name: str, entries: list[dict[str, Any]], read: set[
         if len(columns) == 1:
             read |= {"field", "text_column"}
             if column := columns.pop():
-                done.write("data.text_column", column, name, ours=False)
+                done.write("data.text_column", column, name)
     elif forms != ["None"]:
         other = [form for form in forms if form != "completion" and not _is_conversation(form)]
         shown = one_line(", ".join("of its own" if form.startswith("{") else form for form in other or forms), 60)
@@ -104,7 +104,7 @@ def _conversations(done: Conversion, name: str, forms: list[str], entries: list[
     if len(columns) == 1:
         read |= {"field_messages"}
         if (column := columns.pop()) != "messages":
-            done.write("data.text_column", column, name, ours=False)
+            done.write("data.text_column", column, name)
     trained = [one.get("roles_to_train") for one in entries]
     roles = [{ROLES.get(str(role).lower()) for role in some} for some in trained if isinstance(some, list)]
     if roles and len(roles) == len(entries) and all({"user", "assistant"} <= some for some in roles):
@@ -157,7 +157,7 @@ def _batch_of_all(done: Conversion) -> None:
     """`batch_size` is that of all devices, and decides how often gradients are summed."""
     rows = done.first("batch_size")
     if rows and whole(rows[1]):
-        done.write(EFFECTIVE, rows[1], rows[0], ours=False)
+        done.write(EFFECTIVE, rows[1], rows[0])
         for name in ("micro_batch_size", "gradient_accumulation_steps"):
             if done.first(name):
                 done.leave(Why.NOT_NEEDED, "batch_size says the rows behind a step", name)

@@ -46,8 +46,8 @@ def _offload(done: Conversion) -> None:
 def _betas(done: Conversion) -> None:
     found = done.first(_BETAS)
     if found and isinstance(found[1], list) and len(found[1]) == 2:
-        done.write("training.adam_beta1", found[1][0], _BETAS, ours=False)
-        done.write("training.adam_beta2", found[1][1], _BETAS, ours=False)
+        done.write("training.adam_beta1", found[1][0], _BETAS)
+        done.write("training.adam_beta2", found[1][1], _BETAS)
     elif found and found[1] != "auto":
         done.leave(Why.DOES_NOT_FIT, "must be two numbers", _BETAS)
 
@@ -57,7 +57,7 @@ def _learning_rate(done: Conversion) -> None:
     peak, lr = done.first(_PEAK), done.first(_LR)
     if not peak or number(peak[1]) is None:
         return
-    done.write("training.learning_rate", peak[1], _PEAK, ours=False)
+    done.write("training.learning_rate", peak[1], _PEAK)
     if lr and number(lr[1]) is not None:
         done.leave(Why.NOT_NEEDED, "warmup_max_lr of the schedule counts", _LR)
 

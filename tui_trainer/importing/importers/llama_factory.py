@@ -70,7 +70,7 @@ def _data(done: Conversion) -> None:
         if path and path.suffix in (".yaml", ".yml"):
             _write_data(done, key, ours, path, list(read_foreign(path)))
         elif path or not found[1].endswith((".yaml", ".yml")):
-            done.write(ours, str(path or data_place(found[1])), key, ours=False)
+            done.write(ours, str(path or data_place(found[1])), key)
 
 
 def _write_data(done: Conversion, key: str, ours: str, path: Path, names: list[str]) -> None:
@@ -87,7 +87,7 @@ def _write_data(done: Conversion, key: str, ours: str, path: Path, names: list[s
         done.leave(Why.REFUSED, str(error), key)
         return
     places = [one.place for one in found]
-    done.write(ours, places if len(places) > 1 else places[0], key, reason=f"as {path.name} has it", ours=False)
+    done.write(ours, places if len(places) > 1 else places[0], key, reason=f"as {path.name} has it")
     for setting, value in settings.items():
         names_read, reason = [key], path.name
         if setting == "data.max_rows":
@@ -96,7 +96,7 @@ def _write_data(done: Conversion, key: str, ours: str, path: Path, names: list[s
             if limit and whole(limit[1]) and whole(value):
                 value, names_read = min(whole(limit[1]) or 0, whole(value) or 0), [key, "max_samples"]
         setting = setting if trained else "data.eval_split"
-        done.write(setting, value, *names_read, reason=reason, ours=False)
+        done.write(setting, value, *names_read, reason=reason)
 
 
 def _mixing(done: Conversion) -> None:
@@ -132,7 +132,7 @@ def _batch_of_all(done: Conversion) -> None:
     """v1's `global_batch_size` is that of all devices."""
     rows = done.first("global_batch_size")
     if rows and whole(rows[1]):
-        done.write(EFFECTIVE, rows[1], rows[0], ours=False)
+        done.write(EFFECTIVE, rows[1], rows[0])
         if done.first("micro_batch_size"):
             done.leave(Why.NOT_NEEDED, "global_batch_size says the rows behind a step", "micro_batch_size")
 

@@ -32,7 +32,7 @@ def _mixture(done: Conversion) -> None:
     read = {"path", "data_files", "data_dir", *write_part(done, "datasets", entries, trained=True)}
     columns = [one.get("columns") or [] for one in entries]
     if len(columns[0]) == 1 and all(some == columns[0] for some in columns):
-        done.write("data.text_column", columns[0][0], "datasets", ours=False)
+        done.write("data.text_column", columns[0][0], "datasets")
         read |= {"columns"}
     elif all(set(map(str, some)) <= _USUAL_COLUMNS for some in columns):
         read |= {"columns"}
