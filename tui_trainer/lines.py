@@ -7,7 +7,6 @@ from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.model_sections import is_known_attention
 from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.runs import events
 from tui_trainer.runs.remaining import eta_seconds
@@ -99,10 +98,14 @@ def _plan_made_line(event: events.PlanMade) -> str:
         cut += f" in each of {event.processes} processes"
     rows = f"{event.effective_batch_size} rows" + (f" ({cut})" if is_cut else "")
     return (
-        f"plan: {event.total_steps:,} steps of {rows}, {event.steps_per_epoch:,} in an epoch; "
-        f"{format_count(event.parameters)} parameters, memory about {format_bytes(event.memory_bytes)}, "
-        f"disk {format_bytes(event.disk_bytes)}, time about {format_seconds(event.duration_seconds)}"
-    ) + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
+        (
+            f"plan: {event.total_steps:,} steps of {rows}, {event.steps_per_epoch:,} in an epoch; "
+            f"{format_count(event.parameters)} parameters, memory about {format_bytes(event.memory_bytes)}, "
+            f"disk {format_bytes(event.disk_bytes)}, time about {format_seconds(event.duration_seconds)}"
+        )
+        + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
+        + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
+    )
 
 
 def _data_line(event: events.DataPrepared) -> str:
@@ -241,8 +244,6 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
         *map(one_line, notes),
     ]
-    if not is_known_attention(attention := plan.config.model.attn_implementation):
-        lines.append(f"attention by {one_line(attention)} is not known to the plan: memory is counted as that of sdpa")
     lines += _number_lines(plan)
     for needed, parts in ((None, plan.memory_parts), (plan.host_memory_bytes, plan.host_memory_parts)):
         lines += [_plan_line("host memory", needed, format_bytes(needed.value))] if needed else []
@@ -263,6 +264,8 @@ def _number_lines(plan: Plan) -> Iterator[str]:
     if (trained := plan.trained_parameters).value < plan.parameters.value:
         yield _plan_line("trained parameters", trained, format_count(trained.value))
     yield _plan_line("precision", plan.precision, plan.precision.value)
+    if (attention := plan.attention).kernel:
+        yield f"{'attention':<19} {one_line(attention.kernel):>12} = {one_line(attention.because)}"
     yield _plan_line("weights", plan.weights_dtype, plan.weights_dtype.value)
     yield _plan_line("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}")
     if (chunk := plan.loss_chunk_tokens).value or plan.device == "cuda":

@@ -376,7 +376,7 @@ def child_processes(modules: Iterable[Module]) -> list[str]:
         ):
             how = f"python -m {name.removesuffix('.__main__')}"
         elif any(isinstance(top, ast.FunctionDef) and top.name == "answer" for top in tops) and (
-            name in named or "Answers(__name__)" in module.text
+            name in named or "Answers(__name__" in module.text
         ):
             how = f"a question to {name}"
         elif re.search(r"\b(get_context|ProcessPoolExecutor)\(", module.text):

@@ -105,7 +105,7 @@ def test_every_check_looks_at_every_recipe_on_every_card(asked, recipe, hardware
 def test_flash_attention_3_is_named_where_packed_rows_are_tried_with_it(asked):
     on_h200 = replace(H200, libraries={**H200.libraries, "flash-attn-3": "3.0.0"})
     on_rtx = replace(RTX, libraries=on_h200.libraries)
-    named = "flash-attn-3 3.0.0, if it passes the probe"
+    named = "flash-attn-3 3.0.0 takes their lengths without a mask, if it passes the probe"
     packed, padded = {"data.packing": "true"}, {"data.packing": "false"}
     assert named in found("attention", seen(asked("qwen-lora", packed), on_h200)).verdict.evidence
     for settings, hardware in ((packed, on_rtx), (packed, H200), (padded, on_h200)):

@@ -14,17 +14,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend
 from transformers import AutoModelForCausalLM
 
+from tests.benchmarks import attention_table
 from tests.compilations import counted_compilations
 from tests.tiny_models import PACKED, TRAINED, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import collate, collate_packed
+from tui_trainer.hardware.abilities import BF16_FROM
+from tui_trainer.hardware.libraries import read_versions
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.planning.attention import CUDNN, EAGER, Machine, attention_of, planned_mask
 from tui_trainer.planning.measured_memory import NOT_ALLOCATED
 from tui_trainer.runs.events import EvalDone, GaugesRead, MicroBatchReduced, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
@@ -207,17 +212,20 @@ def test_a_resumed_run_is_the_same_with_deterministic_kernels(tune):
 
 @pytest.mark.parametrize("family", PACKED)
 def test_attention_by_lengths_gives_the_logits_of_each_document_alone(family):
-    if torch.cuda.get_device_capability() < (8, 0) or varlen.find_kernel() is None:
+    model = tiny_model(family).to(GPU).eval()
+    kernels = varlen.kernels(GPU, model) if torch.cuda.get_device_capability() >= (8, 0) else []
+    if not kernels:
         pytest.skip("no kernel for attention by lengths here")
     draw = np.random.default_rng(5)
     documents = [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 7, 19, 4, 9)]
-    model = tiny_model(family).to(GPU).eval()
+    batch = micro_batch(collate_packed([documents], 0), by_lengths=True).to(GPU)
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         alone = torch.cat([model(**micro_batch(collate([d], 0)).to(GPU).inputs).logits[0] for d in documents]).float()
-        assert varlen.switch_on(model, GPU, torch.bfloat16)
-        batch = micro_batch(collate_packed([documents], 0), by_lengths=True).to(GPU)
-        packed = model(**batch.inputs, use_cache=False).logits[0].float()
-    assert (packed - alone).abs().max() < 0.05 * alone.abs().max()
+        for kernel in kernels:
+            assert not varlen.switch_on(model, kernel)
+            packed = model(**batch.inputs, use_cache=False).logits[0].float()
+            assert (packed - alone).abs().max() < 0.05 * alone.abs().max()
+            varlen.switch_off(model)
 
 
 @pytest.mark.parametrize("head", [64, 128])
@@ -225,25 +233,63 @@ def test_attention_by_lengths_gives_the_logits_of_each_document_alone(family):
 def test_attention_by_lengths_is_that_of_sdpa_for_each_document(lengths, head):
     """On Hopper and Blackwell torch takes cuDNN's kernel for documents beyond 128 tokens and Flash below, and each has
     a backward pass of its own."""
-    kernel = varlen.find_kernel()
-    if torch.cuda.get_device_capability() < (8, 0) or kernel is None:
+    kernels = varlen.kernels(GPU) if torch.cuda.get_device_capability() >= (8, 0) else []
+    if not kernels:
         pytest.skip("no kernel for attention by lengths here")
-    draw = torch.Generator(GPU).manual_seed(3)
+    draw = torch.Generator().manual_seed(3)
     shapes = ((4, sum(lengths), head), (2, sum(lengths), head), (2, sum(lengths), head))
-    three = [torch.randn(1, *shape, device=GPU, generator=draw).bfloat16().requires_grad_() for shape in shapes]
-    slope = torch.randn(1, sum(lengths), 4, head, device=GPU, generator=draw).bfloat16()
+    three = [torch.randn(1, *shape, generator=draw).bfloat16().to(GPU).requires_grad_() for shape in shapes]
+    slope = torch.randn(1, sum(lengths), 4, head, generator=draw).bfloat16().to(GPU)
     ends = torch.tensor([0, *lengths]).cumsum(0).int().to(GPU)
     told = dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), ends)
     told |= dict.fromkeys(("max_length_q", "max_length_k"), max(lengths))
-    found, _ = varlen.attention_by(kernel)(nn.Module(), *three, None, **told)
-    found.backward(slope)
+    expected = []
     for start, end in pairwise([0, *accumulate(lengths)]):
         alone = [x.detach()[:, :, start:end].float().requires_grad_() for x in three]
-        expected = F.scaled_dot_product_attention(*alone, is_causal=True, enable_gqa=True).transpose(1, 2)
-        expected.backward(slope[:, start:end].float())
-        assert (found[:, start:end].float() - expected).abs().max() < 0.02 * expected.abs().max()
-        for x, one in zip(three, alone, strict=True):
-            assert (x.grad[:, :, start:end].float() - one.grad).norm() < 0.02 * one.grad.norm()
+        result = F.scaled_dot_product_attention(*alone, is_causal=True, enable_gqa=True).transpose(1, 2)
+        expected.append((result, *torch.autograd.grad(result, alone, slope[:, start:end].float())))
+    results, *gradients = (torch.cat(parts, dim=1 + (at > 0)) for at, parts in enumerate(zip(*expected, strict=True)))
+    for kernel in kernels:
+        found, _ = varlen.attention_by(kernel)(nn.Module(), *three, None, **told)
+        assert (found.float() - results).abs().max() < 0.02 * results.abs().max()
+        for one, gradient in zip(torch.autograd.grad(found, three, slope), gradients, strict=True):
+            assert (one.float() - gradient).norm() < 0.02 * gradient.norm()
+
+
+@pytest.mark.parametrize("rows", ["padded", "full"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("model", attention_table.MODELS)
+def test_torch_takes_the_kernel_that_is_planned(model, precision, rows):
+    """By its own choice for such heads, with the mask and the repeated keys of the plan."""
+    shape, capability = attention_table.shape_of_model(model), torch.cuda.get_device_capability()
+    if precision == "bf16" and capability < BF16_FROM:
+        pytest.skip("the card has no bf16")
+    machine = Machine(device="cuda", capability=capability, precision=precision, libraries=read_versions())
+    planned = attention_of(shape, attention_table.ROWS[rows], machine, "auto")
+    if planned.kernel == EAGER:
+        pytest.skip("the model computes attention by itself")
+    facts, keys = shape.attention, shape.attention_heads if planned.repeats_keys else shape.key_value_heads
+    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+    sizes = ((shape.attention_heads, facts.head_size), (keys, facts.head_size), (keys, facts.value_size))
+    three = [torch.zeros(1, heads, 256, size, device=GPU, dtype=dtype).requires_grad_() for heads, size in sizes]
+    masked = planned_mask(shape, attention_table.ROWS[rows])
+    mask = torch.zeros(1, shape.attention_heads, 256, 256, device=GPU, dtype=dtype, requires_grad=facts.learnt_bias)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(planned.kernel == CUDNN)
+    try:
+        chosen = SDPBackend(
+            torch._fused_sdp_choice(
+                *three,
+                attn_mask=mask if masked else None,
+                dropout_p=shape.attention_dropout,
+                is_causal=not masked,
+                enable_gqa=keys < shape.attention_heads,
+            )
+        )
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+    names = {"cuDNN": "CUDNN", "flash": "FLASH", "memory-efficient": "EFFICIENT", "math": "MATH"}
+    assert chosen.name.removesuffix("_ATTENTION") == names[planned.kernel], planned.words
 
 
 @pytest.mark.parametrize("optim", ["paged_adamw_8bit", "adamw_8bit"])
@@ -270,17 +316,25 @@ def test_two_packed_rows_have_the_loss_of_their_documents_alone(attention):
     documents = [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 140, 19, 150, 9)]
     model = tiny_model("llama", head_dim=32, max_position_embeddings=256).to(GPU)
     model.set_attn_implementation(attention)
-    loss = NextTokenLoss(model)
-    by_lengths = varlen.switch_on(model, GPU, torch.bfloat16)
+    loss, weights = NextTokenLoss(model), list(model.parameters())
+    rows = collate_packed([documents[:3], documents[3:]], 0)
     with torch.autocast("cuda", torch.bfloat16):
         alone = sum(loss(micro_batch(collate([document], 0)).to(GPU)) for document in documents)
-        gradient = torch.autograd.grad(alone, list(model.parameters()))
-        batch = micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=by_lengths)
-        packed = loss(batch.to(GPU))
-        found = torch.autograd.grad(packed, list(model.parameters()))
-    assert packed.item() == pytest.approx(alone.item(), rel=1e-3)
+        gradient = torch.autograd.grad(alone, weights)
     norm = sum(x.square().sum() for x in gradient).sqrt()
-    assert sum((x - y).square().sum() for x, y in zip(found, gradient, strict=True)).sqrt() < 0.1 * norm
+    kernels = varlen.kernels(GPU, model) if torch.cuda.get_device_capability() >= (8, 0) else []
+    # What was chosen, and in SDPA's place each kernel by lengths.
+    for kernel in (None, *(kernels if attention == "sdpa" else ())):
+        by_lengths = varlen.goes_by_lengths(model)
+        if kernel is not None:
+            assert not varlen.switch_on(model, kernel)
+            by_lengths = True
+        with torch.autocast("cuda", torch.bfloat16):
+            packed = loss(micro_batch(rows, by_lengths=by_lengths).to(GPU))
+            found = torch.autograd.grad(packed, weights)
+        varlen.switch_off(model)
+        assert packed.item() == pytest.approx(alone.item(), rel=1e-3)
+        assert sum((x - y).square().sum() for x, y in zip(found, gradient, strict=True)).sqrt() < 0.1 * norm
 
 
 def test_steps_that_the_card_has_no_memory_for_go_again_in_smaller_passes(tune):

@@ -36,9 +36,15 @@ def whole_rows(lengths):
         ("bert", whole_rows([9, 5])),
         ("bert", whole_rows([9, 9])),
         ("bart", whole_rows([9, 5])),
+        ("bart", whole_rows([9, 9])),
+        ("llama", whole_rows([9, 9])),
+        ("modernbert", whole_rows([9, 9])),
     ],
-    ids=["padded", "packed", "packed alone", "in windows", "masked", "encoder", "encoder of full rows", "both"],
-)
+    ids=[
+        "padded", "packed", "packed alone", "in windows", "masked", "encoder", "encoder of full rows", "both",
+        "both of full rows", "full rows", "encoder with windows",
+    ],
+)  # fmt: skip
 def test_logits_are_those_of_masks_that_were_asked_for(family, batch, monkeypatch):
     model = tiny_model(family, **({"sliding_window": 6} if family == "mistral" else {})).eval()
     names = ("find_packed_sequence_indices", "is_tracing")
@@ -54,3 +60,20 @@ def test_logits_are_those_of_masks_that_were_asked_for(family, batch, monkeypatc
     seen = batch.inputs.get("attention_mask", torch.ones_like(batch.inputs["input_ids"])).bool()
     torch.testing.assert_close(known[seen], asked[seen], atol=1e-5, rtol=1e-5)
     assert [getattr(masking_utils, name) for name in names] == before
+
+
+@pytest.mark.parametrize(("lengths", "masks_built"), [([9, 9], 0), ([9, 5], 2)], ids=["full", "padded"])
+def test_rows_that_are_all_full_are_computed_without_a_mask(lengths, masks_built, monkeypatch):
+    """Two layers: with a mask no flash kernel takes them."""
+    model, batch, found = tiny_model("bert").eval(), whole_rows(lengths), []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def seen(*three, attn_mask=None, **more):
+        found.append(attn_mask is not None)
+        return attend(*three, attn_mask=attn_mask, **more)
+
+    monkeypatch.setattr(masks, "waits", lambda batch: True)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
+    with torch.no_grad(), known_masks(batch):
+        model(**batch.inputs)
+    assert (len(found), sum(found)) == (2, masks_built)

@@ -5,15 +5,32 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.planning.test_profiles_on_machines import loaded_on, machine
+from tests.benchmarks import attention_table
+from tests.planning.test_profiles_on_machines import FACTS, loaded_on, machine
+from tests.tiny_models import save_tiny_model
 from tui_trainer.config.load import all_settings
+from tui_trainer.config.sections import ScratchSection
+from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
+from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.hardware.libraries import LIBRARIES
+from tui_trainer.launching.prepare import announce
+from tui_trainer.lines import event_line, plan_lines
+from tui_trainer.models.attention_facts import AttentionFacts
+from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning import automatic_values as choices
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.attention import Machine, Rows, attention_of
+from tui_trainer.runs.events import PlanMade
+from tui_trainer.runs.state import RunState
+from tui_trainer.ui.screens.train_lines import TrainScene
+from tui_trainer.ui.spans import ASCII
 
 H200 = machine("NVIDIA H200", (9, 0), 143771)
 KEY = "model.attn_implementation"
@@ -60,3 +77,90 @@ def test_a_card_that_is_too_old_for_a_kernel_is_refused():
     assert [problem.message for problem in found if problem.key == KEY] == [
         "flash_attention_2: it needs compute capability 8.0, this card has 7.5"
     ]
+
+
+@pytest.fixture(scope="module")
+def table():
+    """What each run would get with the torch that servers have, and with the installed one's successors."""
+    return {
+        (torch, one.model, one.card, one.precision, one.rows): one.attention
+        for torch in ("2.11.0", "2.15.0")
+        for one in attention_table.cells(torch)
+    }
+
+
+@pytest.mark.dry_run
+@pytest.mark.parametrize(
+    ("torch", "model", "card", "precision", "rows", "kernel", "repeats"),
+    [
+        # Without keys that are copied, torch 2.11 would be left with all scores on old cards and in fp32.
+        ("2.11.0", "Llama-3.1-8B", "T4", "fp16", "padded", "memory-efficient", True),
+        ("2.11.0", "Llama-3.1-8B", "H100", "fp32", "padded", "memory-efficient", True),
+        ("2.15.0", "Llama-3.1-8B", "T4", "fp16", "padded", "memory-efficient", False),
+        ("2.15.0", "Llama-3.1-8B", "T4", "fp16", "packed", "memory-efficient", True),
+        ("2.11.0", "gpt2", "T4", "fp16", "padded", "memory-efficient", False),
+        # cuDNN builds a plan for each width.
+        ("2.11.0", "Llama-3.1-8B", "H100", "bf16", "padded", "flash", False),
+        ("2.11.0", "Llama-3.1-8B", "H100", "bf16", "full", "cuDNN", False),
+        ("2.11.0", "Llama-3.1-8B", "RTX 4090", "bf16", "full", "flash", False),
+        ("2.11.0", "Llama-3.1-8B", "RTX 3090", "bf16", "packed", "flash by lengths", False),
+        ("2.11.0", "gemma-2b", "H100", "bf16", "full", "flash", False),
+        ("2.11.0", "gemma-2-2b", "H100", "bf16", "full", "eager", False),
+        ("2.11.0", "gemma-3-1b", "RTX 4090", "bf16", "padded", "memory-efficient", True),
+        ("2.11.0", "Mistral-7B-v0.1", "RTX 4090", "bf16", "padded", "flash", False),
+        ("2.11.0", "gpt2", "H100", "bf16", "packed", "cuDNN", False),
+        ("2.11.0", "DeepSeek-V2-Lite", "H100", "bf16", "full", "memory-efficient", False),
+        ("2.11.0", "gpt-oss-20b", "H100", "bf16", "packed", "eager", False),
+        ("2.11.0", "bert-base", "H100", "bf16", "padded", "memory-efficient", False),
+        ("2.11.0", "bert-base", "RTX 3090", "bf16", "full", "flash", False),
+        ("2.11.0", "t5-base", "H100", "bf16", "full", "memory-efficient", False),
+    ],
+)
+def test_the_kernel_of_attention_is_that_of_card_model_and_rows(
+    torch, model, card, precision, rows, kernel, repeats, table
+):
+    found = table[torch, model, card, precision, rows]
+    assert (found.kernel, found.repeats_keys) == (kernel, repeats), found.words
+
+
+@pytest.mark.dry_run
+def test_each_run_of_the_table_has_a_kernel_with_its_reason_and_source(table):
+    assert {(model, card) for _, model, card, *_ in table} == set(
+        product(attention_table.MODELS, attention_table.CARDS)
+    )
+    assert (len(attention_table.MODELS), len(table)) == (12, 2 * 324)
+    assert all(found.kernel and found.reason and found.source for found in table.values())
+    assert not [key for key, found in table.items() if found.kernel == "math"]
+    waiting = {key[1] for key, found in table.items() if found.hidden_wait}
+    assert waiting == {"Phi-3.5-mini"}
+
+
+def test_heads_that_no_fused_kernel_takes_leave_all_scores():
+    odd = replace(scratch_shape(ScratchSection(), 100), attention=AttentionFacts(head_size=70, value_size=70))
+    rows = Rows(packed=False, longest=64, widths_vary=True)
+    on_t4 = Machine(device="cuda", capability=(7, 5), precision="fp16", libraries={"torch": "2.11.0"})
+    found = attention_of(odd, rows, on_t4, "auto")
+    assert (found.kernel, found.keeps_scores) == ("math", True)
+    assert "memory-efficient takes heads of multiples of 8 numbers, and one has 70" in found.reason
+
+
+def test_sdpa_is_refused_for_a_model_with_a_soft_cap(tmp_path):
+    save_tiny_model(tmp_path / "gemma2", "gemma2", head_dim=16)
+    loaded = loaded_on(H200, assignments=(f"model.model_name_or_path={tmp_path / 'gemma2'}", f"{KEY}=sdpa"))
+    with pytest.raises(ConfigError, match="sdpa does not know the soft cap of the scores of gemma2"):
+        planning.decide(loaded, H200, FACTS)
+
+
+def test_plan_journal_lines_and_train_say_the_kernel_and_why():
+    plan = planning.make(loaded_on(H200, "qwen-lora", ("data.packing=false",)), H200, FACTS)
+    why = "flash, because cuDNN builds a plan for each width of rows, and widths vary"
+    told: list[PlanMade] = []
+    announce(plan, SimpleNamespace(append=told.append), "")
+    assert plan.attention.words == told[0].attention == why
+    [line] = [line for line in plan_lines(plan) if line.startswith("attention ")]
+    assert line.split(maxsplit=1)[1] == why.replace(", because", " =")
+    state = RunState()
+    assert f"attention: {why}" in event_line(told[0], state).splitlines()
+    state.plan = told[0]
+    shown = TrainScene(state=state, glyphs=ASCII, gauges=Gauges(), sparks={}).plan_rows()
+    assert why in ["".join(text for text, _ in row).partition("attention")[2].strip() for row in shown]

@@ -39,7 +39,7 @@ def test_what_cannot_be_counted_says_why(counted, monkeypatch):
 @pytest.mark.parametrize("answer", ["", [], [{"kept": 3, "made": 3}], {"kept": None}])
 def test_an_answer_that_is_none_is_not_known(counted, monkeypatch, answer):
     monkeypatch.setattr(child.AnsweringChild, "ask", lambda *question: answer)
-    monkeypatch.setattr(dry_run, "answers", Answers(f"nobody {answer}"))
+    monkeypatch.setattr(dry_run, "answers", Answers(f"nobody {answer}", format_version=1))
     assert measure("llama", setup_of("llama"))[1] == "not known: the dry run gave no answer"
 
 

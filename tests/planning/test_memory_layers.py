@@ -95,3 +95,25 @@ def test_what_no_dry_run_counted_goes_by_a_general_formula():
     assert general.counted.kept == 34 * 96
     assert 0.5 < general.counted.kept / found.counted.kept < 2
     assert ModelMemory(shape, replace(setup, counted=LayerBytes(kept=7, made=9)), 8).counted.kept == 7
+
+
+def test_a_card_without_a_fused_kernel_keeps_all_scores_in_fp32():
+    """Whether in 16 bits or not: torch's own operations compute them so."""
+    half = {**HALF, "device": "cuda", "math_attention": True}
+    kept = [
+        layer_of(config_of("llama"), TrainingSetup(**setup), tokens).counted.kept
+        for setup in (half, {**half, "math_attention": False})
+        for tokens in (ROW_TOKENS, 2 * ROW_TOKENS)
+    ]
+    heads = 4
+    assert kept[1] - kept[0] >= 4 * heads * ROW_TOKENS
+    assert kept[3] == kept[2], "a fused kernel keeps the same of each token in any row"
+
+
+def test_keys_and_values_that_are_repeated_are_kept_for_each_head_of_queries():
+    repeated, shared = (
+        layer_of(config_of("llama"), TrainingSetup(device="cuda", repeats_keys=repeats)).counted.kept
+        for repeats in (True, False)
+    )
+    # Two heads of keys and values of 24 numbers become four, in fp32.
+    assert repeated - shared == 2 * 2 * 24 * 4

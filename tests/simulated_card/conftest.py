@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from unittest.mock import patch
 
@@ -12,6 +12,7 @@ from tests.simulated_card.cases import open_run
 from tests.simulated_card.machine import simulated_card
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import open_again
+from tui_trainer.planning import attention
 from tui_trainer.training import varlen
 
 
@@ -27,15 +28,21 @@ def models(tmp_path_factory):
     return tmp_path_factory.mktemp("models")
 
 
+@contextmanager
+def _before_torch_2_10():
+    """No kernel by lengths, neither planned nor there."""
+    planned = patch.object(attention, "_library_by_lengths", lambda machine: "")
+    with planned, patch.object(varlen, "find_kernel", lambda: None):
+        yield
+
+
 @pytest.fixture
 def run_on_card(tmp_path, models):
     """`run_on_card(task, settings, layout, folder=...)`: carries a run out, or one that was begun to its end; (the
     card, the run's folder, why it failed with its traceback)."""
 
     def run(task, settings=None, layout="by lengths", *, name="run", folder=None):
-        # As before torch 2.10, or on a card before Ampere.
-        kernel = patch.object(varlen, "find_kernel", lambda: None) if layout == "by mask" else nullcontext()
-        with kernel, simulated_card() as card:
+        with _before_torch_2_10() if layout == "by mask" else nullcontext(), simulated_card() as card:
             opened = open_again(folder) if folder else open_run(tmp_path, models, task, settings or {}, name)
             outcome = carry_out(opened)
         log = opened.folder.logs / "error.txt"

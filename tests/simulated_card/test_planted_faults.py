@@ -14,7 +14,7 @@ import torch
 
 from tests.simulated_card import liger_stand_in as liger
 from tests.simulated_card.card import now
-from tests.simulated_card.kernels import VARLEN_BACKWARD
+from tests.simulated_card.kernels import KERNELS, VARLEN, VARLEN_BACKWARD
 from tests.simulated_card.machine import simulated_card
 from tests.simulated_card.test_matrix import of_kind
 from tests.simulated_card.waits import unexpected_waits
@@ -23,7 +23,7 @@ from tui_trainer.losses.classification import ClassificationLoss
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.runs.events import RunProblem, StepDone
-from tui_trainer.training import components
+from tui_trainer.training import compiled, components
 from tui_trainer.training.components import Components
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.recorder import Recorder
@@ -178,16 +178,48 @@ def test_a_kernel_that_computes_otherwise_or_fails_is_not_used(name, fault, reas
     assert card.allocated_bytes == 0, "what was tried leaves the card empty"
 
 
-def test_a_kernel_that_breaks_the_card_ends_the_run(run_on_card, monkeypatch):
+BROKEN = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+PACKED = {"data.packing": "true"}
+
+
+def compiled_layers(monkeypatch, fails):
+    monkeypatch.setattr(compiled, "_try_one_pass", fails)
+
+
+@pytest.mark.parametrize("error", [BROKEN, NO_MEMORY], ids=["broken", "out of memory"])
+@pytest.mark.parametrize(
+    ("settings", "plant"),
+    [
+        (LIGER, lambda patches, fails: patches.setattr(liger, "norm", fails)),
+        (PACKED, lambda patches, fails: patches.setitem(KERNELS, VARLEN, fails)),
+        ({"training.torch_compile": "true"}, compiled_layers),
+    ],
+    ids=["norms", "attention by lengths", "compiled layers"],
+)
+def test_a_card_that_is_broken_or_full_at_the_start_ends_the_run(settings, plant, error, run_on_card, monkeypatch):
     """Nothing can be computed after it: a run that goes on would fail at its next line, for another reason."""
 
-    def broken(*_):
-        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    def fails(*_, **__):
+        raise error
 
-    monkeypatch.setattr(liger, "norm", broken)
-    _, folder, failure = run_on_card("causal_lm", LIGER)
-    assert "illegal memory access" in failure
+    plant(monkeypatch, fails)
+    _, folder, failure = run_on_card("causal_lm", settings)
+    assert str(error) in failure
     assert not of_kind(folder, StepDone)
+
+
+def test_a_kernel_by_lengths_that_fails_is_told_and_rows_get_a_mask(run_on_card, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("FlashAttention only supports Ampere")
+
+    monkeypatch.setitem(KERNELS, VARLEN, fails)
+    _, folder, failure = run_on_card("causal_lm", PACKED)
+    assert not failure and len(of_kind(folder, StepDone)) == 2
+    [problem] = [event for event in of_kind(folder, RunProblem) if event.kind == "attention changed"]
+    assert problem.message == (
+        "attention by lengths is not used because torch: RuntimeError: FlashAttention only supports Ampere"
+    )
 
 
 def test_what_kernels_have_changed_is_taken_back_after_the_run(run_on_card):

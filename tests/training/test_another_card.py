@@ -21,6 +21,7 @@ from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.start import open_again, open_new
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.assemble import threads_of
+from tui_trainer.planning.attention import NOT_PLANNED
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.fit import GPU_SHARE, parts_of_run
 from tui_trainer.planning.memory import estimate as memory
@@ -106,7 +107,7 @@ def plan_for(uuid, **settings):
     training = SimpleNamespace(deterministic=False, tf32=False)
     return SimpleNamespace(
         device="cuda", gpu_uuid=uuid, threads=SimpleNamespace(value=torch.get_num_threads()),
-        config=SimpleNamespace(training=training), **settings,
+        config=SimpleNamespace(training=training), attention=NOT_PLANNED, **settings,
     )  # fmt: skip
 
 

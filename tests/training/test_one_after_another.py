@@ -5,23 +5,28 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers.integrations import sdpa_attention
 from transformers.utils import logging as transformers_logging
 
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
+from tui_trainer.config.sections import Config
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.launching import prepare
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.planning.attention import CUDNN, EFFICIENT, FLASH, NOT_PLANNED, Attention
 from tui_trainer.planning.automatic_values import Target, precision_problems
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import components, process, recorder
 from tui_trainer.training.components import Components
+from tui_trainer.training.process import settings_of
 from tui_trainer.training.session import Session
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -290,3 +295,23 @@ def test_a_deterministic_run_is_refused_where_the_environment_sets_cublas_otherw
         [problem] = outcome.problems
         assert problem.key == "training.deterministic"
         assert WORKSPACE in problem.message and value in problem.message and ":4096:8" in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("attention", "cudnn", "shares"),
+    [
+        (NOT_PLANNED, False, True),
+        (Attention(kernel=CUDNN, reason="all rows are of one width"), True, True),
+        (Attention(kernel=FLASH, reason="widths vary"), False, True),
+        (Attention(kernel=EFFICIENT, reason="fp32", repeats_keys=True), False, False),
+    ],
+    ids=lambda value: getattr(value, "kernel", None),
+)
+def test_attention_of_a_run_goes_by_its_plan_and_what_was_there_is_put_back(attention, cudnn, shares):
+    """cuDNN's kernel, and whether fewer heads of keys are handed to SDPA as they are."""
+    threads, key = SimpleNamespace(value=torch.get_num_threads()), torch.zeros(1, 2, 3, 8)
+    before = torch.backends.cuda.cudnn_sdp_enabled(), sdpa_attention.use_gqa_in_sdpa
+    with settings_of(SimpleNamespace(config=Config(), device="cpu", threads=threads, attention=attention)):
+        assert torch.backends.cuda.cudnn_sdp_enabled() == cudnn
+        assert sdpa_attention.use_gqa_in_sdpa(None, key, key) == shares
+    assert before == (torch.backends.cuda.cudnn_sdp_enabled(), sdpa_attention.use_gqa_in_sdpa)

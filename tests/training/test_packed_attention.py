@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import wraps
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,12 +22,14 @@ from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import automatic_values as choices
+from tui_trainer.planning.attention import BY_LENGTHS, NOT_PLANNED, Attention
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import leak_probe, varlen
 from tui_trainer.training.components import Components
 from tui_trainer.training.model import checkpoint_activations
 from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.varlen import Kernel
 
 CPU = torch.device("cpu")
 GATED = {**SHAPES["llama"], "head_dim": 8}
@@ -64,7 +67,7 @@ def components_of(model) -> Components:
     found = Components.__new__(Components)
     found.model, found.device, found.mixed_precision = model, CPU, MixedPrecision("fp32", CPU)
     found.tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=2)
-    found.plan = SimpleNamespace(packing=SimpleNamespace(value=True), longest_row=64)
+    found.plan = SimpleNamespace(packing=SimpleNamespace(value=True), longest_row=64, attention=NOT_PLANNED)
     return found
 
 
@@ -142,7 +145,7 @@ def test_a_leak_of_several_rows_alone_is_found_for_every_attention(attention, do
             masking_utils, "find_packed_sequence_indices", lambda ids: find(ids) if len(ids) == 1 else None
         )
         # The lengths are not handed down either.
-        monkeypatch.setattr(varlen, "switch_on", lambda *_: False)
+        monkeypatch.setattr(varlen, "switch_on", lambda *_: "not here")
         monkeypatch.setattr(varlen, "goes_by_lengths", lambda *_: False)
         components = components_of(model)
         assert components._packing(Rows(documents), lambda *what: told.append(what)) == (0, False)
@@ -194,7 +197,7 @@ def test_the_probe_asks_the_kernel_of_long_documents_and_its_backward_pass(kerne
     model = tiny_model("llama", max_position_embeddings=256)
     components = components_of(model)
     components.mixed_precision = MixedPrecision(precision, CPU)
-    AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
+    AttentionInterface.register(varlen.NAME, varlen.attention_by(Kernel("stand-in", kernel)))
     model.set_attn_implementation(varlen.NAME)
     found = leak_probe.packing_leaks(components, Rows(documents), by_lengths=True)
     assert (found or "").startswith(expected or "\0") == (expected is not None), found
@@ -206,7 +209,7 @@ def test_the_probe_asks_the_kernel_of_long_documents_and_its_backward_pass(kerne
 def test_the_kernel_of_torch_gets_the_window_of_each_layer(family, documents, shapes):
     model = tiny_model(family, **FAMILIES[family])
     alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])
-    AttentionInterface.register(varlen.NAME, varlen.attention_by(varlen_kernel))
+    AttentionInterface.register(varlen.NAME, varlen.attention_by(Kernel("stand-in", varlen_kernel)))
     model.set_attn_implementation(varlen.NAME)
     packed = [micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=True)]
     assert_same(learnt(model, packed), alone)
@@ -270,12 +273,12 @@ def test_flash_attention_that_computes_otherwise_is_not_used(flash_run, monkeypa
 
 def test_the_kernel_of_flash_attention_3_is_tried_before_that_of_torch_on_hopper_alone(monkeypatch, documents):
     """With the argument names of its own: no heads are repeated for it, and windows and scales go by its words."""
-    third = flash_stand_ins.flash_attn_varlen_func
+    third, own = Kernel("flash-attn-3", flash_stand_ins.flash_attn_varlen_func), Kernel("torch", varlen.find_kernel())
     monkeypatch.setattr(varlen, "_of_library", lambda name: third if name == "flash_attention_3" else None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    assert varlen.kernels(torch.device("cuda")) == [third, varlen.find_kernel()]
+    assert varlen.kernels(torch.device("cuda")) == [third, own]
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (10, 0))
-    assert varlen.kernels(torch.device("cuda")) == varlen.kernels(CPU) == [varlen.find_kernel()]
+    assert varlen.kernels(torch.device("cuda")) == varlen.kernels(CPU) == [own]
 
     model = tiny_model("mistral", sliding_window=6)
     alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])
@@ -291,3 +294,69 @@ def test_a_kernel_of_a_library_is_that_of_a_version_which_is_known(version, expe
     monkeypatch.setattr(varlen, "read_versions", lambda names: dict.fromkeys(names, version))
     with flash_stand_in():
         assert bool(varlen._of_library("flash_attention_2")) == expected
+
+
+def of_torch_2_11(query, key, value, ends_q, ends_k, longest_q, longest_k, is_causal=False, scale=None):
+    """Its arguments do not say whether it takes fewer heads of keys than of queries."""
+    return attend(query, key, value, ends_q, ends_k, scale, True, (-1, -1), 0.0)
+
+
+def of_equal_heads(query, key, value, ends_q, ends_k, longest_q, longest_k, is_causal=False, scale=None):
+    if query.shape[1] != key.shape[1]:
+        raise RuntimeError("Number of heads in key/value must be that of the query")
+    return attend(query, key, value, ends_q, ends_k, scale, True, (-1, -1), 0.0)
+
+
+def out_of_memory(*_, **__):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+
+def broken(*_, **__):
+    raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.fixture
+def packing_with(documents, monkeypatch):
+    """`packing_with(kernel)`: (width and whether by lengths, what was told, heads of keys that the kernel got) of a
+    start whose plan is by lengths."""
+
+    def start(function):
+        told, heads = [], []
+
+        @wraps(function)
+        def seen(query, key, *rest, **more):
+            heads.append(key.shape[1])
+            return function(query, key, *rest, **more)
+
+        monkeypatch.setattr(varlen, "find_kernel", lambda: seen)
+        components = components_of(tiny_model("llama"))
+        components.plan.attention = Attention(kernel=BY_LENGTHS, reason="documents are packed")
+        return components._packing(Rows(documents), lambda *words: told.append(words)), told, set(heads)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("kernel", "heads"), [(of_torch_2_11, {2}), (of_equal_heads, {2, 4})], ids=["takes", "refuses"]
+)
+def test_keys_are_repeated_only_for_a_kernel_that_refuses_fewer_heads(kernel, heads, packing_with):
+    assert packing_with(kernel) == ((64, True), [], heads)
+
+
+def test_why_attention_by_lengths_is_not_used_is_told_once(packing_with):
+    def fails(*_, enable_gqa=False, **__):
+        raise RuntimeError("no kernel image is available for execution")
+
+    found, [(kind, message, _)], _ = packing_with(fails)
+    assert (found, kind) == ((64, False), "attention changed")
+    assert message == (
+        "attention by lengths is not used because torch: RuntimeError: no kernel image is available for execution"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "error"), [(out_of_memory, torch.OutOfMemoryError), (broken, torch.AcceleratorError)]
+)
+def test_a_broken_card_and_memory_that_ran_out_are_no_reason_to_go_on_otherwise(kernel, error, packing_with):
+    with pytest.raises(error):
+        packing_with(kernel)

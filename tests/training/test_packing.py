@@ -1,22 +1,27 @@
 """Documents that share a row do not see each other, and a step learns the same from them."""
 
 import random
+from operator import attrgetter
 
 import numpy as np
 import pytest
 import torch
 from transformers import AttentionInterface
 
+from tests.planning.test_profiles_on_machines import FACTS, loaded_on, machine_of
 from tests.tiny_models import NOT_PACKED, PACKED, tiny_model
 from tui_trainer.data.batching.collate import collate, collate_packed
 from tui_trainer.data.batching.pack import pack_batch
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.attention import ON_CPU
 from tui_trainer.planning.packing import SEES_OTHERS
 from tui_trainer.planning.training_setup import Precision
 from tui_trainer.training import varlen
 from tui_trainer.training.leak_probe import packing_leaks
 from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.varlen import Kernel
 
 CPU = torch.device("cpu")
 
@@ -134,7 +139,11 @@ def kernel_of_torch_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is
     return kernel_of_torch_2_13(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, window_size=(-1, 0))
 
 
-@pytest.mark.parametrize("kernel", [kernel_of_torch_2_13, kernel_of_torch_2_10])
+@pytest.mark.parametrize(
+    "kernel",
+    [Kernel("torch 2.13", kernel_of_torch_2_13), Kernel("torch 2.10", kernel_of_torch_2_10, repeats_keys=True)],
+    ids=attrgetter("name"),
+)
 @pytest.mark.parametrize("family", PACKED)
 def test_attention_by_lengths_gives_the_logits_of_each_document_alone(family, kernel, documents):
     """With a stand-in for the GPU's kernel: lengths, heads, scales and shapes arrive as it wants them."""
@@ -155,6 +164,6 @@ def test_attention_by_lengths_gives_the_logits_of_each_document_alone(family, ke
 
 
 def test_attention_by_lengths_is_left_off_where_there_is_no_gpu():
-    model = tiny_model("llama")
-    assert not varlen.switch_on(model, CPU, torch.bfloat16, lambda *_: None)
-    assert model.config._attn_implementation == "sdpa"
+    hardware = machine_of("cpu")
+    loaded = loaded_on(hardware, "char-lm", ("data.packing=true", "model.scratch.attention_dropout=0"))
+    assert planning.decide(loaded, hardware, FACTS).chosen["attention"].kernel == ON_CPU

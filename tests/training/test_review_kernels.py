@@ -13,6 +13,7 @@ from tests.tiny_models import SHAPES, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.planning.attention import BY_LENGTHS, NOT_PLANNED, Attention
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import compiled, components, leak_probe, process, sample, varlen
@@ -25,6 +26,7 @@ def test_deterministic_kernels_are_demanded_and_not_only_wished_for(monkeypatch)
     """With `warn_only`, torch's attention kernels keep their backward pass that differs from run to run."""
     training, threads = SimpleNamespace(deterministic=True, tf32=True), SimpleNamespace(value=torch.get_num_threads())
     plan = SimpleNamespace(device="cuda", gpu_uuid="", threads=threads, config=SimpleNamespace(training=training))
+    plan.attention = NOT_PLANNED
     monkeypatch.setattr(process, "device_of", lambda plan: CPU)
     with process.settings_of(plan):
         assert torch.are_deterministic_algorithms_enabled()
@@ -54,7 +56,6 @@ def test_tf32_is_judged_as_coarse_as_16_bits():
 ])  # fmt: skip
 def test_attention_by_lengths_stands_in_for_sdpa_only(family, attention, expected, monkeypatch):
     """Gemma 2 caps its scores: neither SDPA nor the kernel does, so the probe could not see the difference."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
              "num_key_value_heads": 2, "head_dim": 8} if family == "gemma2" else {}  # fmt: skip
     monkeypatch.setitem(SHAPES, "gemma2", shape)
@@ -63,7 +64,7 @@ def test_attention_by_lengths_stands_in_for_sdpa_only(family, attention, expecte
         model.set_attn_implementation(attention)
     before = model.config._attn_implementation
     (kernel,) = varlen.kernels(CPU)
-    assert varlen.switch_on(model, torch.device("cuda"), torch.bfloat16, kernel) == expected
+    assert (not varlen.switch_on(model, kernel)) == expected
     assert model.config._attn_implementation == (varlen.NAME if expected else before)
 
 
@@ -71,16 +72,12 @@ def test_a_kernel_that_refuses_leaves_packing_to_the_mask(monkeypatch):
     def refuse(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, window_size=(-1, -1), enable_gqa=False):
         raise RuntimeError("this head size is not supported")
 
-    def switch_on(model, device, dtype, kernel):
-        varlen.AttentionInterface.register(varlen.NAME, varlen.attention_by(refuse))
-        model.set_attn_implementation(varlen.NAME)
-        return True
-
-    monkeypatch.setattr(varlen, "switch_on", switch_on)
+    monkeypatch.setattr(varlen, "find_kernel", lambda: refuse)
     asked = components.Components.__new__(components.Components)
     asked.model, asked.device, asked.mixed_precision = tiny_model("llama"), CPU, MixedPrecision("fp32", CPU)
     asked.tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=2)
     asked.plan = SimpleNamespace(packing=SimpleNamespace(value=True), longest_row=64)
+    asked.plan.attention = Attention(kernel=BY_LENGTHS, reason="documents are packed")
     draw = np.random.default_rng(5)
     rows = [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 7, 19)]
 
@@ -91,7 +88,8 @@ def test_a_kernel_that_refuses_leaves_packing_to_the_mask(monkeypatch):
     told = []
     assert asked._packing(Rows(rows), lambda *what: told.append(what)) == (64, False)
     assert asked.model.config._attn_implementation == "sdpa"
-    assert not told
+    assert [kind for kind, *_ in told] == ["attention changed"]
+    assert "torch: RuntimeError: this head size is not supported" in told[0][1]
 
 
 # torch.compile

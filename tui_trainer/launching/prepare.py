@@ -295,6 +295,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             empty_cache_steps=config.training.empty_cache_steps,
             most_learning_rate=peak_rate(config).most,
             memory_budget_bytes=plan.memory_budget_bytes,
+            attention=plan.attention.words,
             best_samples_per_second=rows / seconds.value if seconds.value and is_measured else None,
         )
     )

@@ -21,15 +21,15 @@ from tui_trainer.runs.folder import write_atomically
 _SHIPPED = Path(__file__).with_name("shipped_answers.json")
 # A busy machine takes minutes to load torch.
 _TIMEOUT_SECONDS = 600.0
-# Of the form of questions and answers: others are not believed.
-_FORMAT_VERSION = 4
 
 
 @dataclass(frozen=True)
 class Answers:
-    """To the questions that one module answers with its function `answer`."""
+    """To the questions that one module answers with its function `answer`. Those of another form of questions and
+    answers, which `format_version` counts, are not believed."""
 
     module: str
+    format_version: int
     _known: dict[str, Any] = field(default_factory=dict)
     """What this process was told already, failures too: the screens plan anew after each edit."""
 
@@ -46,7 +46,7 @@ class Answers:
     def key(self, question: str) -> str:
         import xxhash
 
-        return xxhash.xxh3_128(f"{_FORMAT_VERSION} {self.module} {question}".encode()).hexdigest()
+        return xxhash.xxh3_128(f"{self.format_version} {self.module} {question}".encode()).hexdigest()
 
     def _find(self, key: str, question: str, timeout_seconds: float) -> Any:
         if key in (shipped := shipped_answers()):

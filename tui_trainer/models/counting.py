@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from tui_trainer.models.answers import Answers
+from tui_trainer.models.attention_facts import AttentionFacts, facts_of, recorded_calls
 from tui_trainer.models.child import ChildFailed
 from tui_trainer.models.config_fields import ALIASES, bad_model
 from tui_trainer.models.fake_tensors import empty_model, fake_tensors, inputs_of, model_config
@@ -22,7 +23,7 @@ _WORDS, _CLASSES = 1_000_003, 10_007
 # Of what decides nothing here.
 _IGNORED = ("id2label", "label2id", "problem_type", "num_labels", "architectures", "torch_dtype", "dtype")
 _ROWS, _ROW_TOKENS, _ANSWER_TOKENS = 2, 16, 11
-answers = Answers(__name__)
+answers = Answers(__name__, format_version=5)
 
 
 def deciding_fields(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
         for entry in found["linears"]
     )
     parts = tuple(_part_with_sizes(Part(**entry), sizes) for entry in found["parts"])
-    return {**found, "linears": linears, "parts": parts}
+    return {**found, "linears": linears, "parts": parts, "attention": AttentionFacts(**found["attention"])}
 
 
 def _part_with_sizes(entry: Part, sizes: Mapping[int, int]) -> Part:
@@ -78,23 +79,27 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     with fake_tensors(head):
         made = model_config(question["config"], question["labels"])
         model = empty_model(made, head)
-        linears, parts = _modules(model, head, _tokens_read(model, head))
+        with recorded_calls() as calls:
+            tokens = _tokens_read(model, head)
+        linears, parts = _modules(model, head, tokens)
         output = model.get_output_embeddings()
         # Without a head over the vocabulary nobody asks for the other: CANINE, which has several, has no answer.
         table = None if output is None else model.get_input_embeddings()
         tied = table is not None and output.weight is table.weight
     hidden, heads = _size(made, "hidden_size", 0), _size(made, "num_attention_heads", 1)
+    head_size = _size(made, "head_dim", 0) or _size(made, "d_kv", 0) or max(hidden // heads, 1)
     return {
         "linears": [asdict(entry) for entry in linears],
         "parts": [asdict(entry) for entry in parts],
         "tied": tied,
         "key_value_heads": _size(made, "num_key_value_heads", heads),
-        "head_size": _size(made, "head_dim", 0) or _size(made, "d_kv", 0) or max(hidden // heads, 1),
+        "head_size": head_size,
         "mlp_size": _size(made, "intermediate_size", 4 * hidden),
         "decoder_layers": decoder_layers(made) if head == "seq2seq_lm" else 0,
         "stored_blocks": layer_count(name for name, _ in model.named_parameters()),
         "positions": _positions(model, made),
         "attention_dropout": float(_told(made, "attention_dropout") or 0),
+        "attention": facts_of(model, calls, head_size, whole=bool(tokens)),
     }
 
 

@@ -17,6 +17,7 @@ from tui_trainer.config.model_sections import is_known_attention
 from tui_trainer.config.sections import Config, ModelSection
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.architectures import read_json
+from tui_trainer.models.attention_facts import soft_cap_of
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.four_bits import FourBits, bitsandbytes_config, refuse_poisoned_files
 from tui_trainer.models.heads import CLASSIFYING, Head, Labels, auto_class
@@ -106,6 +107,7 @@ def load_pretrained(
     except Exception as error:  # whatever its parts raise
         raise error if isinstance(error, ConfigError) else _cannot_load(error, folder, model) from None
     made: PreTrainedModel = loaded
+    _keep_soft_cap(made)
     settle_padding(made, head, pad_token_id)
     if words := _new_parts(made, report, folder, head):
         tell(words)
@@ -254,6 +256,7 @@ def new_model(
     """Random weights in that shape, drawn from torch's global generator."""
     build: Any = auto_class(head).from_config
     made: PreTrainedModel = build(shape, dtype=dtype, trust_remote_code=model.trust_remote_code, **_attention(model))
+    _keep_soft_cap(made)
     return made
 
 
@@ -262,6 +265,12 @@ def _attention(model: ModelSection) -> dict[str, Any]:
     the plan is tried on the loaded model: `training/fused_kernels.py`."""
     name = model.attn_implementation
     return {"attn_implementation": name} if name != "auto" and is_known_attention(name) else {}
+
+
+def _keep_soft_cap(model: PreTrainedModel) -> None:
+    """Older transformers (5.17) give Gemma 2 to SDPA, which passes the soft cap of its scores over."""
+    if model.config._attn_implementation == "sdpa" and soft_cap_of(model):
+        model.set_attn_implementation("eager")
 
 
 def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigError:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError
+from tui_trainer.models.attention_facts import UNKNOWN, AttentionFacts
 from tui_trainer.models.config_fields import ConfigFields, bad_model
 from tui_trainer.models.counting import count_model
 from tui_trainer.models.files.headers import TensorFacts
@@ -47,6 +48,7 @@ class ModelShape:
     labels: int = 0
     decoder_layers: int = 0
     stored_blocks: int = 0
+    attention: AttentionFacts = UNKNOWN
     logits: LogitTransform | None = None
     """What becomes of the head's product; None for classifiers, and where no loss in chunks could do it."""
 
@@ -115,12 +117,14 @@ def _stored_model(fields: ConfigFields, headers: Mapping[str, TensorFacts]) -> d
     """One whose code comes with it, by its weights. Experts that are stored are not the modules that are built."""
     hidden, heads = fields.number("hidden_size"), fields.number("num_attention_heads", 1)
     linears, parts = modules_of(headers, hidden, fields.number("vocab_size"))
+    head_size = fields.number("head_dim", max(hidden // heads, 1))
     return {
         "linears": linears,
         "parts": parts,
         "tied": fields.flag("tie_word_embeddings", not has_head(headers)),
         "key_value_heads": fields.number("num_key_value_heads", heads),
-        "head_size": fields.number("head_dim", max(hidden // heads, 1)),
+        "head_size": head_size,
+        "attention": AttentionFacts(head_size=head_size, value_size=head_size),
         "mlp_size": fields.number("intermediate_size", 4 * hidden),
         "stored_blocks": fields.number("num_hidden_layers"),
         "positions": 0,

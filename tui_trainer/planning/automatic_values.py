@@ -21,6 +21,7 @@ from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters, saves_head
 from tui_trainer.optimizers import ADAFACTOR, OPTIMIZERS
+from tui_trainer.planning.attention import EAGER, MATH, Attention, Machine, Rows, attention_of
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 
@@ -184,6 +185,7 @@ def choose(
     if lora:
         trained = lora_parameters(shape, targets, tuning.r, tuning.use_dora)
         trained += saved_module_parameters(shape, saved)
+    attention = _attention(config, hardware, target, shape, known, chosen.value)
     setup = replace(
         known,
         device=target.device,
@@ -198,14 +200,38 @@ def choose(
         lora_dropout=lora and tuning.lora_dropout > 0,
         optim=training.optim,
         gradient_checkpointing=training.gradient_checkpointing,
-        eager_attention=config.model.attn_implementation == "eager",
+        eager_attention=attention.kernel == EAGER,
+        math_attention=target.device == "cuda" and attention.kernel == MATH,
+        repeats_keys=target.device == "cuda" and attention.repeats_keys,
         head=shape.head,
         provider=config.model.provider,
         loss_chunk_tokens=chunk.value,
         compiled=training.torch_compile,
         tf32=training.tf32,
     )
-    return setup, {"precision": chosen, "weights_dtype": weights, "loss_chunk_tokens": chunk}
+    planned = {"precision": chosen, "weights_dtype": weights, "loss_chunk_tokens": chunk, "attention": attention}
+    return setup, planned
+
+
+def _attention(
+    config: Config, hardware: Hardware, target: Target, shape: ModelShape, known: TrainingSetup, chosen: Precision
+) -> Attention:
+    longest = known.longest_row or config.data.max_length
+    # The last token of a row is a label alone.
+    varies = 0 < known.document_tokens < longest - 1
+    rows = Rows(
+        packed=known.packed,
+        longest=longest,
+        widths_vary=varies and not known.packed and not config.training.torch_compile,
+    )
+    machine = Machine(
+        device=target.device,
+        capability=target.gpu.capability if target.gpu else None,
+        precision=chosen,
+        libraries=hardware.libraries,
+        deterministic=config.training.deterministic,
+    )
+    return attention_of(shape, rows, machine, config.model.attn_implementation)
 
 
 def loader_workers(loaded: LoadedConfig, target: Target) -> Planned[int]:

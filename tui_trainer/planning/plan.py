@@ -23,6 +23,7 @@ from tui_trainer.models.fp16 import fp16_problems
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.assemble import Decisions, assemble, requested_threads
+from tui_trainer.planning.attention import NOT_PLANNED, Attention
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batching import TUNE, cut_batch
 from tui_trainer.planning.conflicts import disk_problems, four_bit_problems, memory_problems, setting_problems
@@ -94,6 +95,7 @@ class Plan(BaseModel):
     """What the plan may take of the memory that it counts; None where that is not known."""
     weights_dtype: Planned[Dtype]
     learning_rate: Planned[float]
+    attention: Attention = NOT_PLANNED
     packing: Planned[bool]
     longest_row: int
     packed_width: int = 0
@@ -259,6 +261,10 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     if in_fp32 and config.model.attn_implementation in FLASH_KERNELS:
         message = f"{config.model.attn_implementation} computes in 16 bits only, and this run is in fp32"
         problems.append(loaded.problem("model.attn_implementation", message, "set it to auto, or train in 16 bits"))
+    if config.model.attn_implementation == "sdpa" and shape.attention.soft_cap:
+        message = f"sdpa does not know the soft cap of the scores of {shape.model_type}"
+        hint = "set it to auto, which takes eager, or to flex_attention or flash_attention_2, which know it"
+        problems.append(loaded.problem("model.attn_implementation", message, hint))
     if problems or isinstance(cut, Problem):
         raise ConfigError(problems)
     if packed.value and facts.packed_rows is not None:

@@ -64,6 +64,10 @@ class TrainingSetup:
     packed: bool = False
     """Attention with a mask of documents (on a CPU) or by their lengths (on a GPU)."""
     eager_attention: bool = False
+    math_attention: bool = False
+    """torch has no fused kernel for it on this card: all scores are there, in fp32."""
+    repeats_keys: bool = False
+    """Keys and values of fewer heads are copied for each head of queries."""
     loss_chunk_tokens: int = 0
     """Tokens whose logits are there at one time; 0: those of the whole micro-batch."""
     compiled: bool = False

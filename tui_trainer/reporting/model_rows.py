@@ -57,6 +57,7 @@ class ModelFacts:
             ("learning rate", f"{plan.learning_rate.value:g}, {training.lr_scheduler_type}, warm-up {warm_up} steps"),
             ("tuning", _tuning_words(plan)),
             ("precision", f"{plan.precision.value}, weights in {plan.weights_dtype.value}"),
+            *([("attention", plan.attention.words)] if plan.attention.words else []),
             ("optimizer", f"{training.optim}, decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"),
             ("seed", str(training.seed)),
             ("time", f"{format_seconds(self.training_seconds)} on {plan.device_name}{threads}"),

@@ -107,6 +107,8 @@ class PlanMade(Event):
     processes: int = 1
     command: str = ""
     """What starts the processes, where there are several."""
+    attention: str = ""
+    """Which kernel computes it, and why."""
     best_samples_per_second: float | None = None
     """Of earlier runs with steps of the same shape on this machine."""
 

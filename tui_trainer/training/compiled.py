@@ -12,8 +12,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.plan import Plan
-from tui_trainer.safe_text import one_line
 from tui_trainer.training.batches import Batches
+from tui_trainer.training.device import reason_to_fall_back
 from tui_trainer.training.job import Tell
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.together import LossSum
@@ -76,7 +76,7 @@ def compile_layers(run: Trainable, tell: Tell) -> bool:
         for layer in layers:
             layer._compiled_call_impl = None
         torch._dynamo.reset()
-        reason = one_line(f"{type(error).__name__}: {error}", 200)
+        reason = reason_to_fall_back(error)
         tell("not compiled", f"torch.compile failed: {reason}", "training goes on without it, at its usual speed")
         return False
     seconds = format_seconds(perf_counter() - started)

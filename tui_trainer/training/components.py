@@ -18,6 +18,7 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.writing import pad_token_id
+from tui_trainer.planning.attention import BY_LENGTHS
 from tui_trainer.planning.fused_kernels import Kernels, adapters_apart
 from tui_trainer.planning.strategies import SPLITTING, ZERO_STAGES
 from tui_trainer.tasks import find_task
@@ -26,7 +27,7 @@ from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.communication import Communication
 from tui_trainer.training.compiled import compile_layers, decoder_layers
-from tui_trainer.training.device import device_of
+from tui_trainer.training.device import device_of, reason_to_fall_back
 from tui_trainer.training.fused_kernels import check_attention, fuse_adapters, use_kernels
 from tui_trainer.training.job import Job, Tell
 from tui_trainer.training.leak_probe import packing_leaks
@@ -117,7 +118,8 @@ class Components:
         self._check_chunks(rows, tell)
         self._compile_optimizer(tell)
         if config.training.torch_compile and not compile_layers(self, tell):
-            # Layers that are not compiled take rows of any width.
+            # Layers that are not compiled take rows of any width, each of which would be a plan of cuDNN's.
+            torch.backends.cuda.enable_cudnn_sdp(False)
             self.eval_layout = replace(self.eval_layout, fixed_width=0)
             self.batches.layout = replace(self.batches.layout, fixed_width=0)
         if stage == 2:
@@ -227,16 +229,23 @@ class Components:
         """(width of packed rows or 0, whether attention goes by lengths): what the probe has shown not to leak."""
         if not self.plan.packing.value:
             return 0, False
-        width = self.plan.longest_row
+        width, reasons = self.plan.longest_row, dict[str, str]()
         if varlen.goes_by_lengths(self.model):
-            if self._keeps_apart(rows):
+            reasons[self.model.config._attn_implementation] = reason = self._leak_by_lengths(rows)
+            if not reason:
                 return width, True
-        else:
-            for kernel in varlen.kernels(self.device):
-                if varlen.switch_on(self.model, self.device, self.mixed_precision.dtype, kernel):
-                    if self._keeps_apart(rows):
+        elif self._may_go_by_lengths():
+            for kernel in varlen.kernels(self.device, self.model):
+                if not (reason := varlen.switch_on(self.model, kernel)):
+                    if not (reason := self._leak_by_lengths(rows)):
                         return width, True
                     varlen.switch_off(self.model)
+                reasons[kernel.name] = reason
+            reasons = reasons or {"this machine": "there is no kernel for it that can be loaded"}
+        if reasons:
+            because = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            message = f"attention by lengths is not used because {because}"
+            tell("attention changed", message, "packed rows have a mask of documents instead, which is slower")
         leak = packing_leaks(self, rows)
         if leak is None:
             return width, False
@@ -244,12 +253,18 @@ class Components:
         tell("not packed", message, "rows are padded instead; the steps and what they learn are the same")
         return 0, False
 
-    def _keeps_apart(self, rows: Rows) -> bool:
+    def _may_go_by_lengths(self) -> bool:
+        """As planned; a plan of before it was planned leaves it to the probe."""
+        if self.plan.attention.kernel:
+            return self.plan.attention.kernel == BY_LENGTHS
+        return self.device.type == "cuda" and self.mixed_precision.dtype != torch.float32
+
+    def _leak_by_lengths(self, rows: Rows) -> str:
+        """What the probe has against it; empty: nothing."""
         try:
-            return packing_leaks(self, rows, by_lengths=True) is None
-        except (RuntimeError, TypeError, ValueError):
-            # The kernel does not take these heads or this card, or the model does not take lengths.
-            return False
+            return packing_leaks(self, rows, by_lengths=True) or ""
+        except Exception as error:  # kernels raise whatever their parts raise: of heads, cards and arguments
+            return reason_to_fall_back(error)
 
     def _check_chunks(self, rows: Rows, tell: Tell) -> None:
         """Logits in chunks are computed beside the model: what it does to them has to be known."""

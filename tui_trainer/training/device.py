@@ -6,8 +6,10 @@ changes nothing, and the first card computes. So it stays as the user has set it
 
 import torch
 
+from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
 from tui_trainer.models.cards import card_index
 from tui_trainer.planning.plan import Plan
+from tui_trainer.safe_text import one_line
 
 
 def device_of(plan: Plan) -> torch.device:
@@ -23,6 +25,18 @@ def use_device(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.cuda.reset_peak_memory_stats(device)
+
+
+def reason_to_fall_back(error: Exception) -> str:
+    """What a faster way has failed with, where another one may do. Raises `error` where none would: it broke the
+    device, or memory ran out, which is given back before."""
+    if breaks_the_device(error):
+        raise error
+    if is_out_of_memory(error):
+        let_go(error)
+        free_memory()
+        raise error
+    return one_line(f"{type(error).__name__}: {error}", 200)
 
 
 def breaks_the_device(error: Exception) -> bool:

@@ -17,10 +17,9 @@ from torch import nn
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.fused_kernels import LIBRARY, Kernels
-from tui_trainer.safe_text import one_line
 from tui_trainer.training import fused_lora
 from tui_trainer.training.compiled import Trainable
-from tui_trainer.training.device import breaks_the_device
+from tui_trainer.training.device import reason_to_fall_back
 from tui_trainer.training.job import Tell
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.rounding_probe import reason_against
@@ -103,9 +102,7 @@ def fuse_adapters(model: Any, mixed_precision: MixedPrecision, tell: Tell) -> bo
     try:
         reason = fused_lora.difference(model, mixed_precision.autocast)
     except Exception as error:  # libraries raise whatever their parts raise
-        if breaks_the_device(error):
-            raise
-        reason = one_line(f"{type(error).__name__}: {error}", 200)
+        reason = reason_to_fall_back(error)
     if reason:
         fused_lora.switch_off(model)
         tell(

@@ -11,11 +11,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
+from transformers.integrations import sdpa_attention
 from transformers.utils import logging as transformers_logging
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.environment import determinism_problems
 from tui_trainer.hardware.out_of_memory import free_memory
+from tui_trainer.planning.attention import CUDNN
 from tui_trainer.planning.plan import Plan
 from tui_trainer.training.device import device_of, use_device
 
@@ -67,14 +69,17 @@ def settings_of(plan: Plan) -> Iterator[None]:
         (log.set_verbosity, log.get_verbosity(), logging.ERROR),
         (_show_progress_bars, log.is_progress_bar_enabled(), False),
         (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), matmuls),
-        # cuDNN's attention has no deterministic backward pass in torch. SDPA leaves it out by itself, attention by
-        # lengths does not: on Hopper and Blackwell it would take cuDNN's kernel. Source: pull request 182551 of pytorch
-        # and its varlen.py.
-        (cuda.enable_cudnn_sdp, cuda.cudnn_sdp_enabled(), cuda.cudnn_sdp_enabled() and not strict),
+        # On for runs whose plan chose it alone. Elsewhere it has no deterministic backward pass, or builds a plan of
+        # its own for nearly each pass: of padded rows, and of documents by their lengths, which torch gives it as well
+        # on Hopper and Blackwell. Source: pull request 182551 of pytorch, and its varlen.py.
+        (cuda.enable_cudnn_sdp, cuda.cudnn_sdp_enabled(), cuda.cudnn_sdp_enabled() and plan.attention.kernel == CUDNN),
         (_be_deterministic, torch.are_deterministic_algorithms_enabled(), strict),
     ]
     with ExitStack() as before:
         before.enter_context(replaced(os.environ, **variables))
+        if plan.attention.repeats_keys:
+            # Else transformers hands fewer heads of keys to a kernel that refuses them, and torch computes all scores.
+            before.enter_context(replaced(vars(sdpa_attention), use_gqa_in_sdpa=lambda *_: False))
         for put, now, then in settings:
             before.callback(put, now)
             put(then)

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.safe_text import one_line
 from tui_trainer.training.compiled import Trainable, decoder_layers
-from tui_trainer.training.device import breaks_the_device
+from tui_trainer.training.device import reason_to_fall_back
 
 # TF32 has a mantissa of 10 bits, fp32 of 23, but its sums of thousands in another order differ by several steps.
 _TF32_STEP, _LEAST_STEP = 2.0**-10, 2.0**-20
@@ -53,13 +52,11 @@ def difference(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) ->
 
 def reason_against(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) -> str:
     """Why what `switch` switches on cannot be used: it does not compute the same, or fails. Raises what breaks the
-    device."""
+    device, and what memory there is not enough for."""
     try:
         reason = difference(run, batch, switch)
     except Exception as error:  # libraries and compilers raise whatever their parts raise
-        if breaks_the_device(error):
-            raise
-        return one_line(f"{type(error).__name__}: {error}", 200)
+        return reason_to_fall_back(error)
     return reason and f"with it {reason}, more than rounding does here"
 
 

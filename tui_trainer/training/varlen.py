@@ -9,6 +9,7 @@ down to its attention is not taken for granted: the probe (`leak_probe.py`) look
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -20,37 +21,58 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
 from tui_trainer.hardware.libraries import read_versions
+from tui_trainer.models.attention_facts import soft_cap_of
 
 NAME = "tui_trainer_varlen"
-# Flash kernels: Ampere and newer, 16 bits, heads of at most 256.
-_LEAST_CAPABILITY, _LARGEST_HEAD = (8, 0), 256
-# With one of them a kernel takes fewer heads of keys than of queries; `causal` is flash-attn's, which always does.
+# With one of them a kernel says that it takes fewer heads of keys than of queries; `causal` is flash-attn's, which
+# always does.
 _SHARES_KEYS = {"enable_gqa", "causal"}
-Kernel = Callable[..., Any]
 
 
-def kernels(device: torch.device) -> list[Kernel]:
-    """Those of this machine, the fastest first."""
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A function for documents laid end to end. `repeats_keys`: it gets keys and values of as many heads as queries."""
+
+    name: str
+    function: Callable[..., Any]
+    repeats_keys: bool = False
+
+
+def kernels(device: torch.device, model: Any = None) -> list[Kernel]:
+    """Those of this machine, the fastest first. One whose arguments do not say whether it takes the model's fewer heads
+    of keys is there twice: torch 2.11's does not name what it passes to FlashAttention, which takes them."""
     own = find_kernel()
     hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
     found = (
         _of_library("flash_attention_3") if hopper else None,
-        own,
+        Kernel("torch", own) if own else None,
         None if own else _of_library("flash_attention_2"),
     )
-    return [kernel for kernel in found if kernel]
+    config = getattr(model, "config", None)
+    heads, keys = (getattr(config, f"num_{name}_heads", None) for name in ("attention", "key_value"))
+    shares = config is None or keys not in (None, heads)
+    return [
+        replace(kernel, repeats_keys=repeats)
+        for kernel in found
+        if kernel
+        for repeats in ((False, True) if shares and not _takes(kernel) & _SHARES_KEYS else (False,))
+    ]
 
 
-def switch_on(model: Any, device: torch.device, dtype: torch.dtype, kernel: Kernel) -> bool:
-    """Let the model's attention go by lengths, where card, precision and kernel can; whether it does now."""
-    if device.type != "cuda" or dtype == torch.float32:
-        return False
-    if torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY or not _suits(model, kernel):
-        return False
+def switch_on(model: Any, kernel: Kernel) -> str:
+    """Let the model's attention go by lengths; why it does not, or empty: it does now."""
+    if (before := model.config._attn_implementation) != "sdpa":
+        return f"the model computes attention by {before}"
+    # What no probe can see, which computes without dropout and compares packed with lone documents only.
+    if any(getattr(model.config, name, None) for name in ("attention_dropout", "attn_pdrop")):
+        return "it has no dropout"
+    if soft_cap_of(model):
+        return "it knows no soft cap"
+    if getattr(model.config, "sliding_window", None) and "window_size" not in _takes(kernel):
+        return "it knows no windows"
     AttentionInterface.register(NAME, attention_by(kernel))
     model.set_attn_implementation(NAME)
-    # A model whose attention has another door is left as it was.
-    return bool(model.config._attn_implementation == NAME)
+    return "" if model.config._attn_implementation == NAME else "the model takes no attention but its own"
 
 
 def switch_off(model: Any) -> None:
@@ -71,27 +93,30 @@ def _of_library(name: str) -> Kernel | None:
     if library.lack(read_versions((library.distribution,))):
         return None
     try:
-        kernel: Kernel = import_module(library.module).flash_attn_varlen_func
+        return Kernel(library.distribution, import_module(library.module).flash_attn_varlen_func)
     except (ImportError, OSError, AttributeError):
-        # Built for another torch or another CUDA.
+        # Built for another torch or another CUDA: the checklist names what is installed and cannot be loaded.
         return None
-    return kernel
 
 
 @cache
-def find_kernel() -> Kernel | None:
+def find_kernel() -> Callable[..., Any] | None:
     """torch's attention by lengths, from torch 2.10 on; None before."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    kernel: Kernel = varlen_attn
+    kernel: Callable[..., Any] = varlen_attn
     return kernel
+
+
+def _takes(kernel: Kernel) -> frozenset[str]:
+    return frozenset(inspect.signature(kernel.function).parameters)
 
 
 def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
     """An attention function as transformers calls it, on that kernel."""
-    takes = frozenset(inspect.signature(kernel).parameters)
+    takes = _takes(kernel)
 
     def attend(
         module: nn.Module,
@@ -111,13 +136,13 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
             )
         batch, heads, tokens, _ = query_BHTD.shape
         groups = heads // key_BKTD.shape[1]
-        if groups > 1 and not takes & _SHARES_KEYS:
+        if groups > 1 and kernel.repeats_keys:
             key_BKTD, value_BKTD = (x.repeat_interleave(groups, dim=1) for x in (key_BKTD, value_BKTD))
         # Norms of queries and keys with fp32 weights give fp32, which the kernel does not take.
         three = (x.to(value_BKTD.dtype) for x in (query_BHTD, key_BKTD, value_BKTD))
         flat = [x.transpose(1, 2).reshape(batch * tokens, x.shape[1], x.shape[3]) for x in three]
         more, flat[0] = _settings(takes, scaling, flat[0], gqa=groups > 1, window=kwargs.get("sliding_window"))
-        result = kernel(*flat, cu_seq_lens, cu_seq_lens, longest, longest, **more)
+        result = kernel.function(*flat, cu_seq_lens, cu_seq_lens, longest, longest, **more)
         output: Tensor = result[0] if isinstance(result, tuple) else result
         return output.reshape(batch, tokens, heads, -1), None
 
@@ -142,17 +167,3 @@ def _settings(
         more[name] = scaling
         return more, query
     return more, query * (scaling * query.shape[-1] ** 0.5)
-
-
-def _suits(model: Any, kernel: Kernel) -> bool:
-    """The kernel has no dropout and no head beyond 256, and older ones cannot cut a window.
-
-    It stands in for SDPA only: what a user chose stays, and a model without SDPA has more in its attention (sinks).
-    """
-    config = model.config
-    if config._attn_implementation != "sdpa" or "chunked_attention" in (getattr(config, "layer_types", None) or ()):
-        return False
-    rates = (getattr(config, name, 0.0) or 0.0 for name in ("attention_dropout", "attn_pdrop"))
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    cuts = "window_size" in inspect.signature(kernel).parameters
-    return not any(rates) and head <= _LARGEST_HEAD and (cuts or not getattr(config, "sliding_window", None))

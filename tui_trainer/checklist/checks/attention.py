@@ -5,8 +5,7 @@ Source: Dao et al., FlashAttention, arXiv:2205.14135.
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.config.model_sections import is_known_attention
-from tui_trainer.hardware.describe import attention_words
-from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
+from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.planning.memory.parts import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes
@@ -33,17 +32,18 @@ def look(context: Context) -> Verdict:
         kept = _activations(context, basis.setup)
         sentence = f"eager attention keeps all scores: {_compared(kept, fused)}"
         return warned(sentence, fix={_KEY: "auto"}, switch="fused attention: off")
-    if basis.shape.attention_dropout:
+    attention = context.planned.attention
+    if attention.keeps_scores and basis.shape.attention_dropout:
         return _with_dropout(context, fused)
+    if attention.keeps_scores:
+        sentence = f"{attention.words}; it keeps all scores: {_activations(context, basis.setup)} of activations"
+        advice = "flex_attention knows soft caps and keeps no scores" if basis.shape.attention.soft_cap else ""
+        return warned(sentence, advice=advice, switch=f"fused attention: off, {attention.kernel}")
+    details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
     if not is_known_attention(requested):
-        sentence = f"{requested} is not known to the plan: memory is counted as that of sdpa, {fused} of activations"
-        tried = "it is tried at the start, and sdpa is used where it fails"
-        return passed(sentence, tried, switch="fused attention on", opposite={_KEY: "eager"})
-    name = _kernel_by_lengths(context) or ("torch's" if requested in ("auto", "sdpa") else requested)
-    mask = "by documents" if context.planned.packing.value else "without a mask"
-    details = (_MASK_IS_FREE,) if basis.setup.packed and basis.setup.device == "cpu" else ()
-    sentence = f"{name} fused attention {mask}{_kernel(context)}: {fused} of activations, no scores kept"
-    return passed(sentence, *details, switch="fused attention on", opposite={_KEY: "eager"})
+        details.append("it is tried at the start, and sdpa is used where it fails")
+    sentence = f"{attention.words}: {fused} of activations, no scores kept"
+    return passed(sentence, *details, switch=f"fused attention on: {attention.kernel}", opposite={_KEY: "eager"})
 
 
 def _with_dropout(context: Context, fused: str) -> Verdict:
@@ -72,23 +72,3 @@ def _activations(context: Context, setup: TrainingSetup) -> str:
     layers = 1 if setup.gradient_checkpointing else shape.layers
     tokens = context.planned.per_device_train_batch_size.value * length
     return format_bytes(layers * tokens * ModelMemory(shape, setup, length).counted.kept)
-
-
-def _kernel(context: Context) -> str:
-    gpu = context.basis.target.gpu
-    if gpu is None or gpu.capability is None:
-        return ""
-    return f" ({attention_words(gpu.abilities)})"
-
-
-def _kernel_by_lengths(context: Context) -> str:
-    """The library that packed rows are tried with first, as `training/varlen.py` does; empty: torch's own."""
-    gpu, name = context.basis.target.gpu, "flash_attention_3"
-    requested, packed = context.config.model.attn_implementation, context.planned.packing.value
-    if requested not in ("auto", "sdpa") or not packed or context.planned.precision.value == "fp32":
-        return ""
-    hopper = gpu is not None and gpu.capability is not None and gpu.capability[0] == HOPPER
-    libraries = context.hardware.libraries
-    if not hopper or FLASH_KERNELS[name].lack(libraries):
-        return ""
-    return f"flash-attn-3 {libraries[FLASH_KERNELS[name].distribution]}, if it passes the probe,"

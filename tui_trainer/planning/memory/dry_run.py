@@ -15,12 +15,14 @@ from tui_trainer.models.counting import deciding_fields
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
-answers = Answers("tui_trainer.planning.memory.dry_run_child")
+answers = Answers("tui_trainer.planning.memory.dry_run_child", format_version=4)
 # What a layer's results depend on; the rest of a setup does not change the answer, and must not change the question.
 _DECIDING = (
     "device", "head", "precision", "weights", "method", "lora_rank", "lora_targets", "lora_dropout", "packed",
     "eager_attention", "compiled",
 )  # fmt: skip
+# Named where they are so, for the same question as ever elsewhere.
+_RARE = ("math_attention", "repeats_keys")
 _WORDS, _ROW_TOKENS = 128, 256
 
 
@@ -41,7 +43,7 @@ def measure_layer(
     lengths = _lengths(answer_tokens > 0, shape.max_position_embeddings if shape.learned_positions else None)
     question = {
         "config": fields | {"vocab_size": _WORDS, "pad_token_id": 0},
-        "setup": {name: everything[name] for name in _DECIDING},
+        "setup": {name: everything[name] for name in _DECIDING} | {name: True for name in _RARE if everything[name]},
         "lengths": lengths,
     }
     try:

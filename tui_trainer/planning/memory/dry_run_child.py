@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -95,7 +95,7 @@ def _of_one_row(
     config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int], lengths: Lengths
 ) -> list[Bytes]:
     found = []
-    with fake_tensors(setup["head"]), _kernels_of(setup["device"]):
+    with fake_tensors(setup["head"]), _kernels_of(setup):
         model = _model(config, setup, layers)
         if output := model.get_output_embeddings():
             # Logits are reckoned apart.
@@ -238,14 +238,16 @@ def _cut(config: Any, layers: tuple[int, int]) -> None:
 
 
 @contextmanager
-def _kernels_of(device: str) -> Iterator[None]:
+def _kernels_of(setup: dict[str, Any]) -> Iterator[None]:
     """On a card dropout keeps a mask of one byte, on a CPU one as wide as the numbers; and its fused attention drops
-    scores by drawing them again, and has a gradient of its mask, for which a CPU computes step by step."""
-    if device == "cpu":
+    scores by drawing them again, and has a gradient of its mask, for which a CPU computes step by step. With
+    `math_attention` a card does so as well, and with `repeats_keys` transformers copies keys and values."""
+    if setup["device"] == "cpu":
         yield
         return
     import torch
     from torch.nn import functional
+    from transformers.integrations import sdpa_attention
 
     class Dropout(torch.autograd.Function):
         @staticmethod
@@ -266,16 +268,19 @@ def _kernels_of(device: str) -> Iterator[None]:
     def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         return Dropout.apply(x) if training and p else x
 
-    def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *_: Any, **__: Any) -> Any:
+    def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *_: Any, **more: Any) -> Any:
         given = (query, key, value)
         if torch.is_autocast_enabled("cpu"):
             given = (query.to(torch.bfloat16), key.to(torch.bfloat16), value.to(torch.bfloat16))
+        if setup.get("math_attention"):
+            return torch.ops.aten._scaled_dot_product_attention_math(*given, attn_mask, **more)[0]
         return Attention.apply(*given, attn_mask)
 
-    with (
-        patch.object(functional, "dropout", dropout),
-        patch.object(functional, "scaled_dot_product_attention", attention),
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(functional, "dropout", dropout))
+        stack.enter_context(patch.object(functional, "scaled_dot_product_attention", attention))
+        if setup.get("repeats_keys") and hasattr(sdpa_attention, "use_gqa_in_sdpa"):
+            stack.enter_context(patch.object(sdpa_attention, "use_gqa_in_sdpa", lambda *_: False))
         yield
 
 

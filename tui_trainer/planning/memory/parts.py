@@ -212,8 +212,9 @@ class ModelMemory(Static):
         pair of tokens (Korthikanti et al., arXiv:2205.05198, section 4.1); without scores where the kernel is fused."""
         if self.setup.counted:
             return self.setup.counted
-        halves, heads = self.compute_size / HALF, self.shape.attention_heads
-        scores = 5 * heads * self.row_tokens if self.setup.eager_attention or self.shape.attention_dropout else 0
+        setup, halves, heads = self.setup, self.compute_size / HALF, self.shape.attention_heads
+        has_scores = setup.eager_attention or setup.math_attention or self.shape.attention_dropout
+        scores = 5 * heads * self.row_tokens if has_scores else 0
         kept = int(halves * (34 * self.shape.hidden_size + scores))
         return LayerBytes(kept=kept, made=2 * kept, evaluated=2 * kept, largest_kept=kept, largest_made=2 * kept)
 

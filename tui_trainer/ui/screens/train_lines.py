@@ -279,6 +279,7 @@ class TrainScene:
             ("data", f"{data.rows:,} rows, {format_count(data.tokens)} tokens" if data else "--"),
             ("batch", f"{plan.effective_batch_size} rows{cut}"),
             ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
+            *([("attention", self.shown(plan.attention))] if plan.attention else []),
             ("time", f"about {format_seconds(plan.duration_seconds)}"),
         ]
         memory = _field(f"{'memory':<{_LABEL}}", memory_words(state), memory_role(state))

@@ -1,0 +1,246 @@
+"""Which kernel computes a run's attention, and why: from the card, the precision, the rows and the model.
+
+The order and the refusals are those of torch's `scaled_dot_product_attention`. Sources: `priority_order`,
+`use_flash_attention`, `use_mem_efficient_attention` and `check_prefer_cudnn_attention` in
+aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, and its docstring, of torch 2.11 and 2.15; how transformers calls
+it: integrations/sdpa_attention.py and masking_utils.py of 5.17 and 5.24. Needs no torch.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from tui_trainer.config.model_sections import is_known_attention
+from tui_trainer.hardware.abilities import Version, dotted
+from tui_trainer.hardware.diagnosis import Device
+from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
+from tui_trainer.hardware.libraries import numbers_of
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.training_setup import Precision
+
+BY_LENGTHS, CUDNN, FLASH, EFFICIENT, MATH = "flash by lengths", "cuDNN", "flash", "memory-efficient", "math"
+EAGER, ON_CPU = "eager", "CPU"
+# torch's attention by lengths came with 2.10. Its memory-efficient kernel takes fewer heads of keys than of queries in
+# 2.15, by the docstring, and refuses them in 2.11 (check_batch_size_and_num_heads_dense without enable_gqa); where
+# that changed between them is not known, and repeated keys are right anywhere.
+_LENGTHS_SINCE, _EFFICIENT_SHARES_SINCE = (2, 10), (2, 15)
+_FLASH_FROM: Version = (8, 0)
+_FLASH_LARGEST_HEAD, _CUDNN_LARGEST_HEAD = 256, 128
+# check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120: their shared memory holds no backward pass.
+_SMALL_AMPERE: tuple[Version, ...] = ((8, 6), (8, 9), (12, 0))
+# Major capabilities on which torch asks cuDNN first.
+_CUDNN_FIRST = (9, 10)
+_SDP_UTILS = "torch sdp_utils.cpp"
+
+
+class Attention(BaseModel):
+    """The kernel of most passes. `repeats_keys`: those of fewer heads are copied for each head of queries;
+    `keeps_scores`: all scores of a pass are there at one time."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kernel: str
+    reason: str
+    source: str = ""
+    repeats_keys: bool = False
+    hidden_wait: str = ""
+    """What makes the host wait for the card in each pass, as a sentence; empty: nothing does."""
+
+    @property
+    def keeps_scores(self) -> bool:
+        return self.kernel in (MATH, EAGER)
+
+    @property
+    def because(self) -> str:
+        repeated = "; keys and values are repeated for it" if self.repeats_keys else ""
+        wait = f"; {self.hidden_wait}" if self.hidden_wait else ""
+        return f"{self.reason}{repeated}{wait}"
+
+    @property
+    def words(self) -> str:
+        """`memory-efficient, because flash needs ...`; empty where the plan does not say."""
+        return f"{self.kernel}, because {self.because}" if self.kernel else ""
+
+
+NOT_PLANNED = Attention(kernel="", reason="the plan does not say")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """What attention reads. `longest` in tokens; `widths_vary`: passes are as wide as their longest row."""
+
+    packed: bool
+    longest: int
+    widths_vary: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """What computes: `capability` is None on a CPU, and of cards that do not report it. `libraries` by distribution."""
+
+    device: Device
+    capability: Version | None
+    precision: Precision
+    libraries: Mapping[str, str | None]
+    deterministic: bool = False
+
+
+def attention_of(shape: ModelShape, rows: Rows, machine: Machine, requested: str) -> Attention:
+    """The kernel of a run whose `model.attn_implementation` is `requested`."""
+    chosen = _chosen(shape, requested) or _of_sdpa(shape, rows, machine)
+    wait = ""
+    if machine.device == "cuda" and (kind := shape.attention.waiting_rope):
+        wait = f"RoPE of type {kind} asks the card for the longest position in each pass, and the host waits for it"
+    return chosen.model_copy(update={"hidden_wait": wait})
+
+
+def _chosen(shape: ModelShape, requested: str) -> Attention | None:
+    """What leaves torch no choice."""
+    facts = shape.attention
+    if requested not in ("auto", "sdpa"):
+        unknown = "" if is_known_attention(requested) else "; the plan does not know it, and counts memory as of sdpa"
+        return Attention(kernel=requested, reason=f"model.attn_implementation says so{unknown}", source="config")
+    if facts.soft_cap:
+        reason = f"SDPA does not know the soft cap {facts.soft_cap:g} of its scores"
+        return Attention(kernel=EAGER, reason=reason, source="transformers modeling_gemma2.py, _supports_sdpa of 5.24")
+    if not facts.has_sdpa:
+        reason = f"{shape.model_type} computes attention with operations of its own"
+        return Attention(kernel=EAGER, reason=reason, source=f"transformers modeling_{shape.model_type}.py")
+    return None
+
+
+def _of_sdpa(shape: ModelShape, rows: Rows, machine: Machine) -> Attention:
+    if machine.device == "cpu":
+        return _on_cpu(shape)
+    if rows.packed and not (against := _against_lengths(shape, machine)):
+        library = _library_by_lengths(machine)
+        reason = f"documents are packed, and {library} takes their lengths without a mask, if it passes the probe"
+        return Attention(kernel=BY_LENGTHS, reason=reason, source="torch nn/attention/varlen.py; flash-attn's README")
+    masked = planned_mask(shape, rows)
+    refusals = [f"attention by lengths {against}"] if rows.packed else []
+    for kernel, against, source in _refused(shape, rows, machine, masked):
+        if against:
+            refusals.append(f"{kernel} {against}")
+            continue
+        repeats = _repeats_keys(shape, machine, kernel, masked)
+        reason = "; ".join(refusals) if refusals else "torch takes it first"
+        return Attention(kernel=kernel, reason=reason, source=source, repeats_keys=repeats)
+    return Attention(kernel=MATH, reason="; ".join(refusals), source=_SDP_UTILS)
+
+
+def _on_cpu(shape: ModelShape) -> Attention:
+    source = "torch sdp_utils_cpp.cpp, use_flash_attention_cpp"
+    for what, is_there in (
+        ("dropout", shape.attention_dropout),
+        ("a learnt bias of its mask", shape.attention.learnt_bias),
+    ):
+        if is_there:
+            return Attention(kernel=MATH, reason=f"torch's kernel for CPUs takes no {what}", source=source)
+    return Attention(kernel=ON_CPU, reason="it keeps no scores, with a mask or without", source=source)
+
+
+def planned_mask(shape: ModelShape, rows: Rows) -> str:
+    """Why a pass has one; empty: it has none. A batch without padding leaves that of an encoder out."""
+    facts = shape.attention
+    if facts.learnt_bias:
+        return "a learnt bias"
+    if rows.packed:
+        return "a mask of documents"
+    if facts.is_chunked:
+        return "a mask of chunks"
+    if 0 < facts.window <= rows.longest:
+        return f"a mask of the window of {facts.window} tokens"
+    return "a mask of padding" if shape.head != "causal_lm" and rows.widths_vary else ""
+
+
+def _refused(shape: ModelShape, rows: Rows, machine: Machine, masked: str) -> Iterator[tuple[str, str, str]]:
+    """torch's kernels as it asks them: (kernel, why it refuses or empty, source)."""
+    capability, facts = machine.capability, shape.attention
+    if capability and capability[0] in _CUDNN_FIRST:
+        yield CUDNN, _against_cudnn(shape, rows, machine), f"{_SDP_UTILS}, check_prefer_cudnn_attention"
+    yield FLASH, _against_flash(shape, machine, masked), f"{_SDP_UTILS}, use_flash_attention"
+    # minimum_gemm_alignment: what tensor cores and vector loads take.
+    sixteen, newer = machine.precision != "fp32", capability is not None and capability >= (8, 0)
+    aligned = 8 if sixteen else 4 if newer else 1
+    bad = [size for size in (facts.head_size, facts.value_size) if size % aligned]
+    against = f"takes heads of multiples of {aligned} numbers, and one has {bad[0]}" if bad else ""
+    yield EFFICIENT, against, f"{_SDP_UTILS}, use_mem_efficient_attention"
+
+
+def _against_cudnn(shape: ModelShape, rows: Rows, machine: Machine) -> str:
+    facts, largest = shape.attention, max(shape.attention.head_size, shape.attention.value_size)
+    if machine.precision == "fp32":
+        return "computes in 16 bits only"
+    if machine.deterministic:
+        return "has no deterministic backward pass"
+    if largest > _CUDNN_LARGEST_HEAD:
+        return f"takes heads of up to {_CUDNN_LARGEST_HEAD} numbers, these have {largest}"
+    if facts.learnt_bias:
+        return "gives a learnt bias no gradient"
+    # It builds a plan for each shape, forward and backward, in tenths of a second. Rows that are as wide as their
+    # longest one are of a new shape in nearly each pass. Widths rounded to 128 would leave few shapes, for 64 more
+    # tokens a row at a mean: a tenth of rows of 600, all of whose products are computed. The next kernel costs a part
+    # of attention's time, itself about a tenth of a step at 4,096 tokens and less below (reckoned, not measured).
+    if rows.widths_vary:
+        return "builds a plan for each width of rows, and widths vary"
+    return ""
+
+
+def _against_flash(shape: ModelShape, machine: Machine, masked: str) -> str:
+    capability, facts = machine.capability, shape.attention
+    if capability is None:
+        return "needs compute capability 8.0, and the card does not report its own"
+    if capability < _FLASH_FROM:
+        return f"needs compute capability {dotted(_FLASH_FROM)}, this card has {dotted(capability)}"
+    if machine.precision == "fp32":
+        return "computes in 16 bits only"
+    if masked:
+        return f"takes no mask, and there is {masked}"
+    if facts.head_size != facts.value_size:
+        return f"takes values as wide as keys, and these are {facts.value_size} and {facts.head_size}"
+    if facts.head_size > _FLASH_LARGEST_HEAD:
+        return f"takes heads of up to {_FLASH_LARGEST_HEAD} numbers, these have {facts.head_size}"
+    if capability in _SMALL_AMPERE and 192 < facts.head_size <= 224:
+        return f"has no backward pass for heads of {facts.head_size} numbers on capability {dotted(capability)}"
+    return ""
+
+
+def _against_lengths(shape: ModelShape, machine: Machine) -> str:
+    """Why rows of several documents cannot go by their lengths; what a kernel computes is asked at the start."""
+    facts = shape.attention
+    if against := _against_flash(shape, machine, ""):
+        return against
+    if facts.is_chunked:
+        return "does not know the model's chunks"
+    if facts.learnt_bias:
+        return "takes no learnt bias"
+    if shape.attention_dropout:
+        return f"has no dropout, and the model's is {shape.attention_dropout:g}"
+    if not _library_by_lengths(machine):
+        return "needs torch 2.10 or the package flash-attn"
+    return ""
+
+
+def _library_by_lengths(machine: Machine) -> str:
+    """What is tried first at the start, by `training/varlen.py`; empty: there is none."""
+    libraries, hopper = machine.libraries, machine.capability is not None and machine.capability[0] == HOPPER
+    torch = libraries.get("torch")
+    has_own = torch is None or numbers_of(torch) >= _LENGTHS_SINCE
+    for name, is_tried in (("flash_attention_3", hopper), ("flash_attention_2", not has_own)):
+        if is_tried and not FLASH_KERNELS[name].lack(libraries):
+            found = FLASH_KERNELS[name].distribution
+            return f"{found} {libraries[found]}"
+    return "torch" if has_own else ""
+
+
+def _repeats_keys(shape: ModelShape, machine: Machine, kernel: str, masked: str) -> bool:
+    """Whether keys and values are copied for each head of queries before the kernel gets them."""
+    facts = shape.attention
+    if shape.key_value_heads >= shape.attention_heads:
+        return False
+    # transformers does so itself under a mask and for such heads (use_gqa_in_sdpa).
+    if masked or not facts.head_size == facts.value_size <= _FLASH_LARGEST_HEAD:
+        return True
+    torch = machine.libraries.get("torch")
+    return kernel == EFFICIENT and (torch is None or numbers_of(torch) < _EFFICIENT_SHARES_SINCE)
