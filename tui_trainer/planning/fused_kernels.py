@@ -43,6 +43,11 @@ def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shap
     return estimated("liger", f"auto: liger-kernel {version} knows {shape.model_type}")
 
 
+def fuses_loss(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> bool:
+    """Whether the loss is computed by one of these kernels, where logits are in chunks (`losses/next_token.py`)."""
+    return fused_kernels(loaded, hardware, target, shape).value == "liger"
+
+
 def kernel_problems(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> list[Problem]:
     """Kernels that were asked for by name and cannot be here."""
     if loaded.config.model.kernels != "liger" or not (why_not := lack(hardware, target, shape)):
