@@ -33,6 +33,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.launching.start import load_config
 from tui_trainer.losses.classification import ClassificationLoss
+from tui_trainer.losses.fused_cross_entropy import CrossEntropy
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.fake_tensors import empty_model, fake_tensors, model_config
@@ -241,6 +242,18 @@ class Rotation(torch.autograd.Function):
         return None, *empty_as(of_q, of_k), None, None
 
 
+def fused_loss(counter: Counter) -> CrossEntropy:
+    """Liger's cross entropy, in place: ops/cross_entropy.py reads the logits twice and writes their gradient."""
+
+    def kernel(logits_NV: Tensor, labels_N: Tensor, *, gradient_scale: float | None, **_: Any) -> Tensor:
+        losses = logits_NV.new_empty(len(logits_NV), dtype=torch.float32)
+        touched = (logits_NV,) * (1 if gradient_scale is None else 3)
+        one_kernel(counter, "loss", "liger cross entropy", (*touched, labels_N, losses))
+        return losses
+
+    return kernel
+
+
 class FourBitProduct(torch.autograd.Function):
     """bitsandbytes' linear layer: the weight is unpacked before each product, forward and backward."""
 
@@ -429,14 +442,14 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool) -> Found:
             kernel = lengths_kernel(counter, shares_keys=shares_keys)
             AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
             model.set_attn_implementation(varlen.NAME)
-        loss = loss_of(case, model, chunk, library_kernels, counter, stack)
+        loss = loss_of(case, model, chunk)
+        if library_kernels and isinstance(loss, NextTokenLoss) and case.head == "causal_lm":
+            loss.kernel = fused_loss(counter)
         optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4)
         return counted(case, model, loss, optimizer, counter)
 
 
-def loss_of(
-    case: Case, model: Any, chunk: int, library_kernels: bool, counter: Counter, stack: ExitStack
-) -> Callable[[MicroBatch], Tensor]:
+def loss_of(case: Case, model: Any, chunk: int) -> Callable[[MicroBatch], Tensor]:
     if case.head in CLASSIFYING:
         return ClassificationLoss(model, "single_label_classification")
     return NextTokenLoss(model, chunk_tokens=chunk)

@@ -68,6 +68,12 @@ PROBE = """
 
 LOSS = """
     import torch
+    from liger_kernel.ops import cross_entropy
+    @triton.jit
+    def tanh(x):
+        return 1 - 2 / (tl.exp(2 * x) + 1)
+    cross_entropy.tanh = tanh
+
     from tui_trainer.losses.chunked_head import HeadLoss
     from tui_trainer.losses.fused_cross_entropy import find_kernel, reason_against
     from tui_trainer.models.logits import LogitTransform

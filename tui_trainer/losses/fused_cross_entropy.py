@@ -94,6 +94,7 @@ def reason_against(
         capped = wide if cap is None else cap * torch.tanh(wide / cap)
         losses = torch.nn.functional.cross_entropy(capped, labels, reduction="none", label_smoothing=smoothing)
         (wanted,) = torch.autograd.grad(losses.sum(), wide)
+    losses = losses.detach()
     for scale in (None, 1.0):
         found = kernel(logits, labels, gradient_scale=scale, **settings)
         # Not `>`: what is no number is no agreement either.
