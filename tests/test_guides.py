@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 GUIDES = sorted(FOLDER.glob("*.md"))
 CHANGELOG = ROOT / "CHANGELOG.md"
-PAGES = [README, CONTRIBUTING, CHANGELOG, ROOT / "profiles/README.md", *GUIDES]
+PAGES = [README, CONTRIBUTING, CHANGELOG, ROOT / "profiles/README.md", ROOT / "tests/gpu/README.md", *GUIDES]
 LONGEST_README_LINES = 180
 MARKS = {"not", "and", "or", "gpu", "slow", "e2e"}
 # A name or a number that the reader has.

@@ -1,4 +1,4 @@
-"""Llamas of random weights in the shapes of well-known ones, and documents for them, as folders and files.
+"""Llamas of random weights in the shapes of well-known ones, and a Qwen3, with documents for them, in a folder.
 
     python tests/benchmarks/llamas.py FOLDER [--shape 1.2b]
 
@@ -34,11 +34,14 @@ class Llama:
     most_words: int = 150
     max_length: int = 256
     effective: int = 32
+    family: str = "llama"
+    head_size: int | None = None
     micro_batch: int = 32
     """Rows of one pass where they are padded: those of a large vocabulary's logits fit the card."""
 
     def config(self) -> dict[str, Any]:
         return {
+            "model_type": self.family, "head_dim": self.head_size or self.hidden_size // self.heads,
             "vocab_size": self.vocabulary, "hidden_size": self.hidden_size, "intermediate_size": self.intermediate_size,
             "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
             "num_key_value_heads": self.key_value_heads, "max_position_embeddings": max(512, self.max_length),
@@ -48,6 +51,7 @@ class Llama:
 
 _LONG: dict[str, Any] = {"documents": 1500, "words": 270, "most_words": 1400, "max_length": 2048, "effective": 16,
                          "micro_batch": 4}  # fmt: skip
+_FULL_ROWS: dict[str, Any] = {"documents": 24, "words": 10**6, "most_words": 20_000, "max_length": 4096}
 SHAPES = {
     "tiny": Llama(hidden_size=32, intermediate_size=64, layers=2, heads=4, key_value_heads=2, vocabulary=384,
                   documents=200, max_length=64, effective=8, micro_batch=8),
@@ -59,6 +63,12 @@ SHAPES = {
                   **_LONG),
     "8b": Llama(hidden_size=4096, intermediate_size=14336, layers=32, heads=32, key_value_heads=8, vocabulary=128256,
                 tied=False, **_LONG),
+    # Documents of many rows, which are full: one of 4,096 tokens with LoRA, two of them with all weights.
+    "8b-4096": Llama(hidden_size=4096, intermediate_size=14336, layers=32, heads=32, key_value_heads=8,
+                     vocabulary=128256, tied=False, effective=1, micro_batch=1, **_FULL_ROWS),
+    # Qwen/Qwen3-1.7B, by its config.json.
+    "1.7b-4096": Llama(family="qwen3", hidden_size=2048, intermediate_size=6144, layers=28, heads=16, head_size=128,
+                       key_value_heads=8, vocabulary=151936, effective=2, micro_batch=2, **_FULL_ROWS),
 }  # fmt: skip
 _TOKENIZER_VOCABULARY = 4096
 
@@ -84,7 +94,7 @@ def write_documents(path: Path, llama: Llama) -> list[str]:
 def write_model(folder: Path, llama: Llama, texts: list[str]) -> None:
     """In fp32 what is small, in bf16 what is large, made on the card where there is one."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     from tui_trainer.data.preparing.byte_bpe import BOS, EOS, PAD, train_tokenizer
 
@@ -97,7 +107,7 @@ def write_model(folder: Path, llama: Llama, texts: list[str]) -> None:
     with torch.device("cuda" if large and torch.cuda.is_available() else "cpu"):
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.bfloat16 if large else torch.float32)
-        model = LlamaForCausalLM(LlamaConfig(**llama.config()))
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**llama.config()))
         torch.set_default_dtype(before)
     model.save_pretrained(folder, max_shard_size=SHARD)
     tokenizer.save_pretrained(folder)

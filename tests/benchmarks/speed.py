@@ -46,7 +46,7 @@ prepare_environment()
 import numpy as np
 import torch
 from llamas import SHAPES, Llama, make
-from transformers import AutoTokenizer, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
 from transformers.utils import logging as transformers_logging
 
 from tui_trainer.config.load import Request
@@ -265,7 +265,7 @@ def hugging_face(setup: Setup, rows: Rows, order: Any, *, with_trl: bool = False
 def plain_model(setup: Setup) -> Any:
     """As a person would load it for the Trainer."""
     if setup.method == "full":
-        return LlamaForCausalLM.from_pretrained(setup.model, dtype=setup.dtype)
+        return AutoModelForCausalLM.from_pretrained(setup.model, dtype=setup.dtype)
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
     more: dict[str, Any] = {}
@@ -277,7 +277,7 @@ def plain_model(setup: Setup) -> Any:
             bnb_4bit_compute_dtype=torch.bfloat16,
         )  # fmt: skip
         more["device_map"] = {"": 0}
-    model: Any = LlamaForCausalLM.from_pretrained(setup.model, dtype=setup.dtype, **more)
+    model: Any = AutoModelForCausalLM.from_pretrained(setup.model, dtype=setup.dtype, **more)
     if setup.method == "qlora":
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     adapter = LoraConfig(task_type="CAUSAL_LM", r=RANK, lora_alpha=ALPHA, target_modules="all-linear")

@@ -245,6 +245,12 @@ TABLE: dict[str, dict[str, Input | Unreached | list[Input]]] = {
         "fail": given({"model.kernels": "liger"}, H100, fix=("model.kernels",)),
         "n/a": [QUICKSTART, FINE_TUNING, given(hardware=H100_WITH_LIGER, recipe="distilgpt2-full")],
     },
+    "fused_adapters": {
+        "pass": FINE_TUNING,
+        "warn": given({"tuning.fused_adapters": False}, H100, "llama-8b-lora", fix=("tuning.fused_adapters",)),
+        "fail": NEVER_FAILS,
+        "n/a": [QUICKSTART, given({COMPILE: True}), given({"tuning.lora_dropout": 0.1})],
+    },
     "unsloth": {
         "pass": given({"data.packing": True}, H100_WITH_LIGER),
         "warn": given({"data.packing": False, "training.loss_chunk_tokens": 0}, RTX_4090),
@@ -762,6 +768,6 @@ def test_every_state_of_every_check_is_shown_or_written_down():
     assert {check.name for check in all_checks()} == set(TABLE)
     assert {name: tuple(states) for name, states in TABLE.items()} == dict.fromkeys(TABLE, STATES)
     unreached = [entry for states in TABLE.values() for entry in states.values() if isinstance(entry, Unreached)]
-    assert len(TABLE) == 53 and all(entry.reason for entry in unreached)
+    assert len(TABLE) == 54 and all(entry.reason for entry in unreached)
     assert all(inputs_of(name, state) for name in TABLE for state in STATES if TABLE[name][state] not in unreached)
     assert all(entry.fix == () for name in TABLE for state in ("pass", "n/a") for entry in inputs_of(name, state))

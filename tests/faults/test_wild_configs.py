@@ -60,8 +60,10 @@ def plan(wild: WildConfig, found: Imported, model: Path, folder: Path) -> None:
     data = folder / "rows.jsonl"
     data.write_text('{"text": "A sheep sang.", "label": "a"}\n' * 8, encoding="utf-8")
     lacking: dict[str, object] = {"data.path": data}
-    if found.values.get("model.init") != "scratch":
+    if found.values.get("model.init") != "scratch" or "model.model_name_or_path" in found.values:
         lacking["model.model_name_or_path"] = model
+    if found.values.get("task.type") == "chat" and "task.chat_template" not in found.values:
+        lacking["task.chat_template"] = "chatml"  # the tiny model has none of its own
     if wild.model != "decoder" and "task.type" not in found.values:
         lacking["task.type"] = {"encoder": "sequence_classification", "text to text": "seq2seq"}[wild.model]
     assignments = tuple(f"{key}={value}" for key, value in lacking.items())

@@ -1,30 +1,30 @@
-"""One command for the day on which there is a card: everything that needs one, the most valuable first.
+"""A day with a GPU in five calls of at most ten minutes: everything that needs a card, the most valuable first.
 
-    python -m tests.gpu.day --out FOLDER [--minutes 40] [--wheels FOLDER] [--only NAMES] [--dry]
+    python -m tests.gpu.day --call N [--folder gpu-day]     what to carry to a server for call N, and the command there
+    python -m tests.gpu.day --run N|all [--carried gpu-day] [--out gpu-day] [--work FOLDER] [--minutes M] [--dry]
 
 For a machine with one NVIDIA GPU, no network and a bare image: Python 3.11 or newer, torch 2.11, transformers 5.17 or
-newer. What is missing comes from a folder of wheels (`python -m tests.gpu.wheels` fills it) and goes into FOLDER; the
-image stays as it is. Each part is a child process with a limit of time, and its end is one line of
-FOLDER/results.jsonl. A part that fails or takes too long costs its own figures only. Started again with the same
-folder, the parts that are done are left out; --only runs the named ones again. `python -m tests.gpu.report FOLDER`
-makes the table.
+newer. What is missing comes from FOLDER/wheels (`python -m tests.gpu.wheels` fills it) and goes into the work folder;
+the image stays as it is. `tests/gpu/experiments.py` has the experiments, `keeper.py` gives each a process of its own
+and 120 seconds, and every line of OUT/results.jsonl is there as soon as it is known. A call goes on where the results
+that were carried end: first what was never tried, then what a call cut short, last what failed in an earlier one.
+Models, packages and runs are in the work folder, which a later call on the same machine finds again.
 
---dry runs all parts at tiny sizes on the CPU: exit code 1 when one of them failed.
+--dry runs one experiment of each kind at tiny sizes on the CPU: exit code 1 when one of them is not done.
+`python -m tests.gpu.report OUT` makes the table.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
@@ -33,120 +33,19 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS, FIGURES, OUTPUT = "results.jsonl", "figures.json", "output.txt"
-# What each part may have of the time, the most valuable first. What one leaves over is for those after it.
-SHARES = {"start": 8, "tests": 14, "memory": 16, "speed": 27, "switches": 14, "resume": 8, "time": 6, "trace": 7}
-SKIPPED = 77
-_GRACE_SECONDS, _TELL_SECONDS, _POLL_SECONDS = 10.0, 60.0, 0.2
-_ERROR_LINES, _TOLD_CHARACTERS = 15, 200
+from tests.gpu.experiments import CALL_MINUTES, CALLS, EXPERIMENTS, MOST_FILE_BYTES, MOST_FILES, ROOT
+from tests.gpu.results import FILE, Results, append, now, read
+
+MOST_CARRIED_BYTES = 64 * 2**20
+LIMIT_SECONDS, _LEAST_SECONDS, _REST_SECONDS = 120.0, 15.0, 5.0
+_DRY_LIMIT_SECONDS = 600.0  # a machine of two cores that does much else
+_TOLD_CHARACTERS = 200
+# Tried in this order; those that are done are not. The reason of what is skipped may be gone: more was carried.
+_ORDER = {"": 0, "started": 1, "interrupted": 1, "skipped": 2, "failed": 2, "timeout": 2}
 _LIBRARIES = ("torch", "transformers", "peft", "accelerate", "datasets", "bitsandbytes", "liger-kernel", "kernels",
-              "torchao", "trl", "unsloth", "flash-attn", "triton", "pyarrow", "textual")  # fmt: skip
+              "torchao", "trl", "flash-attn", "triton", "pyarrow", "textual")  # fmt: skip
 _CARD_FIELDS = ("name", "memory.total", "driver_version", "compute_cap", "power.limit")
-
-
-@dataclass(kw_only=True)
-class Line:
-    """How a part ended: `done`, `failed`, `timeout`, `skipped` or `interrupted`. Figures that were written before a
-    failure are kept."""
-
-    name: str
-    started: str
-    seconds: float
-    state: str
-    reason: str = ""
-    figures: dict[str, Any] = field(default_factory=dict)
-    error: list[str] = field(default_factory=list)
-
-
-def append(out: Path, line: Line) -> None:
-    with (out / RESULTS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(line)) + "\n")
-
-
-def read_lines(out: Path) -> list[dict[str, Any]]:
-    """The lines of a folder, the newest of each name; a torn one, as a power cut leaves it, does not count."""
-    path, found = out / RESULTS, {}
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
-        with suppress(ValueError):
-            line = json.loads(text)
-            if isinstance(line, dict) and isinstance(line.get("name"), str):
-                found[line["name"]] = line
-    return list(found.values())
-
-
-def run_part(
-    name: str,
-    command: Sequence[str],
-    work: Path,
-    *,
-    limit_seconds: float,
-    env: Mapping[str, str],
-    is_stopped: Callable[[], bool] = lambda: False,
-) -> Line:
-    """Run a part in a process group of its own, which ends with the part, at the limit, or when it is stopped."""
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    line = Line(name=name, started=datetime.now(UTC).isoformat(timespec="seconds"), seconds=0.0, state="done")
-    started = told = monotonic()
-    with (work / OUTPUT).open("wb") as output:
-        child = subprocess.Popen(command, cwd=ROOT, env=dict(env), stdin=subprocess.DEVNULL, stdout=output,
-                                 stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
-        try:
-            while child.poll() is None and monotonic() - started < limit_seconds and not is_stopped():
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(_POLL_SECONDS)
-                if monotonic() - told > _TELL_SECONDS:
-                    told = monotonic()
-                    print(f"{name}: {told - started:.0f} of at most {limit_seconds:.0f} s", flush=True)
-            if is_stopped():
-                line.state, line.reason = "interrupted", "stopped by hand"
-            elif child.poll() is None:
-                line.state, line.reason = "timeout", f"not done in {limit_seconds:.0f} s"
-        finally:
-            end_group(child)
-    line.seconds = round(monotonic() - started, 1)
-    line.figures = _figures(work / FIGURES)
-    if line.state == "done" and child.returncode == SKIPPED:
-        line.state, line.reason = "skipped", str(line.figures.pop("skipped", "no reason given"))
-    elif line.state == "done" and child.returncode:
-        line.state, line.reason = "failed", f"exit code {child.returncode}"
-    if line.state in ("failed", "timeout"):
-        text = (work / OUTPUT).read_text(encoding="utf-8", errors="replace")
-        line.error = [row[:500] for row in text.splitlines() if row.strip()][-_ERROR_LINES:]
-    return line
-
-
-def end_group(child: subprocess.Popen[bytes]) -> None:
-    """End a child and whatever it started in its process group: asked first, then killed."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(child.pid, number)
-        except ProcessLookupError:
-            break
-        until = monotonic() + _GRACE_SECONDS
-        while monotonic() < until and _is_alive(child):
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(_POLL_SECONDS)
-    child.wait()
-
-
-def _is_alive(child: subprocess.Popen[bytes]) -> bool:
-    """Whether anything of the group runs; the child itself counts until it was waited for."""
-    child.poll()
-    try:
-        os.killpg(child.pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _figures(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+_MB = 1_000_000
 
 
 def machine_facts(*, dry: bool) -> dict[str, Any]:
@@ -175,11 +74,11 @@ def _version(name: str) -> str | None:
         return None
 
 
-def install(wheels: Path | None, target: Path) -> dict[str, Any]:
+def install(wheels: Path, target: Path) -> dict[str, Any]:
     """Bring what this machine lacks from the wheels into `target`; says what was lacking, and what still is."""
     from tests.gpu.wheels import canonicalize_name, closure, our_groups, wheels_in
 
-    offered = wheels_in(wheels) if wheels else {}
+    offered = wheels_in(wheels)
     candidates = {name: candidate for name, (_, candidate) in offered.items()}
     places = [str(path) for path in (target, *filter(None, sys.path))]
     # The first of a name is the one that is imported.
@@ -206,31 +105,8 @@ def install(wheels: Path | None, target: Path) -> dict[str, Any]:
     return {"installed": {name: candidates[name].version for name in taken}, "lacking": lacking}
 
 
-def refusal(lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
-    """Why the folder of an earlier day cannot be gone on with; empty: it can, or it is new."""
-    earlier = next((line.get("figures", {}) for line in lines if line["name"] == "machine"), None)
-    if lines and earlier is None:
-        return "its lines do not say which machine they are from"
-    if earlier and (earlier.get("dry"), earlier.get("card")) != (facts["dry"], facts["card"]):
-        kind = "a dry run" if earlier.get("dry") else str((earlier.get("card") or {}).get("name", "no card"))
-        return f"its lines are of {kind}"
-    return ""
-
-
-def parts_to_run(lines: Sequence[Mapping[str, Any]], only: Sequence[str]) -> dict[str, str]:
-    """Each part, with why it is left out; empty: it runs."""
-    ended = {line["name"]: line.get("state") for line in lines}
-    found = {}
-    for name in SHARES:
-        if only:
-            found[name] = "" if name in only else "not among --only"
-        else:
-            found[name] = "done before" if ended.get(name) == "done" else ""
-    return found
-
-
-def environment(out: Path, work: Path, packages: Path, *, dry: bool) -> dict[str, str]:
-    """A part finds the wheels' packages and this checkout, no network, and a state folder of its own."""
+def environment(work: Path, packages: Path, *, dry: bool) -> dict[str, str]:
+    """An experiment finds the wheels' packages and this checkout, no network, and a state folder of its own."""
     paths = [str(packages), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
@@ -243,73 +119,157 @@ def environment(out: Path, work: Path, packages: Path, *, dry: bool) -> dict[str
     }
 
 
+def waiting(results: Results, last_call: int, *, dry: bool = False) -> list[str]:
+    """Names of the experiments of the calls up to this one that are not done, in the order to try them."""
+    state = {name: outcome.state for name, outcome in results.experiments.items()}
+    meant = [name for name, one in EXPERIMENTS.items() if one.call <= last_call and (one.is_dry or not dry)]
+    names = [name for name in meant if state.get(name) != "done"]
+    return sorted(names, key=lambda name: _ORDER.get(state.get(name, ""), 0))
+
+
+def bring(carried: Path, out: Path) -> None:
+    """Results that were carried go on in `out`; those that are there already may be of the same call, and longer."""
+    source, target = carried / FILE, out / FILE
+    out.mkdir(parents=True, exist_ok=True)
+    here = target.stat().st_size if target.exists() else 0
+    if source.exists() and source.stat().st_size > here:
+        shutil.copy(source, target)
+
+
+def sizes_to_carry(folder: Path) -> dict[str, int]:
+    """Bytes of this checkout (what git tracks, and what it neither tracks nor ignores), wheels and results."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    ours = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return {
+        "this checkout": sum(path.stat().st_size for path in ours if path.is_file()),
+        str(folder / "wheels"): sum(path.stat().st_size for path in (folder / "wheels").glob("*.whl")),
+        str(folder / FILE): (folder / FILE).stat().st_size if (folder / FILE).exists() else 0,
+    }
+
+
+def describe(call: int, folder: Path) -> int:
+    """Print what to carry for a call, its command and what it will do. Exit code 1: it is too much to carry."""
+    sizes, results = sizes_to_carry(folder), read(folder / FILE)
+    together = sum(sizes.values())
+    print(f"call {call} of {len(CALLS)}: {CALLS[call]}")
+    for name, size in {**sizes, "together": together, "at most": MOST_CARRIED_BYTES}.items():
+        print(f"{'carry' if name == 'this checkout' else '':8}{name:<30}{size / _MB:8.1f} MB")
+    if not sizes[str(folder / "wheels")]:
+        print(f"        no wheels: python -m tests.gpu.wheels {folder / 'wheels'}")
+    # Longer than the call takes by itself: it writes down what it had to stop.
+    print(f"run     timeout -s TERM {CALL_MINUTES[call] * 60 + 20:.0f} python3 -m tests.gpu.day --run {call} "
+          f"--carried {folder} --out RESULTS")  # fmt: skip
+    print(f"back    into {folder}: at most {MOST_FILES} files of {MOST_FILE_BYTES / _MB:.1f} MB in RESULTS")
+    names = waiting(results, call)
+    states = [(name, results.experiments[name].state if name in results.experiments else "") for name in names]
+    for title, chosen in (("to do", [name for name, state in states if not _ORDER.get(state)]),
+                          ("again", [f"{name} ({state})" for name, state in states if _ORDER.get(state)])):  # fmt: skip
+        for name in chosen:
+            print(f"{title:<8}{name}")
+    return int(together > MOST_CARRIED_BYTES)
+
+
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the folder of the results")
-    parser.add_argument("--minutes", type=float, default=40.0, help="for all parts together")
-    parser.add_argument("--wheels", type=Path, help="what tests.gpu.wheels has fetched")
-    parser.add_argument("--only", default="", help=f"some of {','.join(SHARES)}")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--call", type=int, choices=CALLS, help="print what to carry and to type")
+    what.add_argument("--run", choices=[*map(str, CALLS), "all"], help="carry a call out, or all of them in one")
+    parser.add_argument("--carried", "--folder", type=Path, default=Path("gpu-day"), help="wheels and earlier results")
+    parser.add_argument("--out", type=Path, help="the folder of the results; by default what is carried")
+    parser.add_argument("--work", type=Path, help="for models, packages and runs: up to 60 GB")
+    parser.add_argument("--minutes", type=float, help="for everything; by default those of the call")
     parser.add_argument("--dry", action="store_true", help="tiny sizes on the CPU")
-    chosen = parser.parse_args(arguments)
-    chosen.only = [name for name in chosen.only.split(",") if name]
-    if unknown := set(chosen.only) - set(SHARES):
-        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(SHARES)}")
-    if chosen.wheels and not chosen.wheels.is_dir():
-        parser.error(f"{chosen.wheels} is no folder; `python -m tests.gpu.wheels {chosen.wheels}` fills it")
-    return chosen
+    return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    chosen = options(arguments)
-    deadline, out = monotonic() + 60 * chosen.minutes, chosen.out.resolve()
-    facts, lines = machine_facts(dry=chosen.dry), read_lines(out)
-    if why := refusal(lines, facts):
-        print(f"{chosen.out} is in use: {why}. Name another folder with --out", file=sys.stderr)
-        return 2
+    started, chosen = monotonic(), options(arguments)
+    if chosen.call:
+        return describe(chosen.call, chosen.carried)
+    last = max(CALLS) if chosen.run == "all" else int(chosen.run)
+    minutes = chosen.minutes or (sum(CALL_MINUTES.values()) if chosen.run == "all" else CALL_MINUTES[last])
+    out = (chosen.out or chosen.carried).resolve()
+    name = "tui-trainer-gpu-day-dry" if chosen.dry else "tui-trainer-gpu-day"
+    work = (chosen.work or Path(tempfile.gettempdir(), name)).resolve()
+    facts = machine_facts(dry=chosen.dry)
     if not chosen.dry and facts["card"] is None:
         print("nvidia-smi shows no card here; --dry runs everything at tiny sizes on the CPU", file=sys.stderr)
         return 2
-    out.mkdir(parents=True, exist_ok=True)
-    started, packages = datetime.now(UTC).isoformat(timespec="seconds"), out / "packages"
-    facts |= install(chosen.wheels, packages)
+    bring(chosen.carried.resolve(), out)
+    if any(machine.get("dry") != chosen.dry for machine in read(out / FILE).machines):
+        kind = "a card" if chosen.dry else "a dry run"
+        print(f"the results in {out} are of {kind}: name another folder with --out", file=sys.stderr)
+        return 2
+    packages = work / "packages"
+    facts |= install(chosen.carried / "wheels", packages)
     sys.path.insert(0, str(packages))
     facts["libraries"] = {name: _version(name) for name in _LIBRARIES}
-    append(out, Line(name="machine", started=started, seconds=0.0, state="done", figures=facts))
-    for name, version in facts["installed"].items():
-        print(f"installed {name} {version} from the wheels: it was not here, or too old")
+    append(out / FILE, {"call": chosen.run, "at": now(), "machine": facts})
+    for library, version in facts["installed"].items():
+        print(f"installed {library} {version} from the wheels: it was not here, or too old")
     for group, lacking in facts["lacking"].items():
         print(f"lacking for {group}: {', '.join(lacking)}")
     stop = Event()
-    # However often it is pressed: what was started is ended, and said.
+    # However often it is pressed: what was started is ended, and has its line.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: stop.set())
-    ends: list[str] = []
-    waiting = [name for name, why in parts_to_run(lines, chosen.only).items() if not _told_left_out(name, why)]
-    while waiting and not stop.is_set():
-        name, shares = waiting[0], sum(SHARES[part] for part in waiting)
-        waiting = waiting[1:]
-        limit, work = max(0.0, deadline - monotonic()) * SHARES[name] / shares, out / name
-        print(f"{name}: at most {limit:.0f} s", flush=True)
-        command = [sys.executable, "-m", "tests.gpu.parts", name, "--work", str(work), "--models", str(out / "models"),
-                   "--seconds", f"{limit:.0f}", *(["--dry"] if chosen.dry else [])]  # fmt: skip
-        env = environment(out, work, packages, dry=chosen.dry)
-        line = run_part(name, command, work, limit_seconds=limit, env=env, is_stopped=stop.is_set)
-        append(out, line)
-        words = f"{name}: {line.state} in {line.seconds:.0f} s" + (f", {line.reason}" if line.reason else "")
-        print("\n".join([words, *(f"  | {row[:_TOLD_CHARACTERS]}" for row in line.error[-3:])]), flush=True)
-        ends.append(line.state)
+    return _carry_out(waiting(read(out / FILE), last, dry=chosen.dry), out, work, started + 60 * minutes, stop,
+                      dry=chosen.dry)  # fmt: skip
+
+
+def _carry_out(names: Sequence[str], out: Path, work: Path, deadline: float, stop: Event, *, dry: bool) -> int:
+    """Exit code 0: all of them are done or have nothing to measure here; 1: not; 130: stopped."""
+    from tests.gpu.keeper import adopt_orphans, end_descendants
+
+    adopt_orphans()
+    may_take = _DRY_LIMIT_SECONDS if dry else LIMIT_SECONDS
+    for name in names:
+        left = deadline - monotonic() - _REST_SECONDS
+        if stop.is_set() or left < _LEAST_SECONDS:
+            break
+        experiment = EXPERIMENTS[name]
+        if missing := [module for module in experiment.requires if not find_spec(module)]:
+            append(out / FILE, {"name": name, "state": "skipped", "reason": f"{missing[0]} is not installed"})
+        else:
+            print(f"{name}: at most {min(left, may_take):.0f} s", flush=True)
+            append(out / FILE, {"name": name, "state": "started", "at": now()})
+            # Where less is left than an experiment may take, it is cut short, and has not failed.
+            command = [sys.executable, "-m", "tests.gpu.keeper", name, "--results", out / FILE, "--work", work / "run",
+                       "--limit", str(min(left, may_take)), "--may-take", str(may_take),
+                       "--parent", str(os.getpid()), "--", *command_of(name, out / FILE, work, dry=dry)]  # fmt: skip
+            env = environment(work / "run", work / "packages", dry=dry)
+            with subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=env) as keeper:
+                while keeper.poll() is None and not stop.wait(0.1):
+                    pass
+                if stop.is_set():
+                    keeper.terminate()
+            if read(out / FILE).experiments[name].state == "started":
+                end_descendants()
+                reason = f"its keeper ended with {keeper.returncode}"
+                append(out / FILE, {"name": name, "state": "interrupted", "reason": reason})
+        print(words_of(name, read(out / FILE)), flush=True)
     if stop.is_set():
         print("stopped; the same command goes on with what is not done")
         return 130
-    print(f"results are in {chosen.out / RESULTS}; `python -m tests.gpu.report {chosen.out}` makes the table")
-    return int(any(state in ("failed", "timeout") for state in ends))
+    found = read(out / FILE).experiments
+    missing = [name for name in names if name not in found or found[name].state not in ("done", "skipped")]
+    print(f"results are in {out / FILE}; `python -m tests.gpu.report {out}` makes the table")
+    if missing:
+        print(f"not done: {', '.join(missing)}")
+    return int(bool(missing))
 
 
-def _told_left_out(name: str, why: str) -> bool:
-    if why == "done before":
-        print(f"{name}: {why}")
-    return bool(why)
+def command_of(name: str, results: Path, work: Path, *, dry: bool) -> list[str]:
+    return [sys.executable, "-m", "tests.gpu.experiments", name, "--results", str(results), "--work", str(work / "run"),
+            "--models", str(work / "models"), *(["--dry"] if dry else [])]  # fmt: skip
+
+
+def words_of(name: str, results: Results) -> str:
+    outcome = results.experiments[name]
+    words = f"{name}: {outcome.state} in {outcome.seconds:.0f} s" + (f", {outcome.reason}" if outcome.reason else "")
+    return "\n".join([words, *(f"  | {row[:_TOLD_CHARACTERS]}" for row in outcome.error[-3:])])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The lines of `tests.gpu.day` as a table of the guide: what was measured, on which card, when, and what failed.
+"""The results of `tests.gpu.day` as tables of the guide: what was measured, on which card, when, and what failed.
 
     python -m tests.gpu.report FOLDER [--write tui_trainer/guides/gpu.md]
 
@@ -14,16 +14,18 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from tests.gpu.day import RESULTS, SHARES, read_lines
+from tests.gpu.experiments import EXPERIMENTS
+from tests.gpu.results import FILE, Results, read
+from tests.gpu.trace import GROUPS
 
 BEGIN = "<!-- figures of a GPU: python -m tests.gpu.report FOLDER --write tui_trainer/guides/gpu.md -->"
 END = "<!-- end of them -->"
 _GIB = 2**30
-_LONGEST_CELL = 300
+_LONGEST_CELL, _LAST_LOSSES = 300, 10
 Figures = Mapping[str, Any]
-Row = tuple[str, str]
 
 
 def cell(value: object, limit: int = _LONGEST_CELL) -> str:
@@ -44,207 +46,139 @@ def gib(value: Any) -> str:
     return f"{number(value) / _GIB:.1f} GiB"
 
 
-def error_of(planned: Any, measured: Any) -> float:
-    return number(planned) / number(measured) - 1
-
-
-def within(errors: Sequence[float], tolerance: float) -> str:
-    return f"{sum(abs(error) <= tolerance for error in errors)} of {len(errors)} within {tolerance:.0%}"
-
-
-def planned_words(planned: Any, measured: Any, unit: Callable[[Any], str]) -> str:
-    """`planned 3.1 GiB, measured 3.0 GiB (+3 %)`; without a plan, the measured alone."""
-    if planned is None:
-        return f"measured {unit(measured)}, none planned"
-    return f"planned {unit(planned)}, measured {unit(measured)} ({error_of(planned, measured) * 100:+.0f} %)"
-
-
 def seconds(value: Any) -> str:
     return f"{number(value):.3g} s"
 
 
-def start_rows(figures: Figures) -> Iterator[Row]:
-    if facts := figures.get("facts"):
-        if facts.get("nvidia_smi") is None:
-            yield "`diagnose` says what `nvidia-smi` says", "no `nvidia-smi` here"
-        else:
-            different = ", ".join(map(cell, facts["different"])) or "nothing"
-            yield "`diagnose` says what `nvidia-smi` says", f"different: {different}"
-    for key, title in (("quickstart", "the quickstart learns"), ("llama", "a Llama made from its config trains")):
-        if run := figures.get(key):
-            words = f"{number(run['parameters']):,.0f} parameters, loss {number(run['first_loss']):.3f} to "
-            words += f"{number(run['last_loss']):.3f} in {number(run['steps']):.0f} steps, "
-            words += f"{number(run['tokens_per_second']):,.0f} tokens/s; step "
-            words += planned_words(run.get("planned_step_seconds"), run["step_seconds"], seconds)
-            if run.get("device") != "cpu":
-                words += "; memory " + planned_words(run["planned_allocated_bytes"], run["peak_memory_bytes"], gib)
-                if run.get("planned_host_bytes") and run.get("host_peak_bytes"):
-                    words += "; host " + planned_words(run["planned_host_bytes"], run["host_peak_bytes"], gib)
-            yield title, words
+def planned(plan: Any, measured: Any, unit: Callable[[Any], str]) -> str:
+    """`planned 3.1 GiB, measured 3.0 GiB (+3 %)`; without a plan, the measured alone."""
+    if plan is None:
+        return f"measured {unit(measured)}, none planned"
+    return f"planned {unit(plan)}, measured {unit(measured)} ({(number(plan) / number(measured) - 1) * 100:+.0f} %)"
 
 
-def tests_rows(figures: Figures) -> Iterator[Row]:
-    if "collected" in figures:
-        yield "`pytest -m gpu`", f"{number(figures['collected']):.0f} collected"
-        return
-    failed, skipped = figures["failed"], number(figures["skipped_count"])
-    words = f"{number(figures['passed']):.0f} passed, {len(failed)} failed, {skipped:.0f} skipped"
-    if failed:
-        words += ": " + ", ".join(cell(name, 80) for name in failed)
-    if skipped:
-        words += f" ({'; '.join(cell(reason, 80) for reason in figures['skipped'])})"
-    yield "`pytest -m gpu`", words
-
-
-def memory_rows(figures: Figures) -> Iterator[Row]:
-    found = {str(row["name"]): error_of(row["predicted_bytes"], row["measured_bytes"])
-             for row in figures.get("configurations", ())}  # fmt: skip
-    if found:
-        worst = max(found, key=lambda name: abs(found[name]))
-        words = f"{within(list(found.values()), 0.10)}, {within(list(found.values()), 0.20)}; "
-        yield "peak memory is as planned", words + f"farthest {cell(worst)} ({found[worst] * 100:+.0f} %)"
-    if figures.get("failed"):
-        yield "configurations not measured", f"{len(figures['failed'])}: {cell(figures['failed'][0])}"
-
-
-def speed_rows(figures: Figures) -> Iterator[Row]:
-    for race in figures.get("races", ()):
-        title = f"speed, {cell(race['method'])}, {cell(race['shape'])} ({number(race['parameters']):,.0f} parameters)"
-        parts = []
-        for name, one in race["contenders"].items():
-            words = f"{cell(name)} {number(one['median_tokens_per_second']):,.0f} real tokens/s"
-            words += f", {gib(one['peak_memory_bytes'])}" if one.get("peak_memory_bytes") else ""
-            words += f", MFU {number(one['mfu']) * 100:.0f} %" if one.get("mfu") is not None else ""
-            if one.get("ours_times") is not None:
-                words += f" (ours {number(one['ours_times']):.2f} times)"
-            parts.append(words)
-        mine, planned = race["contenders"].get("ours"), race["planned"]
-        if mine and mine.get("peak_memory_bytes"):
-            parts.append("memory of ours " + planned_words(planned["allocated_bytes"], mine["peak_memory_bytes"], gib))
-        if mine:
-            parts.append("step of ours " + planned_words(planned["step_seconds"], mine["step_seconds"], seconds))
-        parts += [f"{cell(name)} left out: {cell(why, 120)}" for name, why in race.get("left_out", {}).items()]
-        yield title, "; ".join(parts)
-
-
-def switches_rows(figures: Figures) -> Iterator[Row]:
-    for row in figures.get("switches", ()):
-        on, off = row["on"], row["off"]
-        times = number(on["tokens_per_second"]) / number(off["tokens_per_second"])
-        words = f"{number(off['tokens_per_second']):,.0f} to {number(on['tokens_per_second']):,.0f} real tokens/s "
-        words += f"({times:.2f} times)"
-        if on["peak_memory_bytes"] and off["peak_memory_bytes"]:
-            words += f", {gib(off['peak_memory_bytes'])} to {gib(on['peak_memory_bytes'])}"
-        if on.get("problems"):
-            words += f"; {cell(on['problems'][0], 120)}"
-        yield f"{cell(row['switch'])} off and on ({cell(row['method'])})", words
-
-
-def resume_rows(figures: Figures) -> Iterator[Row]:
-    for row in figures.get("runs", ()):
-        words = f"killed at step {number(row['killed_at_step']):.0f} and resumed: "
-        words += "equal to the bit" if row["equal"] is True else f"different: {cell(', '.join(row['different']))}"
-        words += "; run again: " + ("equal" if row["repeated_equal"] is True else "different")
-        optim = f", {cell(row['training__optim'])}" if row.get("training__optim") else ""
-        yield f"kill -9 and resume ({cell(row['method'])}{optim})", words
-
-
-def time_rows(figures: Figures) -> Iterator[Row]:
-    rows = figures.get("configurations", ())
-    if not rows:
-        return
-    rest = [error_of(row["predicted_rest_seconds"], row["rest_seconds"]) for row in rows]
-    steps = [error_of(row["planned_step_seconds"], row["step_seconds"]) for row in rows if row["planned_step_seconds"]]
-    words = f"the rest of a run, foretold after ten steps: {within(rest, 0.15)}, {within(rest, 0.25)}"
-    if steps:
-        words += (
-            f"; steps, before anything ran here: {within(steps, 0.25)}, farthest {max(steps, key=abs) * 100:+.0f} %"
+def words_of(figures: Figures) -> Iterator[str]:
+    """What the figures of one experiment come to, whichever these are."""
+    if "import_seconds" in figures:
+        yield "imports: " + ", ".join(f"{cell(name)} {seconds(x)}" for name, x in figures["import_seconds"].items())
+    if "diagnose" in figures:
+        different = ", ".join(map(cell, figures["different"])) or "nothing"
+        yield (
+            f"`diagnose` and `nvidia-smi`: different: {different}" if figures["nvidia_smi"] else "no `nvidia-smi` here"
         )
-    yield "runs take the time that is said", words
+    for name, value in figures.get("copies", {}).items():
+        yield f"copies {cell(name)} {number(value) / 1e9:.0f} GB/s"
+    for name, value in figures.get("launches", {}).items():
+        yield f"a launch {number(value):.1f} µs" if name == "host_microseconds" else f"{number(value):.1f} µs with wait"
+    if "tokens_per_second" in figures:
+        yield f"{number(figures['tokens_per_second']):,.0f} tokens/s"
+        yield "step " + planned(figures["planned_step_seconds"], figures["step_seconds"], seconds)
+        if figures["device"] != "cpu":
+            yield "memory " + planned(figures["planned_allocated_bytes"], figures["peak_memory_bytes"], gib)
+        last = [number(loss) for loss in figures["losses"]][-_LAST_LOSSES:]
+        yield f"loss {number(figures['losses'][0]):.4f} to {mean(last):.4f} (mean of the last {len(last)} steps)"
+        yield from map(cell, figures["problems"][:1])
+    for name, one in figures.get("contenders", {}).items():
+        words = f"{cell(name)} {number(one['median_tokens_per_second']):,.0f} real tokens/s"
+        words += f", {gib(one['peak_memory_bytes'])}" if one.get("peak_memory_bytes") else ""
+        yield words + (f" (ours {number(one['ours_times']):.2f} times)" if one.get("ours_times") is not None else "")
+    for name, why in figures.get("left_out", {}).items():
+        yield f"{cell(name)} left out: {cell(why, 120)}"
+    if "killed_at_step" in figures and "files" in figures:
+        different = ", ".join(map(cell, figures["different"]))
+        yield f"killed at step {number(figures['killed_at_step']):.0f}, resumed: " + (
+            f"different: {different}" if different else f"{number(figures['files']):.0f} files equal to the bit"
+        )
+    if "predicted_bytes" in figures:
+        yield "memory " + planned(figures["predicted_bytes"], figures["measured_bytes"], gib)
+    if "predicted_rest_seconds" in figures:
+        yield "rest of the run " + planned(figures["predicted_rest_seconds"], figures["rest_seconds"], seconds)
+        yield "step " + planned(figures["planned_step_seconds"], figures["step_seconds"], seconds)
+    if "collected" in figures:
+        yield f"{number(figures['collected']):.0f} tests collected"
+    counts = [f"{number(figures[state]):.0f} {state}" for state in ("passed", "failed", "skipped") if state in figures]
+    if counts:
+        yield ", ".join(counts)
+    if figures.get("unexpected"):
+        yield f"waits that are not listed: {', '.join(map(cell, figures['unexpected']))}"
+    if figures.get("left_behind"):
+        yield f"not brought back: {cell(figures['left_behind'])}"
 
 
-def trace_rows(figures: Figures) -> Iterator[Row]:
-    if compiled := figures.get("compiled"):
-        yield "compiled once", graphs_words(compiled["graphs"]) + f"; {seconds(compiled['step_seconds'])} a step"
-    words = f"{number(figures['steps']):.0f} steps of {seconds(figures['step_seconds'])}"
-    if figures["device_busy_share"] is None:
-        yield "no step waits for the card", f"{words}; without a card nothing waits for one"
-        return
-    found = ", ".join(f"{cell(where)} {number(n):.0f}" for where, n in figures["synchronisations"].items()) or "none"
-    words += f", waits: {found}; not on the list: {', '.join(map(cell, figures['unexpected'])) or 'none'}"
-    words += f"; the card is busy for {number(figures['device_busy_share']) * 100:.0f} % of the time"
-    yield "no step waits for the card", words
+def rate_rows(figures: Figures) -> Iterator[str]:
+    """TFLOP/s of products, and milliseconds and TFLOP/s of attention kernels or why they refuse, a line each."""
+    for key in ("products", "attention", "plans"):
+        for name, value in figures.get(key, {}).items():
+            found = (
+                f"{cell(k.replace('_', ' '))} {cell(v) if k == 'refused' else f'{number(v):.4g}'}"
+                for k, v in value.items()
+            )
+            yield f"| {key} | {cell(name)} | {', '.join(found)} |"
 
 
-def graphs_words(graphs: Mapping[str, Any]) -> str:
-    """Graphs at the start; then those of the first call and of all later ones of each part."""
-    parts = [f"{sum(map(number, graphs.get('__init__', ()))):.0f} graphs at the start"]
-    for key, title in (("take_step", "steps"), ("evaluate", "evaluations"), ("sample", "texts")):
-        first, *later = [number(count) for count in graphs.get(key, ())] or [0.0]
-        parts.append(f"{first:.0f} and then {sum(later):.0f} in {title}")
-    return ", ".join(parts)
+def trace_row(figures: Figures) -> str:
+    groups = figures["groups"]
+    times = [f"{number(groups[name]['milliseconds']):.1f}" for name in GROUPS]
+    kernels = sum(number(groups[name]["kernels"]) for name in GROUPS)
+    rate, busy = figures["product_teraflops"], figures["device_busy_share"]
+    more = [
+        f"{kernels:.0f}",
+        f"{number(rate):.3g}" if rate else "none",
+        f"{number(busy) * 100:.0f} %" if busy else "none",
+    ]
+    ran = ", ".join(cell(name, 60) for name in list(groups["attention"]["largest"])[:3])
+    return " | ".join([*times, *more, ran or "none"])
 
 
-ROWS: dict[str, Callable[[Figures], Iterator[Row]]] = {
-    "start": start_rows, "tests": tests_rows, "memory": memory_rows, "speed": speed_rows, "switches": switches_rows,
-    "resume": resume_rows, "time": time_rows, "trace": trace_rows,
-}  # fmt: skip
-
-
-def report(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown of the lines: a table, then what there is no figure of and why."""
-    by_name = {str(line["name"]): line for line in lines}
-    table, missing = [], []
-    for name in SHARES:
-        line = by_name.get(name)
-        if line is None:
+def report(results: Results) -> str:
+    """Markdown of the results: experiments, traced steps by groups, then what there is no figure of and why."""
+    table, traced, rates, missing = [], [], [], []
+    for name in EXPERIMENTS:
+        outcome = results.experiments.get(name)
+        if outcome is None:
             missing.append(f"{name}: not run")
             continue
-        figures = line.get("figures")
-        figures = figures if isinstance(figures, Mapping) else {}
-        if line.get("state") != "done":
-            words = f"{name}: {cell(line.get('state'))} {cell(line.get('reason', ''))}".rstrip()
-            errors = line.get("error")
-            missing.append(words + (f": {cell(errors[-1])}" if isinstance(errors, list) and errors else ""))
+        if outcome.state != "done":
+            end = [cell(outcome.reason), *map(cell, outcome.error[-1:])]
+            missing.append(f"{name}: {cell(outcome.state)} {': '.join(filter(None, end))}".rstrip())
         try:
-            for title, words in ROWS[name](figures):
-                table.append(f"| {title} | `--only {name}` | {words} |")
+            words = "; ".join(words_of(outcome.figures))
+            row = f"| {name} | {trace_row(outcome.figures)} |" if "groups" in outcome.figures else ""
+            rates += rate_rows(outcome.figures)
         except (TypeError, KeyError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
-            if line.get("state") == "done":
-                missing.append(f"{name}: its figures cannot be read ({type(error).__name__}: {cell(error, 100)})")
-        left_out = figures.get("left_out")
-        for what, why in left_out.items() if isinstance(left_out, Mapping) else ():
-            missing.append(f"{name}, {cell(what)}: {cell(why)}")
-    head = ["| on a GPU | `python -m tests.gpu.day --out FOLDER` with | measured on " + machine_words(by_name) + " |",
-            "|---|---|---|"]  # fmt: skip
-    ends = ["", "Without a figure:", "", *(f"- {words}" for words in missing)] if missing else []
-    return "\n".join([*head, *table, *ends]) + "\n"
+            missing.append(f"{name}: its figures cannot be read ({type(error).__name__}: {cell(error, 100)})")
+            continue
+        here = machine_words(results.machines, outcome.call)
+        differs = f" (on {here})" if here != machine_words(results.machines, 1) else ""
+        table += [f"| {name}{differs} | {words} |"] if words else []
+        traced += [row] if row else []
+    missing += [f"{cell(name, 120)}: {cell(test.state)} {cell(test.reason)}"
+                for name, test in results.tests.items() if test.state not in ("passed", "skipped")]  # fmt: skip
+    text = [f"| experiment | {machine_words(results.machines, 1)} |", "|---|---|", *table]
+    if traced:
+        heads = [*(f"{name}, ms a step" for name in GROUPS), "kernels", "TFLOP/s of products", "busy", "attention by"]
+        text += ["", f"| traced | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|", *traced]
+    if rates:
+        text += ["", "| what | shape or kernel | TFLOP/s, milliseconds |", "|---|---|---|", *rates]
+    text += ["", "Without a figure:", "", *(f"- {words}" for words in missing)] if missing else []
+    return "\n".join(text) + "\n"
 
 
-def machine_words(by_name: Mapping[str, Mapping[str, Any]]) -> str:
-    facts = figures_of_machine(by_name)
-    date = cell(facts.get("date", "an unknown day"))
-    libraries = facts.get("libraries")
-    versions = libraries if isinstance(libraries, Mapping) else {}
+def machine_words(machines: Sequence[Mapping[str, Any]], call: int) -> str:
+    """The card that a call had (they count from 1), its libraries and the day."""
+    facts = machines[call - 1] if 0 < call <= len(machines) else {}
+    date, versions, found = cell(facts.get("date", "an unknown day")), facts.get("libraries"), facts.get("card")
+    versions = versions if isinstance(versions, Mapping) else {}
     words = ", ".join(f"{name} {cell(versions[name])}" for name in ("torch", "transformers") if versions.get(name))
-    found = facts.get("card")
     if facts.get("dry") is not False or not isinstance(found, Mapping):
         return f"a CPU, in a dry run: figures of no card; {words}, {date}"
-    title = (
-        f"{cell(found.get('name'))} ({cell(found.get('memory.total'))} MiB, driver {cell(found.get('driver_version'))})"
-    )
-    return f"{title}, {words}, {date}"
+    memory, driver = cell(found.get("memory.total")), cell(found.get("driver_version"))
+    return f"{cell(found.get('name'))} ({memory} MiB, driver {driver}), {words}, {date}"
 
 
-def figures_of_machine(by_name: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    facts = by_name.get("machine", {}).get("figures")
-    return facts if isinstance(facts, Mapping) else {}
-
-
-def has_figures_of_a_card(lines: Sequence[Mapping[str, Any]]) -> bool:
-    facts = figures_of_machine({str(line["name"]): line for line in lines})
-    is_real = facts.get("dry") is False and isinstance(facts.get("card"), Mapping)
-    return is_real and any(line["name"] in SHARES and line.get("figures") for line in lines)
+def has_figures_of_a_card(results: Results) -> bool:
+    of_cards = all(machine.get("dry") is False and machine.get("card") for machine in results.machines)
+    return bool(results.machines) and of_cards and any(one.figures for one in results.experiments.values())
 
 
 def written(text: str, table: str) -> str:
@@ -261,15 +195,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", type=Path, metavar="FILE", help="replace the table of this file")
     chosen = parser.parse_args(arguments)
-    lines = read_lines(chosen.folder)
-    if not lines:
-        print(f"{chosen.folder / RESULTS} has no lines", file=sys.stderr)
+    results = read(chosen.folder / FILE)
+    if not results.machines:
+        print(f"{chosen.folder / FILE} has no lines", file=sys.stderr)
         return 2
-    table = report(lines)
+    table = report(results)
     print(table, end="")
     if chosen.write is None:
         return 0
-    if not has_figures_of_a_card(lines):
+    if not has_figures_of_a_card(results):
         print(f"{chosen.write} stays as it is: these are figures of no card", file=sys.stderr)
         return 2
     try:

@@ -1,46 +1,98 @@
-"""Ten steps of a run under torch's profiler, with every point at which the host waits for the card.
+"""Some steps of a run under torch's profiler: device time by groups, attention kernels, and every wait of the host.
 
-    python -m tests.gpu.trace FIGURES.json [--steps 10] [--trace FILE.json.gz] [--eager] -- ARGUMENTS OF TUI-TRAINER
-
-The run is the program's own. After some steps of warm-up the profiler starts in its thread, and torch warns of each
-operation that waits (`torch.cuda.set_sync_debug_mode`); where a warning comes from is the innermost function of the
-program. Waits that `tests/simulated_card/waits.py` does not list are given apart. Graphs that the compiler made are
-counted for the start, each step, evaluation and text; with --eager they are not carried out.
+The run is the program's own, but for what it would save: nothing is written beside its journal. With torch's sync debug
+mode each operation that waits is counted at the innermost function of the program; waits that
+`tests/simulated_card/waits.py` does not list are given apart. Graphs that the compiler made are counted for the start,
+each step, evaluation and text.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
+import re
 import traceback
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-WARM_UP_STEPS = 5
 # Calls of CUDA that return when the card has come so far, and operations of torch that read a number from it.
 _WAITING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy", "aten::item",
             "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")  # fmt: skip
-_LARGEST = 12
+_LARGEST = 8
+GROUPS = ("products", "attention", "elementwise", "loss", "optimizer")
+# Attention comes first: its kernels are CUTLASS's too, and its fallback is made of products. Inductor's kernels have
+# the names of all operations that they are fused of, and compute none of these three.
+_FUSED = re.compile(r"^triton_")
+_ATTENTION = re.compile(r"attention|attn|flash|fmha|sdpa", re.IGNORECASE)
+_PRODUCTS = re.compile(r"gemm|gemv|nvjet|xmma|cutlass|splitk|_mm\b|aten::(addmm|mm|bmm|baddbmm)\b", re.IGNORECASE)
+_OPTIMIZER = re.compile(r"optimizer|adam|_foreach_|multi_tensor|_amp_", re.IGNORECASE)
+_LOSS = re.compile(r"loss|softmax|cross_?entropy|logsumexp", re.IGNORECASE)
+
+
+def group_of(name: str, around: Sequence[str]) -> str:
+    """One of GROUPS for a kernel, or on a CPU an operation, by its name and those of the operations around it.
+
+    The head's product counts as a product, not as loss.
+    """
+    names = [*([] if _FUSED.match(name) else [name]), *around]
+    for pattern, group in ((_ATTENTION, "attention"), (_PRODUCTS, "products"), (_OPTIMIZER, "optimizer")):
+        if any(map(pattern.search, names)):
+            return group
+    return "loss" if any(map(_LOSS.search, names)) else "elementwise"
+
+
+def timed_parts(events: Iterable[Any], *, on_card: bool) -> Iterator[tuple[str, list[str], float]]:
+    """(name, operations around it, microseconds) of each kernel; without a card of each operation's own part."""
+    for event in events:
+        if str(event.device_type).endswith("CUDA"):
+            continue
+        around, parent = [], event if on_card else event.cpu_parent
+        while parent is not None:
+            around.append(parent.name)
+            parent = parent.cpu_parent
+        if on_card:
+            # A kernel belongs to the innermost operation that started it; a range of the same name is no kernel.
+            for kernel in event.kernels:
+                if kernel.name != event.name:
+                    yield kernel.name, around, float(kernel.duration)
+        else:
+            yield event.name, around, float(event.self_cpu_time_total)
+
+
+def group_table(parts: Iterable[tuple[str, list[str], float]], steps: int) -> dict[str, dict[str, Any]]:
+    """Milliseconds and kernels a step of each group, with the largest of it in milliseconds a step."""
+    times: dict[str, Counter[str]] = defaultdict(Counter)
+    counts: Counter[str] = Counter()
+    for name, around, microseconds in parts:
+        group = group_of(name, around)
+        times[group][name[:120]] += microseconds / 1000 / steps  # type: ignore[assignment]
+        counts[group] += 1
+    return {
+        group: {
+            "milliseconds": round(sum(times[group].values()), 3),
+            "kernels": round(counts[group] / steps),
+            "largest": {name: round(value, 3) for name, value in times[group].most_common(_LARGEST)},
+        }
+        for group in GROUPS
+    }
 
 
 class Watch:
-    """Stands around the program's steps: profiles `steps` of them after the warm-up."""
+    """Profiles the steps of the program from `after + 1` to `after + steps`."""
 
-    def __init__(self, steps: int, trace: Path | None) -> None:
+    def __init__(self, after: int, steps: int, found: Callable[[Mapping[str, Any]], None]) -> None:
         import torch
 
-        self.first, self.last = WARM_UP_STEPS + 1, WARM_UP_STEPS + steps
+        self.first, self.last = after + 1, after + steps
         self.waits: Counter[str] = Counter()
-        self.figures: dict[str, Any] = {}
-        self._trace, self._torch = trace, torch
+        self._torch, self._found = torch, found
         self._on_card = torch.cuda.is_available()
         self._started = 0.0
         kinds = torch.profiler.ProfilerActivity
-        self._profiler: Any = torch.profiler.profile(activities=[kinds.CPU, *([kinds.CUDA] if self._on_card else [])])
+        activities = [kinds.CPU, *([kinds.CUDA] if self._on_card else [])]
+        self._profiler: Any = torch.profiler.profile(activities=activities, with_flops=True)
 
     def install(self) -> None:
         from tui_trainer.training.session import Session
@@ -55,6 +107,9 @@ class Watch:
                 self._end()
 
         Session.take_step = take_step  # type: ignore[method-assign]
+        # A checkpoint of a full run of 1.7 billion weights has 20 GB.
+        Session.save = lambda *_: True  # type: ignore[method-assign,assignment]
+        Session.write_final_model = lambda session: session.job.folder.model.mkdir()  # type: ignore[method-assign]
 
     def _begin(self) -> None:
         if self._on_card:
@@ -76,27 +131,35 @@ class Watch:
             self._torch.cuda.synchronize()
         seconds = perf_counter() - self._started
         self._profiler.stop()
-        if self._trace:
-            self._profiler.export_chrome_trace(str(self._trace))
-        self.figures = self._read(seconds)
+        self._found(self._read(seconds))
+
+    def export(self, file: Path) -> None:
+        """Write the trace for chrome://tracing or Perfetto, gzipped where the name ends so."""
+        self._profiler.export_chrome_trace(str(file))
 
     def _read(self, seconds: float) -> dict[str, Any]:
-        rows = self._profiler.key_averages()
-        calls = {row.key: row.count for row in rows if row.key in _WAITING}
-        # A kernel's time stands in its own row, and again in that of the operation that started it.
-        kernels = [row for row in rows if str(row.device_type).endswith("CUDA") and not row.is_user_annotation]
-        busy = "self_device_time_total" if self._on_card else "self_cpu_time_total"
-        largest = sorted(kernels if self._on_card else rows, key=lambda row: -getattr(row, busy))[:_LARGEST]
-        device_seconds = sum(row.self_device_time_total for row in kernels) / 1e6
-        listed = _listed()
+        from tests.simulated_card.waits import WAITS
+
+        steps, events = self.last - self.first + 1, self._profiler.events()
+        parts = list(timed_parts(events, on_card=self._on_card))
+        groups = group_table(parts, steps)
+        kernels = [event for event in events if str(event.device_type).endswith("CUDA")]
+        device_seconds = sum(x.self_device_time_total for x in kernels if not x.is_user_annotation) / 1e6
+        listed = {function for _, function in WAITS}
+        flops = sum(event.flops or 0 for event in events)
+        products = groups["products"]["milliseconds"] * steps / 1000
         return {
-            "steps": self.last - self.first + 1,
-            "step_seconds": seconds / (self.last - self.first + 1),
+            "traced_steps": steps,
+            "traced_step_seconds": seconds / steps,
+            "groups": groups,
+            # Operations of compiled code have no count.
+            "product_teraflops": flops / products / 1e12 if products else None,
             "device_busy_share": device_seconds / seconds if self._on_card else None,
+            # Kernels whose operation the profiler did not find are in no group.
+            "grouped_share": sum(time for *_, time in parts) / 1e6 / device_seconds if device_seconds else None,
             "synchronisations": dict(self.waits.most_common()),
             "unexpected": sorted(where for where in self.waits if where not in listed),
-            "waiting_calls": calls,
-            "largest": {row.key[:120]: round(getattr(row, busy) / 1e6, 6) for row in largest},
+            "waiting_calls": dict(Counter(event.name for event in events if event.name in _WAITING)),
         }
 
 
@@ -108,38 +171,20 @@ def _where() -> str:
     return "outside the program"
 
 
-def _listed() -> set[str]:
-    from tests.simulated_card.waits import WAITS
-
-    return {function for _, function in WAITS}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", type=Path)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--trace", type=Path)
-    parser.add_argument("--eager", action="store_true")
-    # argparse takes what stands behind -- for its own.
-    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    chosen, arguments = parser.parse_args(sys.argv[1:at]), sys.argv[at + 1 :]
-
+def traced_run(
+    arguments: Sequence[str], *, after: int, steps: int, found: Callable[[Mapping[str, Any]], None]
+) -> tuple[int, Watch]:
+    """The exit code of a run of the program with these arguments, and what still has the trace. `found` is called with
+    the figures of the steps, and with the graphs at the end."""
     from tui_trainer.hardware.environment import prepare_environment
 
     prepare_environment()
-    watch = Watch(chosen.steps, chosen.trace)
+    watch = Watch(after, steps, found)
     watch.install()
     from tests.compilations import counted_compilations
     from tui_trainer.cli import main as tui_trainer
 
-    with counted_compilations(carried_out=not chosen.eager) as graphs:
+    with counted_compilations() as graphs:
         code = tui_trainer(["--no-ui", *arguments])
-    if not watch.figures:
-        print(f"the run ended with {code} before step {watch.last}", file=sys.stderr)
-        return code or 1
-    chosen.figures.write_text(json.dumps(watch.figures | {"graphs": graphs}, indent=1), encoding="utf-8")
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    found({"graphs": graphs})
+    return code, watch

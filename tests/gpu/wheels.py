@@ -1,10 +1,10 @@
 """What a bare GPU image lacks, in a folder of wheels that is carried there: `tests.gpu.day` installs from it.
 
-    python -m tests.gpu.wheels FOLDER [--image torch==2.11,transformers==5.17] [--python 3.12] [--limit-mb 60]
+    python -m tests.gpu.wheels FOLDER [--image torch==2.11,transformers==5.17,...] [--python 3.12] [--limit-mb 55]
 
-The packages that the image has, with all that these require, are never fetched. The others come in groups, the most
-needed first; a group that would pass the limit is left out, and said. It needs pip (or uv, which brings pip) and a
-package index.
+The packages that the image has, with all that these require, are never fetched: name what yours has, with versions
+where you know them. The others come in groups, the most needed first; a group that would pass the limit is left out,
+and said. It needs pip (or uv, which brings pip) and a package index.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ except ImportError:  # transformers requires it; pip carries its own
     from pip._vendor.packaging.utils import canonicalize_name  # type: ignore[assignment]
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGE = "torch==2.11,transformers==5.17"
+IMAGE = ("torch==2.11,transformers==5.17,peft,accelerate,pyarrow,scikit-learn,xxhash,"
+         "pytest,pytest-timeout,pytest-xdist")  # fmt: skip
 # Asked for one by one, after the rest of what the program requires: what the day measures goes without them.
 _LATER = ("datasets", "scikit-learn")
-_USED_WHERE_INSTALLED, _COMPARED = ("liger-kernel", "torchao"), ("bitsandbytes", "trl")
+_USED_WHERE_INSTALLED, _COMPARED = ("liger-kernel", "bitsandbytes", "torchao"), ("trl",)
 # transformers is content with versions of these that are older than the ones that we require.
 _MAYBE_OLDER = ("huggingface-hub", "typer")
-# pyarrow has 55 MB at its newest, and 40 at the oldest that we take, for which datasets is too new.
-_ROOMY_MB, _SMALLER, _NEED_NEWEST = 100, "pyarrow<19", ("datasets", "trl")
 # glibc 2.34 and older: that of Ubuntu 22.04 is 2.35.
 _TAGS = [*(f"manylinux_2_{minor}" for minor in range(34, 4, -1)), "manylinux2014", "manylinux2010"]
 _MB = 1_000_000
@@ -116,17 +115,6 @@ def our_groups() -> list[Group]:
     alone += [gpu.get(name, name) for name in _COMPARED]
     groups = [Group("what runs need", needed), Group("tests", tests)]
     return groups + [Group(str(canonicalize_name(Requirement(text).name)), [text]) for text in alone]
-
-
-def groups_within(limit_mb: float) -> tuple[list[Group], list[str]]:
-    """(the groups to look for, what cannot fit and why.)"""
-    groups = our_groups()
-    if limit_mb >= _ROOMY_MB:
-        return groups, []
-    why = f"needs the newest pyarrow, of 55 MB: --limit-mb {_ROOMY_MB} or more"
-    left_out = [f"{group.name}: {why}" for group in groups if group.name in _NEED_NEWEST]
-    first, *others = (group for group in groups if group.name not in _NEED_NEWEST)
-    return [Group(first.name, [*first.requirements, _SMALLER]), *others], left_out
 
 
 def selection(
@@ -217,10 +205,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--image", default=IMAGE, help="packages of the image, with their versions")
     parser.add_argument("--python", default="3.12", help="the image's Python")
-    parser.add_argument("--limit-mb", type=float, default=60.0)
+    parser.add_argument("--limit-mb", type=float, default=55.0)
     chosen = parser.parse_args(arguments)
     image = [text if "==" not in text or text.endswith("*") else f"{text}.*" for text in chosen.image.split(",")]
-    groups, left_out = groups_within(chosen.limit_mb)
+    groups = our_groups()
     wanted = [text for group in groups for text in group.requirements]
     there = resolve(image, chosen.python, {})
     versions = {name: candidate.version for name, candidate in there.items()}
@@ -232,14 +220,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _pip("download", "--no-deps", "--dest", place, *_of(chosen.python), *exact)
         paths = {name: path for name, (path, _) in wheels_in(Path(place)).items()}
         sizes = {name: path.stat().st_size for name, path in paths.items()}
-        names, too_large = fitting(selected, sizes, int(chosen.limit_mb * _MB))
+        names, left_out = fitting(selected, sizes, int(chosen.limit_mb * _MB))
         for old in chosen.folder.glob("*.whl"):
             old.unlink()
         for name in names:
             shutil.copy(paths[name], chosen.folder)
     total = sum(path.stat().st_size for path in chosen.folder.glob("*.whl"))
     print(f"{len(names)} wheels of {total / _MB:.1f} MB for Python {chosen.python} beside {chosen.image}")
-    for words in left_out + too_large:
+    for words in left_out:
         print(f"left out  {words}")
 
 

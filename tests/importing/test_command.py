@@ -46,7 +46,7 @@ def test_with_to_the_file_is_written_and_the_next_command_named(capsys, tmp_path
     assert config.data.path == str(tmp_path / "conversations.jsonl")
     text = out.read_text()
     assert "r = 32  # lora_r: 32\n" in text
-    assert '#   special_tokens: {"pad_token": "<pad>"} (not supported: the tokenizer stays as it is)\n' in text
+    assert '#   special_tokens: {"pad_token": "<pad>"} (not needed: padding is never learnt)\n' in text
 
 
 def test_what_the_file_does_not_name_has_a_place_in_the_next_command(capsys):

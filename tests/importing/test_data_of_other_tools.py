@@ -50,7 +50,8 @@ def test_several_files_of_an_axolotl_data_set_are_not_cut_one_by_one(read):
     ("given", "key", "value"),
     [
         ({"dataset_train_split": "train_sft[:5%]"}, "data.split", "train_sft[:5%]"),
-        ({"dataset_test_split": "test_sft"}, "data.eval_split", "test_sft"),
+        ({"dataset_test_split": "test_sft", "eval_strategy": "steps"}, "data.eval_split", "test_sft"),
+        ({"eval_strategy": "epoch"}, "data.eval_split", "test"),
         ({"dataset_config": "en"}, "data.name", "en"),
         ({"dataset_train_split": "train"}, "data.split", None),
         ({"dataset_test_split": "test"}, "data.eval_split", None),
@@ -60,7 +61,7 @@ def test_several_files_of_an_axolotl_data_set_are_not_cut_one_by_one(read):
 def test_splits_and_the_configuration_of_trl_are_ours_unless_they_are_the_defaults(read, given, key, value):
     imported = read({"dataset_name": "org/t", **given}, "trl")
     assert imported.values.get(key) == value
-    assert why(imported) == ({} if value else dict.fromkeys(given, Why.AUTOMATIC))
+    assert set(why(imported).values()) <= {Why.AUTOMATIC, Why.NOT_NEEDED, Why.ALWAYS}
 
 
 def test_the_configuration_of_a_data_set_is_ours_for_the_scripts_of_transformers_too(read):
@@ -72,13 +73,30 @@ def test_the_configuration_of_a_data_set_is_ours_for_the_scripts_of_transformers
     [
         (
             "llama_factory", "template",
-            {**{name: name for name in ("alpaca", "chatml", "gemma", "llama3", "vicuna")}, "phi": "phi3"},
-            ("zephyr", "mistral", "qwen"),
+            {
+                **{name: name for name in ("alpaca", "chatml", "gemma", "llama3", "vicuna")}, "phi": "phi3",
+                **dict.fromkeys(("qwen3_nothink", "yi", "smollm"), "chatml"), "gemma3": "gemma",
+            },
+            {
+                ("zephyr", "m"): Why.REFUSED, ("mistral", "m"): Why.REFUSED, ("default", "m"): Why.REFUSED,
+                ("qwen", "Qwen/Qwen2.5-7B-Instruct"): Why.ALWAYS, ("qwen", "/m/Qwen2.5-Coder-7B-Instruct"): Why.ALWAYS,
+                # Their own system message, for rows without one, is another.
+                ("qwen", "Qwen/Qwen2-7B-Instruct"): Why.REFUSED, ("qwen", "Qwen/Qwen2.5-7B"): Why.REFUSED,
+                ("qwen", "Qwen/Qwen2.5-Math-7B-Instruct"): Why.REFUSED,
+                ("qwen3", "Qwen/Qwen3-8B"): Why.ALWAYS, ("qwen3", "Qwen/Qwen3-30B-A3B"): Why.ALWAYS,
+                ("qwen3", "Qwen/Qwen3-4B-Instruct-2507"): Why.REFUSED, ("phi4", "microsoft/phi-4"): Why.ALWAYS,
+            },
         ),
         (
             "axolotl", "chat_template",
-            {**{name: name for name in ("chatml", "gemma", "llama3")}, "phi_3": "phi3", "phi_35": "phi3"},
-            ("alpaca", "mistral_v1", "tokenizer_default"),
+            {
+                **{name: name for name in ("chatml", "gemma", "llama3")}, "phi_3": "phi3", "phi_35": "phi3",
+                "gemma3": "gemma",
+            },
+            {
+                ("alpaca", "m"): Why.REFUSED, ("mistral_v1", "m"): Why.REFUSED, ("tokenizer_default", "m"): Why.ALWAYS,
+                ("qwen_25", "Qwen/Qwen2.5-7B-Instruct"): Why.ALWAYS, ("qwen_25", "Qwen/Qwen2-7B"): Why.REFUSED,
+            },
         ),
     ],
 )  # fmt: skip
@@ -86,9 +104,10 @@ def test_chat_templates_of_the_same_format_are_ours(read, kind, key, same, other
     for name, ours in same.items():
         assert read({key: name, "seed": 1}, kind).values["task.chat_template"] == ours
         assert ours in template_names()
-    for name in others:
-        imported = read({key: name, "seed": 1}, kind)
-        assert "task.chat_template" not in imported.values and why(imported) == {key: Why.AUTOMATIC}
+    of_model = "base_model" if kind == "axolotl" else "model_name_or_path"
+    for (name, model), expected in others.items():
+        imported = read({key: name, of_model: model}, kind)
+        assert "task.chat_template" not in imported.values and why(imported) == {key: expected}
 
 
 def test_axolotls_type_alpaca_is_a_chat_template_where_all_data_sets_have_it(read):

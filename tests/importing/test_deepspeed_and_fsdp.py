@@ -77,9 +77,9 @@ def test_numbers_of_deepspeeds_optimizer_and_schedule_are_ours(read):
         "training.warmup_steps": 50,
     }
     assert why(imported) == {
-        "optimizer.params.momentum": Why.NOT_SUPPORTED,
+        "optimizer.params.momentum": Why.REFUSED,
         "scheduler.params.warmup_min_lr": Why.ALWAYS,
-        "scheduler.params.warmup_type": Why.NOT_SUPPORTED,
+        "scheduler.params.warmup_type": Why.REFUSED,
     }
 
 

@@ -33,10 +33,10 @@ def test_names_that_transformers_no_longer_has_are_rewritten():
     assert values["data.group_by_length"] is True
     assert values["model.dtype"] == "bfloat16"
     assert values["evaluation.metric_for_best_model"] == "loss"
-    assert {key: why(imported)[key] for key in ("logging_dir", "max_steps", "load_best_model_at_end")} == {
+    assert values["evaluation.early_stopping_patience"] == 10**6
+    assert {key: why(imported)[key] for key in ("logging_dir", "max_steps")} == {
         "logging_dir": Why.NOT_NEEDED,
         "max_steps": Why.NOT_NEEDED,
-        "load_best_model_at_end": Why.NOT_SUPPORTED,
     }
 
 
@@ -116,7 +116,7 @@ def test_an_axolotl_file_keeps_its_meaning():
     assert values["task.loss_on"] == "assistant"
     assert values["training.learning_rate"] == 2e-4  # which YAML reads as a text
     assert values["model.attn_implementation"] == "flash_attention_2"
-    assert [why(imported)[key] for key in ("special_tokens", "wandb_project")] == [Why.NOT_SUPPORTED, Why.NOT_NEEDED]
+    assert [why(imported)[key] for key in ("special_tokens", "wandb_project")] == [Why.NOT_NEEDED] * 2
 
 
 def test_an_axolotl_file_without_an_adapter_tunes_all_weights():
@@ -153,15 +153,16 @@ def test_the_alpha_of_llama_factory_goes_with_its_rank(read, given, rank, alpha)
     assert (imported.values["tuning.r"], imported.values["tuning.lora_alpha"]) == (rank, alpha)
 
 
-def test_a_table_that_a_pattern_knows_is_read_where_rows_name_its_keys(read):
-    imported = read({"peft_config": {"name": "lora", "r": 8, "bias": "none"}, "template": "chatml"}, "llama_factory")
+def test_a_table_is_read_where_rows_name_its_keys(read):
+    imported = read({"peft_config": {"name": "lora", "r": 8, "bias": "none"}, "model": "m"}, "llama_factory_v1")
     assert (imported.values[METHOD], imported.values["tuning.r"]) == ("lora", 8)
-    assert why(imported) == {"peft_config.bias": Why.NOT_NEEDED}
+    assert why(imported) == {"peft_config.bias": Why.UNKNOWN}
 
 
 def test_preferences_are_not_supported():
     found = why(import_file(CONFIGS / "llama_factory_preferences.yaml"))
-    assert [found[key] for key in ("stage", "pref_beta", "deepspeed")] == [Why.REFUSED, *[Why.NOT_SUPPORTED] * 2]
+    expected = [Why.REFUSED, Why.NOT_NEEDED, Why.NOT_SUPPORTED]
+    assert [found[key] for key in ("stage", "pref_beta", "deepspeed")] == expected
 
 
 def test_an_adapter_is_rewritten():
@@ -290,7 +291,7 @@ def test_two_attention_kernels_of_an_axolotl_file_are_told(read):
 def test_tensor_parallelism_of_an_axolotl_file_is_named_as_missing(read):
     imported = read({"base_model": "m", "tensor_parallel_size": 2}, "axolotl")
     (left,) = (one for one in imported.left_out if one.key == "tensor_parallel_size")
-    assert left.why is Why.NOT_SUPPORTED and "whole layers" in left.reason
+    assert left.why is Why.REFUSED and "whole layers" in left.reason
     assert why(read({"base_model": "m", "tensor_parallel_size": 1}, "axolotl")) == {"tensor_parallel_size": Why.ALWAYS}
 
 

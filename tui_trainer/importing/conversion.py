@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.changes import same
-from tui_trainer.importing.missing import missing_names, missing_reason
+from tui_trainer.importing.missing import conditional_names, missing_names, missing_reason
 from tui_trainer.importing.rules import Left, Off, Rule, Same, Table, To, Why, merge
 from tui_trainer.importing.values import empty, fit, off
 
 _OFF = "off in the file"
+_NOT_READ = "it says nothing that is known here"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +77,7 @@ class Importer:
         """All keys that are known by name."""
         single = (name for name in self.rules if "*" not in name)
         of_groups = (name for group in self.groups for name in group.names)
-        return frozenset([*single, *of_groups, *missing_names(self.name)])
+        return frozenset([*single, *of_groups, *missing_names(self.name), *conditional_names(self.name)])
 
     def rule(self, name: str) -> Rule | None:
         """What becomes of one key; None: the key is not known."""
@@ -181,8 +182,10 @@ class Conversion:
                 self.leave(Why.NOT_NEEDED, "empty in the file", name)
             elif rule := importer.rule(name):
                 self._apply(name, value, rule)
+            elif name in conditional_names(importer.name):
+                self.leave(Why.ALWAYS, "so it is here", name)
             elif name in importer.names:
-                self.leave(Why.NOT_NEEDED, _OFF, name)
+                self.leave(*((Why.NOT_NEEDED, _OFF) if off(value) else (Why.DOES_NOT_FIT, _NOT_READ)), name)
             else:
                 near = get_close_matches(name, importer.names - {name}, n=1, cutoff=0.8)
                 hint = f"did you mean {near[0]}?" if near else f"{importer.name} has no key of that name here"
@@ -209,7 +212,7 @@ class Conversion:
     def _translate(self, name: str, value: Any, rule: To) -> None:
         spelt = next((spelling for spelling in rule.values if same(value, spelling)), None)
         found = None if spelt is None else rule.values[spelt]
-        if isinstance(found, Left):
+        if isinstance(found, Left | Off):
             self._apply(name, value, found)
         elif spelt is not None:
             self.write(rule.key, found, name, reason=rule.reason)

@@ -63,11 +63,11 @@ def read_list(path: Path, names: list[str], *, texts: bool) -> list[DataSet]:
 
 
 def _place(entry: Mapping[str, Any], folder: Path) -> str:
-    hub = entry.get("hf_hub_url") or (entry.get("path") if entry.get("source") == "hf_hub" else None)
+    hub = entry.get("hf_hub_url") or (entry.get("path") if entry.get("source", "hf_hub") == "hf_hub" else None)
     if hub:
         inside = str(entry.get("folder") or "")
         return str(HubPath(str(hub), str(entry.get("revision") or MAIN), inside))
-    name = entry.get("file_name") or (entry.get("path") if entry.get("source", "local") == "local" else None)
+    name = entry.get("file_name") or (entry.get("path") if entry.get("source") == "local" else None)
     if not name:
         raise ValueError("it is neither a file nor a data set of the hub; give its file as data.path")
     # In v1 the list lies in the folder of the data or beside it.
@@ -76,7 +76,8 @@ def _place(entry: Mapping[str, Any], folder: Path) -> str:
 
 
 def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]]:
-    form = str(entry.get("formatting") or entry.get("converter") or "alpaca")
+    # In v1 rows without a converter are conversations.
+    form = str(entry.get("formatting") or entry.get("converter") or ("openai" if "path" in entry else "alpaca"))
     columns, tags = entry.get("columns") or {}, entry.get("tags") or {}
     if entry.get("ranking") is True or form == "pair" or any(columns.get(name) for name in _PREFERENCES):
         raise ValueError("its rows are preferences, which no task learns from")

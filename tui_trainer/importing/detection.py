@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
+from tui_trainer.config.load import all_settings
 from tui_trainer.errors import ConfigError, name_hint
 from tui_trainer.importing import importers
 from tui_trainer.importing.conversion import Conversion, Importer
@@ -50,7 +51,19 @@ FOREIGN = (
     Foreign(
         "LitGPT", ("checkpoint_dir train.*", "train.global_batch_size train.micro_batch_size", "train.lr_warmup_steps")
     ),
-    Foreign("NeMo RL", ("policy.model_name grpo.*", "policy.model_name sft.*", "policy.model_name dpo.*")),
+    Foreign(
+        "NeMo RL",
+        (
+            "policy.model_name grpo.*",
+            "policy.model_name sft.*",
+            "policy.model_name dpo.*",
+            "policy.* checkpointing.*",
+            "policy.* defaults",
+            "grpo.* defaults",
+            "checkpointing.* defaults",
+            "data_plane.* defaults",
+        ),
+    ),
     Foreign(
         "NeMo",
         ("exp_manager.*", "model.restore_from_path", "*_target_=nemo*", "trainer.devices model.global_batch_size"),
@@ -87,7 +100,16 @@ FOREIGN = (
     ),
     Foreign("XTuner", ("model_cfg optim_cfg", "fsdp_cfg lr_cfg")),
     Foreign("torchtitan", ("job.dump_folder", "model.flavor", "training.local_batch_size parallelism.*")),
-    Foreign("verl", ("actor_rollout_ref.*", "algorithm.adv_estimator", "model.partial_pretrain")),
+    Foreign(
+        "verl",
+        (
+            "actor_rollout_ref.*",
+            "algorithm.adv_estimator",
+            "model.partial_pretrain",
+            "*_target_=verl*",
+            "data.train_files trainer.default_local_dir",
+        ),
+    ),
     Foreign(
         "OpenRLHF",
         ("pretrain micro_train_batch_size", "reward_pretrain", "pretrain zero_stage", "actor_num_gpus_per_node"),
@@ -119,7 +141,7 @@ NO_TRAINING = (
     Foreign("a generation_config.json", ("transformers_version eos_token_id !learning_rate",)),
     Foreign("a tokenizer_config.json", ("tokenizer_class !learning_rate",)),
     Foreign("a trainer_state.json", ("log_history global_step",)),
-    Foreign("a merge by mergekit", ("merge_method",)),
+    Foreign("a merge by mergekit", ("merge_method !learning_rate",)),
     Foreign("a merge by LLaMA-Factory", ("export_dir !dataset !train_dataset !learning_rate",)),
     Foreign(
         "an inference by LLaMA-Factory",
@@ -129,6 +151,8 @@ NO_TRAINING = (
             "sample_backend !dataset !train_dataset !learning_rate",
         ),
     ),
+    Foreign("a pyproject.toml", ("project.name", "build-system.requires", "tool.*")),
+    Foreign("a Cargo.toml", ("package.name package.edition", "package.name dependencies.*", "workspace.members")),
     Foreign("a prediction", ("do_predict=true !do_train=true !stage=pt !learning_rate",)),
 )
 
@@ -195,6 +219,18 @@ def refuse_no_training(raw: Mapping[str, Any], where: str) -> None:
     if title := _title(NO_TRAINING, raw):
         hint = "name its folder: tui-trainer --model FOLDER" if "of a model" in title else "give the file of a training"
         raise ConfigError(f"is {title}, and says nothing about training", where=where, hint=hint)
+
+
+def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
+    """Raises ConfigError: TOML is this program's own, or of a tool that is not read."""
+    if foreign := foreign_title(raw):
+        raise ConfigError(f"looks like a file of {foreign}, which is not read", where=where)
+    keys = [key for key, _ in _paths(raw)]
+    settings = {name.lower() for name in all_settings()}
+    if not any(key in settings or key in ("schema_version", "profile") for key in keys):
+        message = f"is TOML of another tool, which is not read ({_listed(list(raw))})"
+        raise ConfigError(message, where=where, hint="give a config in YAML or JSON")
+    raise ConfigError("is TOML, which needs no import", where=where, hint=f"try `tui-trainer plan {where}`")
 
 
 def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,14 +4,16 @@ Each function makes the reader of one such group from the names that a tool has 
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.changes import same
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import validate
 from tui_trainer.importing.conversion import Conversion, Group
+from tui_trainer.importing.detection import find_importer, spread
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.rules import Why
+from tui_trainer.importing.rules import REFUSALS, Why
 from tui_trainer.importing.values import file_near, is_data_file, listed, listed_places, number, off, whole
 from tui_trainer.planning.strategies import whole_only
 from tui_trainer.safe_text import one_line
@@ -19,9 +21,13 @@ from tui_trainer.tracking.contract import tracker_names
 
 EFFECTIVE = "training.effective_batch_size"
 STRATEGY, OFFLOAD = "distributed.strategy", "distributed.cpu_offload"
+PROCESSES, NODES = "distributed.processes", "distributed.nodes"
 _MICRO = "training.per_device_train_batch_size"
 _ACCUMULATION = "training.gradient_accumulation_steps"
 _METHOD = "tuning.method"
+_NEVER = 10**6
+# How the tools call the model.
+_MODELS = ("model_name_or_path", "base_model", "base_model_name_or_path", "model_name", "model")
 
 
 def batch(
@@ -125,13 +131,15 @@ def _early_stopping(done: Conversion) -> None:
         done.leave(Why.NOT_SUPPORTED, reason, "early_stopping")
 
 
-def _loss_on_parts(done: Conversion) -> None:
-    names, on, _ = switches(done, "assistant_only_loss", "completion_only_loss")
-    if on:
-        done.write("task.loss_on", on[0].removesuffix("_only_loss"), *names)
-        done.write("task.type", "chat", reason=f"{on[0]} is about turns")
-    elif names:
-        done.write("task.loss_on", "all", *names)
+def _best_weights(done: Conversion) -> None:
+    """The weights of the best evaluation are kept where early stopping is on: here it is, and never stops."""
+    found = done.first("load_best_model_at_end")
+    if found and found[1] is True:
+        if any(not off(done.given.get(name)) for name in ("early_stopping_patience", "early_stopping_steps")):
+            done.leave(Why.NOT_NEEDED, "early stopping keeps the best weights", found[0])
+        else:
+            reason = "the best weights are kept, and so many evaluations without a better one stop no run"
+            done.write("evaluation.early_stopping_patience", _NEVER, found[0], reason=reason)
 
 
 def _trackers(done: Conversion) -> None:
@@ -154,19 +162,48 @@ def _trackers(done: Conversion) -> None:
         done.leave(Why.NOT_SUPPORTED, here, found[0])
 
 
+def own_files(*names: str) -> Group:
+    """Where else a tokenizer or a config.json is: with the model, or another run."""
+
+    def read(done: Conversion) -> None:
+        model = next((done.given[name] for name in _MODELS if done.has(name)), None)
+        for name in names:
+            if (found := done.first(name)) and same(found[1], model):
+                done.leave(Why.NOT_NEEDED, "it is the model's own", name)
+            elif found:
+                reason = "a model has the tokenizer and the config.json that lie beside its weights"
+                done.leave(Why.REFUSED, reason, name)
+
+    return Group(names, read)
+
+
+def usual_layers(*names: str) -> Group:
+    """The layers that PEFT takes where the file names none, as the keys `names` do (peft/utils/constants.py)."""
+
+    def read(done: Conversion) -> None:
+        if done.values.get(_METHOD) in ("lora", "qlora") and done.has(*_MODELS) and not done.has(*names):
+            reason = "PEFT's choice for Llama, Qwen, Mistral, Gemma, OPT and their like; other models have other names"
+            done.write("tuning.target_modules", "q_proj, v_proj", reason=reason)
+
+    return Group((), read)
+
+
+OWN_FILES = own_files("tokenizer_name", "config_name", "tokenizer_name_or_path")
 PRECISION = Group(("fp16", "bf16"), _precision)
 WARMUP = Group(("warmup_ratio", "warmup_steps"), _warmup)
 EARLY_STOPPING = Group(("early_stopping", "early_stopping_patience"), _early_stopping)
+BEST_WEIGHTS = Group(("load_best_model_at_end",), _best_weights)
 TRACKERS = Group(("report_to",), _trackers)
-LOSS_ON_PARTS = Group(("assistant_only_loss", "completion_only_loss"), _loss_on_parts)
 
 
-def write_places(done: Conversion, name: str, key: str) -> list[dict[str, Any]]:
-    """The list of data sets `name` as paths; its entries, none where it has no list of them."""
+def write_places(done: Conversion, name: str, key: str, why: Why = Why.NOT_SUPPORTED) -> list[dict[str, Any]]:
+    """The list of data sets `name` as paths; its entries, none where it has no list of them. `why`: what a list is in
+    which a place is not said."""
     found = done.first(name)
-    entries = listed(found[1]) if found else []
+    # axolotl takes a data set's name in place of its table.
+    entries = [{"path": one} if isinstance(one, str) else one for one in (listed(found[1]) if found else [])]
     if not all(isinstance(one, dict) for one in entries):
-        done.leave(Why.NOT_SUPPORTED, "not every entry says where its data is; data.path names files", name)
+        done.leave(why, "not every entry says where its data is; data.path names files", name)
         return []
     by_entry = [listed_places(one) for one in entries]
     if entries and all(by_entry):
@@ -174,9 +211,7 @@ def write_places(done: Conversion, name: str, key: str) -> list[dict[str, Any]]:
         done.write(key, places if len(places) > 1 else places[0], name)
     elif entries:
         which = "it does" if len(entries) == 1 else "one of its entries does"
-        done.leave(
-            Why.NOT_SUPPORTED, f"{which} not say where its data is; give a file or hub:owner/name as {key}", name
-        )
+        done.leave(why, f"{which} not say where its data is; give a file or hub:owner/name as {key}", name)
     return entries
 
 
@@ -212,18 +247,28 @@ def write_zero(done: Conversion, name: str, stage: Any, offload_devices: Iterabl
         done.write(OFFLOAD, True, name, reason=f"{of or 'parts stay on the host'}")
 
 
+def read_beside(
+    done: Conversion, name: str, place: Path | Mapping[str, Any], kind: str, without: tuple[str, ...] = ()
+) -> None:
+    """Another tool's file that the key `name` names, or its settings themselves, but for our keys `without`."""
+    raw, of = (read_foreign(place), place.name) if isinstance(place, Path) else (place, name)
+    importer = find_importer(kind)
+    read = Conversion(importer, spread(importer, raw), done.folder, done.devices)
+    for one in read.rewrites:
+        if one.key not in without:
+            done.write(one.key, one.value, name, reason=f"{of}: {', '.join(one.sources)}")
+    for left in read.left_out:
+        if left.why in REFUSALS:
+            done.leave(left.why, f"{of}: {left.key}: {left.reason}", name)
+
+
 def _deepspeed(done: Conversion) -> None:
-    """The settings themselves, or their file where it is near."""
+    """The settings themselves, or their file where it is near; how it cuts the batch, the rest of this file says."""
     found = done.first("deepspeed")
-    if not found:
-        return
-    path = file_near(done.folder, str(found[1])) if isinstance(found[1], str) else None
-    settings = read_foreign(path) if path else found[1]
-    zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
-    if isinstance(zero, dict):
-        parts = (zero.get(name) for name in ("offload_optimizer", "offload_param"))
-        devices = [part.get("device") for part in parts if isinstance(part, dict)]
-        write_zero(done, found[0], zero.get("stage", 0), devices, path.name if path else "")
+    path = file_near(done.folder, str(found[1])) if found and isinstance(found[1], str) else None
+    place = path or (found[1] if found else None)
+    if isinstance(place, Path | dict):
+        read_beside(done, "deepspeed", place, "deepspeed", without=(_MICRO, _ACCUMULATION, "logging.logging_steps"))
 
 
 DEEPSPEED = Group(("deepspeed",), _deepspeed)

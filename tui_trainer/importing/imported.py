@@ -18,7 +18,7 @@ from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import parse_toml
 from tui_trainer.errors import ConfigError, Problem, name_hint
 from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
-from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, spread
+from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, refuse_toml, spread
 from tui_trainer.importing.groups import EFFECTIVE, keep_whole, per_device
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import REFUSALS, To, Why
@@ -29,7 +29,9 @@ _PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
 _COMMENT_WIDTH = 110
 _NOT_IN_FILE = "not in the file"
 _ASKS_METHOD = f"{_NOT_IN_FILE}: whether all weights are trained or adapters; set tuning.method = full or lora"
+_ASKS_DATA = f"{_NOT_IN_FILE}: where the rows are that are learnt; set data.path"
 _MODEL, _METHOD = "model.model_name_or_path", "tuning.method"
+_NAMES_OF_DATA = ("dataset", "train_dataset", "datasets", "pretraining_dataset")
 # A file of fewer settings that names no model is a part of a config: what it does not say stands elsewhere.
 _WHOLE_FROM = 8
 
@@ -54,6 +56,13 @@ class Imported:
         return _METHOD not in self.values and "profile" not in self.values and len(self.rewrites) >= _WHOLE_FROM
 
     @property
+    def asks(self) -> list[str]:
+        """What a person has to say, because the file does not: in a sentence each."""
+        data_is_elsewhere = any(one.key in _NAMES_OF_DATA and one.why is Why.NOT_SUPPORTED for one in self.left_out)
+        asks_data = data_is_elsewhere and "data.path" not in self.values
+        return [*([_ASKS_METHOD] if self.asks_method else []), *([_ASKS_DATA] if asks_data else [])]
+
+    @property
     def toml(self) -> str:
         """The config file, with where each value comes from, and at its end what was left out."""
         sources = {one.key: _sources(one) if one.sources else f"{_NOT_IN_FILE}: {one.reason}" for one in self.rewrites}
@@ -61,8 +70,8 @@ class Imported:
         path = one_line(str(self.path), _PATH_WIDTH)
         lines = [f"# {path}, read as {self.importer.name}", f"schema_version = {SCHEMA_VERSION}"]
         lines += table_lines(texts)
-        if self.asks_method:
-            lines += ["", *_wrapped(_ASKS_METHOD, _COMMENT_WIDTH, "# ")]
+        for asked in self.asks:
+            lines += ["", *_wrapped(asked, _COMMENT_WIDTH, "# ")]
         if self.left_out:
             rows = (row for one in self.left_out for row in _wrapped(_left_out_line(one), _COMMENT_WIDTH, "#   "))
             lines += ["", "# Left out:", *rows]
@@ -77,7 +86,7 @@ class Imported:
         """Lines for people: what was detected, each rewrite, and what was left out."""
         where = one_line(str(self.path))
         lines = [f"{where}: {self.importer.title} ({self.importer.name}): {self.reason}"]
-        lines += [*map(_rewrite_line, self.rewrites), *([_ASKS_METHOD] if self.asks_method else [])]
+        lines += [*map(_rewrite_line, self.rewrites), *self.asks]
         return [*lines, "left out:", *(f"  {_left_out_line(one)}" for one in self.left_out)] if self.left_out else lines
 
     def as_values(self) -> dict[str, Any]:
@@ -129,6 +138,8 @@ def import_file(path: Path, kind: str = "", devices: int | None = None, without:
     """
     raw = read_foreign(path)
     refuse_no_training(raw, str(path))
+    if path.suffix.lower() == ".toml":
+        refuse_toml(raw, str(path))
     importer, reason = (find_importer(kind), "as asked for") if kind else detect(raw, str(path))
     given = spread(importer, raw)
     if strange := [name for name in without if name not in given]:
@@ -160,6 +171,8 @@ def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
     said = {*values, *(rule.key for rule in rules if isinstance(rule, To))}
     if values.get(_METHOD) not in ("lora", "qlora"):
         said |= {key for key in importer.defaults if key.startswith("tuning.")}
+    if values.get(_METHOD) != "qlora":
+        said |= {key for key in importer.defaults if key.startswith("quantization.")}
     for key in (key for key in importer.defaults if key not in said):
         value, reason = importer.defaults[key], f"the default of {importer.name}"
         if key == EFFECTIVE:

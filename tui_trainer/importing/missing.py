@@ -13,6 +13,8 @@ from typing import Any
 from tui_trainer.importing.values import off
 
 _ARGUMENTS = "transformers trl training_script modelforge llama_factory axolotl"
+# Plugins of axolotl that change only how it computes, or where it reports.
+_PLUGINS = "*liger*|*cut_cross_entropy*|*swanlab*|*lm_eval*|*lmeval*|*kernels*|*expert_parallel*"
 _INITS = "gaussian|olora|pissa*|eva|corda|loftq|orthogonal|lora_ga|false"
 _LOSSES = "!=cross_entropy|crossentropy|crossentropyloss|cross-entropy|ce|nll|mse|bce*"
 # Templates of models that see or hear, as LLaMA-Factory and axolotl call them.
@@ -41,7 +43,7 @@ MISSING = (
             "trl": """beta=* max_prompt_length max_completion_length precompute_ref_log_probs desirable_weight
             undesirable_weight rpo_alpha cpo_alpha simpo_gamma ref_model_init_kwargs sync_ref_model scale_rewards
             kl_coef cliprange vf_coef center_rewards_coefficient missing_eos_penalty judge""",
-            "axolotl": "rl process_reward_model",
+            "axolotl": "rl process_reward_model num_labels nemo_gym_enabled",
         },
     ),
     Missing(
@@ -55,9 +57,11 @@ MISSING = (
             _ARGUMENTS: """image_column image_column_name image_folder image_processor_name vision_tower
             freeze_vision_tower freeze_vision_encoder finetune_vision_layers audio_column_name
             feature_extractor_name freeze_feature_encoder""",
-            "axolotl": f"processor_type is_multimodal image_size image_resize_algorithm chat_template={_SEEING}",
-            "llama_factory": f"""image_max_pixels image_min_pixels image_resolution image_dir video_max_pixels
-            video_min_pixels video_fps video_maxlen audio_sampling_rate use_audio_in_video freeze_multi_modal_projector
+            "axolotl": f"""processor_type processor_kwargs is_multimodal image_size image_resize_algorithm
+            freeze_mm_modules role_boundaries chat_template={_SEEING}""",
+            "llama_factory": f"""image_max_pixels!=589824 image_min_pixels!=1024 image_resolution image_dir media_dir
+            video_max_pixels!=65536 video_min_pixels!=256 video_fps!=2|2.0 video_maxlen!=128
+            audio_sampling_rate!=16000 use_audio_in_video freeze_multi_modal_projector
             freeze_language_model train_mm_proj_only template={_SEEING}""",
         },
     ),
@@ -70,7 +74,7 @@ MISSING = (
         {
             _ARGUMENTS: """teacher_model teacher_model_path teacher_model_name teacher_model_name_or_path
             distillation_alpha distillation_temperature kd_alpha kd_trainer kd_temperature kd_ce_alpha""",
-            "axolotl": "plugins=*.kd.*|*kdplugin*",
+            "axolotl": "plugins=*.kd.*|*kdplugin* kd_online_server_base_url",
             "trl": "lmbda=* teacher_model_init_kwargs seq_kd",
         },
     ),
@@ -91,7 +95,8 @@ MISSING = (
         "the loss is cross entropy",
         {
             "llama_factory": "use_dft_loss use_asft_loss use_eaft_loss moe_aux_loss_coef",
-            "axolotl": "use_dft use_asft use_eaft eaft dft router_aux_loss_coef",
+            "axolotl": """use_dft use_asft use_eaft eaft dft router_aux_loss_coef liger_use_token_scaling
+            center_rewards_coefficient""",
             "trl": "loss_type!=nll|chunked_nll router_aux_loss_coef",
             "training_script": f"""use_focal_loss focal_loss focal_gamma loss{_LOSSES} loss_fn{_LOSSES}
             loss_type{_LOSSES} loss_function{_LOSSES} criterion{_LOSSES} rdrop_alpha""",
@@ -110,7 +115,7 @@ MISSING = (
             unfreeze_last_n_layers trainable_layers""",
             "llama_factory": "use_llama_pro",
             "axolotl": """unfrozen_parameters spectrum_top_fraction plugins=*spectrum* peft_layers_to_transform
-            lora_layers_to_transform peft_layers_pattern lora_layers_pattern""",
+            lora_layers_to_transform peft_layers_pattern lora_layers_pattern peft_layer_replication""",
             "peft": "layers_to_transform layers_pattern layer_replication",
         },
     ),
@@ -118,13 +123,13 @@ MISSING = (
         "layers take turns in no training here (LISA, BAdam)",
         {
             _ARGUMENTS: "lisa_n_layers lisa_step_interval lisa_layers_attribute lisa_activated_layers use_lisa",
-            "llama_factory": "use_badam badam_mode",
+            "llama_factory": "use_badam",
         },
     ),
     Missing(
         "gradients are not projected (GaLore, APOLLO), and the optimizer of the file is none of those here",
         {
-            _ARGUMENTS: "optim=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon*",
+            _ARGUMENTS.removesuffix(" axolotl"): "optim=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon*",
             "llama_factory": "use_galore use_apollo use_adam_mini use_muon",
             "axolotl training_script": "optimizer=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon* galore_*",
         },
@@ -134,7 +139,7 @@ MISSING = (
         {
             "llama_factory": "pissa_init",
             "axolotl": f"peft_init_lora_weights={_INITS} peft.loftq_config loftq_config",
-            "peft": f"init_lora_weights={_INITS} loftq_config eva_config corda_config lora_ga_config",
+            "peft": "init_lora_weights!=true loftq_config eva_config corda_config lora_ga_config",
             "training_script transformers trl": f"init_lora_weights={_INITS} use_pissa use_loftq loftq_config",
         },
     ),
@@ -149,38 +154,53 @@ MISSING = (
     Missing(
         "every linear layer of a name gets a plain adapter of one rank and one scale, beside biases that stay",
         {
-            "peft": """bias=all|lora_only lora_bias rank_pattern alpha_pattern exclude_modules trainable_token_indices
-            target_parameters use_qalora use_bdlora alora_invocation_tokens arrow_config""",
+            "peft": """bias!=none lora_bias rank_pattern alpha_pattern exclude_modules trainable_token_indices
+            target_parameters use_qalora use_bdlora alora_invocation_tokens arrow_config
+            velora_config monteclora_config kasa_config ensure_weight_tying""",
             "axolotl": """lora_target_parameters peft_target_parameters peft_trainable_token_indices
-            lora_exclude_modules""",
+            lora_exclude_modules lora_rank_pattern lora_alpha_pattern peft_ensure_weight_tying mora""",
             "trl": "lora_target_parameters",
             "training_script transformers trl": "lora_bias=all|lora_only lora_exclude_modules",
         },
     ),
     Missing(
         "a new adapter is trained; `tui-trainer resume RUN` goes on with one",
-        {"axolotl": "lora_model_dir", "llama_factory": "adapter_name_or_path", _ARGUMENTS: "adapter_path peft_path"},
+        {
+            "axolotl": "lora_model_dir", "llama_factory": "adapter_name_or_path adapter_folder",
+            "llama_factory_v1": "peft_config.adapter_name_or_path", _ARGUMENTS: "adapter_path peft_path",
+        },
     ),
     Missing(
-        "weights are trained as numbers of 16 or 32 bits (no quantization-aware training)",
-        {_ARGUMENTS: "qat use_qat quantization_aware_training", "axolotl": "quantize_during_training"},
+        "weights are trained as numbers of 16 or 32 bits (no FP8, no quantization-aware training)",
+        {
+            _ARGUMENTS: "qat use_qat quantization_aware_training", "llama_factory": "fp8",
+            "axolotl": """quantize_during_training fp8 use_onebitllms model_quantization_config nvfp4_merge_aware
+            nonexpert_quantization quantize_moe_experts llmcompressor plugins=*llm_compressor*|*llmcompressor*
+            gemma4_fp8_nonexpert gemma4_nf4_nonexpert""",
+        },
     ),
     # The model.
     Missing(
         "the model stays as its config.json has it",
         {
             "llama_factory": "rope_scaling mixture_of_depths shift_attn",
-            "axolotl": "rope_scaling rope_theta overrides_of_model_config model_config s2_attention",
+            "axolotl": """rope_scaling rope_theta overrides_of_model_config overrides_of_model_kwargs model_config
+            s2_attention scaling_softmax fix_untrained_tokens use_pose""",
             "training_script transformers trl": "rope_scaling config_overrides",
         },
     ),
     Missing(
         "the tokenizer stays as it is, without new tokens",
         {
-            "axolotl": "tokens added_tokens_overrides",
-            "llama_factory": "add_tokens add_special_tokens new_special_tokens",
+            "axolotl": "tokens added_tokens_overrides shrink_embeddings tokenizer_use_mistral_common",
+            "llama_factory": "add_tokens add_special_tokens new_special_tokens_config resize_vocab",
             "training_script": "add_tokens additional_special_tokens new_tokens",
         },
+    ),
+    # What is of none of these kinds.
+    Missing(
+        "what code of its own changes is not known here",
+        {"axolotl": f"plugins!={_PLUGINS} trainer_cls dense_mixer grokfast_alpha grokfast_lamb hatchery"},
     ),
 )  # fmt: skip
 
@@ -188,6 +208,13 @@ MISSING = (
 def missing_names(tool: str) -> Iterator[str]:
     """The keys of a tool that turn on what is missing, whatever their value."""
     return (name for name, condition, _, _ in _rows(tool) if not condition and "*" not in name)
+
+
+@cache
+def conditional_names(tool: str) -> frozenset[str]:
+    """The keys of a tool of which some values turn on what is missing."""
+    names = (name for name, condition, _, _ in _rows(tool) if condition)
+    return frozenset(name for name in names if "*" not in name and "." not in name)
 
 
 def missing_reason(tool: str, name: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A YAML or JSON file as keys and values. JSON may hold comments and trailing commas, as documentation prints it.
+"""A YAML, JSON or TOML file as keys and values. JSON may hold comments and trailing commas, as documentation prints it.
 
 What would be lost in silence is an error here: a key that stands there twice, text after the end.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from tui_trainer.config.toml_files import read_config
+from tui_trainer.config.toml_files import parse_toml, read_config
 from tui_trainer.errors import ConfigError
 from tui_trainer.safe_text import one_line
 
@@ -33,8 +33,6 @@ _JSON_LAST_COMMA = re.compile(r'("(?:\\.|[^"\\\n])*")|,(?=\s*[}\]])', re.DOTALL)
 def read_foreign(path: Path) -> dict[str, Any]:
     """The keys of a config file and their values. Raises ConfigError with the file, the line and the reason."""
     where = str(path)
-    if path.suffix.lower() == ".toml":
-        raise ConfigError("is TOML, which needs no import", where=where, hint=f"try `tui-trainer plan {where}`")
     if path.suffix.lower() in _PROSE:
         hint = "copy its keys and values into a YAML file"
         raise ConfigError("is a program or a text, and not a config", where=where, hint=hint)
@@ -42,6 +40,8 @@ def read_foreign(path: Path) -> dict[str, Any]:
     with suppress(OSError):
         hint = f"give {inside}" if inside.is_file() else hint
     text = read_config(path, hint)
+    if path.suffix.lower() == ".toml":
+        return parse_toml(text, where)
     as_json = path.suffix.lower() in (".json", ".jsonc") or text.lstrip().startswith("{")
     if not as_json and len(text) > MAX_YAML_BYTES:
         raise ConfigError(f"is larger than {MAX_YAML_BYTES // 1024} KiB, so it is no config file", where=where)

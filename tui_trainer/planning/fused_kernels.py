@@ -1,4 +1,5 @@
-"""Whether kernels of Liger compute what lies between a model's matmuls: `model.kernels`, resolved for this machine.
+"""Whether kernels of Liger compute what lies between a model's matmuls: `model.kernels`, resolved for this machine. And
+whether LoRA layers are computed with their adapters.
 
 Whether they give the same numbers is asked of the very model at the start of each run (`training/fused_kernels.py`).
 """
@@ -6,6 +7,7 @@ Whether they give the same numbers is asked of the very model at the start of ea
 from typing import Literal
 
 from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.abilities import TENSOR_CORES_FROM, dotted
 from tui_trainer.hardware.facts import Hardware
@@ -16,7 +18,7 @@ from tui_trainer.planning.planned import Planned, estimated, exact
 
 Kernels = Literal["none", "liger"]
 
-KEY = "model.kernels"
+KEY, FUSED_ADAPTERS = "model.kernels", "tuning.fused_adapters"
 LIBRARY = "liger-kernel"
 # Decoders of text. Source: MODEL_TYPE_TO_APPLY_LIGER_FN in liger_kernel/transformers/monkey_patch.py of 0.8.5.
 LIGER_FAMILIES = frozenset(
@@ -46,6 +48,24 @@ def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shap
 def fuses_loss(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> bool:
     """Whether the loss is computed by one of these kernels, where logits are in chunks (`losses/next_token.py`)."""
     return fused_kernels(loaded, hardware, target, shape).value == "liger"
+
+
+def adapters_apart(config: Config, strategy: str) -> str:
+    """Why adapters are computed beside their layers, as a clause; empty where each is one function with its layer."""
+    tuning = config.tuning
+    if not tuning.has_adapter:
+        return "there are no adapters"
+    if not tuning.fused_adapters:
+        return f"{FUSED_ADAPTERS} = false"
+    if tuning.lora_dropout or tuning.use_dora:
+        return "dropout and DoRA compute more than it does"
+    if is_asked(config):
+        return "Unsloth brings its own"
+    if config.training.torch_compile:
+        return "compiled layers fuse the same operations"
+    if strategy in ("tp", "deepspeed-3"):
+        return f"{strategy} gathers weights around whole layers"
+    return ""
 
 
 def kernel_problems(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> list[Problem]:

@@ -18,7 +18,7 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.writing import pad_token_id
-from tui_trainer.planning.fused_kernels import Kernels
+from tui_trainer.planning.fused_kernels import Kernels, adapters_apart
 from tui_trainer.planning.strategies import SPLITTING, ZERO_STAGES
 from tui_trainer.tasks import find_task
 from tui_trainer.training import varlen
@@ -27,7 +27,7 @@ from tui_trainer.training.clock import Clock
 from tui_trainer.training.communication import Communication
 from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.device import device_of
-from tui_trainer.training.fused_kernels import check_attention, use_kernels
+from tui_trainer.training.fused_kernels import check_attention, fuse_adapters, use_kernels
 from tui_trainer.training.job import Job, Tell
 from tui_trainer.training.leak_probe import packing_leaks
 from tui_trainer.training.model import build_model
@@ -68,6 +68,8 @@ class Components:
         # What does not fit on one card is made on the host, and goes there part by part.
         place = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
         self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.number)
+        fuses = not adapters_apart(config, strategy)
+        self.adapters_fused = fuses and fuse_adapters(self.model, self.mixed_precision, tell)
         if strategy in (*SPLITTING, "deepspeed-3"):
             self._keep_layers(tell)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
@@ -176,7 +178,7 @@ class Components:
             {
                 "the versions": job.versions,
                 "the data": job.data.fingerprint,
-                "the kernels": self.kernels,
+                "the kernels": (self.kernels, self.adapters_fused),
                 "packing": (layout.packed_width, layout.by_lengths),
                 "trained weights": [tuple(p.shape) for p in self.model.parameters() if p.requires_grad],
             }

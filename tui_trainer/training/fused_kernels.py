@@ -19,9 +19,11 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.fused_kernels import LIBRARY, Kernels
 from tui_trainer.safe_text import one_line
+from tui_trainer.training import fused_lora
 from tui_trainer.training.compiled import Trainable
 from tui_trainer.training.device import breaks_the_device
 from tui_trainer.training.job import Tell
+from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.rounding_probe import reason_against
 
 _ABSENT = object()
@@ -110,6 +112,24 @@ def _fuse_loss(run: Trainable, tell: Tell) -> bool:
         torch.cuda.empty_cache()
         message = f"{LIBRARY} does not compute the loss: {reason}"
         tell("loss not fused", message, "torch's operations compute it, which takes more memory than planned")
+    return not reason
+
+
+def fuse_adapters(model: Any, mixed_precision: MixedPrecision, tell: Tell) -> bool:
+    """Whether LoRA layers are computed with their adapters from now on: where that is the same; else it is told."""
+    if not fused_lora.switch_on(model):
+        return False
+    try:
+        reason = fused_lora.difference(model, mixed_precision.autocast)
+    except Exception as error:  # libraries raise whatever their parts raise
+        if breaks_the_device(error):
+            raise
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
+    if reason:
+        fused_lora.switch_off(model)
+        tell(
+            "adapters apart", f"adapters are computed beside their layers: {reason}", "the run is slower, and the same"
+        )
     return not reason
 
 

@@ -59,7 +59,10 @@ class RunOptimizer:
         self.torch.zero_grad(set_to_none=True)
 
     def collect(self) -> None:
-        """Take gradients of 16-bit weights over into fp32: a sum of many in 16 bits loses the small ones."""
+        """Take gradients of 16-bit weights over into fp32: a sum of many in 16 bits loses the small ones.
+
+        One by one, so that no more than one of them is there twice.
+        """
         for name, master in self.masters.items():
             weight = self._named[name]
             if weight.grad is not None:
@@ -98,8 +101,10 @@ class RunOptimizer:
         self._step_whole(torch.isfinite(grad_norm) & torch.isfinite(loss_sum))
         if scaler:
             scaler.update()
-        for name, master in self.masters.items():
-            self._named[name].data.copy_(master)
+        if self.masters:
+            # All at once: a copy of each by itself would be one more kernel to start for every weight.
+            weights = (self._named[name].data for name in self.masters)
+            torch._foreach_copy_(_own(weights), _own(master.data for master in self.masters.values()))
         self.torch.zero_grad(set_to_none=True)
         return grad_norm.to(device, non_blocking=True)
 
@@ -231,6 +236,11 @@ def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
         else:
             found[key] = value
     return found
+
+
+def _own(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """This process's part of each."""
+    return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
 
 
 def _groups(parameters: Sequence[Tensor], weight_decay: float) -> list[dict[str, Any]]:

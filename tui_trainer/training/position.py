@@ -35,6 +35,7 @@ class Position:
     stopped_early: bool = False
     kernels: Kernels = "none"
     """Those that computed it."""
+    adapters_fused: bool = False
     recent: list[tuple[float, int]] = field(default_factory=list)
     """Loss sum and tokens of the last steps."""
 
@@ -85,7 +86,7 @@ class Position:
     def from_json(cls, values: dict[str, Any]) -> Position:
         """Raises CheckpointError when a field is missing or unknown."""
         # Checkpoints of before there were any name none.
-        values = {"kernels": "none", **values}
+        values = {"kernels": "none", "adapters_fused": False, **values}
         if set(values) != {field.name for field in fields(cls)}:
             raise CheckpointError("the position in the checkpoint was written by another version")
         return cls(**{**values, "recent": [tuple(pair) for pair in values["recent"]]})

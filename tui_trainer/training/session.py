@@ -15,7 +15,7 @@ from tui_trainer.runs.cadence import due
 from tui_trainer.runs.events import EpochDone, EvalDone, MicroBatchReduced, Progress, RunProblem, TextSampled
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.safe_text import one_line
-from tui_trainer.training import checkpoint, checkpoint_folder
+from tui_trainer.training import checkpoint, checkpoint_folder, fused_lora
 from tui_trainer.training.attempt import Shortage, attempt, attempt_twice
 from tui_trainer.training.batches import Layout, windows
 from tui_trainer.training.between import Between
@@ -65,6 +65,11 @@ class Session:
                 message = f"until step {self.position.step} model.kernels were {before}, from here on {now}"
                 self._problem("kernels changed", message, "the run goes on, but not necessarily to the bit")
         self.position.kernels = self.components.kernels
+        if job.checkpoint and self.components.adapters_fused and not self.position.adapters_fused:
+            # As the run began; an earlier version had no other way.
+            fused_lora.switch_off(self.components.model)
+            self.components.adapters_fused = False
+        self.position.adapters_fused = self.components.adapters_fused
         self._is_interrupted = is_interrupted
         self._has_given_up_evaluating = False
         self._host_memory = HostMemoryWatch()

@@ -4,7 +4,7 @@ Source: src/accelerate/commands/config/config_args.py and utils/dataclasses.py o
 """
 
 from tui_trainer.importing.conversion import Conversion, Group, Importer
-from tui_trainer.importing.groups import STRATEGY, write_zero
+from tui_trainer.importing.groups import STRATEGY, read_beside, write_zero
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Automatic, NotNeeded, NotSupported, Off, Refused, Same, To, Why
 from tui_trainer.importing.values import file_near, whole
@@ -13,8 +13,13 @@ _SHARDING = ("fsdp_config.fsdp_sharding_strategy", "fsdp_config.fsdp_reshard_aft
 _NUMBERED = {1: "full_shard", 2: "shard_grad_op", 3: "no_shard", 4: "hybrid_shard", 5: "hybrid_shard_zero2"}
 _ZERO = "deepspeed_config.zero_stage"
 _OFFLOAD_DEVICES = ("deepspeed_config.offload_optimizer_device", "deepspeed_config.offload_param_device")
+_USUAL_STAGE = 2  # of accelerate's DeepSpeedPlugin
 _ZERO_FILE = "deepspeed_config.deepspeed_config_file"
 _ADDRESS = ("main_process_ip", "main_process_port")
+_REPLICAS = (
+    "parallelism_config.parallelism_config_dp_replicate_size", "parallelism_config.parallelism_config_dp_shard_size",
+)  # fmt: skip
+_WHOLE = "each process computes whole layers; distributed.strategy splits their weights"
 _SCRIPT = Automatic("the script beside it says it")
 _NO = {False: "no", "NO": "no"}
 
@@ -52,8 +57,10 @@ def _strategy(done: Conversion) -> None:
         _deepspeed(done, name)
     elif kind.startswith("MULTI_"):
         done.write(STRATEGY, "ddp", name, reason="each device has the whole model")
+    elif kind in ("MPS", "XLA", "TPU"):
+        done.leave(Why.NOT_SUPPORTED, "training is on NVIDIA GPUs or a CPU", name)
     else:
-        done.leave(Why.NOT_SUPPORTED, "a model is split by FSDP or DeepSpeed here", name)
+        done.leave(Why.REFUSED, "a model is split by FSDP or DeepSpeed here", name)
 
 
 def _fsdp(done: Conversion, name: str) -> None:
@@ -71,9 +78,13 @@ def _deepspeed(done: Conversion, name: str) -> None:
         write_zero(done, _ZERO, stage[1], [done.given.get(device) for device in _OFFLOAD_DEVICES])
         done.leave(Why.NOT_NEEDED, "zero_stage says it", name)
     elif file and (path := file_near(done.folder, str(file[1]))):
-        done.leave(Why.NOT_SUPPORTED, f"import {path.name} itself: it says what is split", name, _ZERO_FILE)
+        read_beside(done, _ZERO_FILE, path, "deepspeed")
+        done.leave(Why.NOT_NEEDED, f"{path.name} says what is split", name)
+    elif file:
+        done.leave(Why.REFUSED, f"{file[1]} is not near, which says what is split", _ZERO_FILE)
+        done.leave(Why.NOT_NEEDED, "the file says what is split", name)
     else:
-        done.leave(Why.NOT_SUPPORTED, f"its stage is not said; set {STRATEGY}", name)
+        write_zero(done, name, _USUAL_STAGE, ())
 
 
 IMPORTER = Importer(
@@ -84,35 +95,49 @@ IMPORTER = Importer(
     rdzv_backend same_network downcast_bf16 enable_cpu_affinity mixed_precision gpu_ids""",
     tables=(
         {
-            "distributed_type": NotSupported("distributed.strategy says it here"),
+            "distributed_type": Refused("distributed.strategy says it here"),
             "num_processes": "distributed.processes",
             "num_machines": Same((1,), "one machine", "num_processes says how many there are on all machines"),
-            "mixed_precision": To("training.mixed_precision", values={**_NO, "fp8": Refused("weights in 8 bits")}),
+            "mixed_precision": To(
+                "training.mixed_precision", values={**_NO, "fp8": Refused("numbers of 8 bits are not computed with")}
+            ),
+            "fp16": To("training.mixed_precision", values={True: "fp16", False: "no"}),
             " ".join(_ADDRESS): NotNeeded("it is where several machines meet"),
             "machine_rank": NotNeeded("tui-trainer is started on each machine"),
-            "rdzv_backend same_network main_training_function compute_environment": NotNeeded(
+            "rdzv_backend same_network main_training_function mpirun_config mpirun_config.*": NotNeeded(
                 "tui-trainer starts its processes itself"
             ),
+            "compute_environment": Same(("LOCAL_MACHINE",), "this machine", "training is on this machine", Why.REFUSED),
             "gpu_ids": Automatic("the freest cards; --gpu chooses"),
             "enable_cpu_affinity debug": hf.OTHER_TOOL,
-            "downcast_bf16 tpu_*": NotNeeded("training is on an NVIDIA GPU or a CPU"),
+            "downcast_bf16 tpu_* command_file commands": NotNeeded("training is on an NVIDIA GPU or a CPU"),
             "use_cpu": Off("`--gpu none` trains on the CPU"),
             "dynamo_backend dynamo_config.dynamo_backend": To(
-                "training.torch_compile", values={**dict.fromkeys(_NO, False), "INDUCTOR": True}
+                "training.torch_compile",
+                values={"no": False, "INDUCTOR": True},
+                otherwise=NotSupported("inductor compiles here"),
+            ),
+            "dynamo_config.dynamo_mode": To(
+                "training.torch_compile_mode",
+                values={"max-autotune": "max-autotune-no-cudagraphs"},
             ),
             "dynamo_config.*": Automatic("inductor compiles"),
             hf.OFFLOADS: To("distributed.cpu_offload", values={False: NotNeeded("off in the file")}),
             " ".join(hf.RECOMPUTES): Off("must be true or false", Why.DOES_NOT_FIT),
             " ".join(_SHARDING): Automatic("distributed.strategy says it"),
-            "fsdp_*": Automatic("each layer is split, with its own gradients and optimizer state"),
+            "fsdp_* fsdp_config.*": Automatic("each layer is split, with its own gradients and optimizer state"),
             _ZERO: NotNeeded("distributed_type says that DeepSpeed is off"),
             " ".join(_OFFLOAD_DEVICES): Same(("none", "cpu"), "it goes with the stage", "no part is kept on a disk"),
             "deepspeed_config.gradient_accumulation_steps deepspeed_config.gradient_clipping": _SCRIPT,
             f"gradient_accumulation_steps gradient_clipping {_ZERO_FILE}": _SCRIPT,
+            "deepspeed_config.deepspeed_moe_layer_cls_names": hf.OTHER_TOOL,
             "deepspeed_config.*": hf.OTHER_TOOL,
-            "megatron_* parallelism_* fp8_* ipex_* *_config *_config.*": Off(
-                "each process computes whole layers; distributed.strategy splits their weights"
-            ),
+            "fp8_* fp8_config.*": NotNeeded("mixed_precision says whether numbers of 8 bits are computed with"),
+            "ipex_*": hf.OTHER_TOOL,
+            " ".join(_REPLICAS): NotNeeded("num_processes says how many there are"),
+            "parallelism_config.*_size": Same((1,), _WHOLE, _WHOLE, Why.REFUSED),
+            "parallelism_config.*": NotNeeded("its sizes say whether layers are shared"),
+            "megatron_* parallelism_* *_config *_config.*": Refused(_WHOLE),
         },
     ),
     groups=(Group(("num_processes",), _processes), Group(("distributed_type", *_SHARDING), _strategy), hf.FSDP[1]),

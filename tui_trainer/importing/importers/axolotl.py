@@ -3,10 +3,12 @@
 Source: src/axolotl/utils/schemas/ of axolotl-ai-cloud/axolotl at 067b021c8.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tui_trainer.data.columns.conversations import ROLES
+from tui_trainer.importing.chat_templates import QWEN2_5, QWEN3, SETTING, write_template
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import (
     DEEPSPEED,
@@ -19,24 +21,29 @@ from tui_trainer.importing.groups import (
     batch,
     cadence,
     method,
+    own_files,
     write_part,
     write_places,
 )
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Same, To, Why
-from tui_trainer.importing.values import empty, off, whole
+from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Refused, Same, To, Why
+from tui_trainer.importing.values import empty, file_near, off, share_of_rows, whole
 from tui_trainer.safe_text import one_line
 
 _CONVERSATIONS = ("chat_template", "sharegpt")
 # Of one data set: where it is, and what changes none of its rows.
 _SOURCE_KEYS = frozenset("path data_files data_dir ds_type revision trust_remote_code preprocess_shards".split())
-_OWN_TEMPLATE = "the model's own chat template counts"
-_NO_REWARDS = "models learn from texts and answers, not from preferences or rewards"
 _KERNEL = Automatic("the kernel is chosen where none is asked for")
+_MEASURED = Off("the held-out loss is measured")
 _OFF = NotNeeded("off")
-_WHOLE_LAYERS = "each process computes whole layers; distributed.strategy = fsdp splits their weights"
+_OF_ANOTHER = NotNeeded("it belongs to a method that is not switched on")
+_OWN_ROWS = "each process computes whole layers of its own rows; distributed.strategy = fsdp splits their weights"
 # Not its alpaca, which has no sentence before the first instruction, nor those of mistral, which put spaces elsewhere.
-_TEMPLATES = hf.chat_template(chatml="chatml", gemma="gemma", llama3="llama3", phi_3="phi3", phi_35="phi3")
+_TEMPLATES = {
+    "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi_3": "phi3", "phi_35": "phi3",
+}  # fmt: skip
+_ANY_MODEL = re.compile(".*", re.DOTALL)
+_OWN_TEMPLATES = {"tokenizer_default": _ANY_MODEL, "qwen_25": QWEN2_5, "qwen3": QWEN3}
 
 
 def _sources(done: Conversion) -> None:
@@ -93,12 +100,13 @@ def _conversations(done: Conversion, name: str, forms: list[str], entries: list[
         shown = one_line(", ".join(template or "that of the run" for template in templates), 60)
         done.leave(Why.REFUSED, f"a run has one chat template, and its data sets have several: {shown}", name)
     elif forms == ["alpaca"]:
-        _write_template(done, name, "alpaca", "type alpaca; an input stands below its instruction, without a heading")
+        done.write(SETTING, "alpaca", name, reason="type alpaca; an input stands below its instruction, no heading")
     elif templates != [""]:
-        if ours := _TEMPLATES.values.get(templates[0]):
-            _write_template(done, name, str(ours), "of the data set")
-        else:
-            done.leave(Why.AUTOMATIC, f"{one_line(templates[0], 40)}: {_OWN_TEMPLATE}", name)
+        _write_template(done, name, one_line(templates[0], 40), "of the data set")
+    elif not done.has("chat_template", "chat_template_jinja") and any(form.startswith("sharegpt") for form in forms):
+        done.leave(Why.REFUSED, "how sharegpt's turns are written went with its version; name a chat_template", name)
+    if templates != [""] and done.first("chat_template"):
+        done.leave(Why.NOT_NEEDED, "the data set says how rows are written", "chat_template")
     read = {"chat_template", "conversation"}
     columns = {str(one.get("field_messages") or "messages") for one in entries}
     if len(columns) == 1:
@@ -122,11 +130,40 @@ def _template(one: dict[str, Any]) -> str:
     return str(one.get("chat_template") or one.get("conversation") or "")
 
 
-def _write_template(done: Conversion, name: str, template: str, reason: str) -> None:
-    """The data set's is the one that counts, whatever is named beside it."""
-    done.write("task.chat_template", template, name, reason=reason)
-    if done.first("chat_template"):
-        done.leave(Why.NOT_NEEDED, "the data set says how rows are written", "chat_template")
+def _write_template(done: Conversion, name: str, template: str, reason: str = "") -> None:
+    model = str(done.given.get("base_model"))
+    write_template(done, name, template, model, ours=_TEMPLATES, own=_OWN_TEMPLATES, reason=reason)
+
+
+def _template_of_run(done: Conversion) -> None:
+    """The one of the data set counts before it."""
+    named, own = done.first("chat_template"), done.first("chat_template_jinja")
+    if not named and not own:
+        return
+    if done.values.get("task.type") == "causal_lm":
+        done.leave(Why.NOT_NEEDED, "texts are learnt as they are", *(one[0] for one in (named, own) if one))
+    elif own and (not named or named[1] == "jinja"):
+        path = file_near(done.folder, str(own[1])) if str(own[1]).endswith((".jinja", ".jinja2", ".j2")) else None
+        names = [one[0] for one in (named, own) if one]
+        if path:
+            done.write(SETTING, str(path), *names)
+        else:
+            done.leave(Why.REFUSED, f"{SETTING} names a .jinja file, which must be near; write it into one", *names)
+    elif named:
+        _write_template(done, "chat_template", one_line(str(named[1]), 40))
+        if own:
+            done.leave(Why.NOT_NEEDED, "chat_template says how rows are written", own[0])
+
+
+def _special_tokens(done: Conversion) -> None:
+    found = done.first("special_tokens")
+    if not found or not isinstance(found[1], dict):
+        return
+    others = one_line(", ".join(str(name) for name, token in found[1].items() if name != "pad_token" and token), 60)
+    if others:
+        done.leave(Why.REFUSED, f"the tokenizer stays as it is, and not with another {others}", found[0])
+    else:
+        done.leave(Why.NOT_NEEDED, "padding is never learnt", found[0])
 
 
 def _usual_roles(roles: Any) -> bool:
@@ -177,6 +214,13 @@ def _split(done: Conversion) -> None:
     done.write(STRATEGY, strategy or "fsdp", *(sharding or [name]), reason=hf.LAYER_BY_LAYER)
 
 
+def _full_bf16(done: Conversion) -> None:
+    """Weights and all that is computed are bf16."""
+    if done.given.get("bf16") == "full":
+        done.write("model.dtype", "bfloat16", "bf16")
+        done.write("training.mixed_precision", "bf16", reason="bf16: full")
+
+
 def _all_layers(done: Conversion) -> None:
     """`lora_target_linear` is every layer, whatever else is named."""
     found = done.first("lora_target_linear")
@@ -201,76 +245,145 @@ IMPORTER = Importer(
     tables=(
         hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS,
         {
-            # It calls them num_epochs, lr_scheduler and optimizer.
-            "num_train_epochs lr_scheduler_type optim": None,
+            # It calls them num_epochs, lr_scheduler, optimizer and base_model.
+            "num_train_epochs lr_scheduler_type optim model_name_or_path": None,
             "base_model": "model.model_name_or_path",
             "revision_of_model": "model.revision",
-            "base_model_config": Automatic("the model's own config.json counts"),
-            "model_type": Automatic("the model's own config.json says it"),
-            "tokenizer_type tokenizer_config tokenizer_*": Automatic("the tokenizer is the model's own"),
             "reinit_weights": To("model.init", values={True: "scratch", False: "pretrained"}),
+            # schemas/model.py
+            "special_tokens": Off("must be a table", Why.DOES_NOT_FIT),
+            "model_type type_of_model cls_model_config": Automatic("the model's own config.json says it"),
+            "tokenizer_type tokenizer_use_fast tokenizer_legacy": Automatic("the tokenizer is the model's own"),
+            "tokenizer_save_jinja_files": Always("the template is saved with the model"),
+            "model_quantization_config_kwargs": _OF_ANOTHER,
+            "experimental_skip_move_to_device": hf.OTHER_TOOL,
+            # schemas/peft.py
             "lora_target_linear": Off("tuning.target_modules names the layers"),
             "lora_fan_in_fan_out": Automatic("the layer's own class says it"),
             "peft_use_rslora": "tuning.use_rslora",
             "peft_use_dora": "tuning.use_dora",
+            "peft_init_lora_weights": Same((True,), *("adapters start as LoRA's paper has it",) * 2, Why.REFUSED),
+            "peft_autocast_adapter_dtype": Same((True,), *("adapters are stored in fp32",) * 2),
             "lora_on_cpu": Off("an adapter is where its layer is"),
-            "sequence_len": "data.max_length",
-            "sample_packing": hf.PACKING,
-            "eval_sample_packing": Automatic("held-out rows are packed as the others are"),
-            "pad_to_sequence_len": Automatic("rows are padded to the longest of their batch, or packed"),
-            "excess_length_strategy": Automatic("what is longer than data.max_length is counted and told"),
+            "load_in_8bit": Refused("weights in 8 bits are not trained on; 16 bits or 4 are"),
+            "gptq": Refused("weights in 4 bits are those of bitsandbytes"),
+            "bnb_config_kwargs.bnb_4bit_quant_type": "quantization.bnb_4bit_quant_type",
+            "bnb_config_kwargs.bnb_4bit_use_double_quant": "quantization.bnb_4bit_use_double_quant",
+            "bnb_config_kwargs.bnb_4bit_compute_dtype": hf.FOUR_BITS["bnb_4bit_compute_dtype"],
+            "bnb_config_kwargs.bnb_4bit_quant_storage": Automatic("weights in 4 bits are stored as bytes"),
+            "bnb_config_kwargs.llm_int8_*": _OF_ANOTHER,
+            "qlora_sharded_model_loading merge_lora merge_method": NotNeeded("adapters are merged by an export"),
+            "loraplus_lr_embedding relora_cpu_offload relora_prune_method": _OF_ANOTHER,
+            "jagged_restart_warmup_steps jagged_restart_anneal_steps": _OF_ANOTHER,
+            # schemas/training.py
             "batch_size": "training.effective_batch_size",
             "eval_batch_size": "evaluation.per_device_eval_batch_size",
             "num_epochs": "training.num_train_epochs",
             "optimizer": hf.OPTIMIZER,
+            "optim_args": Refused("optimizers take the arguments of [training] only"),
             "lr_scheduler": hf.SCHEDULER,
-            "gradient_checkpointing": To("training.gradient_checkpointing", values={"offload": True, "unsloth": True}),
-            "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves them"),
-            "torch_compile": To("training.torch_compile", values={"auto": Automatic("off where nothing is said")}),
-            "val_set_size": "data.eval_fraction",
-            "dataset_prepared_path": hf.CACHED,
+            """lr_scheduler_kwargs cosine_min_lr_ratio cosine_constant_lr_ratio lr_div_factor
+            lr_quadratic_warmup""": Refused("the schedules take no arguments"),
+            "embedding_lr embedding_lr_scale lr_groups": Refused("all weights have one learning rate"),
+            "adam_epsilon2 adam_beta3 torchdistx_path dion_* qgalore_*": _OF_ANOTHER,
+            # Rows: schemas/config.py, and schemas/datasets.py above.
+            "sequence_len": To("data.max_length", "longer rows lose their end here, and are left out there"),
+            "excess_length_strategy": Automatic("what is longer than data.max_length loses its end"),
+            "eval_sequence_len": Off("held-out rows have the same length"),
+            "min_sample_len": Refused("short rows are learnt too"),
+            "sample_packing": hf.PACKING,
+            """sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_eff_est
+            sample_packing_mp_start_method multipack_real_batches batch_flattening streaming_multipack_buffer_size
+            pretrain_multipack_buffer_size""": Automatic("rows are packed as they fit"),
+            "eval_sample_packing": Automatic("held-out rows are packed as the others are"),
+            "pretrain_multipack_attn": Same((True,), *("documents in one row do not see each other here",) * 2),
+            "pretraining_sample_concatenation": hf.PACKING,
+            "pad_to_sequence_len pad_to_multiple_of": Automatic("rows are padded to the longest of a batch, or packed"),
+            "curriculum_sampling": Refused("rows come in a new order in each epoch"),
+            "shuffle_merged_datasets": Same((True,), *("rows come in a new order in each epoch",) * 2, Why.REFUSED),
+            "shuffle_before_merging_datasets": Always("rows come in a new order in each epoch"),
+            "dataset_shard_num dataset_shard_idx": Refused("data.split or data.max_rows says which rows are learnt"),
+            "pose_split_on_token_ids pose_max_context_len pose_num_chunks": _OF_ANOTHER,
+            "val_set_size": To("data.eval_fraction", convert=share_of_rows),
+            "dataset_prepared_path num_dataset_shards_to_save dataset_keep_in_memory": hf.CACHED,
+            "is_preprocess preprocess_iterable push_dataset_to_hub": hf.CACHED,
             "dataset_processes dataset_num_proc": "data.num_proc",
             "dataset_exact_deduplication": "data.dedup",
-            "shuffle_merged_datasets": hf.NEW_ORDER,
-            "skip_prepare_dataset": Off("data is always prepared"),
+            "skip_prepare_dataset": Refused("rows are read as texts, not as tokens"),
             "streaming": "data.streaming",
             "datasets": NotSupported("data.path names files and folders"),
-            "chat_template": _TEMPLATES,
-            "chat_template_jinja": Off("task.chat_template names a .jinja file"),
-            "default_system_message": Off("the data's own system messages count"),
+            "hf_use_auth_token": NotNeeded("HF_TOKEN is read from the environment"),
+            "chat_template chat_template_jinja": Off("must be a name", Why.DOES_NOT_FIT),
+            "chat_template_kwargs": Refused("a chat template takes no arguments"),
+            "eot_tokens": Automatic("the end of a turn is learnt with it"),
+            "default_system_message": Refused("the data's own system messages count"),
             "train_on_inputs": hf.LOSS_ON_ALL,
+            # How it computes.
+            "gradient_checkpointing": To(
+                "training.gradient_checkpointing", values={"offload": True, "offload_disk": True, "unsloth": True}
+            ),
+            "selective_checkpointing layer_offloading activation_offloading": Off(
+                "activations stay on the GPU; training.gradient_checkpointing saves them"
+            ),
+            "torch_compile": To("training.torch_compile", values={"auto": Automatic("off where nothing is said")}),
+            "torch_compile_options": Automatic("torch_compile_mode decides it"),
+            "float16": To("model.dtype", values={True: "float16", False: _OFF}),
+            "bfloat16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
+            "float32": To("model.dtype", values={True: "float32", False: _OFF}),
+            "tf32": To("training.tf32", values={"auto": Automatic("on where the GPU has it")}),
+            "fp32_norms fp32_norm_classes embeddings_skip_upcast": Off("weights of one model have one dtype"),
+            "resize_token_embeddings_to_32x mean_resizing_embeddings": Off("the embeddings stay as they are"),
             "flash_attention": To("model.attn_implementation", values={True: "flash_attention_2"}, otherwise=_KERNEL),
             "sdp_attention": To("model.attn_implementation", values={True: "sdpa"}, otherwise=_KERNEL),
             "flex_attention": To("model.attn_implementation", values={True: "flex_attention"}, otherwise=_KERNEL),
             "eager_attention": To("model.attn_implementation", values={True: "eager"}, otherwise=_KERNEL),
-            "xformers_attention": Off("torch's fused attention is used"),
-            "*_attention": _KERNEL,
-            "float16": To("model.dtype", values={True: "float16", False: _OFF}),
-            "bfloat16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
-            "special_tokens eot_tokens resize_token_embeddings_to_32x": Off("the tokenizer stays as it is"),
-            "loss_watchdog_threshold": Off("a loss that is no number is shown, and nothing stops by itself"),
-            "loss_watchdog_patience": NotNeeded("it belongs to the watchdog"),
+            "xformers_attention sage_attention large_head_attention": Off("torch's fused attention is used"),
+            """flash_attn_d512 flash_attn_cross_entropy flash_attn_fuse_mlp flash_attn_rms_norm flash_optimum
+            flex_attn_compile_kwargs gemma4_hybrid_attn_impl sdpa_varlen fused_attn_kernel experts_implementation
+            use_kernels llama4_linearized_experts tiled_mlp tiled_mlp_num_shards tiled_mlp_use_original_mlp
+            chunked_cross_entropy chunked_cross_entropy_num_chunks cut_cross_entropy lora_mlp_kernel lora_qkv_kernel
+            lora_o_kernel lora_embedding_kernel liger_rope liger_rms_norm liger_rms_norm_gated liger_layer_norm
+            liger_swiglu liger_glu_activation liger_cross_entropy liger_fused_linear_cross_entropy expert_backend
+            moe_grouped_backend use_scattermoe use_sonicmoe""": hf.OWN_KERNELS,
+            "plugins": Automatic("they change how it computes or reports, and nothing that is learnt"),
+            "scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k": _OF_ANOTHER,
+            "fp8_enable_fsdp_float8_all_gather": _OF_ANOTHER,
+            "quantization": NotNeeded("it is about a finished model"),
+            "kd_beta kd_normalize_topk kd_online_*": _OF_ANOTHER,
+            "gc_steps": To("training.empty_cache_steps", values={-1: NotNeeded("off in the file")}),
+            "gc_collect_steps": Automatic("garbage is collected where memory is short"),
+            "max_memory gpu_memory_limit": Automatic("the plan says what fits"),
+            # Several devices.
+            "dp_shard_size dp_replicate_size deepcompile ddp device": Off(hf.SEVERAL_PROCESSES),
+            """tensor_parallel_size context_parallel_size sequence_parallel_degree
+            expert_parallel_size""": Same((1,), hf.SEVERAL_PROCESSES, _OWN_ROWS, Why.REFUSED),
+            "heads_k_stride ring_attn_func expert_parallel_*": NotNeeded(hf.SEVERAL_PROCESSES),
+            "world_size use_ray ray_run_name ray_num_workers resources_per_worker": NotNeeded(hf.SEVERAL_PROCESSES),
+            # What is watched and saved.
             "strict": Always("an unknown setting is an error"),
             "auto_resume_from_checkpoints": hf.RESUMED,
-            "save_first_step": Off("`tui-trainer ask RUN save` saves at once"),
+            "save_first_step dynamic_checkpoint": Off("`tui-trainer ask RUN save` saves at once"),
+            "loss_watchdog_threshold": Off("a loss that is no number is shown, and nothing stops by itself"),
+            "loss_watchdog_patience": NotNeeded("it belongs to the watchdog"),
+            "do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split": _MEASURED,
+            "eval_table_size eval_max_new_tokens lm_eval_*": _MEASURED,
+            """generate_samples num_generation_samples generation_max_new_tokens generation_temperature generation_top_p
+            generation_top_k generation_prompt_ratio generation_do_sample""": Off("logging.sample_steps says it here"),
             "use_tensorboard": Off("the run's own journal is always written"),
-            "chunked_cross_entropy cut_cross_entropy liger_* lora_*_kernel fused_*": hf.OWN_KERNELS,
-            "gc_steps": To("training.empty_cache_steps", values={-1: NotNeeded("off in the file")}),
-            "dp_shard_size": Off(hf.SEVERAL_PROCESSES),
-            "tensor_parallel_size context_parallel_size": Same((1,), hf.SEVERAL_PROCESSES, _WHOLE_LAYERS),
-            "world_size": NotNeeded(hf.SEVERAL_PROCESSES),
-            "wandb_* mlflow_* comet_* swanlab_*": hf.NOT_SENT,
-            "peft_* lora_* loraplus_*": Off("plain LoRA is trained"),
-            "plugins use_* quantize_* *_implementation flash_* gptq* tiled_*": Off("there is no such part"),
-            "reward_* trl vllm ebft kto_* dpo_* orpo_*": Off(_NO_REWARDS),
-            "cosine_* lr_* eta_min": Off("the schedules take no arguments"),
-            "model_*": Off("the model's own config.json counts"),
+            "profiler_steps profiler_steps_start": Off("the journal has the time of each step"),
+            """use_wandb wandb_* use_mlflow mlflow_* hf_mlflow_log_artifacts use_comet comet_* use_swanlab swanlab_*
+            use_trackio trackio_* use_otel_metrics otel_*""": hf.NOT_SENT,
+            "gradio_*": NotNeeded("`tui-trainer generate RUN` tries a model"),
+            "include_tkps axolotl_config_path is_*_derived_model total_*_tokens": hf.OTHER_TOOL,
+            # Preferences, which `rl` and `reward_model` switch on.
+            "trl vllm ebft dpo_* orpo_alpha simpo_gamma cpo_alpha rpo_alpha kto_* rl_beta max_prompt_len": _OF_ANOTHER,
+            "precompute_ref_log_probs": _OF_ANOTHER,
         },
     ),
     groups=(
         Group(("batch_size",), _batch_of_all),
         batch(("micro_batch_size",), micro_default=1, packing="sample_packing"),
-        PRECISION, WARMUP, TRACKERS, DEEPSPEED, *hf.FSDP, Group((), _split),
+        Group(("bf16",), _full_bf16), PRECISION, WARMUP, TRACKERS, DEEPSPEED, *hf.FSDP, Group((), _split),
         _cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps", "evals_per_epoch"),
         _cadence("checkpoint.save_steps", ("save_strategy",), "save_steps", "saves_per_epoch"),
         method(
@@ -278,10 +391,14 @@ IMPORTER = Importer(
             otherwise="full",
         ),
         Group(("datasets", "test_datasets", "pretraining_dataset"), _sources),
+        Group(("chat_template", "chat_template_jinja"), _template_of_run),
+        Group(("special_tokens",), _special_tokens),
+        own_files("base_model_config", "tokenizer_config"),
         Group(("lora_target_linear", "lora_target_modules"), _all_layers),
     ),
     defaults={
-        "training.effective_batch_size": 1, "training.num_train_epochs": 1, "data.max_length": 512,
+        "training.effective_batch_size": 1, "training.num_train_epochs": 1, "training.warmup_steps": 0.03,
+        "data.max_length": 512,
         "data.packing": False, "data.eval_fraction": 0,
     },
 )  # fmt: skip

@@ -3,15 +3,19 @@
 Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19. A value "auto" there stands for one of the script beside it.
 """
 
+from typing import Any
+
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import ZERO_STRATEGIES, switches
 from tui_trainer.importing.importers.transformers import OTHER_TOOL
-from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Same, To, Why
-from tui_trainer.importing.values import OPTIMIZERS, number
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, Same, To, Why
+from tui_trainer.importing.values import OPTIMIZERS, number, whole
 
 _OF_THE_SCRIPT = Automatic("the script beside it says it")
 _OFFLOADS = ("zero_optimization.offload_optimizer", "zero_optimization.offload_param")
 _BETAS, _LR, _PEAK = "optimizer.params.betas", "optimizer.params.lr", "scheduler.params.warmup_max_lr"
+_DECAY, _BIAS = "weights decay apart from their gradients", "the first steps are not held back"
+_MOST_LOGGING_STEPS = 10**6
 _SIZES = NotNeeded("what is sent at a time is reckoned from the model")
 _SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _OPTIMIZERS = {**OPTIMIZERS, **dict.fromkeys(("Adam", "AdamW"), "adamw_torch_fused")}
@@ -62,6 +66,11 @@ def _learning_rate(done: Conversion) -> None:
         done.leave(Why.NOT_NEEDED, "warmup_max_lr of the schedule counts", _LR)
 
 
+def _logging_steps(value: Any) -> Any:
+    """A number above all steps prints nothing there."""
+    return min(steps, _MOST_LOGGING_STEPS) if (steps := whole(value)) else value
+
+
 def _to(key: str) -> To:
     return To(key, values={"auto": _OF_THE_SCRIPT})
 
@@ -83,20 +92,31 @@ IMPORTER = Importer(
             _BETAS: _OF_THE_SCRIPT,
             "optimizer.params.eps": _to("training.adam_epsilon"),
             "optimizer.params.weight_decay": _to("training.weight_decay"),
-            "optimizer.params.torch_adam optimizer.params.adam_w_mode": OTHER_TOOL,
-            "optimizer.params.*": Off("optimizers take the arguments of [training] only"),
+            "optimizer.params.torch_adam optimizer.params.fused": OTHER_TOOL,
+            "optimizer.params.adam_w_mode": Same((True,), _DECAY, f"{_DECAY} here", Why.REFUSED),
+            "optimizer.params.bias_correction": Same((True,), _BIAS, f"{_BIAS} here", Why.REFUSED),
+            "optimizer.params.*": Refused("optimizers take the arguments of [training] only"),
             "optimizer.*": OTHER_TOOL,
-            "scheduler.type": To("training.lr_scheduler_type", values=_SCHEDULES),
+            "scheduler.type": To(
+                "training.lr_scheduler_type",
+                "up in a line here, by a logarithm there unless it says linear",
+                values=_SCHEDULES,
+            ),
             "scheduler.params.warmup_num_steps": _to("training.warmup_steps"),
             _PEAK: _to("training.learning_rate"),
             "scheduler.params.warmup_min_lr": Same(
-                (0, "auto"), "the learning rate goes up from 0", "the learning rate goes up from 0 here"
+                (0, "auto"), "the learning rate goes up from 0", "the learning rate goes up from 0 here", Why.REFUSED
             ),
             "scheduler.params.warmup_type": Same(
-                ("linear",), "the learning rate goes up in a line", "the learning rate goes up in a line here"
+                ("linear",),
+                "the learning rate goes up in a line",
+                "the learning rate goes up in a line here",
+                Why.REFUSED,
             ),
-            "scheduler.params.total_num_steps": Automatic("a schedule ends with its run"),
-            "scheduler.*": Off("the schedules take no arguments"),
+            "scheduler.params.total_num_steps": Same(
+                ("auto",), "a schedule ends with its run", "a schedule ends with its run here", Why.REFUSED
+            ),
+            "scheduler.*": Refused("the schedules take no arguments"),
             "zero_optimization.stage": To(
                 "distributed.strategy",
                 "2 and 3 by DeepSpeed, 1 by fsdp, which splits weights and gradients as well",
@@ -108,8 +128,17 @@ IMPORTER = Importer(
             "activation_checkpointing activation_checkpointing.*": Automatic(
                 "training.gradient_checkpointing keeps the inputs of layers only"
             ),
-            "steps_per_print": "logging.logging_steps",
-            "wall_clock_breakdown dump_state": NotNeeded("every step is in the journal"),
+            "steps_per_print": To("logging.logging_steps", convert=_logging_steps),
+            "wall_clock_breakdown memory_breakdown dump_state": NotNeeded("every step is in the journal"),
+            "flops_profiler* tensorboard* wandb* csv_monitor* comet* monitor_config* comms_logger*": NotNeeded(
+                "every step is in the journal"
+            ),
+            "amp.*": Automatic("torch's own mixed precision"),
+            """checkpoint* aio* data_types* comms_config* _comment* compile* disable_allgather
+            seq_parallel_communication_data_type""": OTHER_TOOL,
+            "amp.enabled": Same(
+                (False, "auto"), "torch's own mixed precision", "training.mixed_precision says it here"
+            ),
             """zero_allow_untested_optimizer zero_force_ds_cpu_optimizer prescale_gradients communication_data_type
             fp32_allreduce gradient_predivide_factor sparse_gradients""": OTHER_TOOL,
         },

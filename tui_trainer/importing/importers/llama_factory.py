@@ -1,31 +1,49 @@
-"""LLaMA-Factory's YAML.
+"""LLaMA-Factory's YAML. That of its v1 has an importer of its own.
 
-Source: src/llamafactory/hparams/ of hiyouga/LLaMA-Factory at ff6d4d12e, and the names of its `v1` examples.
+Source: src/llamafactory/hparams/ and src/llamafactory/data/template.py of hiyouga/LLaMA-Factory at ff6d4d12e.
 """
 
 from pathlib import Path
 
 from tui_trainer.config.fields import names_in
+from tui_trainer.data.sources.hub import PREFIX
+from tui_trainer.importing.chat_templates import PHI4, QWEN2_5, QWEN3, write_template
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.dataset_info import find_list, read_list
-from tui_trainer.importing.groups import EFFECTIVE, OFFLOAD, STRATEGY, batch, method, write_zero
+from tui_trainer.importing.groups import batch, method
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Same, To, Why
-from tui_trainer.importing.values import data_place, file_near, listed, whole
+from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Refused, Same, To, Why
+from tui_trainer.importing.values import listed, share_of_rows, whole
 
-_ONLY_SUPERVISED = NotSupported("models learn from texts and answers, not from preferences or rewards")
-_STAGES = {"pt": "causal_lm", "sft": "chat"}
-_KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
+STAGES = {"pt": "causal_lm", "sft": "chat"}
+KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 _NAMES_IN_ITS_LIST = "it is a name in a dataset_info.json that is not near"
 _WEIGHTS = "data.weights says how often"
 _OFF = NotNeeded("off")
-_TRIED = NotNeeded("`tui-trainer generate RUN` tries a model")
-# Not its zephyr, which has a system message of its own, nor its mistral, which has no space before [/INST]. Its alpaca
-# and vicuna are these without the token that begins a text.
-_TEMPLATES = hf.chat_template(
-    alpaca="alpaca", chatml="chatml", gemma="gemma", llama3="llama3", phi="phi3", vicuna="vicuna"
-)
+TRIED = NotNeeded("`tui-trainer generate RUN` tries a model")
+_OF_ANOTHER = NotNeeded("it belongs to a method that is not switched on")
+OWN_ROWS = "each process computes whole layers of its own rows; distributed.strategy splits weights"
+# The same text, whatever the rows are. Not its zephyr, which has a system message of its own, nor its mistral, which
+# has no space before [/INST]. Its alpaca and vicuna are these without the token that begins a text.
+_TEMPLATES = {
+    "alpaca": "alpaca", "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi": "phi3",
+    "qwen3_nothink": "chatml", "smollm": "chatml", "vicuna": "vicuna", "yi": "chatml",
+}  # fmt: skip
+_OWN_TEMPLATES = {"qwen": QWEN2_5, "qwen3": QWEN3, "phi4": PHI4}
+_THINKS = "qwen3"
+
+
+def _template(done: Conversion) -> None:
+    found = done.first("template")
+    if found and done.given.get("stage") == "pt":
+        done.leave(Why.NOT_NEEDED, "texts are learnt as they are", "template")
+    elif found:
+        name, model = str(found[1]), str(done.given.get("model_name_or_path"))
+        earlier = "turns before the last have no empty thought here" if name == _THINKS else ""
+        write_template(done, "template", name, model, ours=_TEMPLATES, own=_OWN_TEMPLATES, reason=earlier)
+        if name == _THINKS and done.first("enable_thinking"):
+            why = Why.ALWAYS if done.given["enable_thinking"] is True else Why.REFUSED
+            done.leave(why, "an empty thought before an answer is learnt with it here", "enable_thinking")
 
 
 def _usual_alpha(done: Conversion) -> None:
@@ -49,31 +67,30 @@ def _packing_of_texts(done: Conversion) -> None:
         done.write("data.packing", True, reason="what it does with stage pt")
 
 
-def _only_last_turns(done: Conversion) -> None:
-    if done.given.get("mask_history") is True:
-        done.write("task.loss_on", "completion", "mask_history", reason="the last turn of each conversation")
+def _learnt_turns(done: Conversion) -> None:
+    """`mask_history` learns the last turn, `train_on_prompt` all of them; it refuses both."""
+    if done.given.get("mask_history") is True and not done.given.get("train_on_prompt"):
+        names = [name for name in ("mask_history", "train_on_prompt") if done.first(name)]
+        done.write("task.loss_on", "completion", *names, reason="the last turn of each conversation")
 
 
 def _data(done: Conversion) -> None:
-    """The names in its list of data sets; of v1 a list's file or a data set of the hub."""
+    """The names in its list of data sets; with dataset_dir ONLINE those of the hub."""
     for key, ours in (("dataset", "data.path"), ("eval_dataset", "data.eval_path")):
-        if found := done.first(key):
-            names = [name for one in listed(found[1]) if isinstance(one, str) for name in names_in(one)]
-            path = find_list(done.folder, str(done.given.get("dataset_dir") or "data"))
-            if path and names:
-                _write_data(done, key, ours, path, names)
-    for key, ours in (("train_dataset", "data.path"), ("eval_dataset", "data.eval_path")):
         found = done.first(key)
-        if not found or not isinstance(found[1], str) or not _is_v1(done):
+        if not found:
             continue
-        path = file_near(done.folder, found[1])
-        if path and path.suffix in (".yaml", ".yml"):
-            _write_data(done, key, ours, path, list(read_foreign(path)))
-        elif path or not found[1].endswith((".yaml", ".yml")):
-            done.write(ours, str(path or data_place(found[1])), key)
+        names = [name for one in listed(found[1]) if isinstance(one, str) for name in names_in(one)]
+        place = done.given.get("dataset_dir", "data")
+        path = find_list(done.folder, place) if isinstance(place, str) else None
+        if place == "ONLINE" and names:
+            done.write(ours, [f"{PREFIX}{name}" for name in names] if len(names) > 1 else f"{PREFIX}{names[0]}", key)
+        elif path and names:
+            write_listed(done, key, ours, path, names)
 
 
-def _write_data(done: Conversion, key: str, ours: str, path: Path, names: list[str]) -> None:
+def write_listed(done: Conversion, key: str, ours: str, path: Path, names: list[str]) -> None:
+    """The data sets of these names in the list at `path`, which the file names as `key`."""
     trained = ours == "data.path"
     try:
         found = read_list(path, names, texts=done.given.get("stage") == "pt")
@@ -88,6 +105,8 @@ def _write_data(done: Conversion, key: str, ours: str, path: Path, names: list[s
         return
     places = [one.place for one in found]
     done.write(ours, places if len(places) > 1 else places[0], key, reason=f"as {path.name} has it")
+    if not trained and "data.split" not in settings and all(place.startswith(PREFIX) for place in places):
+        done.write("data.eval_split", "train", key, reason="the split that it reads")
     for setting, value in settings.items():
         names_read, reason = [key], path.name
         if setting == "data.max_rows":
@@ -107,134 +126,120 @@ def _mixing(done: Conversion) -> None:
         done.leave(Why.REFUSED, reason, *(name for name in ("mix_strategy", "interleave_probs") if done.first(name)))
 
 
-def _is_v1(done: Conversion) -> bool:
-    is_v0 = done.has("model_name_or_path", "stage", "finetuning_type")
-    return not is_v0 and done.has("model", "model_class", "train_dataset", "peft_config.name")
-
-
-_LORA_V1 = ("peft_config.r", "peft_config.lora_alpha", "peft_config.target_modules")
-_V0 = method(
-    "finetuning_type", {"lora": "lora", "full": "full"}, four_bit=("quantization_bit",),
-    model=("stage", "template", "cutoff_len", "dataset"), otherwise="lora",
-)  # fmt: skip
-_V1 = method(
-    "peft_config.name", {"lora": "lora"}, four_bit=("quant_config.quantization_bit",), lora=_LORA_V1,
-    model=("model",), otherwise="full",
-)  # fmt: skip
-
-
-def _method(done: Conversion) -> None:
-    """v1 trains all weights where no `peft_config` is."""
-    (_V1 if _is_v1(done) else _V0).read(done)
-
-
-def _batch_of_all(done: Conversion) -> None:
-    """v1's `global_batch_size` is that of all devices."""
-    rows = done.first("global_batch_size")
-    if rows and whole(rows[1]):
-        done.write(EFFECTIVE, rows[1], rows[0])
-        if done.first("micro_batch_size"):
-            done.leave(Why.NOT_NEEDED, "global_batch_size says the rows behind a step", "micro_batch_size")
-
-
-def _split(done: Conversion) -> None:
-    found = done.first("dist_config.name")
-    if not found:
-        return
-    file = done.first("dist_config.config_file")
-    path = file_near(done.folder, str(file[1])) if file else None
-    if str(found[1]).startswith("fsdp"):
-        done.write(STRATEGY, "fsdp", found[0], reason=hf.LAYER_BY_LAYER)
-    elif path and isinstance(zero := read_foreign(path).get("zero_optimization"), dict):
-        write_zero(done, found[0], zero.get("stage", 0), (), path.name)
-
-
 IMPORTER = Importer(
     name="llama_factory",
     title="LLaMA-Factory",
     rank=7,
     telltale="""stage finetuning_type lora_rank lora_target cutoff_len template quantization_bit dataset_dir plot_loss
-    flash_attn neat_packing train_on_prompt mask_history max_samples val_size model_class train_dataset peft_config""",
+    flash_attn neat_packing train_on_prompt mask_history max_samples val_size""",
     tables=(
         hf.ARGUMENTS, hf.MODEL, hf.LORA,
         {
             "lora_r lora_target_modules lora_modules_to_save": None,
-            "model": "model.model_name_or_path",
-            "model_class": Automatic("the model's own config.json says it"),
-            "stage": To("task.type", values=_STAGES),
-            "train_from_scratch": To("model.init", values={True: "scratch", False: "pretrained"}),
-            "lora_rank peft_config.r": "tuning.r",
-            "lora_target peft_config.target_modules": hf.LAYERS,
+            # What is trained: hparams/finetuning_args.py.
+            "stage": To("task.type", values=STAGES),
+            "lora_rank": "tuning.r",
+            "lora_target": hf.LAYERS,
             "additional_target": hf.WHOLE_LAYERS,
             "create_new_adapter": Always("a new adapter is trained"),
-            "peft_config.lora_alpha": "tuning.lora_alpha",
-            "peft_config.lora_dropout": "tuning.lora_dropout",
-            "quantization_bit quant_config.quantization_bit": Off("weights in 4 bits are trained beside, no others"),
-            "quantization_type quant_config.quantization_type": "quantization.bnb_4bit_quant_type",
-            "double_quantization quant_config.double_quantization": "quantization.bnb_4bit_use_double_quant",
-            "quantization_method quant_config.name": Automatic("bitsandbytes keeps weights in 4 bits"),
-            "dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; give the file itself as data.path"),
-            "eval_dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; give the file itself as data.eval_path"),
-            "train_dataset": NotSupported("it is a list that is not near; give the file itself as data.path"),
-            "mix_strategy": Same(("concat",), "the rows of all sources are used"),
-            "interleave_probs": NotNeeded("mix_strategy says that the rows of all sources are used"),
-            "dataset_dir": NotNeeded("data.path says where the data is"),
-            "media_dir": Off("models learn from texts"),
-            "template": _TEMPLATES,
-            "train_on_prompt": hf.LOSS_ON_ALL,
-            "cutoff_len": "data.max_length",
-            "max_samples": "data.max_rows",
-            "val_size": "data.eval_fraction",
-            "preprocessing_num_workers": "data.num_proc",
-            "preprocessing_batch_size": Automatic("data is prepared in pieces of a fitting size"),
-            "overwrite_cache tokenized_path": hf.CACHED,
-            "streaming": "data.streaming",
-            "packing": hf.PACKING,
-            "neat_packing": To("data.packing", values={False: NotNeeded("packing says whether rows are packed")}),
-            "mask_history": Off("must be true or false", Why.DOES_NOT_FIT),
-            "batching_strategy": Automatic("data.packing decides it"),
-            "disable_shuffling": Off("rows come in a new order in each epoch"),
-            "flash_attn": To("model.attn_implementation", values=_KERNELS),
+            "freeze_trainable_layers freeze_trainable_modules freeze_extra_modules": _OF_ANOTHER,
+            "module_dropout oft_rank oft_block_size oft_target": _OF_ANOTHER,
+            "loraplus_lr_embedding pissa_iter pissa_convert": _OF_ANOTHER,
+            "pref_* dpo_label_smoothing kto_* simpo_gamma ppo_* ref_model* ld_alpha": _OF_ANOTHER,
+            "reward_model_adapters reward_model_quantization_bit reward_model_type": _OF_ANOTHER,
+            "galore_* apollo_* badam_* asft_alpha eaft_alpha": _OF_ANOTHER,
+            "disable_shuffling": Refused("rows come in a new order in each epoch"),
+            "early_stopping_steps": "evaluation.early_stopping_patience",
+            "pure_bf16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
+            "compute_accuracy": Off("the held-out loss is measured"),
+            "plot_loss": Always("the loss is drawn while it falls"),
+            "use_mca use_megatron_bridge use_hyper_parallel": Off(hf.SEVERAL_PROCESSES),
+            "hyper_parallel_args megatron_pretrained_checkpoint extra_config": Refused("another trainer reads it"),
+            "hyper_parallel_cp_size *_parallel_size": Same((1,), hf.SEVERAL_PROCESSES, OWN_ROWS, Why.REFUSED),
+            "use_swanlab swanlab_*": hf.NOT_SENT,
+            # The model: hparams/model_args.py.
+            "train_from_scratch": To("model.init", values={True: "scratch", False: "pretrained"}),
+            "use_fast_tokenizer": Same((True,), "the tokenizer is the fast one", "the tokenizer is the fast one here"),
+            "split_special_tokens": Refused("special tokens in a text are special"),
+            "init_special_tokens": NotNeeded("no tokens are added"),
+            "flash_attn": To("model.attn_implementation", values=KERNELS),
+            "use_unsloth": To("model.provider", values={False: _OFF, True: "unsloth"}),
+            "use_unsloth_gc use_reentrant_gc": Automatic("checkpointing is never reentrant"),
+            "enable_liger_kernel": hf.LIGER,
+            "use_v1_kernels": hf.OWN_KERNELS,
             "disable_gradient_checkpointing": To(
                 "training.gradient_checkpointing", "the other way round", values={True: False, False: True}
             ),
-            "use_unsloth": To("model.provider", values={False: _OFF, True: "unsloth"}),
-            "enable_liger_kernel": hf.LIGER,
-            "kernel_config": hf.OWN_KERNELS,
-            "pure_bf16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
-            "early_stopping_steps": "evaluation.early_stopping_patience",
-            "plot_loss": Always("the loss is drawn while it falls"),
-            "compute_accuracy": Off("the held-out loss is measured"),
-            "sample_backend max_new_tokens infer_backend infer_dtype": _TRIED,
+            "upcast_layernorm": Off("norms compute in fp32, and are stored as the model is"),
+            "upcast_lmhead_output": Always("the loss is computed in fp32"),
+            "use_kt": Refused("experts are trained as the model has them, on the GPU"),
+            "kt_*": _OF_ANOTHER,
+            "quantization_bit": Refused("weights in 4 bits are trained beside, no others"),
+            "quantization_type": "quantization.bnb_4bit_quant_type",
+            "double_quantization": "quantization.bnb_4bit_use_double_quant",
+            "quantization_method": Same(
+                ("bnb", "bitsandbytes"), "bitsandbytes keeps weights in 4 bits", "bitsandbytes keeps weights in 4 bits",
+                Why.REFUSED,
+            ),
+            "quantization_device_map": hf.DEVICE,
+            """image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels
+            video_fps video_maxlen audio_sampling_rate""": NotNeeded("models learn from texts"),
+            "offload_folder use_kv_cache infer_backend infer_dtype vllm_* sglang_*": TRIED,
             "export_*": NotNeeded("it is about a finished model"),
-            "freeze_*": Off("models learn whole or beside frozen weights"),
-            "use_* *_config *_config.* kt_*": Off("there is no such part"),
-            "global_batch_size": EFFECTIVE,
-            "dist_config.name": Off(f"models are split by fsdp2 or DeepSpeed; {hf.SEVERAL_PROCESSES}"),
-            "dist_config.config_file": NotNeeded("it goes with the name"),
-            "dist_config.offload_params": To(OFFLOAD, values={False: NotNeeded("off in the file")}),
-            "dist_config.mixed_precision": "training.mixed_precision",
-            "dist_config.* cp_* ray_* *_parallel_size": Off(hf.SEVERAL_PROCESSES),
-            "*_pixels video_* image_* audio_*": NotNeeded("models learn from texts"),
-            "swanlab_*": hf.NOT_SENT,
-            "pref_*": _ONLY_SUPERVISED,
+            "hf_hub_token ms_hub_token om_hub_token": NotNeeded("HF_TOKEN is read from the environment"),
+            "print_param_status": hf.OTHER_TOOL,
+            # The data: hparams/data_args.py.
+            "dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; give the file itself as data.path"),
+            "eval_dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; give the file itself as data.eval_path"),
+            "dataset_dir": NotNeeded("data.path says where the data is"),
+            "mix_strategy": Same(("concat",), "the rows of all sources are used"),
+            "interleave_probs": NotNeeded("mix_strategy says that the rows of all sources are used"),
+            "template": Off("", Why.DOES_NOT_FIT),
+            "default_system": Refused("the data's own system messages count"),
+            "tool_format": Refused("task.chat_template says how tools are written"),
+            "enable_thinking": NotNeeded("the template has no thoughts of its own"),
+            "preserve_thinking": Refused("the template decides which thoughts are kept"),
+            "train_on_prompt": hf.LOSS_ON_ALL,
+            "mask_history": Off("must be true or false, and not beside train_on_prompt", Why.DOES_NOT_FIT),
+            "ignore_pad_token_for_loss": Same((True,), *("padding is never learnt",) * 2, Why.REFUSED),
+            "cutoff_len": To("data.max_length", "longer rows lose their end here, and a part of each turn there"),
+            "packing": hf.PACKING,
+            "neat_packing": To("data.packing", values={False: NotNeeded("packing says whether rows are packed")}),
+            "max_samples": To("data.max_rows", "of each source"),
+            "val_size": To("data.eval_fraction", convert=share_of_rows),
+            "eval_on_each_dataset": Off("one held-out loss is measured"),
+            "eval_num_beams predict_with_generate sortish_sampler generation_*": TRIED,
+            "streaming": "data.streaming",
+            "buffer_size": Automatic("rows come in a new order in each epoch"),
+            "preprocessing_num_workers": "data.num_proc",
+            "preprocessing_batch_size": Automatic("data is prepared in pieces of a fitting size"),
+            "overwrite_cache data_shared_file_system": hf.CACHED,
+            "tokenized_path": hf.CACHED,
+            # Its own arguments of training and of generation: hparams/training_args.py, generating_args.py.
+            "fp8_backend fp8_enable_fsdp_float8_all_gather": _OF_ANOTHER,
+            "enable_torch_profiler profiler_* profile_modules": Off("the journal has the time of each step"),
+            "ray_* master_addr master_port": NotNeeded(hf.SEVERAL_PROCESSES),
+            """do_sample temperature top_p top_k num_beams max_length max_new_tokens repetition_penalty length_penalty
+            skip_special_tokens""": TRIED,
         },
     ),
     groups=(
         Group((), _packing_of_texts),
-        Group(("global_batch_size",), _batch_of_all),
-        batch((*hf.MICRO, "micro_batch_size"), micro_default=8, packing="packing neat_packing"),
+        batch(hf.MICRO, micro_default=8, packing="packing neat_packing"),
         *hf.GROUPS,
-        Group(("dist_config.name",), _split),
-        Group(("dataset", "eval_dataset", "train_dataset"), _data),
+        Group(("dataset", "eval_dataset"), _data),
         Group(("mix_strategy",), _mixing),
-        Group(("mask_history",), _only_last_turns),
+        Group(("mask_history",), _learnt_turns),
+        Group(("template",), _template),
         Group((), _usual_alpha),
         Group(("neat_packing",), _neat_packing),
-        Group((*_V0.names, *_V1.names), _method),
+        method(
+            "finetuning_type", {"lora": "lora", "full": "full"}, four_bit=("quantization_bit",),
+            model=("stage", "template", "cutoff_len", "dataset"), otherwise="lora",
+        ),
     ),
     defaults={
-        **hf.DEFAULTS, "training.gradient_checkpointing": True, "data.max_length": 2048, "data.packing": False,
-        "data.eval_fraction": 0, "tuning.r": 8, "tuning.lora_alpha": 16,
+        **hf.DEFAULTS, "task.type": "chat", "training.gradient_checkpointing": True, "data.max_length": 2048,
+        "data.packing": False, "data.eval_fraction": 0, "tuning.r": 8, "tuning.lora_alpha": 16,
     },
 )  # fmt: skip

@@ -4,9 +4,9 @@ Source: ModelForge/schemas/training_schemas.py and strategies/ of ForgeOpus/Mode
 """
 
 from tui_trainer.importing.conversion import Importer
-from tui_trainer.importing.groups import PRECISION, TRACKERS, WARMUP, batch, method
+from tui_trainer.importing.groups import OWN_FILES, PRECISION, TRACKERS, WARMUP, batch, method
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Always, Automatic, NotSupported, To
+from tui_trainer.importing.rules import Always, Automatic, Refused, To
 from tui_trainer.importing.values import data_place, task_by
 
 # Its third task, extractive question answering, marks the answer in a text: no task here does.
@@ -28,7 +28,7 @@ IMPORTER = Importer(
             "use_4bit": hf.FOUR_BITS["load_in_4bit"],
             "use_8bit": hf.FOUR_BITS["load_in_8bit"],
             "use_nested_quant": "quantization.bnb_4bit_use_double_quant",
-            "max_seq_length": To("data.max_length", values={-1: NotSupported("data.max_length is a number")}),
+            "max_seq_length": To("data.max_length", values={-1: Refused("data.max_length is a number")}),
             "eval_split": "data.eval_fraction",
             "device": hf.DEVICE,
             "packing": hf.PACKING,
@@ -37,7 +37,7 @@ IMPORTER = Importer(
     ),
     groups=(
         batch(hf.MICRO, micro_default=1, accumulation_default=4, packing="packing"),
-        PRECISION, WARMUP, TRACKERS, hf.EVALUATE, hf.SAVE, *hf.FSDP,
+        OWN_FILES, hf.ADAFACTOR, PRECISION, WARMUP, TRACKERS, hf.EVALUATE, hf.SAVE, *hf.FSDP,
         method(
             "strategy", {"sft": "lora", "qlora": "qlora"}, four_bit=("use_4bit", "load_in_4bit"), model=("model_name",),
             otherwise="lora",

@@ -4,9 +4,9 @@ Source: `LoraConfig` of peft 0.21.
 """
 
 from tui_trainer.importing.conversion import Conversion, Group, Importer
-from tui_trainer.importing.groups import method
+from tui_trainer.importing.groups import method, usual_layers
 from tui_trainer.importing.importers.transformers import LAYERS, OTHER_TOOL, SEVERAL_PROCESSES, WHOLE_LAYERS
-from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Same, To, Why
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, To, Why
 from tui_trainer.importing.values import task_by
 
 _TASKS = {
@@ -46,18 +46,20 @@ IMPORTER = Importer(
             "r lora_alpha lora_dropout use_rslora use_dora": "tuning.*",
             "target_modules": LAYERS,
             "modules_to_save": WHOLE_LAYERS,
-            "bias": Same(("none",), "biases stay as they are"),
-            "init_lora_weights": Same((True, "true"), "an adapter starts as zero", "an adapter starts as zero here"),
             "fan_in_fan_out": Automatic("the layer's own class says it"),
             "inference_mode": NotNeeded("a run trains"),
             "auto_mapping": Automatic("the model's own class says it"),
             "peft_version runtime_config": OTHER_TOOL,
-            "ensure_weight_tying": Off("it is not passed on"),
-            "*_config use_* alora_*": Off(_PLAIN),
+            "*_config use_* alora_* velora_* kasa_*": Refused(_PLAIN),
             "megatron_core": OTHER_TOOL,
             "megatron_config": Off(SEVERAL_PROCESSES),
             "qalora_*": NotNeeded(_PLAIN),
         },
     ),
-    groups=(method("peft_type", {"LORA": "lora"}, lora=("r",)), Group(("modules_to_save",), _heads)),
+    groups=(
+        method("peft_type", {"LORA": "lora"}, lora=("r",)),
+        Group(("modules_to_save",), _heads),
+        usual_layers("target_modules"),
+    ),
+    defaults={"tuning.r": 8, "tuning.lora_alpha": 8},
 )

@@ -1,7 +1,7 @@
 """The flat file of somebody's own training script, with the names that such scripts use."""
 
 from tui_trainer.importing.conversion import Importer
-from tui_trainer.importing.groups import batch, method
+from tui_trainer.importing.groups import batch, method, own_files
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Automatic, Off
 
@@ -31,11 +31,15 @@ IMPORTER = Importer(
             "num_labels": Automatic("labels are counted in the data"),
             "device": hf.DEVICE,
             "use_lora": Off("tuning.method says it here"),
+            "use_4bit use_qlora": hf.FOUR_BITS["load_in_4bit"],
+            "use_8bit": hf.FOUR_BITS["load_in_8bit"],
         },
     ),
     groups=(
+        hf.BLOCKS,
         batch(("batch_size", *hf.MICRO), _ACCUMULATION, packing="packing"),
         *hf.GROUPS,
+        own_files("tokenizer", "tokenizer_path"),
         method("use_lora", {True: "lora", False: "full"}, four_bit=("load_in_4bit", "use_4bit", "use_qlora")),
     ),
 )  # fmt: skip

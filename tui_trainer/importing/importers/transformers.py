@@ -9,8 +9,31 @@ from typing import Any
 
 from tui_trainer.importing import values
 from tui_trainer.importing.conversion import Conversion, Group, Importer
-from tui_trainer.importing.groups import DEEPSPEED, EARLY_STOPPING, PRECISION, TRACKERS, WARMUP, batch, cadence, method
-from tui_trainer.importing.rules import Always, Automatic, Left, NotNeeded, Off, Same, Table, To, Why
+from tui_trainer.importing.groups import (
+    BEST_WEIGHTS,
+    DEEPSPEED,
+    EARLY_STOPPING,
+    OWN_FILES,
+    PRECISION,
+    TRACKERS,
+    WARMUP,
+    batch,
+    cadence,
+    method,
+)  # fmt: skip
+from tui_trainer.importing.rules import (
+    Always,
+    Automatic,
+    Left,
+    NotNeeded,
+    NotSupported,
+    Off,
+    Refused,
+    Same,
+    Table,
+    To,
+    Why,
+)  # fmt: skip
 
 SEVERAL_PROCESSES = "[distributed] says here how several processes train together"
 NOT_SENT = NotNeeded("nothing is sent anywhere")
@@ -53,13 +76,21 @@ RECOMPUTES = tuple(
 )
 
 
-def chat_template(**names: str) -> To:
-    """`names`: how a tool calls the templates that are here. One of the same name may be another there."""
-    return To(
-        "task.chat_template",
-        values=names,
-        otherwise=Automatic("the model's own chat template counts; task.chat_template names another"),
-    )
+def _adafactor(done: Conversion) -> None:
+    """A switch of older versions, which wins over `optim`."""
+    found = done.first("adafactor")
+    if found and found[1] is True:
+        done.write("training.optim", "adafactor", "adafactor")
+        if done.first("optim"):
+            done.leave(Why.NOT_NEEDED, "adafactor wins over it", "optim")
+
+
+def _blocks(done: Conversion) -> None:
+    """Texts in one row of this length after another, as `run_clm` fills it."""
+    if found := done.first("block_size"):
+        done.write("data.max_length", found[1], found[0])
+        if not done.has("packing"):
+            done.write("data.packing", True, reason="block_size is a row that texts fill one after another")
 
 
 def splits(given: Any) -> tuple[str, bool]:
@@ -97,8 +128,8 @@ MODEL: Table = {
     "low_cpu_mem_usage": Always("weights go from the file to where they train"),
     "use_cache": Same((False,), "the cache of generation is off in training", "a cache has no use in training"),
     "device_map": DEVICE,
-    "tokenizer_name": Automatic("the tokenizer is the model's own"),
-    "config_name": Automatic("the model's own config.json counts"),
+    "use_fast_tokenizer": Always("tokenizers are the fast ones where there is one"),
+    "ignore_mismatched_sizes": Automatic("a head for other labels is made anew"),
     "cache_dir": NotNeeded("HF_HOME says where the cache is"),
     "token": NotNeeded("HF_TOKEN is read from the environment"),
 }
@@ -109,8 +140,8 @@ LORA: Table = {
     "lora_modules_to_save": WHOLE_LAYERS,
 }
 FOUR_BITS: Table = {
-    "load_in_8bit": Off("weights in 8 bits are not trained on; 16 bits or 4 are"),
-    "load_in_4bit": Off("weights in 4 bits go with the method qlora only"),
+    "load_in_8bit": Refused("adapters are trained beside weights of 16 bits or 4, not of 8"),
+    "load_in_4bit": Refused("weights in 4 bits are not trained; adapters beside them are (qlora)"),
     "bnb_4bit_quant_type bnb_4bit_use_double_quant": "quantization.*",
     "bnb_4bit_compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=values.DTYPES),
     "bnb_4bit_quant_storage": Off("weights in 4 bits are stored as bytes"),
@@ -126,10 +157,21 @@ SCRIPT_DATA: Table = {
     "validation_split_percentage": To("data.eval_fraction", "a share", convert=values.percent),
     **HUB_DATA,
     "dataset_config_name": CONFIGURATION,
-    "block_size max_source_length": "data.max_length",
+    "max_source_length": "data.max_length",
+    "streaming": "data.streaming",
+    "keep_linebreaks": Same((True,), "lines keep their ends", "lines keep their ends here", Why.REFUSED),
+    "test_file max_predict_samples": NotNeeded("`tui-trainer evaluate RUN` measures on other data"),
+    "task_name": Refused("GLUE's data is named by its place: data.path = hub:nyu-mll/glue, data.name its task"),
+    "val_max_target_length num_beams": NotSupported("it is about the answers of evaluations"),
+    "ignore_pad_token_for_loss": Same((True,), "padding is not learnt", "padding is not learnt here", Why.REFUSED),
+    "label_all_tokens": Same(
+        (False,), "a word's first token is tagged", "only a word's first token is tagged here", Why.REFUSED
+    ),
+    "resize_position_embeddings lang": Refused("the model stays as its files have it"),
+    "return_entity_level_metrics": Always("each entity is measured"),
     "max_target_length source_prefix": "task.*",
-    "source_lang": Off("src_lang in the model's tokenizer_config.json says it here"),
-    "target_lang": Off("tgt_lang in the model's tokenizer_config.json says it here"),
+    "source_lang": Refused("src_lang in the model's tokenizer_config.json says it here"),
+    "target_lang": Refused("tgt_lang in the model's tokenizer_config.json says it here"),
     "forced_bos_token": Automatic("answers begin as the tokenizer begins them"),
     "text_column_name text_column": "data.text_column",
     "label_column_name": "data.label_column",
@@ -145,11 +187,10 @@ ARGUMENTS: Table = {
     adam_beta2 adam_epsilon seed tf32 torch_compile""": "training.*",
     "max_steps": To("training.max_steps", values={-1: NO_STEP_LIMIT, 0: NO_STEP_LIMIT}),
     "lr_scheduler_type": SCHEDULER,
-    "lr_scheduler_kwargs": Off("the schedules take no arguments"),
+    "lr_scheduler_kwargs": Refused("the schedules take no arguments"),
     "optim": OPTIMIZER,
-    "optim_args": Off("optimizers take the arguments of [training] only"),
-    "optim_target_modules": Off("one optimizer updates all trainable weights"),
-    "adafactor": Off('training.optim = "adafactor" says it here'),
+    "optim_args": Refused("optimizers take the arguments of [training] only"),
+    "optim_target_modules": Refused("one optimizer updates all trainable weights"),
     "data_seed": Automatic("training.seed decides the order of the rows as well"),
     "full_determinism": "training.deterministic",
     "auto_find_batch_size": Automatic("the micro-batch is the largest that fits; the effective batch stays"),
@@ -175,6 +216,7 @@ ARGUMENTS: Table = {
     "dataloader_pin_memory": "dataloader.pin_memory",
     "dataloader_persistent_workers dataloader_multiprocessing_context": LIVING_THREADS,
     "dataloader_drop_last": Same((False,), "the last rows of an epoch are learnt", "every row is learnt in an epoch"),
+    "sortish_sampler": Off("data.group_by_length puts rows of a length together"),
     "dataloader_in_order": Always("batches come in the order of the seed"),
     "remove_unused_columns": Automatic("only the columns that are learnt are read"),
     "use_cpu no_cuda": Off("`--gpu none` trains on the CPU"),
@@ -189,6 +231,10 @@ ARGUMENTS: Table = {
     "eval_delay": Off("evaluation begins with the first multiple of evaluation.eval_steps"),
     "eval_on_start": Off("evaluation begins after the first steps"),
     "eval_accumulation_steps prediction_loss_only": NotNeeded("an evaluation keeps sums, not outputs"),
+    "predict_with_generate": Automatic("evaluation.generate_rows answers are written where the task writes answers"),
+    "generation_max_length generation_num_beams generation_config": NotSupported(
+        "it is about the answers of evaluations"
+    ),
     "do_train": NotNeeded("the command says it"),
     "do_eval": NotNeeded("held-out rows are always evaluated"),
     "do_predict": Off("`tui-trainer generate RUN` tries a model"),
@@ -216,11 +262,12 @@ ARGUMENTS: Table = {
     "push_to_hub hub_*": Off(NOT_SENT.reason),
     "debug": Off("there is no such mode"),
     "tpu_*": NotNeeded("training is on an NVIDIA GPU or a CPU"),
+    "split_batches accelerator_config.split_batches": Refused("the batch is that of one device there, not of all"),
     # What only matters to the library itself.
     "log_* include_*": OTHER_TOOL,
-    """disable_tqdm label_names past_index skip_memory_metrics ignore_data_skip accelerator_config parallelism_config
+    """disable_tqdm label_names past_index skip_memory_metrics ignore_data_skip accelerator_config* parallelism_config
     restore_callback_states_from_checkpoint save_on_each_node batch_eval_metrics eval_do_concat_batches
-    eval_use_gather_object enable_jit_checkpoint dispatch_batches split_batches ray_scope mp_parameters jit_mode_eval
+    eval_use_gather_object enable_jit_checkpoint dispatch_batches ray_scope mp_parameters jit_mode_eval
     sharded_ddp xpu_backend""": OTHER_TOOL,
 }
 
@@ -232,7 +279,21 @@ MICRO = ("per_device_train_batch_size", "per_gpu_train_batch_size")
 EVALUATE = cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps")
 SAVE = cadence("checkpoint.save_steps", ("save_strategy",), "save_steps")
 FSDP = (Group(("fsdp",), _fsdp_offload), Group(RECOMPUTES, _fsdp_checkpointing))
-GROUPS = (PRECISION, WARMUP, EARLY_STOPPING, TRACKERS, EVALUATE, SAVE, DEEPSPEED, *FSDP)
+ADAFACTOR = Group(("adafactor",), _adafactor)
+BLOCKS = Group(("block_size",), _blocks)
+GROUPS = (
+    OWN_FILES,
+    ADAFACTOR,
+    PRECISION,
+    WARMUP,
+    EARLY_STOPPING,
+    BEST_WEIGHTS,
+    TRACKERS,
+    EVALUATE,
+    SAVE,
+    DEEPSPEED,
+    *FSDP,
+)
 
 IMPORTER = Importer(
     name="transformers",
@@ -244,7 +305,7 @@ IMPORTER = Importer(
     activation_checkpointing past_index skip_memory_metrics label_names""",
     tables=(ARGUMENTS, MODEL, LORA, FOUR_BITS, SCRIPT_DATA, {"max_seq_length": "data.max_length"}),
     groups=(
-        batch(MICRO, micro_default=8), *GROUPS,
+        BLOCKS, batch(MICRO, micro_default=8), *GROUPS,
         method(four_bit=("load_in_4bit",), model=("model_name_or_path",), otherwise="full"),
     ),
     defaults=DEFAULTS,

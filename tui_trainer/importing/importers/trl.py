@@ -3,20 +3,75 @@
 Source: trl/trainer/sft_config.py and trl/trainer/model_config.py of TRL 1.x; older names where they were renamed.
 """
 
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.data.columns.row import columns_of
+from tui_trainer.data.columns.text_column import ColumnChoices
+from tui_trainer.data.problems import ProblemList
+from tui_trainer.data.sources.source import open_source
+from tui_trainer.errors import DataError
 from tui_trainer.importing.conversion import Conversion, Group, Importer
-from tui_trainer.importing.groups import LOSS_ON_PARTS, batch, method, write_part, write_places
+from tui_trainer.importing.groups import (
+    NODES,
+    PROCESSES,
+    STRATEGY,
+    batch,
+    method,
+    read_beside,
+    switches,
+    usual_layers,
+    write_part,
+    write_places,
+)  # fmt: skip
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Automatic, Off, Same, To, Why, under
-from tui_trainer.importing.values import off
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, Same, To, Why, under
+from tui_trainer.importing.values import file_near, listed, off, whole
 from tui_trainer.safe_text import one_line
 
 # Which are found by their names.
 _USUAL_COLUMNS = frozenset("messages conversations prompt completion text".split())
-# Its defaults: data without a split of that name would be refused.
+_PAIR = frozenset(("prompt", "completion"))
+_LORA = ("lora_r", "lora_alpha", "lora_target_modules")
+# Its default: data without a split of that name would be refused.
 _TRAIN = Automatic("of data with splits, train is trained on")
-_TEST = Automatic(
-    "its default; the validation split is evaluated on, else held-out rows; data.eval_split names another"
-)
+_BEST_FIT = "rows are filled by best fit"
+_SPECIAL_TOKENS, _END = "the tokenizer's own tokens frame a text", "an end token follows each text"
+_OWN_END = "the end of a text is the tokenizer's own token"
+_HEAD_ROWS = 20
+# The files that it brings (trl/accelerate_configs/), for 8 processes each.
+_LAUNCHES = {
+    "single_gpu": "", "multi_gpu": "ddp", "fsdp1": "fsdp", "fsdp2": "fsdp", "zero1": "fsdp", "zero2": "deepspeed-2",
+    "zero3": "deepspeed-3",
+}  # fmt: skip
+_LAUNCHED_PROCESSES = 8
+
+
+def _template_file(value: Any) -> Any:
+    if not str(value).endswith(".jinja"):
+        raise ValueError("the template of another tokenizer; save it as a .jinja file")
+    return value
+
+
+def _launch(done: Conversion) -> None:
+    """What its command line hands on to `accelerate launch`: its batch is that of one of so many processes."""
+    config, count = done.first("accelerate_config"), done.first("num_processes")
+    if config and (path := file_near(done.folder, str(config[1]))):
+        read_beside(done, "accelerate_config", path, "accelerate")
+    elif config and str(config[1]) in _LAUNCHES:
+        if strategy := _LAUNCHES[str(config[1])]:
+            done.write(STRATEGY, strategy, "accelerate_config", reason="as the file of this name has it")
+            if not count:
+                done.write(PROCESSES, _LAUNCHED_PROCESSES, "accelerate_config", reason="as the file has it")
+        else:
+            done.leave(Why.NOT_NEEDED, "one process has the whole model", "accelerate_config")
+    if count and done.devices and done.devices != whole(count[1]):
+        done.leave(Why.AS_ASKED, "--processes says it", "num_processes")
+    elif count:
+        done.write(PROCESSES, count[1], "num_processes")
+    if done.devices is None and PROCESSES in done.values:
+        done.devices = done.values[PROCESSES] * done.values.get(NODES, 1)
 
 
 def _no_cut(done: Conversion) -> None:
@@ -26,13 +81,14 @@ def _no_cut(done: Conversion) -> None:
 
 def _mixture(done: Conversion) -> None:
     """Its list of data sets, whose rows are used one after another."""
-    entries = write_places(done, "datasets", "data.path")
+    entries = write_places(done, "datasets", "data.path", Why.REFUSED)
     if not entries:
         return
     read = {"path", "data_files", "data_dir", *write_part(done, "datasets", entries, trained=True)}
     columns = [one.get("columns") or [] for one in entries]
     if len(columns[0]) == 1 and all(some == columns[0] for some in columns):
-        done.write("data.text_column", columns[0][0], "datasets")
+        if columns[0][0] not in _USUAL_COLUMNS:
+            done.write("data.text_column", columns[0][0], "datasets")
         read |= {"columns"}
     elif all(set(map(str, some)) <= _USUAL_COLUMNS for some in columns):
         read |= {"columns"}
@@ -42,11 +98,59 @@ def _mixture(done: Conversion) -> None:
         done.leave(Why.REFUSED, f"not read of it: {names}; it could change which rows are learnt", "datasets")
 
 
-def _whole_conversations(done: Conversion) -> None:
-    """What is learnt where no key says it."""
-    if done.has("model_name_or_path") and "task.loss_on" not in done.values:
-        reason = 'it learns whole conversations; of rows with a prompt and a completion, "completion" alone'
-        done.write("task.loss_on", "all", reason=reason)
+def _held_out(done: Conversion) -> None:
+    """The split that its command measures on, where it measures."""
+    split = done.first("dataset_test_split")
+    measures = any(not off(done.given.get(name)) for name in ("eval_strategy", "evaluation_strategy"))
+    if not measures or done.has("datasets"):
+        if split:
+            done.leave(Why.NOT_NEEDED, "nothing is measured on it there", split[0])
+    elif split:
+        done.write("data.eval_split", split[1], split[0])
+    elif done.has("dataset_name"):
+        done.write("data.eval_split", "test", reason="the split that it measures on")
+
+
+def _learnt(done: Conversion) -> None:
+    """What is learnt: where no switch says it, that follows from the columns of the data."""
+    names, on, _ = switches(done, "assistant_only_loss", "completion_only_loss")
+    if on:
+        done.write("task.loss_on", on[0].removesuffix("_only_loss"), *names)
+        done.write("task.type", "chat", reason=f"{on[0]} is about turns")
+    elif done.given.get("completion_only_loss") is False:
+        done.write("task.loss_on", "all", *names)
+    elif names or done.has("model_name_or_path"):
+        columns = _columns_near(done)
+        if columns >= _PAIR:
+            reason = (
+                "of rows with a prompt and a completion, it learns the completion; a chat template writes them here"
+            )
+            done.write("task.loss_on", "completion", *names, reason=reason)
+            done.write("task.type", "chat", reason="rows have a prompt and a completion")
+        else:
+            reason = 'it learns whole conversations; of rows with a prompt and a completion, "completion" alone'
+            done.write("task.loss_on", "all", *names, reason="it learns whole conversations" if columns else reason)
+
+
+def _columns_near(done: Conversion) -> set[str]:
+    """The columns of the data, as far as it lies on this machine."""
+    places = listed(done.values.get("data.path") or done.given.get("dataset_name") or [])
+    found: set[str] = set()
+    for place in places:
+        path = next((path for path in (done.folder / str(place), Path(str(place))) if path.exists()), None)
+        with suppress(DataError):
+            if path:
+                rows = open_source(str(path)).rows(ProblemList(), max_rows=_HEAD_ROWS, choices=ColumnChoices("auto"))
+                found |= set(columns_of(rows))
+    return found
+
+
+def _peft_is_said(done: Conversion) -> None:
+    """Without its switch it trains all weights, whatever is said of adapters: a command line may set it."""
+    found = done.first(*_LORA, "load_in_4bit")
+    if found and not done.has("use_peft") and done.has("model_name_or_path"):
+        reason = "it trains all weights unless use_peft is true: say use_peft in the file"
+        done.leave(Why.REFUSED, reason, found[0])
 
 
 IMPORTER = Importer(
@@ -55,53 +159,79 @@ IMPORTER = Importer(
     rank=2,
     telltale="""dataset_text_field packing_strategy padding_free completion_only_loss assistant_only_loss
     dataset_num_proc dataset_kwargs eval_packing chat_template_path use_peft lora_task_type use_bnb_nested_quant
-    dataset_train_split dataset_test_split num_of_sequences chars_per_token truncation_mode""",
+    dataset_train_split dataset_test_split dataset_streaming datasets test_split_size accelerate_config
+    num_of_sequences chars_per_token truncation_mode""",
     tables=(
         hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.HUB_DATA, under("model_init_kwargs", hf.MODEL),
         {
-            "max_length max_seq_length": "data.max_length",
+            "max_length max_seq_length": To(
+                "data.max_length", "a longer row loses its end there; a longer text makes several rows here"
+            ),
             "packing": hf.PACKING,
             "eval_packing": Automatic("held-out rows are packed as the others are"),
-            "packing_strategy num_of_sequences": Automatic("rows are filled by best fit"),
+            "packing_strategy": Same(
+                ("bfd",), _BEST_FIT, f"{_BEST_FIT} here, and a longer conversation is cut", Why.REFUSED
+            ),
+            "num_of_sequences": Automatic(_BEST_FIT),
             "padding_free": Automatic("packed rows have no padding"),
             "pad_to_multiple_of": Automatic("rows are padded to the longest of their batch"),
-            "truncation_mode": Same(("keep_start",), "the start is kept", "the start of a long row is kept here"),
+            "truncation_mode": Same(
+                ("keep_start",), "the start is kept", "the start of a long row is kept here", Why.REFUSED
+            ),
             "shuffle_dataset": hf.NEW_ORDER,
             "dataset_text_field": "data.text_column",
             "dataset_num_proc": "data.num_proc",
             "dataset_batch_size": Automatic("data is prepared in pieces of a fitting size"),
-            "dataset_kwargs": Off("data is always prepared"),
+            "dataset_kwargs.skip_prepare_dataset": Refused("data is always prepared"),
+            "dataset_kwargs.add_special_tokens": Same(
+                (True,), _SPECIAL_TOKENS, f"{_SPECIAL_TOKENS} here", Why.REFUSED
+            ),
+            "dataset_kwargs.append_concat_token": Same((True,), _END, f"{_END} here", Why.REFUSED),
+            "dataset_kwargs*": Refused("how data is prepared stands in [data]"),
             "dataset_train_split": To("data.split", values={"train": _TRAIN}),
-            "dataset_test_split": To("data.eval_split", values={"test": _TEST}),
             "dataset_streaming streaming": "data.streaming",
-            "datasets": Off("data.path names files and folders"),
+            "datasets": Refused("data.path names files, folders and data sets of the hub"),
+            "dataset_mixture dataset_mixer dataset_splits": Refused(
+                "a script's own list of data sets; data.path names them, data.weights how often each is used"
+            ),
             "test_split_size": "data.eval_fraction",
-            "chat_template_path": "task.chat_template",
-            "eos_token": Off("the end of a text is the tokenizer's own token"),
+            "chat_template_path": To("task.chat_template", convert=_template_file),
+            "chat_template": Refused("its text goes into a .jinja file, which task.chat_template names"),
+            "eos_token": Same(
+                ("<EOS_TOKEN>",), _OWN_END, f"{_OWN_END} here", Why.REFUSED
+            ),
             "pad_token": Off("padding never counts, so its token does not matter"),
             "model_init_kwargs.revision": "model.revision",
             "chars_per_token": Automatic("tokens are counted"),
-            "loss_type": Same(("nll", "chunked_nll"), "cross entropy, in chunks on a GPU", "the loss is cross entropy"),
             "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves them"),
-            "lora_task_type": Automatic("task.type says it"),
+            "lora_task_type": Same(("CAUSAL_LM",), "the task here", "TRL's SFT learns texts", Why.REFUSED),
+            "use_liger": hf.LIGER,
+            "env*": NotNeeded("the command line says it"),
+            "ignore_bias_buffers": hf.OTHER_TOOL,
+            "model_init_kwargs.use_kernels": hf.LIGER,
+            "accelerate_config": Refused("its file is not near; distributed.strategy says what it says"),
             "use_bnb_nested_quant": "quantization.bnb_4bit_use_double_quant",
             "gradient_checkpointing_use_reentrant": Automatic("checkpointing is never reentrant"),
         },
     ),
     groups=(
+        Group(("num_processes", "accelerate_config"), _launch),
         batch(hf.MICRO, micro_default=8, packing="packing"),
         Group(("max_length",), _no_cut),
         *hf.GROUPS,
         Group(("datasets",), _mixture),
-        LOSS_ON_PARTS,
-        Group((), _whole_conversations),
+        Group(("dataset_test_split",), _held_out),
+        Group(("assistant_only_loss", "completion_only_loss"), _learnt),
+        Group((), _peft_is_said),
         method(
             "use_peft", {True: "lora", False: "full"}, four_bit=("load_in_4bit",), model=("model_name_or_path",),
             otherwise="full",
         ),
+        usual_layers("lora_target_modules"),
     ),
     defaults={
         **hf.DEFAULTS, "training.learning_rate": 2e-5, "training.gradient_checkpointing": True,
         "data.max_length": 1024, "data.packing": False, "data.eval_fraction": 0, "tuning.lora_dropout": 0.05,
+        "quantization.bnb_4bit_use_double_quant": False,
     },
 )  # fmt: skip

@@ -1,0 +1,22 @@
+"""A layer and its LoRA adapter as one function make fewer passes over memory than two modules one after another."""
+
+from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
+from tui_trainer.models.targets import adapted
+from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, adapters_apart
+
+
+@check(order=146, title="Fused adapters", is_for_speed=True)
+def look(context: Context) -> Verdict:
+    config = context.config
+    if not (why_not := adapters_apart(config, context.planned.strategy.value)):
+        details = "logits and gradients are compared with peft's before the first step, and where they differ it is off"
+        layers = adapted(context.basis.shape, context.basis.setup.lora_targets)
+        return passed(
+            f"one function for each of {sum(layer.count for layer in layers):,} layers and its adapter",
+            details,
+            switch="fused adapters: on",
+            opposite={FUSED_ADAPTERS: False},
+        )
+    if config.tuning.has_adapter and not config.tuning.fused_adapters:
+        return warned(f"off by {why_not}", fix={FUSED_ADAPTERS: True}, switch="fused adapters: off")
+    return not_applicable(f"none: {why_not}", switch="fused adapters: none")

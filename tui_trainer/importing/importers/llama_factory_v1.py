@@ -1,0 +1,167 @@
+"""The YAML of LLaMA-Factory's v1, which has arguments and defaults of its own.
+
+Its commands are sft, dpo and rm, and a file does not say which: it is read as one of sft.
+
+Source: src/llamafactory/v1/ of hiyouga/LLaMA-Factory at ff6d4d12e.
+"""
+
+from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.groups import (
+    EFFECTIVE,
+    OFFLOAD,
+    PRECISION,
+    STRATEGY,
+    batch,
+    every_epochs,
+    method,
+    write_zero,
+)
+from tui_trainer.importing.importers import llama_factory as v0
+from tui_trainer.importing.importers import transformers as hf
+from tui_trainer.importing.reading import read_foreign
+from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Refused, Same, To, Why
+from tui_trainer.importing.values import DTYPES, data_place, file_near, whole
+
+_ONLY_SUPERVISED = Refused("models learn from texts and answers, not from preferences or rewards")
+_LISTS = (".yaml", ".yml")
+
+
+def _data(done: Conversion) -> None:
+    """A list's file, which stands for all of its data sets, or one data set. Only what is trained on is read there."""
+    found = done.first("train_dataset")
+    if not found or not isinstance(found[1], str):
+        return
+    path = file_near(done.folder, found[1])
+    if path and path.suffix in _LISTS:
+        v0.write_listed(done, found[0], "data.path", path, list(read_foreign(path)))
+    elif path or not found[1].endswith(_LISTS):
+        done.write("data.path", str(path or data_place(found[1])), found[0])
+
+
+def _answers(done: Conversion) -> None:
+    """The command sft is not in the file."""
+    if done.has("model"):
+        reason = "its command sft; a conversation is one row here, and there one for each of its answers"
+        done.write("task.type", "chat", reason=reason)
+
+
+def _batch_of_all(done: Conversion) -> None:
+    """`global_batch_size` is that of all devices."""
+    rows = done.first("global_batch_size")
+    if rows and whole(rows[1]):
+        done.write(EFFECTIVE, rows[1], rows[0])
+        if done.first("micro_batch_size"):
+            done.leave(Why.NOT_NEEDED, "global_batch_size says the rows behind a step", "micro_batch_size")
+
+
+def _split(done: Conversion) -> None:
+    found = done.first("dist_config.name")
+    if not found:
+        return
+    file = done.first("dist_config.config_file")
+    path = file_near(done.folder, str(file[1])) if file else None
+    if str(found[1]).startswith("fsdp"):
+        done.write(STRATEGY, "fsdp", found[0], reason=hf.LAYER_BY_LAYER)
+    elif path and isinstance(zero := read_foreign(path).get("zero_optimization"), dict):
+        write_zero(done, found[0], zero.get("stage", 0), (), path.name)
+
+
+def _four_bits(done: Conversion) -> None:
+    """bitsandbytes loads 4 bits where no number is said."""
+    if done.given.get("quant_config.name") == "bnb" and not done.has("quant_config.quantization_bit"):
+        done.write("tuning.method", "qlora", "quant_config.name", "peft_config.name", reason="4 bits, as none are said")
+
+
+IMPORTER = Importer(
+    name="llama_factory_v1",
+    title="LLaMA-Factory v1",
+    rank=11,
+    telltale="""model_class train_dataset peft_config.name kernel_config quant_config.name dist_config.name
+    batching_strategy sample_backend""",
+    tables=(
+        {
+            "model": "model.model_name_or_path",
+            "trust_remote_code": "model.*",
+            "custom_chat_template": Refused("task.chat_template names a .jinja file; write it into one"),
+            "flash_attn": To("model.attn_implementation", values=v0.KERNELS),
+            "model_class": Same(
+                ("llm",), "the model writes texts", "models that write texts are trained by it here", Why.REFUSED
+            ),
+            "init_config": Automatic("weights go from the file to where they train"),
+            "kernel_config": hf.OWN_KERNELS,
+            # Adapters and 4 bits: plugins/model_plugins/peft.py, quantization.py.
+            "peft_config.r": "tuning.r",
+            "peft_config.lora_alpha": "tuning.lora_alpha",
+            "peft_config.lora_dropout": "tuning.lora_dropout",
+            "peft_config.target_modules": hf.LAYERS,
+            "peft_config.use_rslora": "tuning.use_rslora",
+            "peft_config.use_dora": "tuning.use_dora",
+            "peft_config.modules_to_save": hf.WHOLE_LAYERS,
+            "peft_config.export_* peft_config.infer_dtype": NotNeeded("it is about a finished model"),
+            """peft_config.freeze_trainable_layers peft_config.freeze_trainable_modules
+            peft_config.freeze_extra_modules peft_config.cast_trainable_params_to_fp32""": NotNeeded(
+                "it belongs to a method that is not switched on"
+            ),
+            "quant_config.name": Same(
+                ("bnb", "auto"), *("bitsandbytes keeps weights in 4 bits",) * 2, Why.REFUSED
+            ),
+            "quant_config.quantization_bit": Refused("weights in 4 bits are trained beside, no others"),
+            "quant_config.quantization_type": "quantization.bnb_4bit_quant_type",
+            "quant_config.double_quantization": "quantization.bnb_4bit_use_double_quant",
+            "quant_config.compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=DTYPES),
+            # config/data_args.py, config/training_args.py.
+            "train_dataset": NotSupported("it is a list that is not near; give the file itself as data.path"),
+            "eval_dataset": NotSupported("it is not read there either; data.eval_path is measured on here"),
+            "output_dir": hf.ARGUMENTS["output_dir"],
+            "cutoff_len": To("data.max_length", "longer rows lose their end"),
+            "learning_rate num_train_epochs max_grad_norm seed": "training.*",
+            "max_steps": To("training.max_steps", values={-1: hf.NO_STEP_LIMIT, 0: hf.NO_STEP_LIMIT}),
+            "full_determinism": "training.deterministic",
+            "batching_strategy": Same(
+                ("normal", "padding_free"), "data.packing decides how rows lie in a batch",
+                "a step learns from a number of rows here, not of tokens", Why.REFUSED,
+            ),
+            "batching_workers": hf.THREADS,
+            "enable_activation_checkpointing": "training.gradient_checkpointing",
+            "optim_config": Refused("the optimizer of the file is none of those here; nearest: adamw_torch"),
+            "lr_scheduler_config": Refused("it has no schedules"),
+            "save_steps save_total_limit": "checkpoint.*",
+            "save_ckpt_as_hf": Always("weights are safetensors"),
+            "resume_from_checkpoint": hf.RESUMED,
+            "logging_steps": "logging.*",
+            "pref_loss pref_beta pref_ftx simpo_gamma dpo_label_smoothing ld_alpha": _ONLY_SUPERVISED,
+            # Several devices.
+            "dist_config.name": Off(f"models are split by fsdp2 or DeepSpeed; {hf.SEVERAL_PROCESSES}"),
+            "dist_config.config_file dist_config.dcp_path": NotNeeded("it goes with the name"),
+            "dist_config.offload_params": To(OFFLOAD, values={False: NotNeeded("off in the file")}),
+            "dist_config.mixed_precision": "training.mixed_precision",
+            "dist_config.*": Off(hf.SEVERAL_PROCESSES),
+            "cp_size": Same((1,), hf.SEVERAL_PROCESSES, v0.OWN_ROWS, Why.REFUSED),
+            "dp_size mp_replicate_size mp_shard_size cp_mode dist_timeout": NotNeeded(hf.SEVERAL_PROCESSES),
+            # config/sample_args.py.
+            "sample_backend max_new_tokens": v0.TRIED,
+        },
+    ),
+    groups=(
+        Group(("global_batch_size",), _batch_of_all),
+        batch(("micro_batch_size",), (), micro_default=1),
+        PRECISION,
+        every_epochs("checkpoint.save_steps", ("save_epochs",), ("num_train_epochs",), 3.0),
+        Group(("dist_config.name",), _split),
+        Group(("train_dataset",), _data),
+        Group((), _answers),
+        Group((), _four_bits),
+        method(
+            "peft_config.name", {"lora": "lora"}, four_bit=("quant_config.quantization_bit",),
+            lora=("peft_config.r", "peft_config.lora_alpha", "peft_config.target_modules"), model=("model",),
+            otherwise="full",
+        ),
+    ),
+    defaults={
+        "training.effective_batch_size": 1, "training.learning_rate": 1e-4,
+        "training.lr_scheduler_type": "constant", "training.warmup_steps": 0, "training.weight_decay": 0.01,
+        "training.mixed_precision": "bf16", "training.gradient_checkpointing": True, "data.max_length": 2048,
+        "data.packing": False, "data.eval_fraction": 0, "tuning.r": 8, "tuning.lora_alpha": 16,
+        "tuning.lora_dropout": 0.05,
+    },
+)  # fmt: skip
