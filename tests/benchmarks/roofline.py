@@ -40,7 +40,8 @@ from tui_trainer.models.fake_tensors import empty_model, fake_tensors, model_con
 from tui_trainer.models.heads import CLASSIFYING, Head
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import automatic_values
-from tui_trainer.training import varlen
+from tui_trainer.planning.fused_kernels import adapters_apart
+from tui_trainer.training import fused_lora, varlen
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.tuning import find_method
 from tui_trainer.units import GIB
@@ -291,14 +292,20 @@ def use_liger(model: nn.Module, counter: Counter, stack: ExitStack) -> None:
             stack.enter_context(patch.object(names, "apply_rotary_pos_emb", rotate))
 
 
-def pack(model: nn.Module, counter: Counter) -> None:
+def pack(model: nn.Module, counter: Counter, stack: ExitStack, *, is_copied: bool) -> None:
     """The frozen matrices in 4 bits, and the copy that peft makes of what such a layer gives (lora/bnb.py)."""
+
+    def product(base: nn.Linear, x: Tensor) -> Tensor:
+        found: Tensor = FourBitProduct.apply(counter, x.to(torch.bfloat16), base.weight)
+        return found.clone() if is_copied else found
+
+    stack.enter_context(
+        patch.object(fused_lora, "_unpacked", lambda weight, dtype: unpacked(counter, weight, "backward"))
+    )
     for module in model.modules():
         base = getattr(module, "base_layer", None)
         if type(base) is nn.Linear:
-            base.forward = MethodType(
-                lambda self, x: FourBitProduct.apply(counter, x.to(torch.bfloat16), self.weight).clone(), base
-            )
+            base.forward = MethodType(product, base)
 
 
 @contextmanager
@@ -436,8 +443,11 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool) -> Found:
         model = method.apply(model, tuning, seed=0, autocast=True).train()
         if library_kernels:
             use_liger(model, counter, stack)
+        is_fused = not adapters_apart(loaded.config, "ddp")
         if four_bits:
-            pack(model, counter)
+            pack(model, counter, stack, is_copied=not is_fused)
+        if is_fused:
+            fused_lora.switch_on(model)
         if case.head == "causal_lm":
             kernel = lengths_kernel(counter, shares_keys=shares_keys)
             AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))

@@ -36,7 +36,7 @@ def differing(ends, again) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def taken_up_again(run_on_card):
-    """`taken_up_again(method, optim, precision, kernels)`: which tensors of the last checkpoint are others after a resume."""
+    """`taken_up_again(method, optim, precision, kernels)`: which tensors of the last checkpoint a resume changes."""
 
     def run(method, optim, precision="bf16", kernels="none"):
         settings = {**DROPOUT, "tuning.method": method, "training.optim": optim, "training.mixed_precision": precision}
