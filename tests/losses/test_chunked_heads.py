@@ -17,7 +17,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.data.batching.collate import collate
 from tui_trainer.launching.start import load_config
-from tui_trainer.losses.chunked_head import chunked_head_loss
+from tui_trainer.losses.chunked_head import HeadLoss
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models import logits
@@ -151,7 +151,7 @@ def test_the_gradient_of_a_head_in_16_bits_is_as_exact_in_many_chunks_as_in_one(
 
     def gradient(dtype: torch.dtype, chunk_tokens: int) -> torch.Tensor:
         weight = torch.zeros(16, 8, dtype=dtype, requires_grad=True)
-        chunked_head_loss(hidden.to(dtype), weight, labels, chunk_tokens).backward()
+        HeadLoss(chunk_tokens=chunk_tokens).sum(hidden.to(dtype), weight, labels).backward()
         return weight.grad.float()
 
     exact = gradient(torch.float32, 2048)
@@ -231,5 +231,5 @@ class LiveBlocks(TorchDispatchMode):
 def test_the_logits_of_one_chunk_are_there_at_a_time(learns):
     hidden, weight = torch.randn(60, 8, requires_grad=learns), torch.randn(300, 8, requires_grad=learns)
     with LiveBlocks(10 * 300 * 4) as seen:
-        chunked_head_loss(hidden, weight, torch.arange(60), 10)
+        HeadLoss(chunk_tokens=10).sum(hidden, weight, torch.arange(60))
     assert seen.most == 1

@@ -211,7 +211,15 @@ def test_under_checkpointing_the_sum_is_there_too_while_the_loss_is_computed():
 def test_a_head_that_trains_beside_adapters_has_its_gradients_in_chunks(device):
     setup = lora(device=device, loss_chunk_tokens=1024, **HALF)
     frozen, trained = (wide(replace(setup, saves_head=head))["head and loss"] for head in (False, True))
-    assert trained - frozen == (2 * 4 + 2) * 128256 * 2048
+    assert trained - frozen == (4 + 2) * 128256 * 2048
+
+
+def test_a_fused_loss_takes_the_logits_of_a_chunk_once_in_16_bits():
+    setup = lora(device="cuda", loss_chunk_tokens=2048, **HALF)
+    plain, fused = (wide(replace(setup, fused_loss=on), rows=1)["head and loss"] for on in (False, True))
+    assert plain - fused == 4 * 2048 * 128256
+    few = [wide(replace(setup, fused_loss=on), rows=1, most_labels=500)["head and loss"] for on in (False, True)]
+    assert few[0] == 12 * 500 * 128256 and few[1] == 2 * 500 * (128256 + 2 * 2048)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -2,8 +2,8 @@
 
 What it changes in a model and in the modules of transformers is what the library changes, and its kernels round where
 that rounds: once, at the end. Source: liger-kernel 0.8.5, `transformers/monkey_patch.py`, `ops/rms_norm.py` (mode
-`llama`), `ops/swiglu.py` and `ops/rope.py`. Patching a model by the library itself, and taking that back, is tested
-where it is installed (`tests/training/test_liger.py`).
+`llama`), `ops/swiglu.py`, `ops/rope.py` and `ops/cross_entropy.py`. Patching a model by the library itself, and taking
+that back, is tested where it is installed (`tests/training/test_liger.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.simulated_card.module_stand_ins import imported_as, modules_named
 
 VERSION = "0.8.5"
 FAMILIES = ("llama", "qwen2")
-calls = SimpleNamespace(norms=0, norms_backward=0)
+calls = SimpleNamespace(norms=0, norms_backward=0, losses=0)
 
 
 class RMSNormFunction(torch.autograd.Function):
@@ -88,11 +88,49 @@ def apply_to_instance(model: Any, cross_entropy: bool, fused_linear_cross_entrop
             module.forward = MethodType(_mlp_forward, module)
 
 
+class CrossEntropyKernel:
+    """`ops/cross_entropy.py`: called with a grid, as Triton's kernels are, and by name."""
+
+    arg_names = (
+        "X_ptr", "X_stride", "Y_ptr", "Y_stride", "weight_ptr", "loss_ptr", "z_loss_ptr", "loss_stride", "n_cols",
+        "n_non_ignore", "sum_non_ignore_weight", "weight_sum", "ignore_index", "lse_square_scale", "label_smoothing",
+        "reduction", "softcap", "RETURN_Z_LOSS", "BLOCK_SIZE", "HAS_WEIGHT", "HAS_SOFTCAPPING", "HAS_GRADIENTS",
+    )  # fmt: skip
+
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        def launch(*, num_warps: int, **given: Any) -> None:
+            assert given.keys() == set(self.arg_names) and grid == given["X_ptr"].shape[:1]
+            assert given["reduction"] == "mean" and not given["HAS_WEIGHT"] and not given["lse_square_scale"]
+            calls.losses += 1
+            losses, gradient = cross_entropy(given["X_ptr"], given["Y_ptr"], given["label_smoothing"], given["softcap"])
+            given["loss_ptr"].copy_(losses / given["n_non_ignore"])
+            if given["HAS_GRADIENTS"]:
+                given["X_ptr"].copy_(gradient / given["n_non_ignore"])
+
+        return launch
+
+
+def cross_entropy(logits_NV: Tensor, labels_N: Tensor, smoothing: float, cap: float | None) -> tuple[Tensor, Tensor]:
+    """Losses and the gradient of their sum, in fp32."""
+    logits = logits_NV.float()
+    tanh = None if cap is None else torch.tanh(logits / cap)
+    logits = logits if tanh is None else cap * tanh
+    wanted = torch.full_like(logits, smoothing / logits.shape[1])
+    wanted = wanted.scatter_add(1, labels_N[:, None], torch.full_like(logits[:, :1], 1 - smoothing))
+    shares = logits.softmax(dim=-1)
+    losses = -(wanted * logits.log_softmax(dim=-1)).sum(dim=-1)
+    gradient = shares - wanted
+    return losses, gradient if tanh is None else gradient * (1 - tanh.square())
+
+
 @contextmanager
 def liger_stand_in(apply: Callable[..., None] = apply_to_instance) -> Iterator[None]:
     """`import liger_kernel` finds this one, and so does transformers."""
-    calls.norms = calls.norms_backward = 0
-    modules = modules_named("liger_kernel", "liger_kernel.transformers")
+    calls.norms = calls.norms_backward = calls.losses = 0
+    modules = modules_named(
+        "liger_kernel", "liger_kernel.transformers", "liger_kernel.ops", "liger_kernel.ops.cross_entropy"
+    )
+    modules["liger_kernel.ops.cross_entropy"].liger_cross_entropy_kernel = CrossEntropyKernel()  # type: ignore[attr-defined]
     modules["liger_kernel.transformers"]._apply_liger_kernel_to_instance = (  # type: ignore[attr-defined]
         lambda model, **settings: apply(model, **settings)
     )

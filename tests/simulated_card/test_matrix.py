@@ -92,6 +92,7 @@ def test_two_steps_an_evaluation_and_checkpoints(task, method, precision, layout
     problems = of_kind(folder, RunProblem)
     assert [problem for problem in problems if problem.kind not in EXPECTED_PROBLEMS] == []
     assert ("kernels" in {problem.kind for problem in problems}) == (kernels == "liger") == bool(liger.norms_backward)
+    assert bool(liger.losses) == (kernels == "liger")
     steps, evaluations = of_kind(folder, StepDone), of_kind(folder, EvalDone)
     assert [step.step for step in steps] == [1, 2] and len(evaluations) == 1
     assert all(step.grad_norm > 0 and step.peak_memory_bytes > 0 for step in steps)

@@ -178,6 +178,18 @@ def test_a_kernel_that_computes_otherwise_or_fails_is_not_used(name, fault, reas
     assert card.allocated_bytes == 0, "what was tried leaves the card empty"
 
 
+@pytest.mark.parametrize("far", [0.999, float("nan")])
+def test_a_loss_that_a_kernel_computes_otherwise_is_not_fused(far, run_on_card, monkeypatch):
+    """The other kernels stay."""
+    right = liger.cross_entropy
+    monkeypatch.setattr(liger, "cross_entropy", lambda *given: tuple(far * x for x in right(*given)))
+    _, folder, failure = run_on_card("causal_lm", LIGER)
+    assert not failure
+    found = {event.kind: event.message for event in of_kind(folder, RunProblem)}
+    assert "losses differ by" in found["loss not fused"] and not found["kernels"].endswith("loss")
+    assert liger.calls.losses == 1 and liger.calls.norms_backward
+
+
 BROKEN = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 PACKED = {"data.packing": "true"}

@@ -8,6 +8,7 @@ import shutil
 import pytest
 from safetensors.torch import load_file
 
+from tests.simulated_card.liger_stand_in import calls as liger
 from tui_trainer.optimizers import OptimizerSpec
 from tui_trainer.training import checkpoint
 
@@ -35,10 +36,11 @@ def differing(ends, again) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def taken_up_again(run_on_card):
-    """`taken_up_again(method, optim, precision)`: which tensors of the last checkpoint are others after a resume."""
+    """`taken_up_again(method, optim, precision, kernels)`: which tensors of the last checkpoint a resume changes."""
 
-    def run(method, optim, precision="bf16"):
+    def run(method, optim, precision="bf16", kernels="none"):
         settings = {**DROPOUT, "tuning.method": method, "training.optim": optim, "training.mixed_precision": precision}
+        settings["model.kernels"] = kernels
         _, folder, failure = run_on_card("causal_lm", settings)
         assert not failure, failure
         whole = weights_of(folder)
@@ -64,6 +66,11 @@ def taken_up_again(run_on_card):
 )
 def test_a_run_that_is_taken_up_again_ends_with_the_same_bytes(method, optim, precision, taken_up_again):
     assert taken_up_again(method, optim, precision) == []
+
+
+def test_so_does_one_whose_loss_is_fused(taken_up_again):
+    assert taken_up_again("full", "adamw_torch_fused", kernels="liger") == []
+    assert liger.losses
 
 
 def test_without_the_random_state_of_the_card_it_does_not(taken_up_again, monkeypatch):

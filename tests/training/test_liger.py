@@ -1,7 +1,7 @@
 """liger-kernel itself, where it is installed: `uv run --with liger-kernel pytest tests/training/test_liger.py`.
 
-What it changes in a model is taken back to the last name. In fp32 its kernels are also computed, by Triton's
-interpreter (which knows no bf16), and pass the probe.
+What it changes in a model is taken back to the last name. Its kernels are also computed, by Triton's interpreter: those
+of layers in fp32, which pass the probe, and that of the loss in all precisions, beside float64.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tui_trainer.training.fused_kernels import taken_back
 
 pytestmark = pytest.mark.versions
 pytest.importorskip("liger_kernel", reason="liger-kernel is not installed")
-PROBE = """
+INTERPRETER = """
     class Number(float):
         # A kernel's argument: the interpreter hands plain ones over, which have no dtype.
         def to(self, dtype):
@@ -35,6 +35,8 @@ PROBE = """
     GridExecutor.__call__ = lambda self, *args, **kwargs: call(
         self, *map(number, args), **{name: number(x) for name, x in kwargs.items()})
 
+"""
+PROBE = """
     import numpy as np, torch
     from types import SimpleNamespace
     from dataclasses import replace
@@ -65,6 +67,38 @@ PROBE = """
 """
 
 
+LOSS = """
+    import torch
+    from liger_kernel.ops import cross_entropy
+    @triton.jit
+    def tanh(x):
+        return 1 - 2 / (tl.exp(2 * x) + 1)
+    cross_entropy.tanh = tanh
+
+    from tui_trainer.losses.chunked_head import HeadLoss
+    from tui_trainer.losses.fused_cross_entropy import find_kernel, reason_against
+    from tui_trainer.models.logits import LogitTransform
+    kernel, cpu = find_kernel(), torch.device("cpu")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for smoothing, cap, words in ((0.0, None, 40_000), (0.1, None, 5000), (0.1, 5.0, 5000), (0.0, 30.0, 5000)):
+            reason = reason_against(kernel, cpu, dtype, words, label_smoothing=smoothing, soft_cap=cap)
+            assert reason == "", (dtype, smoothing, cap, reason)
+        draw = torch.Generator().manual_seed(1)
+        hidden, weight = torch.randn(9, 16, generator=draw).to(dtype), torch.randn(70, 16, generator=draw).to(dtype)
+        labels, weights = torch.randint(0, 70, (9,), generator=draw), torch.rand(9, generator=draw)
+        transform = LogitTransform(scale=0.5, soft_cap=4.0)
+        found = []
+        for chosen in (None, kernel):
+            head = HeadLoss(chunk_tokens=4, label_smoothing=0.1, transform=transform, kernel=chosen)
+            given = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+            loss = head.sum(*given, labels, weights_N=weights) + head.by_label(*given, labels) @ weights
+            found.append((loss, *torch.autograd.grad(loss, given)))
+        for one, other in zip(*found):
+            assert (one - other).norm() <= 3 * torch.finfo(dtype).eps * other.norm() + 1e-5, dtype
+    print("the same")
+"""
+
+
 @pytest.mark.parametrize("family", ["gemma", "gemma2", "llama", "mistral", "phi3", "qwen2", "qwen3"])
 def test_what_it_changes_is_taken_back_to_the_last_name(family):
     model, tokens = tiny_model(family), torch.arange(4, 12)[None]
@@ -85,8 +119,9 @@ def test_the_families_that_plans_count_on_are_known_to_it():
     assert MODEL_TYPE_TO_APPLY_LIGER_FN.keys() >= LIGER_FAMILIES
 
 
-def test_its_kernels_pass_the_probe_when_they_are_interpreted():
+@pytest.mark.parametrize("script", [PROBE, LOSS], ids=["layers", "loss"])
+def test_its_kernels_pass_the_probe_when_they_are_interpreted(script):
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROBE)]
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(INTERPRETER) + textwrap.dedent(script)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550)
     assert done.stdout.strip().endswith("the same"), done.stderr[-2000:]

@@ -17,7 +17,7 @@ from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.data.batching.collate import collate
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_again, open_new
-from tui_trainer.losses.chunked_head import chunked_head_loss
+from tui_trainer.losses.chunked_head import HeadLoss
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.optimizers import OPTIMIZERS
@@ -151,9 +151,9 @@ def test_without_gradients_a_chunked_loss_computes_none():
 
     hidden, weight, labels = torch.randn(16, 8, requires_grad=True), nn.Parameter(torch.randn(20, 8)), torch.arange(16)
     with Products() as training:
-        chunked_head_loss(hidden, weight, labels, 4)
+        HeadLoss(chunk_tokens=4).sum(hidden, weight, labels)
     with torch.no_grad(), Products() as evaluation:
-        chunked_head_loss(hidden, weight, labels, 4)
+        HeadLoss(chunk_tokens=4).sum(hidden, weight, labels)
     assert (training.count, evaluation.count) == (12, 4)
 
 

@@ -86,7 +86,7 @@ class ModelSection(Section):
         speed="fewer passes over memory; not measured on a card here",
         advanced=True,
     )
-    """Fused kernels for norms and gated MLPs, where they give the same numbers; auto: liger-kernel's on a GPU."""
+    """Fused kernels for norms, MLPs and the loss, where they give the same numbers; auto: liger-kernel's on a GPU."""
     trust_remote_code: bool = option(False, advanced=True)
     """Run Python code that comes with the model; it can do all that you can."""
     scratch: ScratchSection = ScratchSection()

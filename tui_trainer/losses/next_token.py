@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tui_trainer.losses.chunked_head import chunked_head_loss, transform_product
+from tui_trainer.losses.chunked_head import HeadLoss, transform_product
+from tui_trainer.losses.fused_cross_entropy import CrossEntropy, reason_against
 from tui_trainer.losses.masks import known_masks
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.models.logits import LogitTransform, logit_transform
+from tui_trainer.models.logits import LogitTransform, in_chunks, logit_transform
 
 # Of the largest logit: matmuls in 16 bits are rounded to a 256th, and models round once more after the head.
 _MOST_DIFFERENCE = 0.02
@@ -37,6 +38,8 @@ class NextTokenLoss:
         """Labels whose logits are there at one time; 0: all of a batch."""
         self.always_in_chunks = False
         """Also for fewer labels: every pass then goes the same way."""
+        self.kernel: CrossEntropy | None = None
+        """Computes what is in chunks; None: torch's operations do."""
         self._label_smoothing = label_smoothing
         self._batch: MicroBatch | None = None
         self._hidden: Tensor | None = None
@@ -81,18 +84,27 @@ class NextTokenLoss:
         self.chunk_tokens = self.chunk_tokens if is_same else 0
         return is_same
 
+    def use_kernel(self, kernel: CrossEntropy, device: torch.device, dtype: torch.dtype) -> str:
+        """Use it from now on where it computes what this loss does; else the reason why not. Raises what it raises."""
+        reason = reason_against(
+            kernel,
+            device,
+            dtype,
+            _layer_of(self._head).out_features,
+            label_smoothing=self._label_smoothing,
+            soft_cap=self._transform.soft_cap,
+        )
+        self.kernel = None if reason else kernel
+        return reason
+
     def _in_chunks(self, hidden_Nh: Tensor, labels_N: Tensor, smoothing: float) -> Tensor:
         layer = _layer_of(self._head)
         biases = [bias for bias in (layer.bias, self._added_bias) if bias is not None]
-        return chunked_head_loss(
-            hidden_Nh,
-            layer.weight,
-            labels_N,
-            self.chunk_tokens,
-            smoothing,
-            bias_V=sum(biases[1:], biases[0]) if biases else None,
-            transform=self._transform,
+        how = HeadLoss(
+            chunk_tokens=self.chunk_tokens, label_smoothing=smoothing, transform=self._transform, kernel=self.kernel
         )
+        bias_V = sum(biases[1:], biases[0]) if biases else None
+        return how.sum(hidden_Nh, layer.weight, labels_N, bias_V=bias_V)
 
     @property
     def _added_bias(self) -> Tensor | None:
@@ -106,7 +118,8 @@ class NextTokenLoss:
         hidden_Nh, places = args[0].flatten(0, -2), self._batch.places
         if len(places) < len(hidden_Nh):
             hidden_Nh = hidden_Nh.index_select(0, places)
-        if self.chunk_tokens and (self.always_in_chunks or len(hidden_Nh) > self.chunk_tokens):
+        always = self.always_in_chunks or self.kernel is not None
+        if in_chunks(len(hidden_Nh), self.chunk_tokens) or (self.chunk_tokens and always):
             # The head itself then computes one row only, which nobody reads.
             self._hidden = hidden_Nh
             hidden_Nh = hidden_Nh[:1].detach()

@@ -8,6 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+# From so many labels on their logits take more memory all at once than time in chunks.
+FEW_LABELS = 2048
+
+
+def in_chunks(labels: int, chunk_tokens: int) -> bool:
+    """Whether the logits of so many labels are computed in chunks of `chunk_tokens`, or in one that is smaller. 0: in
+    none."""
+    return chunk_tokens > 0 and labels >= min(chunk_tokens, FEW_LABELS)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogitTransform:

@@ -12,6 +12,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, with_dry_run
+from tui_trainer.planning.fused_kernels import fuses_loss
 from tui_trainer.planning.memory.estimate import total_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 
@@ -46,6 +47,8 @@ class Basis:
         loaded = with_settings(self.loaded, patch)
         # In rows of another length a step may have one for each document.
         known = replace(self.setup, most_rows=0) if "data.max_length" in patch else self.setup
+        fused = fuses_loss(loaded, self.hardware, self.target, self.shape)
+        known = replace(known, fused_loss=fused)
         setup, _ = choices.choose(loaded, self.hardware, self.target, self.shape, known)
         setup, _ = with_dry_run(loaded.config, self.shape, setup)
         return replace(self, loaded=loaded, setup=setup, micro_batch=patch.get(MICRO, self.micro_batch))

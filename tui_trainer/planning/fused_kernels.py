@@ -45,6 +45,11 @@ def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shap
     return estimated("liger", f"auto: liger-kernel {version} knows {shape.model_type}")
 
 
+def fuses_loss(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> bool:
+    """Whether the loss is computed by one of these kernels, where logits are in chunks (`losses/next_token.py`)."""
+    return fused_kernels(loaded, hardware, target, shape).value == "liger"
+
+
 def adapters_apart(config: Config, strategy: str) -> str:
     """Why adapters are computed beside their layers, as a clause; empty where each is one function with its layer."""
     tuning = config.tuning

@@ -28,7 +28,7 @@ from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batching import TUNE, cut_batch
 from tui_trainer.planning.conflicts import disk_problems, four_bit_problems, memory_problems, setting_problems
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
-from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, kernel_problems
+from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fuses_loss, kernel_problems
 from tui_trainer.planning.kept_micro_batches import kept_micro_batch, micro_batch_key
 from tui_trainer.planning.measured_memory import measured_peaks
 from tui_trainer.planning.memory.host import host_memory_problems
@@ -228,6 +228,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         most_rows=-(-most_rows(config, facts, packed.value, config.training.effective_batch_size) // processes),
         document_tokens=0.0 if packed.value else facts.row_tokens,
         target_tokens=facts.target_tokens,
+        fused_loss=fuses_loss(loaded, hardware, target, shape),
     )
     setup, chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
     setup, memory_reason = with_dry_run(config, shape, setup)

@@ -6,6 +6,7 @@ from typing import Literal
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import Head
+from tui_trainer.models.logits import in_chunks
 from tui_trainer.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.tuning_methods import TUNING_METHODS
 
@@ -70,6 +71,8 @@ class TrainingSetup:
     """Keys and values of fewer heads are copied for each head of queries."""
     loss_chunk_tokens: int = 0
     """Tokens whose logits are there at one time; 0: those of the whole micro-batch."""
+    fused_loss: bool = False
+    """A chunk's logits become their gradient in one kernel, in the dtype of matmuls."""
     compiled: bool = False
     tf32: bool = True
     """TF32 matmuls, on cards that have them."""
@@ -94,6 +97,10 @@ class TrainingSetup:
     """What a dry run has counted; None where it failed."""
     measured_peaks: tuple[MeasuredPeak, ...] = ()
     """Of runs of the same model, settings and machine."""
+
+    def chunks_loss(self, labels: int) -> bool:
+        """Whether the logits of so many labels in a pass are computed in chunks."""
+        return in_chunks(labels, self.loss_chunk_tokens) or (self.fused_loss and self.loss_chunk_tokens > 0)
 
     @property
     def has_adapter(self) -> bool:

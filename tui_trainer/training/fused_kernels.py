@@ -1,10 +1,9 @@
-"""Kernels of libraries for attention, norms, gated MLPs and rotary embeddings: tried, used where they compute the same,
-taken back after the run.
+"""Kernels of libraries for attention, norms, gated MLPs, rotary embeddings and the loss: tried, used where they compute
+the same, taken back after the run.
 
-Liger's fused cross entropy is not taken. It is a forward pass of the whole model that computes the head for every place
-and gives no logits; the loss here computes it for places with a label only, in chunks where the plan says so
-(`losses/next_token.py`, `losses/chunked_head.py`), which saves the same memory and, on answers in conversations, more
-time.
+Liger's own fused loss is not taken, but its kernel for the logits of a chunk (`losses/fused_cross_entropy.py`). That
+loss is a forward pass of the whole model that computes the head for every place and gives no logits; the loss here
+computes it for places with a label only (`losses/next_token.py`, `losses/chunked_head.py`).
 """
 
 import sys
@@ -15,7 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from tui_trainer.losses.fused_cross_entropy import find_kernel
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.fused_kernels import LIBRARY, Kernels
 from tui_trainer.training import fused_lora
 from tui_trainer.training.compiled import Trainable
@@ -90,9 +91,27 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell)
         hint = 'the model\'s own operations are used; model.kernels = "none" does not try'
         tell("kernels not used", f"{LIBRARY} is not used: {reason}", hint)
         return "none"
-    message = f"{LIBRARY} computes {counts[0]} norms and MLPs of the model"
+    fuses_loss = _fuse_loss(run, tell)
+    message = f"{LIBRARY} computes {counts[0]} norms and MLPs of the model{' and its loss' if fuses_loss else ''}"
     tell("kernels", message, "logits and gradients are the same within rounding")
     return kernels
+
+
+def _fuse_loss(run: Trainable, tell: Tell) -> bool:
+    """Compute losses of chunks by Liger's kernel, where it computes what the formula does: whether it does now."""
+    if not isinstance(run.loss, NextTokenLoss) or not run.loss.chunk_tokens:
+        return False
+    try:
+        reason = run.loss.use_kernel(find_kernel(), run.device, run.mixed_precision.dtype)
+    except Exception as error:  # a compiler raises whatever its parts raise
+        if breaks_the_device(error):
+            raise
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
+    if reason:
+        torch.cuda.empty_cache()
+        message = f"{LIBRARY} does not compute the loss: {reason}"
+        tell("loss not fused", message, "torch's operations compute it, which takes more memory than planned")
+    return not reason
 
 
 def fuse_adapters(model: Any, mixed_precision: MixedPrecision, tell: Tell) -> bool:

@@ -116,7 +116,7 @@ def _backward(model: ModelMemory, batch: Batch) -> MemoryPart:
 
 def _loss(model: ModelMemory, batch: Batch) -> MemoryPart:
     whole = model.loss(batch.labels)
-    is_chunked = 0 < model.setup.loss_chunk_tokens < batch.labels
+    is_chunked = model.setup.chunks_loss(batch.labels)
     # Gradients of head and embedding are made when the logits have been given back, where both are mapped.
     matrix, logits = FLOAT * model.shape.vocabulary * model.shape.hidden_size, FLOAT * batch.labels * model.classes
     trains = model.setup.method == "full" and batch.accumulation == 1

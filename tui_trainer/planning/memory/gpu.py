@@ -98,7 +98,7 @@ def _gradients(model: ModelMemory, *, summed: bool, made: bool) -> MemoryPart:
 
 def _workspace(model: ModelMemory, batch: Batch, always: bool = False) -> tuple[MemoryPart, ...]:
     """Four gradients of the MLP's width, with LoRA two. Where all logits were, they fit into that place."""
-    chunked = 0 < model.setup.loss_chunk_tokens < batch.labels
+    chunked = model.setup.chunks_loss(batch.labels)
     if not (chunked or always):
         return ()
     results = 4 if model.setup.method == "full" else 2

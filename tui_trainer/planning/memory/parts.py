@@ -167,7 +167,7 @@ class Static:
 
     def loss(self, labels: int) -> MemoryPart:
         """Logits, and what becomes of them."""
-        is_chunked = 0 < self.setup.loss_chunk_tokens < labels
+        is_chunked = self.setup.chunks_loss(labels)
         formula = "logits of a chunk, gradients of the hidden states and of the head"
         formula = formula if is_chunked else "12 bytes x labels x vocabulary"
         return MemoryPart("head and loss", self.loss_bytes(labels), formula)
@@ -176,16 +176,24 @@ class Static:
         """Logits, their log-softmax and two gradients: 12 bytes for each token and word of the vocabulary, or class.
 
         Behind a soft cap the tanh as well. In chunks: one chunk's logits in fp32 and what goes into the products, or
-        the slope of the cap; with the gradients of the hidden states and, where it trains, of the head's weight.
+        the slope of the cap, or by a kernel what goes into the products alone; with the gradients of the hidden states
+        and, where it trains, of the head's weight: a product, and the sum in fp32 or the product with the scale.
         """
         chunk, vocabulary, width = self.setup.loss_chunk_tokens, self.classes, self.shape.hidden_size
-        if not chunk or tokens <= chunk:
+        if not self.setup.chunks_loss(tokens):
             return (12 + (self.compute_size if self._has_soft_cap else 0)) * tokens * vocabulary
-        copies = 0 if self.compute_size == FLOAT else self.compute_size
         trains = self.setup.method == "full" or self.setup.saves_head
-        head = (2 * FLOAT + self.compute_size) * vocabulary * width if trains else 0
-        beside = FLOAT if self._has_soft_cap else copies
-        return chunk * vocabulary * (FLOAT + beside) + 2 * self.compute_size * tokens * width + head
+        sums = FLOAT if tokens > chunk else self.compute_size
+        head = (sums + self.compute_size) * vocabulary * width if trains else 0
+        return min(chunk, tokens) * vocabulary * self._chunk_size + 2 * self.compute_size * tokens * width + head
+
+    @property
+    def _chunk_size(self) -> int:
+        """Bytes of a chunk for each token and word."""
+        if self.setup.fused_loss:
+            return self.compute_size
+        copies = 0 if self.compute_size == FLOAT else self.compute_size
+        return FLOAT + (FLOAT if self._has_soft_cap else copies)
 
     @property
     def _has_soft_cap(self) -> bool:
@@ -195,8 +203,9 @@ class Static:
         """Logits, in fp32 as well where they are not, and their log-softmax."""
         chunk, vocabulary = self.setup.loss_chunk_tokens, self.classes
         copies = 0 if self.compute_size == FLOAT else self.compute_size
-        seen = min(tokens, chunk) if chunk else tokens
-        return seen * vocabulary * (FLOAT * (1 if chunk else 2) + copies)
+        if not self.setup.chunks_loss(tokens):
+            return tokens * vocabulary * (2 * FLOAT + copies)
+        return min(tokens, chunk) * vocabulary * (self.compute_size if self.setup.fused_loss else FLOAT + copies)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,106 @@
+"""Cross entropy in one kernel: logits are read twice, and their gradient is written in their place, rounded once.
+
+The kernel is Liger's; torch's operations pass eight times over logits in fp32. Of the library the kernel alone is
+taken: its function for logits rounds losses to the logits' dtype, and its function for head and loss knows neither
+weights of labels nor scales of logits, and takes few labels at a time where the vocabulary is large.
+"""
+
+from importlib import import_module
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from tui_trainer.data.batching.collate import IGNORE
+
+_MODULE = "liger_kernel.ops.cross_entropy"
+# Source: liger_kernel/ops/cross_entropy.py of 0.8.5, `cross_entropy_forward`.
+_LARGEST_BLOCK, _WARPS, _WARPS_ON_HIP = 32768, 32, 16
+# So far may a loss be off, of itself, and a gradient of 16 bits before it is rounded.
+_OFF, _OFF_GRADIENT = 1e-6, 1e-6
+_CHECKED_LABELS = 8
+
+
+class CrossEntropy(Protocol):
+    """Losses of logits in nats, fp32 [N].
+
+    Changes `logits_NV`, which have rows of one piece, into `gradient_scale` times the gradient of the sum of losses;
+    None: no gradient is asked for. `soft_cap` as in `LogitTransform`.
+    """
+
+    def __call__(
+        self,
+        logits_NV: Tensor,
+        labels_N: Tensor,
+        *,
+        label_smoothing: float,
+        soft_cap: float | None,
+        gradient_scale: float | None,
+    ) -> Tensor: ...
+
+
+def find_kernel() -> CrossEntropy:
+    """Liger's. Raises ImportError or AttributeError where there is none."""
+    kernel = import_module(_MODULE).liger_cross_entropy_kernel
+    takes = frozenset(kernel.arg_names)
+
+    def cross_entropy(
+        logits_NV: Tensor,
+        labels_N: Tensor,
+        *,
+        label_smoothing: float,
+        soft_cap: float | None,
+        gradient_scale: float | None,
+    ) -> Tensor:
+        labels, vocabulary = len(logits_NV), logits_NV.shape[1]
+        losses = logits_NV.new_empty(labels, dtype=torch.float32)
+        scale = gradient_scale or 1.0
+        settings: dict[str, Any] = {
+            "X_ptr": logits_NV, "X_stride": logits_NV.stride(0), "Y_ptr": labels_N, "Y_stride": labels_N.stride(0),
+            "loss_ptr": losses, "loss_stride": 1, "n_cols": vocabulary,
+            # As the mean of 1 / scale labels loss and gradient are scaled before they are rounded.
+            "reduction": "mean", "n_non_ignore": 1 / scale, "ignore_index": IGNORE,
+            "label_smoothing": label_smoothing, "softcap": soft_cap, "HAS_SOFTCAPPING": soft_cap is not None,
+            "HAS_GRADIENTS": gradient_scale is not None,
+            "BLOCK_SIZE": min(_LARGEST_BLOCK, 1 << (vocabulary - 1).bit_length()),
+        }  # fmt: skip
+        # What else it could compute: losses by class, the square of the normaliser, how often a token is right.
+        unused = {
+            "weight_ptr": None, "HAS_WEIGHT": False, "sum_non_ignore_weight": 1.0, "weight_sum": 0.0,
+            "lse_square_scale": 0.0, "z_loss_ptr": None, "RETURN_Z_LOSS": False,
+            "token_accuracy_ptr": None, "token_accuracy_stride": 0, "RETURN_TOKEN_ACCURACY": False,
+            "predicted_tokens_ptr": None, "predicted_tokens_stride": 0, "RETURN_PREDICTED_TOKENS": False,
+        }  # fmt: skip
+        settings |= {name: value for name, value in unused.items() if name in takes}
+        if labels:
+            kernel[(labels,)](**settings, num_warps=_WARPS_ON_HIP if torch.version.hip else _WARPS)
+        return losses / scale
+
+    return cross_entropy
+
+
+def reason_against(
+    kernel: CrossEntropy, device: torch.device, dtype: torch.dtype, vocabulary: int, **settings: Any
+) -> str:
+    """How the kernel differs from the formula in float64 by more than it may, a millionth of a loss and one rounding of
+    a gradient; empty: it does not. `settings` are those of `CrossEntropy` but for the scale of gradients, with which
+    the kernel is compiled here. Draws nothing."""
+    numbers = torch.arange(_CHECKED_LABELS * vocabulary, dtype=torch.float64, device=device)
+    logits = (8 * torch.sin(numbers * 12.9898)).view(_CHECKED_LABELS, vocabulary).to(dtype)
+    labels = torch.arange(_CHECKED_LABELS, device=device) * (vocabulary // _CHECKED_LABELS)
+    wide = logits.double().requires_grad_()
+    cap, smoothing = settings["soft_cap"], settings["label_smoothing"]
+    with torch.enable_grad():
+        capped = wide if cap is None else cap * torch.tanh(wide / cap)
+        losses = torch.nn.functional.cross_entropy(capped, labels, reduction="none", label_smoothing=smoothing)
+        (wanted,) = torch.autograd.grad(losses.sum(), wide)
+    losses = losses.detach()
+    for scale in (None, 1.0):
+        found = kernel(logits, labels, gradient_scale=scale, **settings)
+        # Not `>`: what is no number is no agreement either.
+        if not bool(((found - losses).abs() <= _OFF * losses.abs()).all()):
+            return f"losses differ by {float(((found - losses) / losses).abs().max()):.1e} of themselves"
+    off = (logits - wanted).abs()
+    if not bool((off <= torch.finfo(dtype).eps * wanted.abs() + _OFF_GRADIENT).all()):
+        return f"gradients differ by {float(off.max()):.1e}"
+    return ""
