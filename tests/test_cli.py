@@ -164,7 +164,7 @@ def test_the_plan_tells_each_choice_with_its_reason_and_leaves_out_what_is_off()
         "precision": "fp16 = compute capability 7.5",
         "weights": "float16 = they are frozen",
         "learning rate": "0.0002 = ",
-        "tokens of a loss": "4,096 = ",
+        "tokens of a loss": "2,048 = ",
         "loader threads": "1 = ",
     }
     for label, shown in told.items():

@@ -125,7 +125,8 @@ def test_a_kernel_that_is_a_little_off_is_not_used(cap, kernel):
 
     def shifted(logits, labels, **more):
         losses = kernel(logits, labels, **more)
-        logits[:, 1:] *= 1.02
+        if more["gradient_scale"] is not None:  # then the gradient stands in the place of the logits
+            logits[:, 1:] *= 1.02
         return losses
 
     assert reason_against(coarse, cpu, torch.bfloat16, 1000, **settings).startswith("losses differ")

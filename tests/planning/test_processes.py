@@ -204,8 +204,8 @@ def test_what_fits_is_copied_and_what_is_asked_for_is_done():
 TABLE = [
     # (GB of a card, cards, method): strategy, or that it fits on none; and the reason.
     (24, 1, "lora", "ddp", "one process"),
-    (24, 2, "lora", "fsdp", "only a part of the model fits"),
-    (24, 8, "lora", "fsdp", "only a part of the model fits"),
+    (24, 2, "lora", "ddp", "fits beside its gradients"),
+    (24, 8, "lora", "ddp", "fits beside its gradients"),
     (24, 1, "full", "", "needs about"),
     (24, 2, "full", "", "needs about"),
     (24, 8, "full", "", "needs about"),

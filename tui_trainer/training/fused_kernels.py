@@ -104,9 +104,7 @@ def _fuse_loss(run: Trainable, tell: Tell) -> bool:
     try:
         reason = run.loss.use_kernel(find_kernel(), run.device, run.mixed_precision.dtype)
     except Exception as error:  # a compiler raises whatever its parts raise
-        if breaks_the_device(error):
-            raise
-        reason = one_line(f"{type(error).__name__}: {error}", 200)
+        reason = reason_to_fall_back(error)
     if reason:
         torch.cuda.empty_cache()
         message = f"{LIBRARY} does not compute the loss: {reason}"

@@ -5,7 +5,7 @@ from tui_trainer.models.targets import adapted
 from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, adapters_apart
 
 
-@check(order=146, title="Fused adapters", is_for_speed=True)
+@check(order=147, title="Fused adapters", is_for_speed=True)
 def look(context: Context) -> Verdict:
     config = context.config
     if not (why_not := adapters_apart(config, context.planned.strategy.value)):
