@@ -72,7 +72,9 @@ LOSS = """
     from liger_kernel.ops import cross_entropy
     @triton.jit
     def tanh(x):
-        return 1 - 2 / (tl.exp(2 * x) + 1)
+        # Near 0 by its series, where the difference would lose its digits.
+        near = x * (1 - x * x * (1 / 3 - x * x * (2 / 15 - x * x * 17 / 315)))
+        return tl.where(tl.abs(x) < 0.2, near, 1 - 2 / (tl.exp(2 * x) + 1))
     cross_entropy.tanh = tanh
 
     from tui_trainer.losses.chunked_head import HeadLoss
