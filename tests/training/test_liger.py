@@ -131,7 +131,7 @@ def test_the_families_that_plans_count_on_are_known_to_it():
             LOSS,
             marks=pytest.mark.skipif(
                 Version(version("liger-kernel")) < Version("0.8.5"),
-                reason="interpreted, earlier versions are off by 2e-5 under a soft cap: a run does not use such a kernel",
+                reason="interpreted, earlier ones are off by 2e-5 under a soft cap: a run does not use such a kernel",
             ),
         ),
     ],
