@@ -17,6 +17,8 @@ from importlib import metadata
 from itertools import product
 from typing import Any
 
+from packaging import version
+
 from tui_trainer.hardware.abilities import BF16_FROM, Version
 from tui_trainer.models.fp16 import OVERFLOWS_IN_FP16
 from tui_trainer.models.heads import Head
@@ -108,9 +110,14 @@ def cells(torch_version: str) -> Iterator[Cell]:
                 yield Cell(model=name, card=card, precision=precision, rows=kind, attention=found)
 
 
+def torch_version(text: str) -> str:
+    """Raises ValueError for what is no version."""
+    return str(version.Version(text))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch", default=metadata.version("torch"))
+    parser.add_argument("--torch", type=torch_version, default=metadata.version("torch"))
     parser.add_argument("--why", action="store_true")
     asked = parser.parse_args()
     print(f"torch {asked.torch}; * keys and values are repeated, ~ the host waits for the card in each pass")

@@ -63,8 +63,8 @@ def adapters_apart(config: Config, strategy: str) -> str:
         return "Unsloth brings its own"
     if config.training.torch_compile:
         return "compiled layers fuse the same operations"
-    if strategy in ("tp", "deepspeed-3"):
-        return f"{strategy} gathers weights around whole layers"
+    if strategy == "deepspeed-3":
+        return "deepspeed-3 gathers weights around whole layers"
     return ""
 
 

@@ -9,7 +9,7 @@ from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, adapters_apart
 def look(context: Context) -> Verdict:
     config = context.config
     if not (why_not := adapters_apart(config, context.planned.strategy.value)):
-        details = "logits and gradients are compared with peft's before the first step, and where they differ it is off"
+        details = "a layer of each kind is compared with peft's before the first step; where one differs, all are apart"
         layers = adapted(context.basis.shape, context.basis.setup.lora_targets)
         return passed(
             f"one function for each of {sum(layer.count for layer in layers):,} layers and its adapter",
