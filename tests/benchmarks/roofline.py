@@ -1,6 +1,7 @@
 """How fast a step could be on one card: the bytes and operations of the program's own step, by assumed rates.
 
-    python -m tests.benchmarks.roofline [--only 8b-lora ...] [--library-kernels none] [--repeat-keys] [--groups]
+    python -m tests.benchmarks.roofline [--only 8b-lora ...] [--library-kernels none] [--repeat-keys] [--plain]
+                                        [--groups] [--kept]
 
 The model, its adapters, the loss, the sum of gradients and the optimizer are the program's own, with the values that
 `auto` takes on a card with bf16, on tensors that have a shape and no numbers. Each operation of torch is one kernel
@@ -12,11 +13,13 @@ The host is taken to be always ahead. None of the rates is measured: compare two
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
+from pathlib import Path
 from types import MethodType
 from typing import Any
 from unittest.mock import patch
@@ -32,6 +35,7 @@ from transformers import AttentionInterface
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.launching.start import load_config
+from tui_trainer.losses import masks
 from tui_trainer.losses.classification import ClassificationLoss
 from tui_trainer.losses.fused_cross_entropy import CrossEntropy
 from tui_trainer.losses.micro_batch import MicroBatch
@@ -400,6 +404,8 @@ _LORA = ("tuning.r=16", "tuning.target_modules=all-linear", "tuning.lora_dropout
 CASES = {
     "8b-lora": Case(title="Llama-3.1-8B, LoRA r=16, 1 x 4096", config=_LLAMA_8B, method="lora", tokens=4096,
                     settings=_LORA),
+    "8b-lora-dropout": Case(title="Llama-3.1-8B, LoRA r=16 with dropout, 1 x 4096", config=_LLAMA_8B, method="lora",
+                            tokens=4096, settings=(*_LORA[:2], "tuning.lora_dropout=0.05")),
     "1.7b-full": Case(title="Qwen3-1.7B, full, 2 x 4096", config=_QWEN3_1_7B, rows=2, tokens=4096),
     "1.7b-full-bf16": Case(title="Qwen3-1.7B, full, bf16 and fp32 masters, 2 x 4096", config=_QWEN3_1_7B, rows=2,
                            tokens=4096, settings=("model.dtype=bfloat16",)),
@@ -421,21 +427,28 @@ class Found:
     sum_of_gradients: Counter
     step: Counter
     kept_bytes: int
+    keepers: dict[str, list[int]]
+    """Tensors that are kept for the backward pass and their bytes, by what keeps them first."""
 
 
-def count(case: Case, *, library_kernels: bool, shares_keys: bool) -> Found:
-    loaded = load_config(Request(assignments=(f"tuning.method={case.method}", *case.settings)))
+def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool = False) -> Found:
+    """`plain`: adapters beside their layers, all logits at once and without a kernel, masks of batches without padding,
+    keys and values copied for each head of queries."""
+    apart = ("tuning.fused_adapters=false",) if plain else ()
+    loaded = load_config(Request(assignments=(f"tuning.method={case.method}", *case.settings, *apart)))
     labels = 2 if case.head in CLASSIFYING else 0
     config = model_config(case.config, labels)
     shape = shape_of(config.to_dict(), head=case.head, labels=labels)
     target = automatic_values.Target(device="cuda", reason="", gpu=None)
     weights = automatic_values.weights_dtype(loaded, "bf16").value
-    chunk = automatic_values.loss_chunk(loaded, target, shape).value
+    chunk = 0 if plain else automatic_values.loss_chunk(loaded, target, shape).value
     tuning = loaded.config.tuning
     counter = Counter(shape.vocabulary)
     with ExitStack() as stack:
         stack.enter_context(fake_tensors(case.head))
         stack.enter_context(card_kernels(counter))
+        # As on a card, where nobody looks at a mask.
+        stack.enter_context(patch.object(masks, "waits", lambda batch: True))
         model = empty_model(config, case.head, dtype=getattr(torch, weights))
         # What the layers compute beside weights in 4 bits is LoRA's.
         four_bits = case.method == "qlora"
@@ -449,14 +462,19 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool) -> Found:
         if is_fused:
             fused_lora.switch_on(model)
         if case.head == "causal_lm":
-            kernel = lengths_kernel(counter, shares_keys=shares_keys)
+            shares_keys = shares_keys and not plain
+            kernel = varlen.Kernel("counted", lengths_kernel(counter, shares_keys=shares_keys), not shares_keys)
             AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
             model.set_attn_implementation(varlen.NAME)
         loss = loss_of(case, model, chunk)
-        if library_kernels and isinstance(loss, NextTokenLoss) and case.head == "causal_lm":
+        if library_kernels and not plain and isinstance(loss, NextTokenLoss) and case.head == "causal_lm":
             loss.kernel = fused_loss(counter)
         optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4)
-        return counted(case, model, loss, optimizer, counter)
+        batch = batch_of(case)
+        if plain:
+            # As if one position were padding.
+            batch = replace(batch, tokens=batch.tokens - 1)
+        return counted(batch, model, loss, optimizer, counter)
 
 
 def loss_of(case: Case, model: Any, chunk: int) -> Callable[[MicroBatch], Tensor]:
@@ -465,15 +483,18 @@ def loss_of(case: Case, model: Any, chunk: int) -> Callable[[MicroBatch], Tensor
     return NextTokenLoss(model, chunk_tokens=chunk)
 
 
-def counted(case: Case, model: Any, loss: Any, optimizer: RunOptimizer, counter: Counter) -> Found:
-    batch = batch_of(case)
+def counted(batch: MicroBatch, model: Any, loss: Any, optimizer: RunOptimizer, counter: Counter) -> Found:
     weights = {x.untyped_storage()._cdata for x in [*model.parameters(), *model.buffers()]}
     kept: dict[int, Any] = {}
+    keepers: dict[str, list[int]] = defaultdict(lambda: [0, 0])
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in weights:
+        if storage._cdata not in weights | kept.keys():
             kept[storage._cdata] = storage  # held, so that no other takes its place
+            entry = keepers[f"{keeper()}: {tuple(tensor.shape)}, {tensor.dtype}".replace("torch.", "")]
+            entry[0] += 1
+            entry[1] += storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x), counter, torch.autocast("cpu", torch.bfloat16):
@@ -498,7 +519,20 @@ def counted(case: Case, model: Any, loss: Any, optimizer: RunOptimizer, counter:
         optimizer.torch.state[parameter] = {"step": torch.zeros(()), **moments}
     with of_step:
         optimizer.apply(found.detach(), lr=1e-4, max_grad_norm=1.0)
-    return Found(counter, of_sum, of_step, kept_bytes)
+    return Found(counter, of_sum, of_step, kept_bytes, keepers)
+
+
+def keeper() -> str:
+    """The function of the model or the program that keeps a tensor, with its class where it is a method."""
+    frame = sys._getframe(2)
+    while frame.f_back:
+        own, name = frame.f_locals.get("self"), frame.f_code.co_name
+        if isinstance(own, nn.Module):
+            return type(own).__name__
+        if not any(part in frame.f_code.co_filename for part in ("/torch/", "roofline.py")) or name == "forward":
+            return f"{Path(frame.f_code.co_filename).name} {name}"
+        frame = frame.f_back
+    return "?"
 
 
 def batch_of(case: Case) -> MicroBatch:
@@ -523,10 +557,10 @@ def batch_of(case: Case) -> MicroBatch:
 # Report ---------------------------------------------------------------------------------------------------------------
 
 
-def report(case: Case, found: Found, *, groups: bool) -> None:
+def report(case: Case, found: Found, *, plain: bool, groups: bool, kept: bool) -> None:
     tokens = case.rows * case.tokens
     total = found.one_pass.total()
-    print(f"{case.title}: {total.kernels} kernels, {total.bytes / 1e9:.1f} GB, {total.flops / 1e12:.1f} TFLOP, "
+    print(f"{case.title}{', plain' if plain else ''}: {total.kernels} kernels, {total.bytes / 1e9:.1f} GB, {total.flops / 1e12:.1f} TFLOP, "
           f"{found.kept_bytes / GIB:.2f} GiB kept for the backward pass")  # fmt: skip
     for place, rate in enumerate(PRODUCTS_PER_SECOND):
         one, more, step = (x.total().seconds[place] for x in (found.one_pass, found.sum_of_gradients, found.step))
@@ -545,6 +579,9 @@ def report(case: Case, found: Found, *, groups: bool) -> None:
             print(
                 f"      {name:40} {each.seconds[0] * 1e3:7.1f} ms {each.kernels:6} kernels {each.bytes / 1e9:8.1f} GB"
             )
+    if kept:
+        for name, (count_, bytes_) in sorted(found.keepers.items(), key=lambda pair: -pair[1][1])[:16]:
+            print(f"    {name:80} {count_:5} tensors {bytes_ / GIB:7.2f} GiB")
 
 
 def main() -> None:
@@ -552,13 +589,17 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--library-kernels", choices=("liger", "none"), default="liger")
     parser.add_argument("--repeat-keys", action="store_true", help="attention by lengths as torch has it before 2.12")
+    parser.add_argument(
+        "--plain", action="store_true", help="before it the same with adapters, masks, keys and logits as libraries do"
+    )
     parser.add_argument("--groups", action="store_true", help="where the time goes")
+    parser.add_argument("--kept", action="store_true", help="what is kept for the backward pass")
     chosen = parser.parse_args()
+    kernels, shares = chosen.library_kernels == "liger", not chosen.repeat_keys
     for name in chosen.only:
-        found = count(
-            CASES[name], library_kernels=chosen.library_kernels == "liger", shares_keys=not chosen.repeat_keys
-        )
-        report(CASES[name], found, groups=chosen.groups)
+        for plain in (True, False) if chosen.plain else (False,):
+            found = count(CASES[name], library_kernels=kernels, shares_keys=shares, plain=plain)
+            report(CASES[name], found, plain=plain, groups=chosen.groups, kept=chosen.kept)
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.fake_tensors import fake_tensors
+from tui_trainer.models.logits import FEW_LABELS
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import lora_parameters, match_targets
-from tui_trainer.planning.automatic_values import GPU_LOSS_CHUNK_TOKENS
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
 from tui_trainer.planning.memory.parts import Batch, MemoryPart
@@ -106,7 +106,7 @@ def planned(case: Case) -> tuple[MemoryPart, ...]:
         lora_rank=RANK if targets else 0,
         lora_targets=targets,
         gradient_checkpointing=case.checkpointing,
-        loss_chunk_tokens=GPU_LOSS_CHUNK_TOKENS,
+        loss_chunk_tokens=FEW_LABELS,
         shards=case.cards,
     )
     layer, why_not = measure_layer(config, shape, setup, case.tokens)
@@ -136,7 +136,7 @@ def _tracked(case: Case) -> dict[str, int]:
     if case.checkpointing:
         checkpoint_activations(model)
     model.train()
-    loss = NextTokenLoss(model, chunk_tokens=GPU_LOSS_CHUNK_TOKENS)
+    loss = NextTokenLoss(model, chunk_tokens=FEW_LABELS)
     mixed_precision = MixedPrecision("bf16", device)
     timed = Communication(Clock(device))
     sharded = Sharded(ranks, device, model, decoder_layers(model), mixed_precision, timed)

@@ -185,7 +185,7 @@ def test_a_plan_counts_on_chunks_exactly_where_the_loss_is_chunked(family, named
     model = changed_model(family) if family in CHANGED else tiny_model(family)
     shape = shape_of(model.config.to_dict(), head="seq2seq_lm" if family in SEQ2SEQ else "causal_lm")
     card = choices.Target(device="cuda", reason="", gpu=None)
-    for asked, wanted in (("auto", choices.GPU_LOSS_CHUNK_TOKENS), (7, 7), (0, 0)):
+    for asked, wanted in (("auto", logits.FEW_LABELS), (7, 7), (0, 0)):
         loaded = load_config(Request(assignments=(f"training.loss_chunk_tokens={asked}",)))
         planned = choices.loss_chunk(loaded, card, shape)
         assert planned.value == (0 if named_otherwise else wanted)

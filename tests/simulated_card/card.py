@@ -7,6 +7,7 @@ own to the last line; what is computed is computed by the CPU's kernels. In retu
 * tensors on two devices: refused as CUDA refuses them;
 * dtypes that a CUDA kernel refuses and the CPU's takes: refused too;
 * the host waits for the device (`.item()`, `nonzero`, a mask as an index, a copy back): recorded, with its line;
+* a copy back into pinned memory that nobody waits for is there once an event behind it was waited for, and not before;
 * autocast, which asks for the device inside torch, casts by CUDA's lists (`autocast.py`);
 * random numbers come from a generator of the card's own, as on a GPU;
 * memory: the bytes of all storages that are alive;
@@ -185,6 +186,9 @@ class Card(TorchDispatchMode):
         self.waits: list[Wait] = []
         self.pageable_copies: list[Wait] = []
         """Copies to the card that the host stands by for: from memory that is not pinned, or blocking."""
+        self.on_their_way: list[tuple[Tensor, Tensor]] = []
+        """Copies into pinned memory that were not waited for yet: where to, and what."""
+        self.arrived = self.pinned_bytes = self.pinned_peak_bytes = 0
         self.generator = torch.Generator()
         self.kernels: dict[Any, Callable[..., Any]] = {}
         """What kernels without a form for the CPU compute."""
@@ -194,6 +198,7 @@ class Card(TorchDispatchMode):
         self.copied_bytes = self.copied_peak_bytes = 0
         """Of copies on the host that are alive, as a checkpoint makes them; and the most that there were."""
         self._alive: set[int] = set()
+        self._copies: set[int] = set()
 
     # What is computed -------------------------------------------------------------------------------------------------
 
@@ -205,6 +210,12 @@ class Card(TorchDispatchMode):
             # Without autograd, as in inference mode, torch hands them on whole.
             with self:
                 return func.decompose(*args, **kwargs)
+        if kwargs.get("pin_memory"):
+            return self._pinned(func(*args, **{name: x for name, x in kwargs.items() if name != "pin_memory"}))
+        is_copy = func is aten.copy_.default
+        if is_copy and _is_pinned(args[0]) and isinstance(args[1], CardTensor) and args[2:] == (True,):
+            self.on_their_way.append((args[0], plain(args[1]).clone()))
+            return args[0]
         given = _Given()
         # A view of an ordinary tensor is an ordinary one, also in inference mode.
         with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
@@ -215,6 +226,8 @@ class Card(TorchDispatchMode):
             if to_card:
                 plain_kwargs["device"] = torch.device("cpu")
             elif not given.on_card:
+                if is_copy and _is_pinned(args[1]) and not _is_pinned(args[0]):
+                    self.copied_to_host(args[0])
                 return func(*args, **kwargs)
             self._check(func, args, kwargs, given.on_card, given.on_host, to_card)
             if torch.Tag.nondeterministic_seeded in func.tags:
@@ -246,12 +259,39 @@ class Card(TorchDispatchMode):
 
     def copied_to_host(self, copy: Tensor) -> None:
         storage = copy.untyped_storage()
-        self.copied_bytes += storage.nbytes()
-        self.copied_peak_bytes = max(self.copied_peak_bytes, self.copied_bytes)
-        weakref.finalize(storage, self._free_copy, storage.nbytes()).atexit = False
+        key, count = storage._cdata, storage.nbytes()
+        if key not in self._copies:
+            self._copies.add(key)
+            self.copied_bytes += count
+            self.copied_peak_bytes = max(self.copied_peak_bytes, self.copied_bytes)
+            weakref.finalize(storage, self._free_copy, key, count).atexit = False
 
-    def _free_copy(self, count: int) -> None:
+    def _free_copy(self, key: int, count: int) -> None:
+        self._copies.discard(key)
         self.copied_bytes -= count
+
+    def _pinned(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        setattr(tensor, _PINNED, True)
+        self.pinned_bytes += storage.nbytes()
+        self.pinned_peak_bytes = max(self.pinned_peak_bytes, self.pinned_bytes)
+        weakref.finalize(storage, self._unpinned, storage.nbytes()).atexit = False
+        return tensor
+
+    def _unpinned(self, count: int) -> None:
+        self.pinned_bytes -= count
+
+    @property
+    def sent(self) -> int:
+        """Copies into pinned memory until now."""
+        return self.arrived + len(self.on_their_way)
+
+    def arrive(self, until: int) -> None:
+        """The first so many of them are there."""
+        while self.arrived < until:
+            place, value = self.on_their_way.pop(0)
+            place.copy_(value)
+            self.arrived += 1
 
     def _drawn(self, func: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         takes = any(argument.name == "generator" for argument in func._schema.arguments)
@@ -329,6 +369,11 @@ class _Given:
 @cache
 def _is_composite(func: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+
+
+def _is_pinned(tensor: Any) -> bool:
+    """It, or what it is a view of."""
+    return any(getattr(x, _PINNED, False) for x in (tensor, getattr(tensor, "_base", None)))
 
 
 def _has_mask(indices: Any) -> bool:

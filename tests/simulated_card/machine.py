@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from time import perf_counter
@@ -44,10 +44,17 @@ class Event:
     """A mark in the card's queue, which can be read once the host has waited for it."""
 
     def __init__(self, enable_timing: bool = False, **_: Any) -> None:
-        self._seconds, self._waits = 0.0, -1
+        self._seconds, self._waits, self._sent = 0.0, -1, 0
 
     def record(self, stream: Any = None) -> None:
-        self._seconds, self._waits = perf_counter(), len(cards.now().waits)
+        self._seconds, self._waits, self._sent = perf_counter(), len(cards.now().waits), cards.now().sent
+
+    def synchronize(self) -> None:
+        cards.now().wait("synchronize an event")
+        cards.now().arrive(self._sent)
+
+    def wait(self, stream: Any = None) -> None:
+        """Another queue waits: what was asked for is done."""
 
     def elapsed_time(self, end: Event) -> float:
         if self._waits < 0 or end._waits < 0:
@@ -55,6 +62,23 @@ class Event:
         if len(cards.now().waits) == end._waits:
             raise RuntimeError("CUDA error: device not ready")
         return (end._seconds - self._seconds) * 1000
+
+
+class Queue:
+    """A stream of the card, which computes at once."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.device = CUDA
+
+    def wait_stream(self, stream: Any) -> None:
+        """What was asked for is done."""
+
+    wait_event = wait_stream
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record()
+        return event
 
 
 def hardware_with(gpu: Gpu) -> Hardware:
@@ -102,6 +126,9 @@ def _cuda(card: Card, gpu: Gpu) -> dict[str, Any]:
         "empty_cache": lambda: None,
         "synchronize": lambda *_: card.wait("synchronize"),
         "Event": Event,
+        "Stream": Queue,
+        "current_stream": lambda *_: Queue(),
+        "stream": lambda _: nullcontext(),
         "manual_seed": seed,
         "manual_seed_all": seed,
         "get_rng_state": lambda *_: card.generator.get_state(),

@@ -4,7 +4,7 @@ by the simulated card. One process is all of the group; what goes over NCCL is n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
@@ -12,9 +12,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
-from tests.simulated_card import card as cards
 from tests.simulated_card.card import CUDA, CardTensor
-from tests.simulated_card.machine import Event, simulated_card
+from tests.simulated_card.machine import simulated_card
 from tests.tiny_models import VOCABULARY, tiny_model
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.losses.micro_batch import MicroBatch
@@ -33,39 +32,10 @@ CPU = torch.device("cpu")
 STEPS, PASSES, ROWS, TOKENS = 3, 2, 2, 24
 
 
-class Mark(Event):
-    """That other queues wait for."""
-
-    def wait(self, stream: object = None) -> None:
-        """What was asked for is done."""
-
-    def synchronize(self) -> None:
-        cards.now().wait("synchronize an event")
-
-
-class Queue:
-    """A stream of the card, which computes at once."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        self.device = CUDA
-
-    def wait_stream(self, stream: object) -> None:
-        """What was asked for is done."""
-
-    wait_event = wait_stream
-
-    def record_event(self, event: Mark | None = None) -> Mark:
-        event = event or Mark()
-        event.record()
-        return event
-
-
 @contextmanager
 def card_with_streams() -> Iterator[None]:
-    streams = {"Stream": Queue, "Event": Mark, "current_stream": lambda *_: Queue(), "stream": lambda _: nullcontext()}
     with (
         simulated_card(),
-        patch.multiple(torch.cuda, **streams),
         patch.object(CardTensor, "record_stream", lambda *_: None, create=True),
         # torch 2.11 calls record_stream itself.
         patch.object(_fsdp_collectives, "record_grad_output_stream", lambda *_: None, create=True),

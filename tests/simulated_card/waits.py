@@ -17,7 +17,10 @@ WAITS = ONCE_AN_EVALUATION | {
     ("evaluation", "models/writing.py generated"): "transformers asks after each token whether all answers have ended",
     ("evaluation", "models/writing.py written"): "the tokens of all answers, for their texts",
     ("sample", "models/writing.py written_after"): "the same, and the text itself",
-    ("checkpoint", "training/checkpoint_tensors.py _on_host"): "each tensor on its way into a file",
+    (
+        "checkpoint",
+        "training/checkpoint_tensors.py _turn",
+    ): "a pinned buffer, on the way of tensors into a file",
     ("checkpoint", "training/precision.py tensors"): "the loss scale",
 }
 # Before the first step and after the last one nothing is waited for in vain.

@@ -357,9 +357,12 @@ def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampli
 
 
 def inference_device(choice: GpuChoice) -> torch.device:
-    """Raises InputError for a card that there is not."""
+    """Where this process computes with a trained model. On a card cuDNN's attention is off from now on: it builds a
+    plan for each width of rows, and these are as wide as their longest one, or grow with each token
+    (`planning/attention.py`). Raises InputError for a card that there is not."""
     hardware = probe()
     gpu, _ = choose_gpu(hardware, choice)
     if gpu is None or training_device(hardware, gpu)[0] != "cuda":
         return torch.device("cpu")
+    torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device("cuda", card_index(gpu.cuda_uuid))

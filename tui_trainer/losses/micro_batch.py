@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,10 @@ class MicroBatch:
         return self._each(lambda tensor: tensor.pin_memory())
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
-        inputs = {name: change(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
-        return replace(self, inputs=inputs, labels=change(self.labels), places=change(self.places))
+        # The same lengths have two names.
+        once = cache(change)
+        inputs = {name: once(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
+        return replace(self, inputs=inputs, labels=once(self.labels), places=once(self.places))
 
 
 def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:

@@ -107,7 +107,7 @@ def load_pretrained(
     except Exception as error:  # whatever its parts raise
         raise error if isinstance(error, ConfigError) else _cannot_load(error, folder, model) from None
     made: PreTrainedModel = loaded
-    _keep_soft_cap(made)
+    keep_soft_cap(made)
     settle_padding(made, head, pad_token_id)
     if words := _new_parts(made, report, folder, head):
         tell(words)
@@ -256,7 +256,7 @@ def new_model(
     """Random weights in that shape, drawn from torch's global generator."""
     build: Any = auto_class(head).from_config
     made: PreTrainedModel = build(shape, dtype=dtype, trust_remote_code=model.trust_remote_code, **_attention(model))
-    _keep_soft_cap(made)
+    keep_soft_cap(made)
     return made
 
 
@@ -267,8 +267,8 @@ def _attention(model: ModelSection) -> dict[str, Any]:
     return {"attn_implementation": name} if name != "auto" and is_known_attention(name) else {}
 
 
-def _keep_soft_cap(model: PreTrainedModel) -> None:
-    """Older transformers (5.17) give Gemma 2 to SDPA, which passes the soft cap of its scores over."""
+def keep_soft_cap(model: PreTrainedModel) -> None:
+    """Older transformers (5.17, and Unsloth's) give Gemma 2 to SDPA, which passes the soft cap of its scores over."""
     if model.config._attn_implementation == "sdpa" and soft_cap_of(model):
         model.set_attn_implementation("eager")
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# From so many labels on their logits take more memory all at once than time in chunks.
+# From so many labels on their logits take more memory all at once than time in chunks: so many rows of a matmul keep a
+# large GPU busy.
 FEW_LABELS = 2048
 
 

@@ -31,8 +31,6 @@ DTYPE = "model.dtype"
 # Autocast costs a copy of each weight and input. Measured as CPU time on one core with avx512_bf16 (torch 2.15, whole
 # steps with AdamW): 0.8 times as fast as fp32 at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768.
 CPU_BF16_LEAST_WIDTH = 256
-# Rows of a matmul that keep a large GPU busy; the logits of so many tokens are there at one time.
-GPU_LOSS_CHUNK_TOKENS = FEW_LABELS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,10 +165,10 @@ def loss_chunk(loaded: LoadedConfig, target: Target, shape: ModelShape) -> Plann
         why = "auto: on a GPU the logits of all tokens take more memory than time"
         tuning = loaded.config.tuning
         if tuning.has_adapter and not saves_head(shape, tuning.modules_to_save):
-            return exact(GPU_LOSS_CHUNK_TOKENS, why)
+            return exact(FEW_LABELS, why)
         # Each chunk adds its part to the gradient of the head, 12 bytes for each of its numbers. A fused loss moves 6
         # for each token and word: for twice as many tokens as the hidden states are wide that takes as long.
-        wide = max(GPU_LOSS_CHUNK_TOKENS, 2 * shape.hidden_size)
+        wide = max(FEW_LABELS, 2 * shape.hidden_size)
         return exact(wide, f"{why}; the head is trained, and each chunk adds to its whole gradient")
     return exact(0, "auto: on a CPU all at once is faster")
 

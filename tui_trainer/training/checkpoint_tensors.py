@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from tui_trainer.errors import CheckpointError
 from tui_trainer.models.files import shards
+from tui_trainer.planning.memory.host import PINNED_BYTES
 from tui_trainer.training.optimizer import apart
 from tui_trainer.training.ranks import Ranks
 from tui_trainer.training.sharded_tensors import Box, InParts, box_of, is_in_boxes, placed_as, whole, writes_part
@@ -103,7 +104,79 @@ class TensorWriter:
 
 
 def _on_host(tensors: Mapping[str, Tensor | InParts], names: Iterable[str]) -> dict[str, Tensor]:
-    return apart({name: whole(tensors[name]).cpu().contiguous() for name in names})
+    copies, found = _HostCopies(), dict[str, Tensor]()
+    for name in names:
+        source = whole(tensors[name])
+        found[name] = copies.begin(source.detach())
+        if source is not tensors[name]:
+            # It was gathered for this copy, and goes before the next one comes.
+            copies.finish()
+    copies.finish()
+    return apart(found)
+
+
+class _HostCopies:
+    """Copies of a card's tensors in the machine's memory, through two pinned buffers: a stream of their own fills one
+    while this thread empties the other, and waits for that copy alone. Into memory that is not pinned a driver copies
+    piece by piece, and waits for each.
+    """
+
+    def __init__(self) -> None:
+        self._stream: torch.cuda.Stream | None = None
+        self._buffers: list[Tensor] = []
+        self._filled: list[torch.cuda.Event] = []
+        self._pieces: tuple[list[tuple[Tensor, Tensor]], ...] = ([], [])
+        """Of each buffer: a piece of it, and where that belongs."""
+        self._current, self._used_bytes, self._is_refused = 0, 0, False
+
+    def begin(self, source: Tensor) -> Tensor:
+        """A copy that is whole after `finish`; `source` has to stay until then."""
+        if not source.is_cuda or not source.is_contiguous() or not self._has_buffers(source.device):
+            return source.cpu().contiguous()
+        assert self._stream
+        copy = torch.empty(source.shape, dtype=source.dtype)
+        given, wanted = (tensor.view(-1).view(torch.uint8) for tensor in (source, copy))
+        # What computes the source may still wait in its own stream.
+        self._stream.wait_stream(torch.cuda.current_stream(source.device))
+        begin = 0
+        while begin < len(given):
+            if self._used_bytes == len(self._buffers[0]):
+                self._turn()
+            count = min(len(given) - begin, len(self._buffers[0]) - self._used_bytes)
+            piece = self._buffers[self._current][self._used_bytes : self._used_bytes + count]
+            with torch.cuda.stream(self._stream):
+                piece.copy_(given[begin : begin + count], non_blocking=True)
+            self._pieces[self._current].append((piece, wanted[begin : begin + count]))
+            self._used_bytes += count
+            begin += count
+        return copy
+
+    def finish(self) -> None:
+        """Wait for all copies."""
+        for _ in self._buffers:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Go on with the other buffer, once it is empty."""
+        self._filled[self._current].record(self._stream)
+        self._current, self._used_bytes = 1 - self._current, 0
+        pieces = self._pieces[self._current]
+        if pieces:
+            self._filled[self._current].synchronize()
+        for piece, place in pieces:
+            place.copy_(piece)
+        pieces.clear()
+
+    def _has_buffers(self, device: torch.device) -> bool:
+        """Memory may not be pinned where a container or the driver allows no more of it."""
+        if not self._buffers and not self._is_refused:
+            try:
+                self._buffers = [torch.empty(PINNED_BYTES // 2, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+            except RuntimeError:
+                self._is_refused = True
+                return False
+            self._stream, self._filled = torch.cuda.Stream(device), [torch.cuda.Event() for _ in range(2)]
+        return not self._is_refused
 
 
 def divided(tensors: Mapping[str, Tensor | InParts]) -> tuple[dict[str, Tensor | InParts], dict[str, Tensor]]:

@@ -22,7 +22,7 @@ from tui_trainer.planning.memory.split import split_part
 from tui_trainer.planning.memory.zero import zero_on_host
 from tui_trainer.planning.planned import Planned, estimated
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.units import GIB, format_bytes
+from tui_trainer.units import GIB, MIB, format_bytes
 
 # torch, transformers and CUDA's libraries in a process that has a card: an assumption that no card has confirmed yet.
 LIBRARIES_BYTES = 3 * GIB
@@ -30,6 +30,8 @@ LIBRARIES_BYTES = 3 * GIB
 _READERS = 4
 # A copy on the host, and one more as safetensors before 0.6 makes it of each tensor.
 _SAVED_COPIES = 2
+PINNED_BYTES = 64 * MIB
+"""That copies from a card pass through on their way into a file (`training/checkpoint_tensors.py`)."""
 # Ids, labels, positions and mask of a token, as int64.
 _TOKEN_BYTES = 32
 
@@ -103,5 +105,7 @@ def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
         # Its own part of the state, and weights whole.
         each = max(each // setup.shards, static.weight_size * largest)
     shard = min(max(limit, each), whole)
-    formula = f"a shard of at most {format_bytes(limit)}, or the largest tensor, twice"
-    return MemoryPart("saving", _SAVED_COPIES * shard, formula)
+    formula = (
+        f"a shard of at most {format_bytes(limit)}, or the largest tensor, twice, and {format_bytes(PINNED_BYTES)}"
+    )
+    return MemoryPart("saving", _SAVED_COPIES * shard + PINNED_BYTES, f"{formula} of pinned memory")

@@ -1,0 +1,95 @@
+"""What a checkpoint copies from a card: through pinned buffers, waiting for these and not for tensors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from tests.simulated_card.card import CUDA
+from tests.simulated_card.machine import Event, simulated_card
+from tui_trainer.training import checkpoint_tensors
+from tui_trainer.training.checkpoint_tensors import _on_host
+from tui_trainer.training.sharded_tensors import InParts
+
+PINNED = 64
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    """Of 4, 300, 0, 6, 300 and 48 bytes."""
+    draw = torch.Generator().manual_seed(1)
+    return {
+        "step": torch.tensor(3.0),
+        "moment": torch.randn(5, 15, generator=draw),
+        "nothing": torch.empty(0, 3),
+        "16 bits": torch.randn(3, generator=draw).bfloat16(),
+        "codes": torch.randint(0, 255, (300,), generator=draw).to(torch.uint8),
+        "crosswise": torch.randn(4, 3, generator=draw).t(),
+    }
+
+
+@pytest.fixture
+def card(monkeypatch):
+    monkeypatch.setattr(checkpoint_tensors, "PINNED_BYTES", PINNED)
+    with simulated_card() as card:
+        yield card
+
+
+def copied(card, expected):
+    given = {name: tensor.to(CUDA) for name, tensor in expected.items()}
+    card.waits.clear()
+    return _on_host(given, given)
+
+
+def test_copies_are_whole_and_wait_for_buffers_alone(card):
+    found = copied(card, tensors())
+    for name, tensor in tensors().items():
+        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor) and found[name].is_contiguous()
+    assert card.pinned_peak_bytes == PINNED
+    # Of 610 bytes, buffers of 32; what does not lie in one piece is copied by itself.
+    assert Counter(wait.what for wait in card.waits) == {"synchronize an event": 20, "copy to the host": 1}
+
+
+def test_many_small_tensors_are_waited_for_together(card, monkeypatch):
+    monkeypatch.setattr(checkpoint_tensors, "PINNED_BYTES", 4096)
+    adapters = {str(n): torch.full((8,), float(n)) for n in range(40)}
+    found = copied(card, adapters)
+    assert all(torch.equal(found[name], tensor) for name, tensor in adapters.items())
+    assert len(card.waits) == 1
+
+
+def test_what_is_gathered_is_there_before_the_next_is(card):
+    alive = []
+
+    def gather(number):
+        alive.append(card.allocated_bytes)
+        return torch.full((12,), float(number)).to(CUDA)
+
+    parts = {str(n): InParts(torch.Size((12,)), torch.float32, lambda n=n: gather(n)) for n in range(4)}
+    found = _on_host(parts, parts)
+    assert [found[name][0].item() for name in parts] == [0, 1, 2, 3]
+    # The last one is held while the next is asked for, as a name holds it, and never two.
+    assert max(alive) <= 48
+
+
+def test_numbers_that_nobody_waits_for_are_not_there(card):
+    """The control: the card shows what the waiting is for."""
+    with patch.object(Event, "synchronize", lambda event: None):
+        found = copied(card, tensors())
+    assert not torch.equal(found["moment"], tensors()["moment"])
+
+
+def test_where_no_memory_can_be_pinned_copies_are_the_same(card):
+    make = torch.empty
+
+    def refused(*args, pin_memory=False, **more):
+        if pin_memory:
+            raise torch.AcceleratorError("CUDA error: out of memory")
+        return make(*args, **more)
+
+    with patch.object(torch, "empty", refused):
+        found = copied(card, tensors())
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors().items())
+    assert card.pinned_peak_bytes == 0 and {wait.what for wait in card.waits} == {"copy to the host"}
