@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -28,6 +30,9 @@ from tui_trainer.exporting.formats import merged, onnx
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.models.files import shards
 
+needs_exporter = pytest.mark.skipif(
+    Version(version("transformers")) < Version(onnx._LEAST_TRANSFORMERS), reason="no exporter of whole models before it"
+)
 SETTINGS = {
     "data.max_length": 64,
     "data.eval_fraction": 0.2,
@@ -342,6 +347,7 @@ def written_by(model) -> list[int]:
     return new[: new.index(end)] if end in new else new
 
 
+@needs_exporter
 @pytest.mark.parametrize(
     ("family", "method", "config"),
     [
@@ -363,6 +369,7 @@ def test_a_graph_answers_as_the_trained_model_in_onnx_runtime_alone(family, meth
     assert alone["written"] == written_by(own)
 
 
+@needs_exporter
 @pytest.mark.parametrize(
     "family", [pytest.param("t5", marks=pytest.mark.e2e), pytest.param("bart", marks=pytest.mark.slow)]
 )
@@ -381,6 +388,7 @@ def test_an_encoder_with_a_decoder_is_three_graphs_that_write_as_the_trained_mod
     assert answers_alone(found["folder"])["written"] == written_by(model.load(dtype="float32"))
 
 
+@needs_exporter
 @pytest.mark.e2e
 def test_a_classifier_in_int8_is_a_quarter_and_answers_with_its_labels(classified, capsys):
     formats = ["onnx-int8", *(["int8"] if find_spec("torchao") else [])]

@@ -30,7 +30,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
-from transformers import AttentionInterface
+from transformers import AttentionInterface, masking_utils
 
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TrainingSection
@@ -445,9 +445,11 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
     tuning = loaded.config.tuning
     counter = Counter(shape.vocabulary)
     with ExitStack() as stack:
+        asks = {name: getattr(masking_utils, name) for name in dir(masking_utils) if name.startswith("_ignore_")}
         stack.enter_context(fake_tensors(case.head))
         stack.enter_context(card_kernels(counter))
-        # As on a card, where nobody looks at a mask.
+        # As on a card, where nobody looks at a mask, and one of a batch without padding is left out.
+        stack.enter_context(patch.multiple(masking_utils, **asks))
         stack.enter_context(patch.object(masks, "waits", lambda batch: True))
         model = empty_model(config, case.head, dtype=getattr(torch, weights))
         # What the layers compute beside weights in 4 bits is LoRA's.
@@ -560,7 +562,8 @@ def batch_of(case: Case) -> MicroBatch:
 def report(case: Case, found: Found, *, plain: bool, groups: bool, kept: bool) -> None:
     tokens = case.rows * case.tokens
     total = found.one_pass.total()
-    print(f"{case.title}{', plain' if plain else ''}: {total.kernels} kernels, {total.bytes / 1e9:.1f} GB, {total.flops / 1e12:.1f} TFLOP, "
+    title = f"{case.title}, plain" if plain else case.title
+    print(f"{title}: {total.kernels} kernels, {total.bytes / 1e9:.1f} GB, {total.flops / 1e12:.1f} TFLOP, "
           f"{found.kept_bytes / GIB:.2f} GiB kept for the backward pass")  # fmt: skip
     for place, rate in enumerate(PRODUCTS_PER_SECOND):
         one, more, step = (x.total().seconds[place] for x in (found.one_pass, found.sum_of_gradients, found.step))
