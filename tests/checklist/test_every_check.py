@@ -247,7 +247,10 @@ TABLE: dict[str, dict[str, Input | Unreached | list[Input]]] = {
     },
     "fused_adapters": {
         "pass": FINE_TUNING,
-        "warn": given({"tuning.fused_adapters": False}, H100, "llama-8b-lora", fix=("tuning.fused_adapters",)),
+        "warn": [
+            given({"tuning.fused_adapters": False}, H100, "llama-8b-lora", fix=("tuning.fused_adapters",)),
+            given({"tuning.lora_dropout": 0.1}, H100),
+        ],
         "fail": NEVER_FAILS,
         "n/a": [QUICKSTART, given({COMPILE: True}), given({"tuning.lora_dropout": 0.1})],
     },

@@ -17,6 +17,23 @@ from tui_trainer.runs.events import EvalDone, StepDone
 from tui_trainer.runs.journal import read_all
 
 STEPS = 8
+# In each process: Liger's kernel of the loss, by its formula.
+FUSED = """
+import sys
+from types import SimpleNamespace
+from tests.simulated_card.liger_stand_in import CrossEntropyKernel, calls
+from tui_trainer.losses.fused_cross_entropy import find_kernel
+from tui_trainer.losses.next_token import NextTokenLoss
+sys.modules["liger_kernel.ops.cross_entropy"] = SimpleNamespace(liger_cross_entropy_kernel=CrossEntropyKernel())
+kernel, made = find_kernel(), NextTokenLoss.__init__
+def told(*given, **more):
+    calls.losses or print("the loss is fused", flush=True)
+    return kernel(*given, **more)
+def fused(loss, *given, **more):
+    made(loss, *given, **more)
+    loss.kernel = told
+NextTokenLoss.__init__ = fused
+"""
 LORA = {"tuning.method": "lora", "tuning.r": 4, "tuning.target_modules": "all-linear"}
 ACCUMULATED = {"training.per_device_train_batch_size": 1}
 # Rows that two and four do not divide, and fewer than processes at the end of an epoch.
@@ -84,6 +101,20 @@ def test_two_processes_learn_what_one_does(tmp_path, forked_ranks):
 @pytest.mark.e2e
 def test_four_processes_learn_what_one_does(tmp_path, forked_ranks):
     compare(tmp_path, "causal_lm", MORE, 4)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.e2e)])
+@pytest.mark.parametrize("prelude", ["", FUSED], ids=["torch's operations", "a kernel"])
+def test_a_loss_in_chunks_is_that_of_all_logits_in_one_process(tmp_path, forked_ranks, strategy, prelude):
+    """Three rows a step: one of two processes has nothing in the second pass."""
+    forked_ranks.prelude = lambda group, rank: prelude
+    rows = {"training.effective_batch_size": 3, "training.per_device_train_batch_size": 1}
+    alone = train(tmp_path, "alone", "causal_lm", rows | {"training.loss_chunk_tokens": 0})
+    split = {"distributed.processes": 2, "distributed.strategy": strategy, "training.loss_chunk_tokens": 16}
+    together = train(tmp_path, "together", "causal_lm", rows | split)
+    check_equal(alone, together)
+    logs = "".join(path.read_text() for path in together.logs.glob("rank-*.txt"))
+    assert logs.count("the loss is fused") == (2 if prelude else 0)
 
 
 def test_weights_of_sixteen_bits_are_summed_in_their_fp32_copies(tmp_path, forked_ranks):

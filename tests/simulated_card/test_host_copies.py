@@ -1,20 +1,45 @@
-"""What a checkpoint copies from a card: through pinned buffers, waiting for these and not for tensors."""
+"""What a checkpoint copies from a card: through pinned buffers, waiting for these and not for tensors. And what
+commands and batches send there."""
 
 from __future__ import annotations
 
 from collections import Counter
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 
 from tests.simulated_card.card import CUDA
-from tests.simulated_card.machine import Event, simulated_card
+from tests.simulated_card.machine import H200, Event, hardware_with, simulated_card
+from tui_trainer.data.batching.collate import collate_packed
+from tui_trainer.exporting import predicting
+from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.training import checkpoint_tensors
 from tui_trainer.training.checkpoint_tensors import _on_host
 from tui_trainer.training.sharded_tensors import InParts
 
 PINNED = 64
+
+
+def test_lengths_go_to_the_card_once():
+    rows = [[np.arange(3, 9, dtype="int32"), np.arange(3, 7, dtype="int32")]]
+    batch = micro_batch(collate_packed(rows, 0), by_lengths=True)
+    with simulated_card():
+        for found in (pinned := batch.pinned(), pinned.to(CUDA)):
+            assert found.inputs["cu_seq_lens_q"] is found.inputs["cu_seq_lens_k"]
+
+
+def test_commands_with_a_trained_model_do_without_cudnns_attention(monkeypatch):
+    """Their passes are as wide as the longest row, and it builds a plan for each width."""
+    monkeypatch.setattr(predicting, "probe", lambda: hardware_with(H200))
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    try:
+        with simulated_card():
+            assert predicting.inference_device(None) == CUDA
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 def tensors() -> dict[str, torch.Tensor]:

@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from tests.tiny_models import save_tiny_model
+from tests.tiny_models import save_tiny_model, tiny_model
 from tests.trained_runs import SETTINGS, training_row, write_rows
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
@@ -61,6 +63,17 @@ def losses(folder: Path) -> tuple[list[float], list[float]]:
     events = read_all(folder / "journal.jsonl")
     steps = {event.step: event.loss_sum for event in events if isinstance(event, StepDone)}
     return [steps[step] for step in sorted(steps)], [event.loss for event in events if isinstance(event, EvalDone)]
+
+
+@pytest.mark.parametrize(("family", "attention"), [("gemma2", "eager"), ("llama", "sdpa")])
+def test_a_model_with_a_soft_cap_of_its_scores_gets_attention_that_knows_it(family, attention, tmp_path, monkeypatch):
+    model, settings = tiny_model(family), asked(tmp_path)
+    model.config._attn_implementation = "sdpa"
+    loader = SimpleNamespace(from_pretrained=lambda **_: (model, None))
+    monkeypatch.setitem(sys.modules, "unsloth", SimpleNamespace(FastLanguageModel=loader))
+    config = load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))).config
+    loaded = unsloth.load_model(tmp_path / "llama", config, torch.float32, torch.device("cpu"))
+    assert loaded.config._attn_implementation == attention
 
 
 @pytest.mark.e2e

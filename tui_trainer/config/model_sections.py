@@ -103,7 +103,14 @@ class TuningSection(Section):
     """LoRA: width of the update."""
     lora_alpha: float = option(32.0, above=0, high=10**6, step="x2")
     """LoRA: the update is scaled by lora_alpha / r (by its root with use_rslora)."""
-    lora_dropout: float = option(0.0, low=0, below=1, step="+0.05")
+    lora_dropout: float = option(
+        0.0,
+        low=0,
+        below=1,
+        memory="above 0 a mask and a copy of the input of each adapted layer is kept",
+        speed="above 0 each layer and its adapter are computed apart",
+        step="+0.05",
+    )
     """LoRA: share of the adapters' inputs dropped."""
     target_modules: Names = option("all-linear")
     """LoRA: names of the layers that get an adapter, with commas; all-linear: all but the head."""
