@@ -19,7 +19,8 @@ from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning.kept_tables import StepKey
-from tui_trainer.runs.events import CheckpointSaved, EvalDone, StepDone, TextSampled
+from tui_trainer.runs.events import CheckpointSaved, EvalDone, RunProblem, StepDone, TextSampled
+from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.remaining import EVALUATION_SHARE
 from tui_trainer.units import GIB
 
@@ -141,7 +142,7 @@ def test_what_a_run_measured_counts_only_for_its_task_model_and_device(tiny_run,
     """A text took 446 ms in a run of another task, and 4 ms here: the checklist promised a run 4.33 times as fast."""
     plan = estimated_plan(tiny_config("two"))
     assert newest_measured(plan) is None
-    tiny_run("one", {"training.max_steps": 30, "logging.sample_steps": 10, "checkpoint.save_steps": 10})
+    folder, _ = tiny_run("one", {"training.max_steps": 30, "logging.sample_steps": 10, "checkpoint.save_steps": 10})
     found = newest_measured(plan)
     assert found is not None and found.name == "one"
     assert None not in (found.sample_seconds, found.data_share, found.evaluation_share, found.save_bytes_per_second)
@@ -162,6 +163,18 @@ def test_what_a_run_measured_counts_only_for_its_task_model_and_device(tiny_run,
     assert newest_measured(plan.model_copy(update={"config": elsewhere})) == replace(found, save_bytes_per_second=None)
     rows = plan.model_copy(update={"shape_key": str(replace(key, cut="1of1x1"))})
     assert newest_measured(rows) == found
+    probed = "attention by lengths is not used because torch: gradients differ"
+    with JournalWriter(folder.journal) as journal:
+        journal.append(RunProblem(step=0, kind="attention changed", message=probed, hint=""))
+    assert newest_measured(plan) == replace(found, attention=probed)
+    setup = newest_measured(plan.model_copy(update={"shape_key": str(replace(key, setup="lora16"))}))
+    assert setup is not None and not setup.attention
+
+
+def test_what_the_probe_of_an_earlier_run_found_stands_beside_the_planned_attention():
+    earlier = EarlierRun(name="r", steps=50, attention="attention by lengths is not used because torch: it leaks")
+    assert f"run r: {earlier.attention}" in look("attention", context(earlier=earlier)).details
+    assert "run r" not in str(look("attention", context(earlier=replace(earlier, attention=""))))
 
 
 def test_what_an_earlier_run_measured_replaces_what_was_assumed():

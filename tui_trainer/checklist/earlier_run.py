@@ -15,7 +15,7 @@ from typing import Any
 from tui_trainer.planning.kept_tables import StepKey
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import certificates
-from tui_trainer.runs.events import CheckpointSaved, EvalDone, Event, StepDone, TextSampled
+from tui_trainer.runs.events import CheckpointSaved, EvalDone, Event, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.journal import events_in
 from tui_trainer.runs.registry import known_runs
@@ -52,6 +52,8 @@ class EarlierRun:
     evaluation_share: float | None = None
     """What a token takes in an evaluation, of what it takes in a step."""
     exports: tuple[Exported, ...] = ()
+    attention: str = ""
+    """What its probe found against the kernel that was planned, as a sentence; empty: nothing."""
 
 
 def newest_measured(plan: Plan) -> EarlierRun | None:
@@ -68,9 +70,9 @@ def newest_measured(plan: Plan) -> EarlierRun | None:
             continue
         with suppress(OSError):
             if found := measured_in(folder.name, list(_last_events(folder.journal))):
-                found = replace(found, exports=tuple(_exports(folder)))
+                found = replace(found, exports=tuple(_exports(folder)), attention=_against_attention(folder.journal))
                 if not key.has_setup_of(now):
-                    found = replace(found, data_share=None, evaluation_share=None)
+                    found = replace(found, data_share=None, evaluation_share=None, attention="")
                 is_on_disk = folder.root.parent.resolve() == Path(plan.config.output.runs_dir).resolve()
                 return found if is_on_disk else replace(found, save_bytes_per_second=None)
     return None
@@ -123,6 +125,14 @@ def _exports(folder: RunFolder) -> Iterator[Exported]:
                 trained_seconds_per_row=float(before["seconds_per_row"]),
                 faults=one_line("; ".join(map(str, certificate["faults"])), 200),
             )
+
+
+def _against_attention(path: Path) -> str:
+    """It is told before the first step."""
+    with path.open("rb") as file:
+        events = events_in(file.read(_TAIL_BYTES))
+    told = (event for event in events if isinstance(event, RunProblem) and event.kind == "attention changed")
+    return next((event.message for event in told), "")
 
 
 def _last_events(path: Path) -> Iterator[Event]:

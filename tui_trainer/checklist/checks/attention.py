@@ -40,6 +40,8 @@ def look(context: Context) -> Verdict:
         advice = "flex_attention knows soft caps and keeps no scores" if basis.shape.attention.soft_cap else ""
         return warned(sentence, advice=advice, switch=f"fused attention: off, {attention.kernel}")
     details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
+    if context.earlier and context.earlier.attention:
+        details.append(f"run {context.earlier.name}: {context.earlier.attention}")
     if not is_known_attention(requested):
         details.append("it is tried at the start, and sdpa is used where it fails")
     sentence = f"{attention.words}: {fused} of activations, no scores kept"
