@@ -12,7 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import typer
 from markdown_it import MarkdownIt
 from typer.core import TyperCommand
 
+from tests.benchmarks import profiles_table
 from tui_trainer import cli
 from tui_trainer.checklist.run import all_checks
 from tui_trainer.cli import main
@@ -335,3 +336,13 @@ def test_a_terminal_has_a_guide_drawn_within_its_width(capsys, monkeypatch):
 def test_a_guide_that_there_is_not_is_refused_with_the_nearest(capsys):
     assert main(["guide", "gpus"]) == 2
     assert "did you mean several-gpus?" in capsys.readouterr().err
+
+
+def test_the_page_of_profiles_is_what_its_command_prints(monkeypatch):
+    """Its beginning, and one of its plans: all of them take minutes."""
+    monkeypatch.setattr(profiles_table.planning, "disk_free_bytes", lambda path: None)
+    lines = (ROOT / "profiles/README.md").read_text(encoding="utf-8").splitlines()
+    head = list(takewhile(lambda line: not line.startswith("### "), profiles_table.document()))
+    assert lines[: len(head)] == head and len(head) > 40
+    machine = dict(profiles_table.machines())["H100 SXM"]
+    assert profiles_table._plan_row("H100 SXM", machine, "llama-8b-lora", None) in lines
