@@ -9,8 +9,9 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.simulated_card.liger_stand_in import calls as liger
+from tui_trainer.losses.chunked_head import HeadLoss
 from tui_trainer.optimizers import OptimizerSpec
-from tui_trainer.training import checkpoint
+from tui_trainer.training import checkpoint, fused_lora
 
 DROPOUT = {
     "data.packing": "false",
@@ -38,9 +39,9 @@ def differing(ends, again) -> list[tuple[str, str]]:
 def taken_up_again(run_on_card):
     """`taken_up_again(method, optim, precision, kernels)`: which tensors of the last checkpoint a resume changes."""
 
-    def run(method, optim, precision="bf16", kernels="none"):
+    def run(method, optim, precision="bf16", kernels="none", **more):
         settings = {**DROPOUT, "tuning.method": method, "training.optim": optim, "training.mixed_precision": precision}
-        settings["model.kernels"] = kernels
+        settings |= {"model.kernels": kernels, **more}
         _, folder, failure = run_on_card("causal_lm", settings)
         assert not failure, failure
         whole = weights_of(folder)
@@ -71,6 +72,26 @@ def test_a_run_that_is_taken_up_again_ends_with_the_same_bytes(method, optim, pr
 def test_so_does_one_whose_loss_is_fused(taken_up_again):
     assert taken_up_again("full", "adamw_torch_fused", kernels="liger") == []
     assert liger.losses
+
+
+@pytest.mark.parametrize(
+    ("method", "switched", "owner", "name"),
+    [
+        ("lora", {"tuning.lora_dropout": 0}, fused_lora, "_unpacked"),
+        ("full", {"training.loss_chunk_tokens": 8}, HeadLoss, "sum"),
+    ],
+    ids=["fused adapters", "chunks"],
+)
+def test_so_does_one_with_each_switch(method, switched, owner, name, taken_up_again, monkeypatch):
+    computes, calls = getattr(owner, name), []
+
+    def counted(*given, **more):
+        calls.append(name)
+        return computes(*given, **more)
+
+    monkeypatch.setattr(owner, name, counted)
+    assert taken_up_again(method, "adamw_torch_fused", **switched) == []
+    assert calls
 
 
 def test_without_the_random_state_of_the_card_it_does_not(taken_up_again, monkeypatch):
