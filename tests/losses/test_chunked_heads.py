@@ -193,6 +193,14 @@ def test_a_plan_counts_on_chunks_exactly_where_the_loss_is_chunked(family, named
         assert ("all at once" in planned.reason) == named_otherwise
 
 
+@pytest.mark.parametrize(
+    ("labels", "chunk_tokens", "expected"),
+    [(4096, 4096, True), (2048, 4096, True), (2047, 4096, False), (8, 8, True), (7, 8, False), (4096, 0, False)],
+)
+def test_as_many_labels_as_a_chunk_has_are_in_chunks(labels, chunk_tokens, expected):
+    assert logits.in_chunks(labels, chunk_tokens) == expected
+
+
 def test_a_classifier_is_not_planned_in_chunks():
     shape = shape_of(tiny_model("llama").config.to_dict(), head="token_classification", labels=3)
     planned = choices.loss_chunk(load_config(Request()), choices.Target(device="cuda", reason="", gpu=None), shape)
