@@ -338,6 +338,7 @@ def test_a_guide_that_there_is_not_is_refused_with_the_nearest(capsys):
     assert "did you mean several-gpus?" in capsys.readouterr().err
 
 
+@pytest.mark.dry_run
 def test_the_page_of_profiles_is_what_its_command_prints(monkeypatch):
     """Its beginning, and one of its plans: all of them take minutes."""
     monkeypatch.setattr(profiles_table.planning, "disk_free_bytes", lambda path: None)
