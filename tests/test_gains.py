@@ -16,10 +16,10 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
 from tui_trainer.launching.start import load_config
-from tui_trainer.models.child import ChildFailed
 from tui_trainer.planning.measured_gains import Gain, KeptGains, Measurable, keep_gain
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.registry import remember, state_folder
+from tui_trainer.worker.asking import WorkerFailed
 
 HERE = Measurable(machine="a CPU", torch="2.15", shape_key="small", settings={"data.packing": False, "data.seed": 1})
 PACKED = {"data.packing": "auto"}
@@ -197,7 +197,7 @@ def test_a_turn_that_fails_is_told_with_its_reason_and_is_no_gain(asked, tmp_pat
     def ask(variant, is_first, seconds):
         turns.append(variant.name)
         if (fails in variant.question["patch"]) if fails else not variant.question["patch"]:
-            raise ChildFailed("was killed", "killed, as happens where memory is short")
+            raise WorkerFailed("was killed", "killed, as happens where memory is short")
         return {"tokens_per_second": 1.0, "peak_memory_bytes": 1, "loss": 1.0, "problems": {}}
 
     monkeypatch.setattr(gains, "ask_for_steps", ask)
