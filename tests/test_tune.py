@@ -23,7 +23,7 @@ from tui_trainer.launching.micro_batches import MicroBatch, MicroBatches, next_r
 from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.planning.batching import even_parts
-from tui_trainer.runs.registry import state_folder
+from tui_trainer.planning.records import MICRO_BATCH, Key, clear_records, keep_record
 from tui_trainer.training import components, worst_batch
 from tui_trainer.units import MIB
 from tui_trainer.worker import asking
@@ -497,7 +497,7 @@ def test_a_resumed_run_keeps_the_micro_batch_that_it_had(settings, here, monkeyp
     run = open_new(load_config(Request(assignments=own), gpu="none"), gpu="none")
     assert carry_out(run).exit_code == 0
     cut = read_plan(run.folder).per_device_train_batch_size
-    (state_folder() / "micro_batches.json").unlink()
+    assert clear_records([MICRO_BATCH]) == 1
     monkeypatch.setattr(micro_batches, "ask", None)
     assert carry_out(open_again(run.folder)).exit_code == 0
     assert read_plan(run.folder).per_device_train_batch_size == cut and cut.value == 2
@@ -511,12 +511,10 @@ def test_where_no_micro_batch_survives_the_run_says_so_and_does_not_begin(settin
     assert "tui-trainer rehearse" in ended.failure
 
 
-@pytest.mark.parametrize("damage", ["[]", "{", '{"KEY": 3}', '{"KEY": {"rows": "x"}}'])
-def test_a_damaged_table_holds_no_micro_batch(settings, damage):
+def test_a_damaged_record_is_no_micro_batch(settings):
     own = (*settings, f"{MICRO}=tune")
     key = estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none").untuned_key
-    state_folder().mkdir(parents=True, exist_ok=True)
-    (state_folder() / "micro_batches.json").write_text(damage.replace("KEY", key))
+    keep_record(MICRO_BATCH, Key.read(key), {"rows": "x"})
     assert estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none").untuned_key == key
 
 

@@ -24,7 +24,7 @@ from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, finish_of
 from tui_trainer.hardware.places import nearest_existing
 from tui_trainer.local_paths import from_the_root, is_here
-from tui_trainer.planning.kept_tables import StepKey
+from tui_trainer.planning.step_key import StepKey
 from tui_trainer.reporting.facts import CERTIFICATE_FILE, certificates
 from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, read_fields, write_atomically
 from tui_trainer.runs.json_fields import finite

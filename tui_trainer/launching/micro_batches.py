@@ -23,6 +23,7 @@ from tui_trainer.launching.questions import question_of, with_settings
 from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE, MICRO, even_parts
 from tui_trainer.planning.kept_micro_batches import keep_micro_batch
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.records import Key
 from tui_trainer.units import format_bytes, format_seconds
 from tui_trainer.worker.asking import WorkerFailed, ask
 
@@ -170,7 +171,8 @@ def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress:
     # Where the time was over before one was timed, the largest that survived.
     rows = found.fastest.rows if found.fastest else found.largest
     seconds = {size: one.step_seconds for size, one in found.tried.items() if one.step_seconds and not one.failed}
-    keep_micro_batch(plan.untuned_key, rows, found.step_rows, seconds)
+    if key := Key.read(plan.untuned_key):
+        keep_micro_batch(key, rows, found.step_rows, seconds)
 
 
 def _ask(found: MicroBatches, question: dict[str, Any], seconds: float, heard: Callable[[str], None]) -> None:

@@ -17,13 +17,12 @@ from tui_trainer.hardware.kernel_log import gpu_reports
 from tui_trainer.hardware.nvml import session
 from tui_trainer.hardware.problems import SEVERITIES, HardwareProblem
 from tui_trainer.hardware.processor import training_threads
-from tui_trainer.planning.kept_tables import keep_entry, machine_key, read_table
-from tui_trainer.runs.registry import state_folder
+from tui_trainer.planning.records import TRIAL, Key, keep_record, records_of_device
+from tui_trainer.planning.step_key import device_key
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import GIB, format_bytes, format_count, utc_now
 from tui_trainer.worker.asking import WorkerFailed, ask
 
-_FILE, _KEEP = "trials.json", 200
 # A driver that does not answer is what is looked for.
 _TIMEOUT_SECONDS = 600.0
 _SHM = Path("/dev/shm")
@@ -73,13 +72,14 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[st
         trial["ended"] = f"trying {part} {error}"
     trial |= _read_here(gpu)
     trial["problems"] = [asdict(problem) for problem in problems_of(trial, hardware, gpu)]
-    keep_entry(state_folder() / _FILE, _key(hardware, gpu), entry=trial, most=_KEEP)
+    keep_record(TRIAL, Key(device=_device(hardware, gpu), versions=f"torch {trial['torch']}"), trial)
     return trial
 
 
 def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
     """The newest of this machine and its card; None where nothing was tried yet."""
-    return read_table(state_folder() / _FILE, _key(hardware, _where(hardware, chosen)[0])) or None
+    tried = records_of_device(TRIAL, _device(hardware, _where(hardware, chosen)[0]))
+    return tried[-1].figures if tried else None
 
 
 def _where(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
@@ -89,9 +89,9 @@ def _where(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
     return (gpu if device == "cuda" else None), device
 
 
-def _key(hardware: Hardware, gpu: Gpu | None) -> str:
+def _device(hardware: Hardware, gpu: Gpu | None) -> str:
     name = f"{gpu.name} {gpu.cuda_uuid}" if gpu else ""
-    return f"{hardware.host}: {machine_key(hardware.cpu_name, training_threads(hardware.usable_cores), card_name=name)}"
+    return f"{hardware.host}: {device_key(hardware.cpu_name, training_threads(hardware.usable_cores), name)}"
 
 
 def _read_here(gpu: Gpu | None) -> Trial:
