@@ -57,7 +57,11 @@ def diagnosis_lines(
     tried = [("nothing yet", "tui-trainer diagnose --try does it in some seconds")]
     if trial is not None:
         tried = [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
-    sections = [*_sections(hardware, diagnosis, profile), ("tried", tried), ("measured", measured)]
+    sections = [
+        *_sections(hardware, diagnosis, profile),
+        ("tried", tried),
+        *([("measured", measured)] if measured else []),
+    ]
     return [line for title, rows in sections for line in _section(title, rows, width)]
 
 
