@@ -228,7 +228,7 @@ def old_tables() -> Path:
 
 
 def test_the_old_tables_are_taken_over_once_and_stay_as_they_are(old_tables):
-    """As version 0.1 wrote them, with an entry of before each run was kept, and one of before tasks were in keys."""
+    """As an earlier version wrote them; one entry is of before each run was kept, one of before tasks were in keys."""
     device, versions = "AMD EPYC 7B13, 2 threads", "torch 2.9.1+cu128, transformers 5.5.0"
     here = step("char_lm", "llama-16-1-2-2-48-90-5000-fp32", versions, "full-c2d9e1f0")
     assert read_calibration(device, here, 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)

@@ -51,6 +51,22 @@ command = asking._command
 asking._command = lambda *asked: ([sys.executable, "-c", worker], command(*asked)[1])
 asking.ask("dry_run", {}, progress=lambda told: print(*told["processes"], flush=True))
 """
+# It hands its question on to another program, as what trains with other libraries does.
+BEGINS_ANEW = """
+import sys, types
+from tui_trainer.worker import answering, questions
+again = types.ModuleType("again")
+def answer(asked, report):
+    report(part=1)
+    answering.begin_anew([sys.executable, "-c", sys.argv[1]], {"A": "b"})
+again.answer = answer
+sys.modules["again"], questions.QUESTIONS["dry_run"] = again, "again:answer"
+answering.answer_questions(["dry_run"])
+"""
+ANEW = """
+import json, os, sys
+print(json.dumps({"answer": [json.loads(sys.stdin.readline())["input"], sys.argv[1], os.environ["A"]]}))
+"""
 
 
 class Slow(subprocess.Popen):
@@ -188,6 +204,13 @@ def test_the_thread_of_an_event_loop_never_waits_for_an_answer(script):
     script("import sys; sys.stdin.read()")
     with pytest.raises(AssertionError, match="in a thread of its own"):
         asyncio.run(asked())
+
+
+def test_a_worker_that_begins_anew_as_another_program_is_asked_the_same(script):
+    script(BEGINS_ANEW, ANEW)
+    told = []
+    assert ask("dry_run", {"rows": 3}, progress=told.append) == [{"rows": 3}, "dry_run", "b"]
+    assert told == [{"part": 1}]
 
 
 # ---------------------------------------------------------------- the entry

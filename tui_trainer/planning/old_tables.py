@@ -1,4 +1,4 @@
-"""What versions up to 0.1 have measured, in a file of JSON for each kind; it is taken over once, and the files stay."""
+"""What earlier versions have measured, in a file of JSON for each kind: it is taken over once, and the files stay."""
 
 import json
 from collections.abc import Iterator
