@@ -5,6 +5,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import Any
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, InputError, name_hint
@@ -16,7 +17,7 @@ from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.problems import HardwareProblem
 from tui_trainer.launching.trial import Trial, kept_trial, trial_problems, trial_rows
 from tui_trainer.planning.hardware_match import choose_hardware_profile
-from tui_trainer.planning.records import KINDS, Kept, clear_records, kept_kinds, set_aside
+from tui_trainer.planning.records import KINDS, KindCount, clear_records, count_kinds, set_aside
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes
 
@@ -32,7 +33,7 @@ def print_diagnosis(*, gpu: GpuChoice, as_json: bool) -> int:
     diagnosis = diagnose(hardware, gpu)
     chosen, why = choose_hardware_profile("auto", hardware, gpu)
     profile = (chosen.name if chosen else "", why)
-    trial, kept = kept_trial(hardware, gpu), kept_kinds()
+    trial, kept = kept_trial(hardware, gpu), count_kinds()
     if as_json:
         print(
             json.dumps(
@@ -94,7 +95,7 @@ def clear_measured(names: Sequence[str]) -> str:
     return f"{count} record{'' if count == 1 else 's'} of {', '.join(names)} cleared"
 
 
-def _kept_rows(kept: Sequence[Kept]) -> list[Row]:
+def _kept_rows(kept: Sequence[KindCount]) -> list[Row]:
     """What was measured in runs on this machine: how often, when last, and for what."""
     rows = []
     for one in kept:
@@ -103,10 +104,12 @@ def _kept_rows(kept: Sequence[Kept]) -> list[Row]:
         records = f"{one.count} record{'' if one.count == 1 else 's'}"
         rows.append((one.kind, one_line(f"{records}, the newest of {when} UTC: {about}", 200)))
     rows += [("damaged", f"set aside as {one_line(str(path))}") for path in set_aside()]
+    if find_spec("_sqlite3") is None:
+        rows.append(("not kept", "this Python was built without sqlite3: nothing that is measured is remembered"))
     return rows or [("nothing yet", "runs, rehearse, tune and check --measure do it")]
 
 
-def _kept_document(kept: Sequence[Kept]) -> dict[str, Any]:
+def _kept_document(kept: Sequence[KindCount]) -> dict[str, Any]:
     return {one.kind: {"records": one.count, "newest_at": one.newest_at, "newest": asdict(one.newest)} for one in kept}
 
 

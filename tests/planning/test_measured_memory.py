@@ -15,7 +15,7 @@ from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.planning.measured_memory import LASTING, keep_measured_peak, measured_peaks, nearest_peak
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.records import PEAK, Key, keep_record, kept_kinds
+from tui_trainer.planning.records import PEAK, Key, count_kinds, keep_record
 from tui_trainer.planning.training_setup import MeasuredPeak
 from tui_trainer.training import run
 from tui_trainer.units import MIB
@@ -114,7 +114,7 @@ def trained(settings, **changes):
 def test_a_whole_run_that_is_the_first_of_its_process_is_kept(settings, monkeypatch):
     monkeypatch.setattr(run, "peak_memory_bytes", lambda device: psutil.Process().memory_info().rss + 90 * MIB)
     trained(settings)
-    assert PEAK not in {kept.kind for kept in kept_kinds()}
+    assert PEAK not in {kept.kind for kept in count_kinds()}
     monkeypatch.setattr(carry_out_module, "_EARLIER_RUNS", count())
     plan = read_plan(trained(settings).folder)
     [peak] = measured_peaks(Key.read(plan.memory_key))

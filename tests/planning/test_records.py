@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.planning.test_profiles_on_machines import FACTS, loaded_on, machine_of
+from tui_trainer import diagnose as command
 from tui_trainer.cli import main
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning import records
@@ -30,9 +31,9 @@ from tui_trainer.planning.records import (
     STEP_SECONDS,
     TRIAL,
     Key,
+    count_kinds,
     find_records,
     keep_record,
-    kept_kinds,
     records_of_device,
 )  # fmt: skip
 from tui_trainer.planning.step_key import StepKey, device_key
@@ -133,7 +134,7 @@ def test_of_each_key_and_part_the_newest_stay_and_of_a_kind_no_more_than_there_i
     monkeypatch.setattr(records, "_MOST_OF_A_KIND", 3)
     keep_record(TRIAL, Key(device="b"), {})
     keep_record(TRIAL, Key(device="c"), {})
-    assert [one.count for one in kept_kinds() if one.kind == TRIAL] == [3]
+    assert [one.count for one in count_kinds() if one.kind == TRIAL] == [3]
 
 
 WRITER = """
@@ -178,10 +179,9 @@ def damaged(how: str) -> bytes:
 def test_a_damaged_file_is_set_aside_with_a_warning(how, capsys):
     content = damaged(how)
     (state_folder() / FILE).write_bytes(content)
-    (state_folder() / f"{FILE}-journal").write_bytes(b"of the damaged one")
     assert find_records(TRIAL, Key(device="a")) == []
-    assert "is set aside as measured.sqlite3.damaged-1" in capsys.readouterr().err
-    [aside] = [path for path in records.set_aside() if not path.name.endswith("-journal")]
+    assert "is set aside as measured.damaged-" in capsys.readouterr().err
+    [aside] = records.set_aside()
     assert aside.read_bytes() == content
     keep_record(TRIAL, Key(device="a"), {"number": 1})
     assert [one.figures for one in find_records(TRIAL, Key(device="a"))] == [{"number": 1}]
@@ -204,18 +204,27 @@ def test_a_file_of_a_later_version_is_left_alone(capsys):
     db.close()
     before = (state_folder() / FILE).read_bytes()
     keep_record(TRIAL, Key(device="a"), {"number": 2})
-    assert find_records(TRIAL, Key(device="a")) == [] and kept_kinds() == []
+    assert find_records(TRIAL, Key(device="a")) == [] and count_kinds() == []
     assert (state_folder() / FILE).read_bytes() == before and capsys.readouterr().err == ""
 
 
 def test_what_looks_makes_no_file_and_a_folder_that_cannot_be_is_no_error(tmp_path, monkeypatch):
-    assert find_records(TRIAL, Key()) == [] and kept_kinds() == [] and not state_folder().exists()
+    assert find_records(TRIAL, Key()) == [] and count_kinds() == [] and not state_folder().exists()
     keep_record(TRIAL, Key(), {})
     assert (state_folder() / FILE).stat().st_mode & 0o777 == 0o600
     (tmp_path / "file").touch()
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "file"))
     keep_record(TRIAL, Key(), {})
     assert find_records(TRIAL, Key()) == []
+
+
+def test_a_python_without_sqlite_measures_all_the_same_and_says_that_nothing_is_kept(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    keep_record(TRIAL, Key(), {})
+    assert find_records(TRIAL, Key()) == [] and count_kinds() == []
+    main(["diagnose", "--gpu", "none"])
+    assert "built without sqlite3" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------- what earlier versions kept
@@ -245,21 +254,21 @@ def test_the_old_tables_are_taken_over_once_and_stay_as_they_are(old_tables):
     assert (gain.at, gain.ratios) == ("2026-11-23T10:00:00.000Z", (1.5, 1.6))
     [trial] = records_of_device(TRIAL, f"host: {device}")
     assert trial.figures["torch"] == "2.9.1"
-    assert {one.kind: one.count for one in kept_kinds()} == {
+    assert {one.kind: one.count for one in count_kinds()} == {
         STEP_SECONDS: 5, PEAK: 2, MICRO_BATCH: 1, GAIN: 1, TRIAL: 1
     }  # fmt: skip
     for path in old_tables.glob("*.json"):
         assert path.read_bytes() == (OLD / path.name).read_bytes()
         path.write_text("{}")
     keep_record(MATMULS, Key(device=device), {"flops_per_second": 1.0})
-    assert sum(one.count for one in kept_kinds()) == 11
+    assert sum(one.count for one in count_kinds()) == 11
 
 
 @pytest.mark.parametrize("damage", ["[]", "{", '{"a CPU": 3}', '{"a CPU": {"x": 4, "y": {"flops": 1}}}', "\udcff"])
 def test_damaged_old_tables_are_left_out(old_tables, damage):
     for name in ("calibration.json", "gains.json", "memory.json"):
         (old_tables / name).write_bytes(damage.encode(errors="surrogateescape"))
-    assert {one.kind for one in kept_kinds()} == {MICRO_BATCH, TRIAL}
+    assert {one.kind for one in count_kinds()} == {MICRO_BATCH, TRIAL}
 
 
 # ---------------------------------------------------------------- the command line
@@ -279,4 +288,4 @@ def test_diagnose_shows_what_was_measured_and_clears_it(in_the_file, capsys):
     assert main(["diagnose", "--clear", "peaks"]) == 2
     assert "nothing is measured as 'peaks'" in capsys.readouterr().err
     main(["diagnose", "--gpu", "none", "--clear", "all"])
-    assert kept_kinds() == [] and "nothing yet" in capsys.readouterr().out.partition("\nmeasured\n")[2]
+    assert count_kinds() == [] and "nothing yet" in capsys.readouterr().out.partition("\nmeasured\n")[2]

@@ -16,7 +16,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
 from tui_trainer.planning.calibration import Calibration
 from tui_trainer.planning.planned import Planned, estimated
-from tui_trainer.planning.records import MATMULS, Key, find_records, keep_record
+from tui_trainer.planning.records import KINDS, MATMULS, Key, find_records, keep_record
 from tui_trainer.planning.training_setup import TrainingSetup
 
 # A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
@@ -128,7 +128,8 @@ def _fastest_rate(device: str) -> float:
     ]
     if now not in rates:  # once in a process: it is not measured again
         keep_record(MATMULS, key, {"flops_per_second": now})
-    return max([*rates, now])
+        rates = [*rates, now][-KINDS[MATMULS] :]
+    return max(rates)
 
 
 def bf16_gain(hidden_size: int) -> float:

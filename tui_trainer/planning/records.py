@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FILE: Final = "measured.sqlite3"
+_ASIDE = "measured.damaged-{}.sqlite3"
 STEP_SECONDS, PEAK, MICRO_BATCH, GAIN, MATMULS, TRIAL = (
     "step_seconds", "peak_memory", "micro_batch", "gain", "matmul_rate", "trial"
 )  # fmt: skip
@@ -75,7 +76,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KindCount:
     """How many records of a kind there are; of the newest, when and for what it was measured."""
 
     kind: str
@@ -113,12 +114,12 @@ def records_of_device(kind: str, device: str) -> list[Record]:
     return _carry_out(lambda db: list(_read(db, "kind = ? AND device = ?", (kind, device))), [])
 
 
-def kept_kinds() -> list[Kept]:
-    def count(db: "Connection") -> list[Kept]:
+def count_kinds() -> list[KindCount]:
+    def count(db: "Connection") -> list[KindCount]:
         # SQLite: bare columns beside max() are of its row.
         columns = "kind, count(*), measured_at, task, shape, setup, device, versions, max(number)"
         rows = db.execute(f"SELECT {columns} FROM records GROUP BY kind ORDER BY kind").fetchall()
-        return [Kept(kind, number, at, Key(*key)) for kind, number, at, *key, _ in rows]
+        return [KindCount(kind, number, at, Key(*key)) for kind, number, at, *key, _ in rows]
 
     return _carry_out(count, [])
 
@@ -135,7 +136,7 @@ def clear_records(kinds: Collection[str]) -> int:
 
 def set_aside() -> list[Path]:
     """Files that were damaged."""
-    return sorted(state_folder().glob(f"{FILE}.damaged-*"))
+    return sorted(state_folder().glob(_ASIDE.format("*")))
 
 
 def figures_as(kind: type[T], figures: object) -> T | None:
@@ -168,12 +169,15 @@ def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: b
     path = state_folder() / FILE
     if not (makes_file or path.exists() or old_tables.are_there(path.parent)):
         return otherwise
-    import sqlite3
-
+    try:
+        import sqlite3
+    except ImportError:  # a Python that was built without it; `diagnose` says so
+        return otherwise
     for _ in range(2):
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch(mode=0o600)
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch(mode=0o600)
             inode = path.stat().st_ino
             # Without transactions of Python's own.
             with closing(sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)) as db:
@@ -209,14 +213,11 @@ def _format_of(db: "Connection") -> int:
 
 
 def _is_set_aside(path: Path, inode: int, error: Exception) -> bool:
-    """Rename a damaged file, with its journal, unless another program did; False where that is not possible."""
-    number = len(set_aside()) + 1
+    """Rename a damaged file, unless another program did; False where that is not possible."""
+    aside = path.with_name(_ASIDE.format(utc_now()[:19].replace(":", "")))
     try:
         if path.stat().st_ino == inode:
-            aside = path.with_name(f"{FILE}.damaged-{number}")
             path.rename(aside)
-            with suppress(FileNotFoundError):
-                path.with_name(f"{FILE}-journal").rename(aside.with_name(f"{aside.name}-journal"))
             tell(f"what was measured on this machine cannot be read ({error}): {path} is set aside as {aside.name}")
     except FileNotFoundError:
         return True
