@@ -264,7 +264,18 @@ def test_the_old_tables_are_taken_over_once_and_stay_as_they_are(old_tables):
     assert sum(one.count for one in count_kinds()) == 11
 
 
-@pytest.mark.parametrize("damage", ["[]", "{", '{"a CPU": 3}', '{"a CPU": {"x": 4, "y": {"flops": 1}}}', "\udcff"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "[]",
+        "{",
+        "\udcff",
+        '{"a CPU": 3}',
+        '{"a CPU": {"x": 4, "y": {"flops": 1}}}',
+        '{"\\udcff": {"t s, v | u | c": {"flops": 1, "step_seconds": 1}}}',
+        '{"a CPU": {"x-y": {"from": "x", "shapes": {"x": "t s, v | u | c"}, "at": {}}}}',
+    ],
+)
 def test_damaged_old_tables_are_left_out(old_tables, damage):
     for name in ("calibration.json", "gains.json", "memory.json"):
         (old_tables / name).write_bytes(damage.encode(errors="surrogateescape"))

@@ -7,12 +7,10 @@ each number of rows in a pass.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-
-from pydantic import PositiveInt
+from dataclasses import replace
 
 from tui_trainer.planning.memory.parts import MemoryPart
-from tui_trainer.planning.records import PEAK, Key, figures_as, find_records, keep_record
+from tui_trainer.planning.records import PEAK, Key, find_records, keep_record
 from tui_trainer.planning.training_setup import MeasuredPeak
 from tui_trainer.units import MIB, format_bytes
 
@@ -29,17 +27,12 @@ _CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries")
 _OTHER_ROWS_SHARE = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Peak:
-    bytes: PositiveInt
-
-
 def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
     """The highest peak of each number of rows; none where nothing was measured."""
     peaks: dict[str, list[int]] = {}
     for record in find_records(PEAK, key):
-        if peak := figures_as(_Peak, record.figures):
-            peaks.setdefault(record.part, []).append(peak.bytes)
+        if isinstance(peak := record.figures.get("bytes"), int) and peak > 0:
+            peaks.setdefault(record.part, []).append(peak)
     found = []
     for part, several in peaks.items():
         with suppress(ValueError):

@@ -13,28 +13,20 @@ _SUFFIXES = (", bf16", ", fp16", ", weights on the host")
 
 
 def are_there(folder: Path) -> bool:
-    return any((folder / name).exists() for name in _FILES.values())
+    return any((folder / name).exists() for name in _READERS)
 
 
 def old_records(folder: Path) -> Iterator[OldRecord]:
     """All that can be read of the tables in the state folder; what is damaged is left out."""
-    for read in (_calibration, _peaks, _micro_batches, _gains, _trials):
-        path = folder / _FILES[read.__name__]
+    for name, read in _READERS.items():
+        path = folder / name
         with suppress(OSError, ValueError):
             table = json.loads(path.read_bytes())
             at = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="milliseconds")
             for key, entry in table.items() if isinstance(table, dict) else ():
                 with suppress(LookupError, TypeError, ValueError, AttributeError):
-                    yield from list(read(key, entry, at.replace("+00:00", "Z")))
-
-
-_FILES = {
-    "_calibration": "calibration.json",
-    "_peaks": "memory.json",
-    "_micro_batches": "micro_batches.json",
-    "_gains": "gains.json",
-    "_trials": "trials.json",
-}
+                    found = list(read(key, entry, at.replace("+00:00", "Z")))
+                    yield from (record for record in found if isinstance(record[3], str))
 
 
 def _calibration(machine: str, steps: dict[str, Any], at: str) -> Iterator[OldRecord]:
@@ -85,3 +77,12 @@ def _key_with_data(text: str) -> dict[str, str]:
     machine, _, step = machine_and_step.rpartition(": ")
     key, cut = _key_of(step, machine)
     return key | {"setup": f"{key['setup']} | {cut} | {data}"}
+
+
+_READERS = {
+    "calibration.json": _calibration,
+    "memory.json": _peaks,
+    "micro_batches.json": _micro_batches,
+    "gains.json": _gains,
+    "trials.json": _trials,
+}

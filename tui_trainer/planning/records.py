@@ -201,7 +201,8 @@ def _is_ready(db: "Connection") -> bool:
             db.execute(_TABLE)
             db.execute("CREATE INDEX of_key ON records (kind, device, task, shape, setup)")
             for kind, key, part, at, figures in old_tables.old_records(state_folder()):
-                _insert(db, (kind, Key(**key), part, at, figures))
+                with suppress(ValueError):  # text that is none in UTF-8
+                    _insert(db, (kind, Key(**key), part, at, figures))
             db.execute(f"PRAGMA user_version = {_FORMAT}")
             found = _FORMAT
         db.execute("COMMIT")
