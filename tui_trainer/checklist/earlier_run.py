@@ -4,7 +4,6 @@ Like it is a run of the same task and model on the same device, with the same li
 trained, or on the disk, counts only where that is the same as well. What another run measured says nothing.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,11 +16,10 @@ from tui_trainer.planning.step_key import StepKey
 from tui_trainer.reporting.facts import certificates
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, Event, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.folder import RunFolder, read_fields
-from tui_trainer.runs.journal import events_in
+from tui_trainer.runs.journal import END_BYTES, events_in, last_events
 from tui_trainer.runs.registry import known_runs
 from tui_trainer.safe_text import one_line
 
-_TAIL_BYTES = 256 * 1024
 # Of most only the plan is read.
 _LOOK_RUNS = 20
 _ENOUGH_STEPS = 20
@@ -69,7 +67,7 @@ def newest_measured(plan: Plan) -> EarlierRun | None:
         if key is None or key.model != now.model or _device(then) != device:
             continue
         with suppress(OSError):
-            if found := measured_in(folder.name, list(_last_events(folder.journal))):
+            if found := measured_in(folder.name, list(last_events(folder.journal))):
                 found = replace(found, exports=tuple(_exports(folder)), attention=_against_attention(folder.journal))
                 if not key.has_setup_of(now):
                     found = replace(found, data_share=None, evaluation_share=None, attention="")
@@ -130,13 +128,6 @@ def _exports(folder: RunFolder) -> Iterator[Exported]:
 def _against_attention(path: Path) -> str:
     """It is told before the first step."""
     with path.open("rb") as file:
-        events = events_in(file.read(_TAIL_BYTES))
+        events = events_in(file.read(END_BYTES))
     told = (event for event in events if isinstance(event, RunProblem) and event.kind == "attention changed")
     return next((event.message for event in told), "")
-
-
-def _last_events(path: Path) -> Iterator[Event]:
-    """Those whose lines are whole."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        return events_in(file.read())

@@ -18,7 +18,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import DamagedPlanError, read_plan_file
 from tui_trainer.runs.events import RunFinished
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.journal import last_events
 from tui_trainer.runs.state import fold
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
@@ -81,10 +81,12 @@ def final_model(run: RunFolder) -> Path:
 
 def finish_of(run: RunFolder) -> RunFinished | None:
     """How the run came to its end; None where it did not. Raises FolderError for a journal that cannot be read."""
-    journal = JournalReader(run.journal)
-    finished = fold(journal.stream()).finished
-    if journal.failing:
-        raise FolderError(f"its journal cannot be read: {journal.failing}", where=run.name)
+    try:
+        finished = fold(last_events(run.journal)).finished
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FolderError(f"its journal cannot be read: {error.strerror or error}", where=run.name) from None
     return finished if finished and finished.reason != "stopped" else None
 
 

@@ -17,10 +17,11 @@ from typing import Final, Self
 from tui_trainer.errors import FolderError
 from tui_trainer.runs.event_lines import LINE_LIMIT_BYTES, from_line, to_line
 from tui_trainer.runs.events import Event, PhaseChanged, RunFailed, RunFinished, RunStarted, StepDone
-from tui_trainer.units import MIB
+from tui_trainer.units import KIB, MIB
 
 PENDING_LIMIT_BYTES: Final = 64 * MIB
 CHUNK_BYTES: Final = 4 * MIB
+END_BYTES: Final = 256 * KIB
 
 
 class JournalWriter:
@@ -235,6 +236,13 @@ class JournalReader:
 def read_all(path: Path) -> list[Event]:
     """All events of a journal; [] when it does not exist."""
     return JournalReader(path).read_new()
+
+
+def last_events(path: Path) -> Iterator[Event]:
+    """Those at the end of a journal of any size: of its last 256 KiB, whose lines are whole. Raises OSError."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - END_BYTES))
+        return events_in(file.read())
 
 
 def events_in(block: bytes) -> Iterator[Event]:

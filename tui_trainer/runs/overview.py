@@ -133,13 +133,17 @@ class RunOverview:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Summary:
-    """`summary.json`: the overview of a run that no process owns, or that has ended, and the sizes of what it was made
-    from."""
-
+class _MadeFrom:
     version: int
     journal_bytes: int
     plan_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """`summary.json`: the overview of a run that no process owns, or that has ended, and what it was made from."""
+
+    made_from: _MadeFrom
     run: RunOverview
 
 
@@ -248,7 +252,7 @@ def _overview(folder: RunFolder, alive: bool, followed: _Followed | None) -> Run
     if journal is None:
         return replace(about, status=_without_journal(folder.root, alive))
     plan = _signature(folder.plan)
-    made_from = _SUMMARY_VERSION, journal[0], plan[0] if plan else 0
+    made_from = _MadeFrom(version=_SUMMARY_VERSION, journal_bytes=journal[0], plan_bytes=plan[0] if plan else 0)
     if known := _summary(folder, made_from, alive):
         return replace(known, name=about.name, path=about.path, alive=alive)
     followed = followed or _Followed(folder.journal)
@@ -259,19 +263,16 @@ def _overview(folder: RunFolder, alive: bool, followed: _Followed | None) -> Run
     found = _of_state(about, followed, read_fields(folder.plan))
     # The sizes are of before they were read: of a run that goes on in between, the summary is made once more.
     if not alive or found.status in _ENDED:
-        version, journal_bytes, plan_bytes = made_from
-        summary = _Summary(version=version, journal_bytes=journal_bytes, plan_bytes=plan_bytes, run=found)
         with suppress(FolderError):  # of another user, or on a disk that cannot be written: it is read the next time
-            folder.write_file(folder.summary, _SUMMARIES.dump_json(summary, indent=1))
+            folder.write_file(folder.summary, _SUMMARIES.dump_json(_Summary(made_from, found), indent=1))
     return found
 
 
-def _summary(folder: RunFolder, made_from: tuple[int, int, int], alive: bool) -> RunOverview | None:
+def _summary(folder: RunFolder, made_from: _MadeFrom, alive: bool) -> RunOverview | None:
     """What was read before; None where there is none of these files as they are now."""
     with suppress(OSError, ValueError):
         found = _SUMMARIES.validate_json(read_plain_file(folder.summary, _SUMMARY_LIMIT_BYTES))
-        whole = (found.version, found.journal_bytes, found.plan_bytes) == made_from
-        return found.run if whole and (not alive or found.run.status in _ENDED) else None
+        return found.run if found.made_from == made_from and (not alive or found.run.status in _ENDED) else None
     return None
 
 
