@@ -15,6 +15,10 @@ from typing import Any, Literal
 Head = Literal["causal_lm", "sequence_classification", "token_classification", "seq2seq_lm"]
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression", ""]
 
+CAUSAL: Head = "causal_lm"
+"""A decoder alone: it learns the next token, and needs no mask of the padding behind its rows."""
+ENCODER_DECODER: Head = "seq2seq_lm"
+"""What the decoder writes has a width of its own beside that of the input."""
 CLASSIFYING: tuple[Head, ...] = ("sequence_classification", "token_classification")
 # The value of `task.type` that trains each head.
 TASK_OF: dict[Head, str] = {
@@ -92,9 +96,14 @@ def auto_class(head: Head) -> Any:
 
 def is_unfit(model_type: str, head: Head) -> bool:
     """Whether a kind of model is known not to have this head. What no table knows, transformers will judge."""
-    if head == "causal_lm":
-        return model_type in ENCODERS or model_type in types_with("seq2seq_lm")
+    if head == CAUSAL:
+        return model_type in ENCODERS or model_type in types_with(ENCODER_DECODER)
     return _is_known(model_type) and model_type not in types_with(head)
+
+
+def labels_each(head: Head, target_tokens: int) -> int:
+    """Labels of a row: one of a text, else those of the longest answer."""
+    return 1 if head == "sequence_classification" else target_tokens
 
 
 def fit_heads(model_type: str) -> tuple[Head, ...]:

@@ -14,7 +14,7 @@ from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.facts import ModelFacts, find_model, require_folder
 from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.heads import Head, Labels
+from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER, Head, Labels
 from tui_trainer.models.loading import (
     load_config,
     load_pretrained,
@@ -46,7 +46,7 @@ _MODEL = "model.model_name_or_path"
 class StartsFromModel:
     """The part of a task that finds, plans and builds its model. `head` is what the model ends with."""
 
-    head: Head = "causal_lm"
+    head: Head = CAUSAL
     specials: Specials = FOR_TEXT
     """Of the tokenizer that is trained on the data, where none comes with the model."""
 
@@ -65,7 +65,7 @@ class StartsFromModel:
             return scratch_problems(model.scratch, self.head) if scratch else [missing]
         facts = model_of(config, self.head)
         found = length_problems(facts.shape, config.data.max_length)
-        found += [] if scratch else language_problems(facts, writes_answers=self.head == "seq2seq_lm")
+        found += [] if scratch else language_problems(facts, writes_answers=self.head == ENCODER_DECODER)
         # A model that only the catalogue knows can be planned; it is refused when it should be trained.
         return found if facts.folder is None else found + model_problems(facts, model.init, model.trust_remote_code)
 
@@ -157,7 +157,7 @@ def own_tokenizer(config: Config, head: Head) -> Tokenizer:
     tokenizer = load_tokenizer(folder, config.model.trust_remote_code)
     if hasattr(tokenizer, "set_src_lang_special_tokens"):
         marks = list(tokenizer("")["input_ids"])
-        marks += tokenizer(text_target="")["input_ids"] if head == "seq2seq_lm" else []
+        marks += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
         if tokenizer.unk_token_id in marks:
             message = "the tokenizer has no token for src_lang or tgt_lang in tokenizer_config.json"
             raise bad_model(message, "write them as its special tokens name them", str(folder))
