@@ -298,3 +298,8 @@ class Config(Section):
     distributed: DistributedSection = DistributedSection()
     targets: TargetsSection = TargetsSection()
     output: OutputSection = OutputSection()
+
+    @property
+    def is_from_scratch(self) -> bool:
+        """Whether a run begins with random weights, and with tokens of its data; a character model has no others."""
+        return self.model.init == "scratch" or self.task.type == "char_lm"

@@ -87,11 +87,15 @@ class Labels:
         return fields | ({"problem_type": self.problem_type} if self.problem_type else {})
 
 
-def auto_class(head: Head) -> Any:
+def auto_class_name(head: Head) -> str:
     """The class of transformers that loads and makes models with this head."""
+    return _CLASSES[head][0]
+
+
+def auto_class(head: Head) -> Any:
     import transformers
 
-    return getattr(transformers, _CLASSES[head][0])
+    return getattr(transformers, auto_class_name(head))
 
 
 def is_unfit(model_type: str, head: Head) -> bool:

@@ -49,6 +49,10 @@ class Seq2Seq(LearnsNextToken):
     name = "seq2seq"
     title = "Text to text"
     head: Head = ENCODER_DECODER
+    pipeline_tag = "text2text-generation"
+    architectures = ("ForConditionalGeneration",)
+    usual_length = (512, 1024)
+    answers_in_evaluations = True
     specials = FOR_ANSWERS
     reads = ("source_prefix", "max_target_length")
     reads_columns = ("text_column", "text_pair_column", "target_column")

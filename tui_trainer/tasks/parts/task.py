@@ -35,6 +35,22 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     """Which settings of [task] mean something to it, by name."""
     tells_padding: bool = False
     """Whether the model is told which inputs are padding, so that more of it changes nothing."""
+    pipeline_tag: str
+    """What a model hub calls the use of its models (`pipeline_tag` of a card)."""
+    architectures: tuple[str, ...] = ()
+    """How the classes of models end that are tuned for it, as `architectures` of a config.json has them."""
+    usual_length: tuple[int, int] | None = None
+    """Tokens from which and up to which the rows of pretrained models are as a rule."""
+    loss_unit: str = "nats a token"
+    """Of the loss; empty where a row has one label or a number."""
+    labels_rows: bool = False
+    """Whether its models give labels or numbers; else they write texts."""
+    answers_in_evaluations: bool = False
+    """Whether evaluations let the model write answers to some rows (`answer_scores`)."""
+    holds_conversations: bool = False
+    """Whether a trained model is tried in a conversation, with its chat template."""
+    unsloth: bool = False
+    """Whether Unsloth loads its models: decoders of text with the head of a language model."""
     metrics: tuple[str, ...] = ()
     """What `evaluation.metric_for_best_model` may name besides "loss"; of each more is better."""
     continues: bool = False
