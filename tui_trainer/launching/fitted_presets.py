@@ -153,6 +153,8 @@ def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
         return "", ""
     rows = _first_rows(config)
     kind = kind_of_rows(rows) if config.data.text_column == AUTO else None
+    if kind and kind.written and any(not find_task(name).labels_rows for name in can):
+        kind = kind.written
     if kind and kind.task in can:
         fits = kind.task
         refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.what}"

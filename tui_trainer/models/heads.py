@@ -12,19 +12,21 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Literal
 
-Head = Literal["causal_lm", "sequence_classification", "token_classification", "seq2seq_lm"]
+Head = Literal["causal_lm", "sequence_classification", "token_classification", "question_answering", "seq2seq_lm"]
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression", ""]
 
 CAUSAL: Head = "causal_lm"
 """A decoder alone: it learns the next token, and needs no mask of the padding behind its rows."""
 ENCODER_DECODER: Head = "seq2seq_lm"
 """What the decoder writes has a width of its own beside that of the input."""
-CLASSIFYING: tuple[Head, ...] = ("sequence_classification", "token_classification")
+CLASSIFYING: tuple[Head, ...] = ("sequence_classification", "token_classification", "question_answering")
+"""Few logits: of labels, or of the first and the last token of an answer."""
 # The value of `task.type` that trains each head.
 TASK_OF: dict[Head, str] = {
     "causal_lm": "causal_lm",
     "sequence_classification": "sequence_classification",
     "token_classification": "token_classification",
+    "question_answering": "question_answering",
     "seq2seq_lm": "seq2seq",
 }
 
@@ -34,6 +36,7 @@ _CLASSES: dict[Head, tuple[str, str]] = {
     "causal_lm": ("AutoModelForCausalLM", "CAUSAL_LM"),
     "sequence_classification": ("AutoModelForSequenceClassification", "SEQUENCE_CLASSIFICATION"),
     "token_classification": ("AutoModelForTokenClassification", "TOKEN_CLASSIFICATION"),
+    "question_answering": ("AutoModelForQuestionAnswering", "QUESTION_ANSWERING"),
     "seq2seq_lm": ("AutoModelForSeq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
 }
 _WORDS: dict[Head, str] = {"causal_lm": "causal", "seq2seq_lm": "sequence-to-sequence"}

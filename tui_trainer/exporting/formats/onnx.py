@@ -144,7 +144,7 @@ def _as_module(graphs: Any, config: Any) -> Any:
     front of it."""
     import torch
     from torch import nn
-    from transformers.modeling_outputs import SequenceClassifierOutput
+    from transformers.modeling_outputs import QuestionAnsweringModelOutput, SequenceClassifierOutput
 
     class _Module(nn.Module):
         def __init__(self) -> None:
@@ -160,6 +160,10 @@ def _as_module(graphs: Any, config: Any) -> Any:
         def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **more: Any) -> Any:
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
             given = {name: values.numpy() for name, values in more.items() if name in _READ}
+            if graphs.marks_answers:
+                both = graphs.places(input_ids.numpy(), mask.numpy(), **given)
+                start_logits, end_logits = (torch.from_numpy(one) for one in both)
+                return QuestionAnsweringModelOutput(start_logits=start_logits, end_logits=end_logits)
             read = graphs.answer_logits if graphs.has_encoder else graphs.logits
             logits = torch.from_numpy(read(input_ids.numpy(), mask.numpy(), **given))
             return SequenceClassifierOutput(logits=self._head(logits))

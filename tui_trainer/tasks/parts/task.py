@@ -15,10 +15,12 @@ from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
 from tui_trainer.tasks.parts.start import StartsFromModel
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.data.preparing.token_rows import TokenRow
+    from tui_trainer.losses.micro_batch import MicroBatch
 
 
 # Families whose answers more padding changes, though they are told of it: they mix positions without a mask (fnet),
@@ -83,6 +85,11 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
         """A new one for each evaluation; None where the loss says it all. `objective` is what this task made."""
         return None
+
+    def compared_logits(self, model: Any, batch: MicroBatch) -> Tensor:
+        """float32 [N, C], of the places that have a label, or of whole rows: what an exported model is compared by."""
+        logits: Tensor = model(**batch.inputs).logits.float()
+        return logits.flatten(0, 1)[batch.places] if len(batch.places) else logits
 
     def answer_scores(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
