@@ -196,11 +196,9 @@ class QuestionAnswering(Task):
         found = _Candidates(config.task.max_answer_length, may_be_none=bool(data.details["unanswerable"]))
         found.add(window, _pairs(row.more[_OFFSETS]), text, best)
         assert row.labels is not None, "a row has the places of its answer"
-        first, last = (int(place) - window.first for place in row.labels)
-        starts, ends = zip(*_pairs(row.more[_OFFSETS]).tolist(), strict=True) if len(row.more[_OFFSETS]) else ((), ())
-        true = text[starts[first] : ends[last]].strip() if 0 <= first <= last < len(starts) else ""
+        true = [] if int(row.labels[0]) == window.cls else json.loads(_unpacked(row.more[_ANSWERS]))
         told = found.answer()["answer"]
-        return _question_in(tokenizer, row), f" -> {_words(told)} (in truth: {_words(true)})"
+        return _question_in(tokenizer, row), f" -> {_words(told)} (in truth: {_words(true[0] if true else '')})"
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return _Inputs(config.data)
@@ -587,7 +585,7 @@ class _Inputs:
             question += found
         if not question.strip() or not context.strip():
             raise DataError("there is no text to look in", hint="type a question with its ?, then the text")
-        return question.strip(), context
+        return question.strip(), context.strip()
 
 
 class _Candidates:
