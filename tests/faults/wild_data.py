@@ -314,10 +314,10 @@ PREFERENCES = (
         refused=("questions with choices", "question, choices"),
     ),
     Wild(
-        name="SQuAD's own JSON",
+        name="SQuAD's own JSON without questions",
         file="squad.json",
         content=json.dumps({"data": [{"title": "Sheep of the world", "paragraphs": [{"context": STORY, "qas": []}]}]}),
-        refused=("SQuAD", "paragraphs", "question, context and answers"),
+        refused=("there are no rows to learn from",),
     ),
 )
 MEDIA = (
@@ -1423,7 +1423,7 @@ KNOWN = (
                 "version": "1.1",
             }
         ),
-        refused=("SQuAD", "paragraphs"),
+        task="chat",
     ),
     Wild(
         name="SQuAD of datasets",

@@ -490,13 +490,19 @@ class _Reader(TableReader):
         self._segments = segments
         self._has_null = False
         self._counts: Counter[str] = Counter()
+        self._named: dict[str, None] = {}
 
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         super().know(tokenizer, model_config)
         self._has_null = bool(model_config.get(_NULL))
 
     def begin(self, head: Sequence[Row]) -> None:
-        self._columns.choose(head)
+        columns = self._columns
+        columns.choose(head)
+        named = {"questions": columns.question, "contexts": columns.context, "answers": columns.answers}
+        self._named[", ".join(f"{what} are in the column '{one_line(name, 40)}'" for what, name in named.items())] = (
+            None
+        )
 
     def read(self, row: Row) -> Example:
         question, context = self._columns.texts(row)
@@ -549,11 +555,7 @@ class _Reader(TableReader):
         return {"classes": self.classes, "names": ["start", "end"], "unanswerable": self._has_null}
 
     def notes(self) -> list[str]:
-        columns, counts = self._columns, self._counts
-        named = zip(
-            ("questions", "contexts", "answers"), (columns.question, columns.context, columns.answers), strict=True
-        )
-        notes = [", ".join(f"{what} are in the column '{one_line(name, 40)}'" for what, name in named)]
+        counts, notes = self._counts, [*self._named]
         if counts["none"]:
             notes.append(f"{counts['none']:,} questions have no answer in their context")
         if counts["several"]:
