@@ -367,6 +367,9 @@ def test_a_task_that_is_not_there_does_not_fit(read, monkeypatch):
         ("summarization", "seq2seq"),
         ("Summarisation", "seq2seq"),
         (" SUMMARIZATION ", "seq2seq"),
+        ("extractive-question-answering", "question_answering"),
+        ("Extractive Question Answering", "question_answering"),
+        ("question-answering", "question_answering"),
     ],
 )
 def test_a_task_of_modelforge_is_ours_in_each_of_its_spellings(task, ours, read):

@@ -167,7 +167,8 @@ def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
         asks = _CLASSES in tried and not tried[_CLASSES][1] and holds_labels(rows)
         readable = [name for name in can if not (refusals[name] or (asks and name == _TAGS))]
         begun = [name for name, (_, begins) in tried.items() if begins or (asks and name == _CLASSES)]
-        fits = [*readable, *begun, *can][0]
+        meant = [name for name in can if not find_task(name).is_only_by_columns]
+        fits = [*readable, *begun, *meant, *can][0]
         if fits == _ANY_MODEL and _CHAT in tried:
             why, begins = tried[_CHAT]
             is_clear = not why if begins else why != NO_CONVERSATIONS

@@ -53,6 +53,8 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     """Whether a trained model is tried in a conversation, with its chat template."""
     unsloth: bool = False
     """Whether Unsloth loads its models: decoders of text with the head of a language model."""
+    is_only_by_columns: bool = False
+    """Whether rows are learnt by it only where they have its columns: it is not what says what is wrong with others."""
     metrics: tuple[str, ...] = ()
     """What `evaluation.metric_for_best_model` may name besides "loss"; of each more is better."""
     continues: bool = False
