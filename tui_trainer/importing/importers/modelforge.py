@@ -11,7 +11,7 @@ from tui_trainer.importing.values import data_place, task_by
 
 _TASKS = {
     "text-generation": "causal_lm", "summarization": "seq2seq", "summarisation": "seq2seq",
-    "extractive-question-answering": "question_answering",
+    "extractive-question-answering": "question_answering", "question-answering": "question_answering",
 }  # fmt: skip
 _OUR_PROVIDER = Always("models are built by Hugging Face's libraries")
 
