@@ -183,6 +183,7 @@ def test_an_adapter_is_rewritten():
     [
         ("SEQ_CLS", "sequence_classification"),
         ("TOKEN_CLS", "token_classification"),
+        ("QUESTION_ANS", "question_answering"),
         ("SEQ_2_SEQ_LM", "seq2seq"),
         ("CAUSAL_LM", "causal_lm"),
     ],

@@ -111,7 +111,6 @@ _NO_PATTERN = set("\\^$*+?()[]|{}")
 # What is nearest by its meaning, where the name does not tell. The names are those of Hugging Face's pipelines and
 # of peft's task types.
 _NEAREST: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("extractive-question-answering", "question-ans"), ("question_answering",)),
     **dict.fromkeys(("text-classification", "sentiment-analysis"), ("sequence_classification",)),
     **dict.fromkeys(("named-entity-recognition", "ner"), ("token_classification",)),
     **dict.fromkeys(("translation", "text2text-generation"), ("seq2seq",)),
