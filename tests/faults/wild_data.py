@@ -317,7 +317,7 @@ PREFERENCES = (
         name="SQuAD's own JSON without questions",
         file="squad.json",
         content=json.dumps({"data": [{"title": "Sheep of the world", "paragraphs": [{"context": STORY, "qas": []}]}]}),
-        refused=("there are no rows to learn from",),
+        refused=("holds no text",),
     ),
 )
 MEDIA = (
@@ -1424,6 +1424,7 @@ KNOWN = (
             }
         ),
         task="chat",
+        learnt=("None",),
     ),
     Wild(
         name="SQuAD of datasets",
@@ -1460,7 +1461,8 @@ KNOWN = (
         name="SQuAD under an encoder",
         content=[{"context": "None.", "question": "Sheep?", "answers": {"text": ["None"], "answer_start": [0]}}],
         model="encoder",
-        refused=("answers",),
+        task="question_answering",
+        learnt=("Sheep? None. -> None",),
     ),
     Wild(
         name="natural questions with several answers",

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertForQuestionAnswering
 
 from tests.tiny_models import save_tiny_model
@@ -473,6 +474,21 @@ def test_a_run_beats_its_baselines_and_its_model_answers_with_plain_transformers
         loaded(data).config, model, tokenizer, "Where lives hen 5? Hen 5 lives in Sydney.", NO_SAMPLING
     )
     assert answer.startswith("Sydney")
+
+
+def test_lora_trains_and_saves_a_new_head_beside_a_pretrained_model(run, tmp_path):
+    save_tiny_model(tmp_path / "model", "bert")
+    data = write_rows(tmp_path / "rows.jsonl", [question(n) for n in range(40)])
+    changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "model", "tuning.method": "lora"}
+    folder = run(data, {**changes, "training.max_steps": 6})
+    torch.manual_seed(99)  # another head than the run began with
+    base = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "model")
+    model = PeftModel.from_pretrained(base, folder.model).eval()
+    # The held-out loss of the run is that of the loaded adapter, head and all.
+    rows = Rows(next((tmp_path / "home").rglob("eval.arrow")))
+    with torch.no_grad():
+        losses = [float(model_loss(model, rows.example(at))) for at in range(len(rows))]
+    assert sum(losses) / len(losses) == pytest.approx(of_kind(folder, EvalDone)[-1].loss, rel=1e-4)
 
 
 def test_the_sample_has_answers_of_all_kinds_at_their_places():
