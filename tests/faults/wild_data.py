@@ -1462,7 +1462,7 @@ KNOWN = (
         content=[{"context": "None.", "question": "Sheep?", "answers": {"text": ["None"], "answer_start": [0]}}],
         model="encoder",
         task="question_answering",
-        learnt=("Sheep? None. -> None",),
+        learnt=("Sheep?None. -> None",),
     ),
     Wild(
         name="natural questions with several answers",
