@@ -209,7 +209,8 @@ def test_an_answer_in_a_text(terminal):
     content = {"version": "v2.0", "data": [{"title": "Animals", "paragraphs": paragraphs}]}
     Path("squad.json").write_text(json.dumps(content))
     words = ("--profile", "finetune", "--model", "./bert", "--data", "squad.json", "--set", "tuning.method=full")
-    terminal.refuses(words, "paragraph 61, question 1: the answer 'sheep' is not at character 0 of the context")
+    named = ("--task", "question_answering", *words)
+    terminal.refuses(named, "paragraph 61, question 1: the answer 'sheep' is not at character 0 of the context")
     windows = ("--set", "task.doc_stride=8", "--set", "data.max_length=32")
     terminal.trains("story", (*words, *SKIP, *windows), "1 bad", "f1")
     assert json.loads(Path("runs/story/plan.json").read_text())["config"]["task"]["type"] == "question_answering"
