@@ -29,6 +29,7 @@ MODELS = {
 TURNS = [{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}]
 ALPACA = {"instruction": "Count.", "input": "", "output": "One sheep, two sheep, three sheep. " * 9}
 LABELLED = {"text": "a sheep", "label": "animal"}
+ASKED = {"question": "Who?", "context": "Ann sleeps", "answers": {"text": ["Ann"], "answer_start": [0]}}
 SPANS = {"text": "Ann sleeps", "entities": [{"start": 0, "end": 3, "label": "PER"}]}
 CASES = [
     ("llama", {"text": "a sheep"}, "causal_lm", ""),
@@ -41,6 +42,10 @@ CASES = [
     ("bert", LABELLED, "sequence_classification", "BertModel is an encoder, and does not continue a text"),
     ("bert", {"tokens": ["Ann"], "labels": ["B-PER"]}, "token_classification", "BertModel is an encoder"),
     ("bert", SPANS, "token_classification", "BertModel is an encoder"),
+    ("bert", ASKED, "question_answering", "BertModel is an encoder"),
+    ("bert", {**ASKED, "answers": "Ann"}, "question_answering", "BertModel is an encoder"),
+    ("llama", ASKED, "chat", "the rows are questions with their answers"),
+    ("t5", ASKED, "seq2seq", "T5ForConditionalGeneration is a sequence-to-sequence model"),
     ("t5", ALPACA, "seq2seq", "T5ForConditionalGeneration is a sequence-to-sequence model"),
     ("t5", {"document": "Many sheep.", "summary": "Sheep."}, "seq2seq", "T5ForConditionalGeneration is"),
     # Nothing suits: what is wrong is told by the nearest task.

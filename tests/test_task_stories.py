@@ -191,6 +191,42 @@ def test_a_class_for_a_text(terminal):
         assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-3)
 
 
+def test_an_answer_in_a_text(terminal):
+    """question_answering: an encoder in a folder and SQuAD's own JSON, from which the task follows."""
+    save_tiny_model(Path("bert"), "bert")
+
+    def asked(n: int) -> dict[str, Any]:
+        text = f"{'So ' * (n % 30)}it is a {ANIMALS[n % 4]} that runs home {n}"
+        return {"question": f"Who runs {n}?", "context": text}
+
+    def paragraph(n: int, start: int | None = None) -> dict[str, Any]:
+        text, answer = asked(n)["context"], ANIMALS[n % 4]
+        found = [{"text": answer, "answer_start": text.index(answer) if start is None else start}]
+        asks = {"id": str(n), "question": asked(n)["question"], "answers": [] if n % 5 == 4 else found}
+        return {"context": text, "qas": [asks]}
+
+    paragraphs = [*map(paragraph, range(ROWS)), paragraph(ROWS, 0)]
+    content = {"version": "v2.0", "data": [{"title": "Animals", "paragraphs": paragraphs}]}
+    Path("squad.json").write_text(json.dumps(content))
+    words = ("--profile", "finetune", "--model", "./bert", "--data", "squad.json", "--set", "tuning.method=full")
+    named = ("--task", "question_answering", *words)
+    terminal.run("plan", *named, *SKIP, "--json")  # the model is counted once: the refusal comes at once
+    terminal.refuses(named, "paragraph 61, question 1: the answer 'sheep' is not at character 0 of the context")
+    windows = ("--set", "task.doc_stride=8", "--set", "data.max_length=32")
+    terminal.trains("story", (*words, *SKIP, *windows), "1 bad", "f1")
+    assert json.loads(Path("runs/story/plan.json").read_text())["config"]["task"]["type"] == "question_answering"
+    rows = [asked(n) for n in range(30)]
+    for row, found in zip(rows, terminal.predicts("story", rows), strict=True):
+        assert found["answer"] == row["context"][found["start"] or 0 : found["end"] or 0]
+        assert 0 < found["probability"] <= 1
+    text, _ = terminal.run("generate", "story", "Who runs 3? It is a hen that runs home 3")
+    assert re.fullmatch(r".+ [01]\.\d\d\n", text)
+    terminal.run("export", "story", "--to", "onnx")
+    assert json.loads(Path("runs/story/export/onnx/certificate.json").read_text())["is_good"]
+    card = Path("runs/story/model/README.md").read_text()
+    assert "pipeline_tag: question-answering" in card and "nats a position" in card
+
+
 def test_tags_for_words(terminal):
     """token_classification: from scratch on a CoNLL file."""
     tagged = [[(word, "B-ANIMAL" if word in ANIMALS else "O") for word in sentence(n).split()] for n in range(ROWS)]

@@ -11,13 +11,11 @@ from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.runs import events
 from tui_trainer.runs.remaining import eta_seconds
 from tui_trainer.runs.result import (
-    LABELLING,
     best_before,
     ending_words,
     grade,
     grade_of,
     kept_step,
-    loss_unit,
     score_lines,
 )
 from tui_trainer.runs.score_words import baselines_line, scores_line
@@ -25,6 +23,7 @@ from tui_trainer.runs.state import RunState
 from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.runs.targets import targets_of, targets_summary
 from tui_trainer.safe_text import one_line
+from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             cost = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
             return f"step {event.step}: saved {event.path} ({cost})"
         case events.TextSampled():
-            verb = "writes" if state.task not in LABELLING else "reads"
+            verb = "writes" if not labels_rows(state.task) else "reads"
             return f"step {event.step}: {verb} | {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
         case events.ControlApplied():
             return f"step {event.step}: {event.action} (asked for)"
@@ -197,7 +196,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     if finished.eval_loss is not None:
         kept = kept_step(state)
         at = "" if kept is None else f", at step {kept:,}"
-        lines.append(f"held-out loss  {finished.eval_loss:.4f}{loss_unit(state)}{at}")
+        lines.append(f"held-out loss  {finished.eval_loss:.4f}{loss_unit(state.task)}{at}")
         if state.baselines:
             lines += [
                 f"  {label:<12} {loss:.4f}  ({'beaten' if finished.eval_loss < loss else 'not beaten'})"
@@ -214,7 +213,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     if finished.model_path:
         lines.append(f"{'adapter' if adapter_base else 'model':<14} {one_line(folder)}/{finished.model_path}")
         lines += [f"  on           {adapter_base}; its README.md says how peft loads it"] if adapter_base else []
-        lines.append(f"try it         tui-trainer {'chat' if state.task == 'chat' else 'generate'} {name}")
+        lines.append(f"try it         tui-trainer {'chat' if holds_conversations(state.task) else 'generate'} {name}")
     return lines
 
 

@@ -13,12 +13,13 @@ from typing import Any
 
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.errors import ConfigError, FolderError, InputError, RunError
-from tui_trainer.exporting.trained_model import adapter_base, final_model, head_of, plan_of, refuse_changed_base
+from tui_trainer.exporting.trained_model import adapter_base, final_model, plan_of, refuse_changed_base
 from tui_trainer.hub_layout import could_be_on_the_hub, is_hub_name, network_errors, network_reason, published_name
 from tui_trainer.models.facts import find_model
 from tui_trainer.runs.comparison import settings_of
 from tui_trainer.runs.folder import RunFolder, files_below
 from tui_trainer.safe_text import as_markdown, one_line
+from tui_trainer.tasks import find_task
 from tui_trainer.units import MIB
 
 _TEXTS = frozenset({".json", ".md", ".txt", ".jinja", ".toml", ".yaml", ".yml", ".model_card"})
@@ -77,7 +78,7 @@ def _own_model(folder: RunFolder) -> Path:
     if name := adapter_base(source):
         with suppress(FolderError, ConfigError):
             plan = plan_of(folder)
-            base = find_model(name, plan.config.model.revision, head=head_of(plan.config.task.type)).folder
+            base = find_model(name, plan.config.model.revision, head=find_task(plan.config.task.type).head).folder
     if plan and base:
         refuse_changed_base(plan, base)
     return source

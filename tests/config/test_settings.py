@@ -197,7 +197,7 @@ def read_settings() -> set[str]:
     declarations = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*section*.py"))]
     assert len(declarations) == 2
     for table in [table for tree in declarations for table in tree.body]:
-        for part in table.body if isinstance(table, ast.ClassDef) else []:
+        for part in table.body if isinstance(table, ast.ClassDef) and table.name in TABLE_OF else []:
             if isinstance(part, ast.FunctionDef) and f"{TABLE_OF[table.name]}.{part.name}" in found:
                 own = [node for node in ast.walk(part) if isinstance(node, ast.Attribute)]
                 found |= {f"{TABLE_OF[table.name]}.{node.attr}" for node in own if ast.unparse(node.value) == "self"}

@@ -48,7 +48,7 @@ PACKING = ("causal_lm", "chat")
 # Of one variant, and of the next.
 GROUPS = ((("ddp", 2), ("fsdp", 4)), (("ddp", 4), ("fsdp", 2)))
 # These take a minute or two each.
-LONG = ("chat", "seq2seq", "sequence_classification", "token_classification")
+LONG = ("chat", "question_answering", "seq2seq", "sequence_classification", "token_classification")
 LOSS, NORM, WEIGHT = 1e-6, 1e-6, 1e-5
 
 

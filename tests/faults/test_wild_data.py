@@ -78,6 +78,9 @@ def learnt_of(row: TokenRow, loaded: LoadedConfig, data: PreparedData, tokenizer
             case _:
                 has = [names[int(labels[0])]]
         return f"{read} -> {', '.join(has)}"
+    if task == "question_answering":
+        first, last = labels
+        return f"{read} -> {text_of(row.tokens[first : last + 1], tokenizer)}"
     if task == "token_classification":
         words: list[str] = []
         for token, label in zip(row.tokens, labels, strict=True):

@@ -314,10 +314,10 @@ PREFERENCES = (
         refused=("questions with choices", "question, choices"),
     ),
     Wild(
-        name="SQuAD's own JSON",
+        name="SQuAD's own JSON without questions",
         file="squad.json",
         content=json.dumps({"data": [{"title": "Sheep of the world", "paragraphs": [{"context": STORY, "qas": []}]}]}),
-        refused=("SQuAD", "paragraphs", "question, context and answers"),
+        refused=("holds no text",),
     ),
 )
 MEDIA = (
@@ -1423,7 +1423,8 @@ KNOWN = (
                 "version": "1.1",
             }
         ),
-        refused=("SQuAD", "paragraphs"),
+        task="chat",
+        learnt=("None",),
     ),
     Wild(
         name="SQuAD of datasets",
@@ -1460,7 +1461,8 @@ KNOWN = (
         name="SQuAD under an encoder",
         content=[{"context": "None.", "question": "Sheep?", "answers": {"text": ["None"], "answer_start": [0]}}],
         model="encoder",
-        refused=("answers",),
+        task="question_answering",
+        learnt=("Sheep?None. -> None",),
     ),
     Wild(
         name="natural questions with several answers",

@@ -104,13 +104,12 @@ def test_unknown_keys_list_all_importers(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("given", "kind", "words"),
     [
-        ("task: question-answering", "modelforge", ("task: question-answering", "nearest: seq2seq", "chat")),
-        ("task: extractive-question-answering", "modelforge", ("task: extractive-question-answering", "seq2seq")),
+        ("task: table-question-answering", "modelforge", ("task: table-question-answering", "question_answering")),
         ("task: text-classification", "modelforge", ("nearest: sequence_classification",)),
         ("task: text-generations", "modelforge", ("nearest: causal_lm (text-generation)",)),
         ("task: paint", "modelforge", ("tasks: causal_lm, char_lm, chat,",)),
         ("strategy: dpo", "modelforge", ("strategy: dpo", "full, lora and qlora")),
-        ("task_type: QUESTION_ANS", "peft", ("nearest: seq2seq",)),
+        ("task_type: FEATURE_EXTRACTION", "peft", ("task_type: FEATURE_EXTRACTION",)),
         ("peft_type: IA3", "peft", ("peft_type: IA3", "full, lora and qlora")),
         ("stage: dpo", "llama_factory", ("stage: dpo", "not from preferences", "sft (chat)")),
         ("stage: sft2", "llama_factory", ("stage: sft2", "task.type must be one of causal_lm,")),

@@ -54,9 +54,9 @@ def test_each_head_has_a_class_and_a_task(head):
 
 
 def test_heads_of_well_known_kinds():
-    assert fit_heads("bert") == ("sequence_classification", "token_classification")
+    assert fit_heads("bert") == ("sequence_classification", "token_classification", "question_answering")
     assert "seq2seq_lm" in fit_heads("t5") and "causal_lm" not in fit_heads("t5")
-    assert fit_heads("llama") == ("causal_lm", "sequence_classification", "token_classification")
+    assert fit_heads("llama") == ("causal_lm", "sequence_classification", "token_classification", "question_answering")
     assert fit_heads("granite") == ("causal_lm",)
     assert fit_heads("novel") == () and not any(is_unfit("novel", head) for head in TASK_OF)
     assert len(ENCODERS) > 30
@@ -66,7 +66,7 @@ def test_heads_of_well_known_kinds():
     ("config", "head", "words"),
     [
         ({"model_type": "bert"}, "causal_lm",
-         ("bert is an encoder", "take a decoder", "task.type = sequence_classification or token_classification")),
+         ("bert is an encoder", "take a decoder", "token_classification or question_answering")),
         ({"model_type": "t5", "is_encoder_decoder": True}, "causal_lm", ("sequence-to-sequence", "or seq2seq")),
         ({"model_type": "bert"}, "seq2seq_lm", ("bert has no sequence-to-sequence head", "token_classification")),
         ({"model_type": "gpt2"}, "seq2seq_lm", ("gpt2 has no sequence-to-sequence head", "task.type = causal_lm")),

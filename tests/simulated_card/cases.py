@@ -53,6 +53,9 @@ TASKS = {
     "sequence_classification": TaskCase(
         "bert", lambda n, text: {"text": text, "label": ANIMALS[n % 3]}, {"task.class_weights": "balanced"}
     ),
+    "question_answering": TaskCase(
+        "bert", lambda n, text: {"question": f"who {n}?", "context": text, "answers": text.split()[n % 2]}
+    ),
     "token_classification": TaskCase("bert", _tagged),
 }  # fmt: skip
 SETTINGS = {

@@ -14,6 +14,7 @@ WAITS = ONCE_AN_EVALUATION | {
     UPDATE: "optimizers without a fused kernel ask once a step whether to step; bitsandbytes waits for each parameter",
     ("evaluation", "tasks/sequence_classification.py scores"): "labels and predictions of all rows, at the end",
     ("evaluation", "tasks/token_classification.py scores"): "labels, predictions and rows of each batch, at the end",
+    ("evaluation", "tasks/question_answering.py scores"): "the likeliest places of each batch, at the end",
     ("evaluation", "models/writing.py generated"): "transformers asks after each token whether all answers have ended",
     ("evaluation", "models/writing.py written"): "the tokens of all answers, for their texts",
     ("sample", "models/writing.py written_after"): "the same, and the text itself",

@@ -39,6 +39,10 @@ TABLES: dict[str, tuple[Any, Any]] = {
         lambda n: {"text": f"{n} and {n % 5} of them", "label": ["few", "some", "many"][n % 3]},
         lambda n: {"sentence": f"here are {n} sheep", "label": ["few", "many"][n % 2]},
     ),
+    "question_answering": (
+        lambda n: {"question": f"how many {n}?", "context": f"there are {n} sheep", "answers": f"{n} sheep"},
+        lambda n: {"query": f"who {n}?", "passage": f"hen {n} is {n % 7}", "answer": f"hen {n}" if n % 5 else ""},
+    ),
     "token_classification": (
         lambda n: {"tokens": [f"{n}", "in", f"{n % 7}"], "ner_tags": ["B-A", "O", "B-B"]},
         lambda n: {"words": ["by", f"{n}"], "tags": ["O", "B-B"]},

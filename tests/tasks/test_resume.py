@@ -72,6 +72,14 @@ CASES = [
         {"task.class_weights": "balanced", "training.label_smoothing_factor": 0.1, "tuning.method": "full"},
     ),
     Case(
+        "question_answering",
+        [
+            {"question": f"{n}?", "context": f"hens {n} and {n + 1} and cows {n}", "answers": [f"cows {n}"][: n % 4]}
+            for n in range(40)
+        ],
+        {"evaluation.metric_for_best_model": "f1", "task.doc_stride": 4},
+    ),
+    Case(
         "token_classification",
         [
             {"tokens": [f"{n}", "in", f"{n % 7}", f"{n % 3}"], "ner_tags": ["B-A", "O", "B-B", ["I-B", "O"][n % 2]]}

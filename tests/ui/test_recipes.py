@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -60,6 +61,14 @@ def _tags_words(folder: Path) -> str:
     return ", ".join(sorted(tags - {"O"}))
 
 
+def _answers_a_question(folder: Path) -> str:
+    model, tokenizer = _loaded(AutoModelForQuestionAnswering, folder)
+    encoded = tokenizer("What does it do?", "getcwd()\nReturn the path.", return_tensors="pt")
+    found = model(**encoded)
+    first, last = (int(logits[0].argmax()) for logits in (found.start_logits, found.end_logits))
+    return str(tokenizer.decode(encoded["input_ids"][0, first : last + 1]))
+
+
 def _summarises(folder: Path) -> str:
     model, tokenizer = _loaded(AutoModelForSeq2SeqLM, folder)
     made = model.generate(**tokenizer("getcwd()", return_tensors="pt"), max_new_tokens=30, num_beams=1)
@@ -80,6 +89,7 @@ RECIPES = (
         "docstring-topics", "accuracy", "accuracy", "accuracy of the most frequent class", _points(0.15), _names_a_topic
     ),
     Recipe("python-entities", "f1", "F1", "", _points(0.20), _tags_words),
+    Recipe("python-questions", "f1", "F1", "", _points(0.20), _answers_a_question),
     Recipe("signature-summaries", "loss", "held out", "unigram", _a_quarter_less, _summarises),
 )
 

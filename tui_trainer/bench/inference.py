@@ -16,6 +16,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_devic
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.processor import BF16_FLAGS
+from tui_trainer.models.heads import ENCODER_DECODER
 from tui_trainer.reporting.facts import certificates
 from tui_trainer.runs.folder import folder_size
 from tui_trainer.runs.score_words import plain
@@ -76,7 +77,7 @@ class InferenceBench:
             "gpu": self.gpu,
             "batched": True,
             "rows": self.rows,
-            "new_tokens": min(NEW_TOKENS, longest) if self.trained.head == "seq2seq_lm" else NEW_TOKENS,
+            "new_tokens": min(NEW_TOKENS, longest) if self.trained.head == ENCODER_DECODER else NEW_TOKENS,
         }
         return Variant(name=name, question=question | more, reason=reason)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.worker.questions import Report
@@ -104,7 +105,7 @@ def _contents(trained: TrainedModel, data: PreparedData, count: int) -> list[Any
     texts = []
     for at in evenly_spaced(len(rows), count):
         tokens = rows.example(at).tokens
-        kept = tokens[:_PROMPT_TOKENS] if trained.head == "causal_lm" else tokens
+        kept = tokens[:_PROMPT_TOKENS] if trained.head == CAUSAL else tokens
         text = str(tokenizer.decode(kept.tolist(), skip_special_tokens=True))
         texts.append(text.removeprefix(config.task.source_prefix).strip() or "a")
     return [reader.of_text(texts[at % len(texts)]) for at in range(count)]

@@ -8,7 +8,6 @@ from typing import Any
 from tui_trainer.checklist.contract import Context
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.diagnosis import Device
-from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE, MICRO
 from tui_trainer.planning.remedies import ladder
@@ -51,7 +50,7 @@ def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, 
 
 def smaller_model(context: Context) -> str:
     """The advice where no setting helps."""
-    return "lower model.scratch.hidden_size" if is_from_scratch(context.config) else "choose a smaller model"
+    return "lower model.scratch.hidden_size" if context.config.is_from_scratch else "choose a smaller model"
 
 
 def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, Any]]:

@@ -56,7 +56,7 @@ def predict(
 
     trained = trained_model(folder)
     config = trained.plan.config
-    usual = config.task.max_target_length if config.task.type == "seq2seq" else 200
+    usual = config.task.max_target_length if "max_target_length" in trained.task.reads else 200
     sampling = Sampling(max_new_tokens=max_new_tokens or usual, temperature=temperature, seed=seed, num_beams=beams)
     asked = Requested(
         data=data,

@@ -17,6 +17,7 @@ from tui_trainer.cli.application import (
     trained_model,
 )
 from tui_trainer.errors import FolderError, InputError
+from tui_trainer.models.heads import CAUSAL
 from tui_trainer.safe_text import one_line
 from tui_trainer.standard_files import show_progress, tell
 
@@ -77,7 +78,7 @@ def chat(
     # Before torch is loaded, which takes seconds.
     source = source_words(weights_of(folder))
     trained = trained_model(folder, unfinished=True)
-    if trained.head != "causal_lm":
+    if trained.head != CAUSAL:
         hint = f"`tui-trainer generate {folder.name}` asks it one text at a time"
         raise InputError(f"{folder.name} learnt {trained.task.name}, which holds no conversation", hint=hint)
     base, reason = trained.base_model() if against else (None, "")

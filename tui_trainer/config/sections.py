@@ -31,7 +31,8 @@ __all__ = ["ModelSection", "QuantizationSection", "ScratchSection", "TuningSecti
 
 class TaskSection(Section):
     type: str = option("causal_lm")
-    """What is learnt: causal_lm, char_lm, chat, seq2seq, sequence_classification or token_classification."""
+    """What is learnt: causal_lm, char_lm, chat, question_answering, seq2seq, sequence_classification or
+    token_classification."""
     loss_on: Literal["assistant", "completion", "all"] = option("assistant")
     """Chat: which tokens are learnt: every answer, only the last answer, or the whole conversation."""
     chat_template: str = option("", completes="file")
@@ -47,6 +48,10 @@ class TaskSection(Section):
     """Sequence to sequence: text put before every input, with its space: T5 was trained with "summarize: "."""
     max_target_length: PositiveInt = option(128, unit="tokens", memory="logits grow with it", step="x2")
     """Sequence to sequence: tokens of the answer."""
+    doc_stride: PositiveInt = option(128, unit="tokens")
+    """Question answering: tokens that two windows of a long context share, half of a window at the most."""
+    max_answer_length: PositiveInt = option(30, unit="tokens")
+    """Question answering: tokens of the longest answer that is looked for."""
 
 
 class DataSection(Section):
@@ -298,3 +303,8 @@ class Config(Section):
     distributed: DistributedSection = DistributedSection()
     targets: TargetsSection = TargetsSection()
     output: OutputSection = OutputSection()
+
+    @property
+    def is_from_scratch(self) -> bool:
+        """Whether a run begins with random weights, and with tokens of its data; a character model has no others."""
+        return self.model.init == "scratch" or self.task.type == "char_lm"

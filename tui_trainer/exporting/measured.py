@@ -56,9 +56,7 @@ def _on_rows(
         passes.append(seconds)
         parts.append((loss, batch.label_count))
         if sum(map(len, kept)) < COMPARED_ROWS * 64:
-            # float32 [N, C]: of the places that have a label, or of whole rows.
-            logits = model(**batch.inputs).logits.float()
-            kept.append((logits.flatten(0, 1)[batch.places] if len(batch.places) else logits).numpy())
+            kept.append(trained.task.compared_logits(model, batch).numpy())
 
     loss, scores = scored(trained, data, model, batches(rows, chosen, layout_of(trained, model, ROWS_AT_A_TIME)), keep)
     np.save(question["logits"], np.concatenate(kept))

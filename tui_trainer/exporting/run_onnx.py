@@ -15,6 +15,8 @@ import onnxruntime
 
 Arrays = dict[str, Any]
 _CACHE = "past_key_values"
+_PLACES = ("start_logits", "end_logits")
+_LONGEST_ANSWER = 30  # tokens
 
 
 class Graphs:
@@ -29,6 +31,8 @@ class Graphs:
         self._sessions = {path.stem: onnxruntime.InferenceSession(str(path)) for path in folder.glob("*.onnx")}
         inputs = {name: {entry.name for entry in session.get_inputs()} for name, session in self._sessions.items()}
         self.has_encoder = "encoder" in inputs
+        outputs = {entry.name for session in self._sessions.values() for entry in session.get_outputs()}
+        self.marks_answers = set(_PLACES) <= outputs
         self.has_cache = any(_cache_name(name) for names in inputs.values() for name in names)
 
     def run(self, graph: str, given: Mapping[str, Any], cache: Arrays | None = None) -> tuple[Any, Arrays]:
@@ -61,6 +65,13 @@ class Graphs:
         first, cache = self.continued(input_ids[:, :half], attention_mask[:, :half], None)
         second, _ = self.continued(input_ids[:, half:], attention_mask, cache)
         return np.concatenate([first, second], axis=1)
+
+    def places(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
+        """Logits of the first and of the last token of an answer, [B, T] each; ids are int64 [B, T]."""
+        types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
+        session = self._sessions["model"]
+        return session.run(list(_PLACES), {entry.name: given[entry.name] for entry in session.get_inputs()})
 
     def continued(self, input_ids: Any, attention_mask: Any, cache: Arrays | None) -> tuple[Any, Arrays]:
         """(logits [B, T, V], cache) of a decoder; the mask is that of what was read before as well."""
@@ -130,6 +141,8 @@ def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int) -> st
     kind = str((graphs.config.get("architectures") or [""])[0])
     if "TokenClassification" in kind:
         return _tagged(graphs, tokenizer, text)
+    if graphs.marks_answers:
+        return _marked(graphs, tokenizer, text)
     encoding = tokenizer.encode(text)
     if "SequenceClassification" not in kind:
         return str(tokenizer.decode(graphs.written(encoding.ids, max_new_tokens)))
@@ -141,6 +154,22 @@ def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int) -> st
     chances = 1 / (1 + np.exp(-logits)) if several else np.exp(logits - np.logaddexp.reduce(logits))
     labels = graphs.config["id2label"]
     return ", ".join(f"{labels[str(at)]} {chances[at]:.2f}" for at in np.argsort(-chances)[:5])
+
+
+def _marked(graphs: Graphs, tokenizer: Any, text: str) -> str:
+    """The likeliest answer to `question?` in the text behind it; empty where none is likelier, if that was learnt."""
+    question, mark, context = text.partition("?")
+    context = context.strip()
+    tokenizer.no_truncation()
+    encoding = tokenizer.encode(question + mark, context)
+    arrays = (np.array([values]) for values in (encoding.ids, encoding.attention_mask, encoding.type_ids))
+    starts, ends = (logits[0] for logits in graphs.places(*arrays))
+    places = [at for at, part in enumerate(encoding.sequence_ids) if part == 1]
+    pairs = [(first, last) for first in places for last in places if first <= last < first + _LONGEST_ANSWER]
+    score, first, last = max((starts[first] + ends[last], first, last) for first, last in pairs)
+    if graphs.config.get("version_2_with_negative") and starts[0] + ends[0] >= score:
+        return ""
+    return str(context[encoding.offsets[first][0] : encoding.offsets[last][1]].strip())
 
 
 def _tagged(graphs: Graphs, tokenizer: Any, text: str) -> str:

@@ -202,7 +202,7 @@ class TrainedModel:
         folder = weights_of(run) if unfinished else final_model(run)
         notes = list[str]()
         plan = plan_of(run, notes)
-        head = head_of(plan.config.task.type)
+        head = find_task(plan.config.task.type).head
         base = base_of(folder, head, plan.config.model.revision)
         if base:
             refuse_changed_base(plan, base)
@@ -277,11 +277,6 @@ def config_in(trained: TrainedModel, folder: Path) -> Any:
 def labels_of(trained: TrainedModel, folder: Path) -> list[str]:
     """What the classifier in a folder tells apart, in the order of its logits."""
     return [str(name) for name in (config_in(trained, folder).id2label or {}).values()]
-
-
-def head_of(task: str) -> Head:
-    head: Head = getattr(find_task(task), "head", "causal_lm")
-    return head
 
 
 def base_of(folder: Path, head: Head, revision: str = "main") -> Path | None:

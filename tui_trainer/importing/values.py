@@ -108,15 +108,9 @@ OPTIMIZERS: Mapping[Any, Any] = {
 SCHEDULERS: Mapping[Any, Any] = {"warmup_linear": "linear", "constant_warmup": "constant_with_warmup"}
 
 _NO_PATTERN = set("\\^$*+?()[]|{}")
-_ANSWERS = (
-    "seq2seq (an answer is written for a question and its text)",
-    "chat (a question is answered)",
-    "token_classification (words of a text are marked)",
-)
 # What is nearest by its meaning, where the name does not tell. The names are those of Hugging Face's pipelines and
 # of peft's task types.
 _NEAREST: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("question-answering", "extractive-question-answering", "question-ans"), _ANSWERS),
     **dict.fromkeys(("text-classification", "sentiment-analysis"), ("sequence_classification",)),
     **dict.fromkeys(("named-entity-recognition", "ner"), ("token_classification",)),
     **dict.fromkeys(("translation", "text2text-generation"), ("seq2seq",)),

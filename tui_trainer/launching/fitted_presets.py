@@ -149,10 +149,15 @@ def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
     if reads := [name for name in can if set(named) <= set(find_task(name).reads_columns)]:
         refusals |= {name: f"it does not read data.{named[-1]}" for name in can if name not in reads}
         can = reads
+    if any(not find_task(name).labels_rows for name in can):
+        # A model that writes learns to write the answers; one of its kind that marks them is asked for by name.
+        can = [name for name in can if not find_task(name).is_only_by_columns]
     if not can:
         return "", ""
     rows = _first_rows(config)
     kind = kind_of_rows(rows) if config.data.text_column == AUTO else None
+    if kind and kind.written and kind.task not in can:
+        kind = kind.written
     if kind and kind.task in can:
         fits = kind.task
         refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.what}"
@@ -165,7 +170,8 @@ def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
         asks = _CLASSES in tried and not tried[_CLASSES][1] and holds_labels(rows)
         readable = [name for name in can if not (refusals[name] or (asks and name == _TAGS))]
         begun = [name for name, (_, begins) in tried.items() if begins or (asks and name == _CLASSES)]
-        fits = [*readable, *begun, *can][0]
+        meant = [name for name in can if not find_task(name).is_only_by_columns]
+        fits = [*readable, *begun, *meant, *can][0]
         if fits == _ANY_MODEL and _CHAT in tried:
             why, begins = tried[_CHAT]
             is_clear = not why if begins else why != NO_CONVERSATIONS

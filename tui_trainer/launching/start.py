@@ -16,7 +16,6 @@ from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.launching.fitted_presets import with_fitted_presets, with_nodes_of_step, with_unread_noted
 from tui_trainer.launching.prepare import edited_settings, estimated_plan, mend_plan_file, read_plan
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.heads import Head
 from tui_trainer.models.problems import model_problems
 from tui_trainer.models.unsloth import environment_problems
 from tui_trainer.planning.base_model import with_own_commit
@@ -86,8 +85,7 @@ def start_problems(loaded: LoadedConfig) -> list[Problem]:
         return [loaded.placed(problem) for problem in problems]
     if not model.model_name_or_path:
         return []
-    head: Head = getattr(find_task(loaded.config.task.type), "head", "causal_lm")
-    facts = find_model(model.model_name_or_path, model.revision, head=head)
+    facts = find_model(model.model_name_or_path, model.revision, head=find_task(loaded.config.task.type).head)
     if facts.folder is not None:
         return []
     return [loaded.placed(problem) for problem in model_problems(facts, model.init, model.trust_remote_code)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.models.config_fields import bad_model
-from tui_trainer.models.heads import ENCODERS, Head, instead, is_unfit, lack_of
+from tui_trainer.models.heads import CAUSAL, ENCODERS, Head, instead, is_unfit, lack_of
 from tui_trainer.safe_text import one_line
 
 _LARGEST_CONFIG = 16 * 1024 * 1024
@@ -59,17 +59,17 @@ def architecture_of(config: Mapping[str, Any]) -> str:
     return one_line(str(names[0]), 80) if isinstance(names, list) and names else ""
 
 
-def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | None = "causal_lm") -> None:
+def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | None = CAUSAL) -> None:
     """Raises ConfigError for a model that cannot have this head, and says what it is; None: any head will do."""
     name, model_type = architecture_of(config), one_line(str(config.get("model_type")), 80)
     is_mixed, hint = "text_config" in config or "vision_config" in config, ""
     what = "a model of several kinds of input (images or sound beside text)" if is_mixed else ""
-    if not is_mixed and head == "causal_lm":
+    if not is_mixed and head == CAUSAL:
         what, hint = _no_decoder(config, name), instead(model_type)
     if what:
         hint = "; ".join(filter(None, ("take a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM", hint)))
         raise bad_model(f"{name or model_type} is {what}, and does not continue a text", hint, where)
-    if head not in (None, "causal_lm") and is_unfit(model_type, head):
+    if head not in (None, CAUSAL) and is_unfit(model_type, head):
         raise bad_model(lack_of(model_type, head), instead(model_type), where)
 
 

@@ -12,7 +12,7 @@ from tui_trainer.models.attention_facts import AttentionFacts, facts_of, recorde
 from tui_trainer.models.config_fields import ALIASES, bad_model
 from tui_trainer.models.fake_tensors import empty_model, fake_tensors, inputs_of, model_config
 from tui_trainer.models.files.weights import layer_count
-from tui_trainer.models.heads import CLASSIFYING, Head
+from tui_trainer.models.heads import CLASSIFYING, ENCODER_DECODER, Head
 from tui_trainer.models.modules import Linear, Part, Reads, place_in_block
 from tui_trainer.safe_text import one_line
 from tui_trainer.worker.asking import WorkerFailed
@@ -95,7 +95,7 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
         "key_value_heads": _size(made, "num_key_value_heads", heads),
         "head_size": head_size,
         "mlp_size": _size(made, "intermediate_size", 4 * hidden),
-        "decoder_layers": decoder_layers(made) if head == "seq2seq_lm" else 0,
+        "decoder_layers": decoder_layers(made) if head == ENCODER_DECODER else 0,
         "stored_blocks": layer_count(name for name, _ in model.named_parameters()),
         "positions": _positions(model, made),
         "attention_dropout": float(_told(made, "attention_dropout") or 0),
@@ -207,4 +207,4 @@ def _reads(given: Sequence[int], name: str, head: Head, is_output: bool) -> Read
     none was seen, which cannot tell that keys and values of the attention between both halves read the input."""
     if given:
         return "row" if given[0] == _ROWS else "target" if given[0] == _ROWS * _ANSWER_TOKENS else "source"
-    return "target" if head == "seq2seq_lm" and (is_output or ".decoder." in f".{name}") else "source"
+    return "target" if head == ENCODER_DECODER and (is_output or ".decoder." in f".{name}") else "source"

@@ -17,7 +17,7 @@ from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.files.headers import INDEX_FILE, SINGLE_FILE, TensorFacts, read_headers, weight_files
 from tui_trainer.models.files.hub_cache import cached_snapshot, local_folder, nearest_folder, remedies
 from tui_trainer.models.files.weights import with_names_of_today
-from tui_trainer.models.heads import Head
+from tui_trainer.models.heads import CAUSAL, Head
 from tui_trainer.models.shape import ModelShape, shape_of
 from tui_trainer.models.tokenizing.tokenizer import tokenizer_files_in, tokenizer_key
 
@@ -65,7 +65,7 @@ def find_model(
     name: str,
     revision: str = "main",
     *,
-    head: Head = "causal_lm",
+    head: Head = CAUSAL,
     labels: int = 0,
     environment: Mapping[str, str] = os.environ,
 ) -> ModelFacts:

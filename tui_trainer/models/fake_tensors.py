@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, auto_class
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ def fake_tensors(head: Head) -> Iterator[None]:
         (masking_utils, "find_packed_sequence_indices", _nothing),
         (moe, "_can_use_grouped_mm", never),
     ]
-    if head != "causal_lm":
+    if head != CAUSAL:
         changes += [(masking_utils, f"_ignore_{kind}_mask_sdpa", never) for kind in ("causal", "bidirectional")]
     with ExitStack() as stack:
         for owner, name, value in changes:
@@ -72,9 +72,9 @@ def inputs_of(head: Head, rows: int, row_tokens: int, answer_tokens: int) -> dic
     import torch
 
     inputs: dict[str, Any] = {"input_ids": torch.zeros(rows, row_tokens, dtype=torch.int64)}
-    if head != "causal_lm":
+    if head != CAUSAL:
         inputs["attention_mask"] = torch.ones(rows, row_tokens, dtype=torch.int64)
-    if head == "seq2seq_lm":
+    if head == ENCODER_DECODER:
         inputs["decoder_input_ids"] = torch.zeros(rows, max(answer_tokens, 1), dtype=torch.int64)
     # Keys and values are not kept for a next token.
     return inputs if head in CLASSIFYING else inputs | {"use_cache": False}

@@ -12,15 +12,21 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Literal
 
-Head = Literal["causal_lm", "sequence_classification", "token_classification", "seq2seq_lm"]
+Head = Literal["causal_lm", "sequence_classification", "token_classification", "question_answering", "seq2seq_lm"]
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression", ""]
 
-CLASSIFYING: tuple[Head, ...] = ("sequence_classification", "token_classification")
+CAUSAL: Head = "causal_lm"
+"""A decoder alone: it learns the next token, and needs no mask of the padding behind its rows."""
+ENCODER_DECODER: Head = "seq2seq_lm"
+"""What the decoder writes has a width of its own beside that of the input."""
+CLASSIFYING: tuple[Head, ...] = ("sequence_classification", "token_classification", "question_answering")
+"""Few logits: of labels, or of the first and the last token of an answer."""
 # The value of `task.type` that trains each head.
 TASK_OF: dict[Head, str] = {
     "causal_lm": "causal_lm",
     "sequence_classification": "sequence_classification",
     "token_classification": "token_classification",
+    "question_answering": "question_answering",
     "seq2seq_lm": "seq2seq",
 }
 
@@ -30,6 +36,7 @@ _CLASSES: dict[Head, tuple[str, str]] = {
     "causal_lm": ("AutoModelForCausalLM", "CAUSAL_LM"),
     "sequence_classification": ("AutoModelForSequenceClassification", "SEQUENCE_CLASSIFICATION"),
     "token_classification": ("AutoModelForTokenClassification", "TOKEN_CLASSIFICATION"),
+    "question_answering": ("AutoModelForQuestionAnswering", "QUESTION_ANSWERING"),
     "seq2seq_lm": ("AutoModelForSeq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
 }
 _WORDS: dict[Head, str] = {"causal_lm": "causal", "seq2seq_lm": "sequence-to-sequence"}
@@ -83,18 +90,27 @@ class Labels:
         return fields | ({"problem_type": self.problem_type} if self.problem_type else {})
 
 
-def auto_class(head: Head) -> Any:
+def auto_class_name(head: Head) -> str:
     """The class of transformers that loads and makes models with this head."""
+    return _CLASSES[head][0]
+
+
+def auto_class(head: Head) -> Any:
     import transformers
 
-    return getattr(transformers, _CLASSES[head][0])
+    return getattr(transformers, auto_class_name(head))
 
 
 def is_unfit(model_type: str, head: Head) -> bool:
     """Whether a kind of model is known not to have this head. What no table knows, transformers will judge."""
-    if head == "causal_lm":
-        return model_type in ENCODERS or model_type in types_with("seq2seq_lm")
+    if head == CAUSAL:
+        return model_type in ENCODERS or model_type in types_with(ENCODER_DECODER)
     return _is_known(model_type) and model_type not in types_with(head)
+
+
+def labels_each(head: Head, target_tokens: int) -> int:
+    """Labels of a row: one of a text, else those of the longest answer."""
+    return 1 if head == "sequence_classification" else target_tokens
 
 
 def fit_heads(model_type: str) -> tuple[Head, ...]:

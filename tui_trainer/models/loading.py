@@ -20,7 +20,7 @@ from tui_trainer.models.architectures import read_json
 from tui_trainer.models.attention_facts import soft_cap_of
 from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.four_bits import FourBits, bitsandbytes_config, refuse_poisoned_files
-from tui_trainer.models.heads import CLASSIFYING, Head, Labels, auto_class
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, auto_class
 from tui_trainer.models.scratch import scratch_config
 from tui_trainer.safe_text import one_line
 
@@ -67,7 +67,7 @@ def load_pretrained(
     dtype: torch.dtype,
     *,
     device: torch.device | None = None,
-    head: Head = "causal_lm",
+    head: Head = CAUSAL,
     labels: Labels | None = None,
     pad_token_id: int | None = None,
     four_bits: FourBits | None = None,
@@ -137,9 +137,9 @@ def settle_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
     text_config = model.config.get_text_config()
     own = getattr(text_config, "pad_token_id", None)
     has_none = own is None or own < 0  # -1 in early Llamas
-    if head == "causal_lm" or has_none:
+    if head == CAUSAL or has_none:
         model.get_input_embeddings().padding_idx = None
-    if head != "causal_lm" and has_none:
+    if head != CAUSAL and has_none:
         text_config.pad_token_id = pad_token_id
 
 
@@ -204,7 +204,7 @@ def load_config(
     *,
     vocabulary: int,
     tokenizer: PreTrainedTokenizerBase,
-    head: Head = "causal_lm",
+    head: Head = CAUSAL,
     labels: Labels | None = None,
 ) -> PretrainedConfig:
     """The shape of a model from random weights: a folder's config.json, else as [model.scratch] says: a decoder of
@@ -214,7 +214,7 @@ def load_config(
     special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     special["vocab_size"] = vocabulary
     # A decoder behind an encoder begins with padding, as T5 does.
-    special |= {"decoder_start_token_id": tokenizer.pad_token_id} if head == "seq2seq_lm" else {}
+    special |= {"decoder_start_token_id": tokenizer.pad_token_id} if head == ENCODER_DECODER else {}
     length = config.data.max_length
     if folder is not None:
         found = _config_of(folder, config.model, labels)
@@ -223,7 +223,7 @@ def load_config(
         return found
     shape = scratch_config(config.model.scratch, vocabulary, head, max_length=length)
     shape |= special | (labels.config_fields() if labels else {})
-    if head == "causal_lm":
+    if head == CAUSAL:
         shape["max_position_embeddings"] = length
     made: PretrainedConfig = AutoConfig.for_model(**shape)
     return made
@@ -251,7 +251,7 @@ def config_only(fields: Mapping[str, Any], tokenizer: Any, *, is_new: bool, prob
 
 
 def new_model(
-    shape: PretrainedConfig, model: ModelSection, dtype: torch.dtype, *, head: Head = "causal_lm"
+    shape: PretrainedConfig, model: ModelSection, dtype: torch.dtype, *, head: Head = CAUSAL
 ) -> PreTrainedModel:
     """Random weights in that shape, drawn from torch's global generator."""
     build: Any = auto_class(head).from_config

@@ -4,7 +4,7 @@ from typing import Any
 
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import Problem
-from tui_trainer.models.heads import CLASSIFYING, Head
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head
 
 # Source: BertConfig of transformers: positions where no length is asked for, and kinds of segments.
 _POSITIONS, _SEGMENTS = 512, 2
@@ -13,7 +13,7 @@ _PLAIN_MLP = 4
 
 
 def scratch_config(
-    scratch: ScratchSection, vocabulary: int, head: Head = "causal_lm", *, max_length: int = _POSITIONS, labels: int = 2
+    scratch: ScratchSection, vocabulary: int, head: Head = CAUSAL, *, max_length: int = _POSITIONS, labels: int = 2
 ) -> dict[str, Any]:
     """A decoder of Llama's form (head and embedding tied, no biases), an encoder of BERT's with `max_length` learned
     positions for the two classifications, or an encoder with a decoder of T5's (version 1.1, with its head tied).
@@ -34,7 +34,7 @@ def scratch_config(
             "vocab_size": vocabulary,
             "num_labels": labels,
         }
-    if head == "seq2seq_lm":
+    if head == ENCODER_DECODER:
         return {
             "model_type": "t5",
             "d_model": width,
@@ -65,7 +65,7 @@ def scratch_config(
 def scratch_problems(scratch: ScratchSection, head: Head) -> list[Problem]:
     """Settings of `[model.scratch]` that a model with this head has no place for."""
     key = "model.scratch.num_key_value_heads"
-    if head == "causal_lm" or scratch.key_value_heads == scratch.num_attention_heads:
+    if head == CAUSAL or scratch.key_value_heads == scratch.num_attention_heads:
         return []
     kind = "BERT" if head in CLASSIFYING else "T5"
     message = f"a model of {kind}'s form has as many heads of keys as of queries"

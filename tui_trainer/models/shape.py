@@ -14,7 +14,7 @@ from tui_trainer.models.config_fields import ConfigFields, bad_model
 from tui_trainer.models.counting import count_model
 from tui_trainer.models.files.headers import TensorFacts
 from tui_trainer.models.files.weights import has_experts, has_head, modules_of, stored_parameters
-from tui_trainer.models.heads import CLASSIFYING, Head, stored_labels
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, stored_labels
 from tui_trainer.models.logits import LogitTransform, logit_transform
 from tui_trainer.models.modules import Linear, Part, Reads
 from tui_trainer.models.scratch import scratch_config
@@ -44,7 +44,7 @@ class ModelShape:
     parts: tuple[Part, ...] = ()
     learned_positions: bool = False
     """Whether a row cannot be longer than `max_position_embeddings` (GPT-2, BERT); rotary ones only get worse."""
-    head: Head = "causal_lm"
+    head: Head = CAUSAL
     labels: int = 0
     decoder_layers: int = 0
     stored_blocks: int = 0
@@ -62,7 +62,7 @@ def shape_of(
     config: Mapping[str, Any],
     headers: Mapping[str, TensorFacts] | None = None,
     *,
-    head: Head = "causal_lm",
+    head: Head = CAUSAL,
     labels: int = 0,
 ) -> ModelShape:
     """The shape of the model that a config.json describes, with this head.
@@ -84,17 +84,17 @@ def shape_of(
     try:
         counted = count_model(config, head, classes, sizes["vocab_size"])
     except ConfigError:
-        if not headers or head != "causal_lm" or has_experts(headers):
+        if not headers or head != CAUSAL or has_experts(headers):
             raise
         counted = _stored_model(fields, headers)
     tied, positions, linears = counted.pop("tied"), counted.pop("positions"), counted["linears"]
-    if head == "seq2seq_lm":
+    if head == ENCODER_DECODER:
         # transformers ties the head of T5 whatever config.json says, unless the files hold another one.
         tied = not has_head(headers) if headers else fields.flag("tie_word_embeddings", tied)
     # A tied head adds only its bias.
     shared = sum(linear.matrix_parameters for linear in linears if linear.is_head) if tied else 0
     parameters = sum(entry.parameters for entry in (*linears, *counted["parts"])) - shared
-    if headers and "quantization_config" not in config and head == "causal_lm":
+    if headers and "quantization_config" not in config and head == CAUSAL:
         parameters = stored_parameters(headers, tied=tied)
     return ModelShape(
         model_type=fields.model_type,
@@ -132,6 +132,6 @@ def _stored_model(fields: ConfigFields, headers: Mapping[str, TensorFacts]) -> d
     }
 
 
-def scratch_shape(scratch: ScratchSection, vocabulary: int, head: Head = "causal_lm", **more: int) -> ModelShape:
+def scratch_shape(scratch: ScratchSection, vocabulary: int, head: Head = CAUSAL, **more: int) -> ModelShape:
     """The model that `[model.scratch]` describes; `more` as `scratch_config` takes it."""
     return shape_of(scratch_config(scratch, vocabulary, head, **more), head=head)

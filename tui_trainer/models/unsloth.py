@@ -20,6 +20,7 @@ from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import FolderError, Problem
 from tui_trainer.models.config_fields import bad_model
+from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.loading import keep_soft_cap, settle_padding
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.safe_text import one_line
@@ -139,7 +140,7 @@ def load_model(folder: Path, config: Config, dtype: torch.dtype, device: torch.d
         sentence = one_line(str(error), 240) or type(error).__name__
         raise bad_model(f"{NAME} cannot load the model: {sentence}", f"set {KEY} = transformers", str(folder)) from None
     keep_soft_cap(loaded)
-    settle_padding(loaded, "causal_lm", None)
+    settle_padding(loaded, CAUSAL, None)
     return loaded
 
 

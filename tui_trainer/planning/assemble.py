@@ -135,7 +135,7 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
 
 def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
     shape, trained = made.shape, made.setup.trained_parameters
-    scratch, name = choices.is_from_scratch(loaded.config), loaded.config.model.model_name_or_path
+    scratch, name = loaded.config.is_from_scratch, loaded.config.model.model_name_or_path
     counted = f"of {name}" if name else "counted from the shape in [model.scratch]"
     if name and not find_model(name, loaded.config.model.revision, head=shape.head, labels=shape.labels).folder:
         counted += ", which is not on this machine: `tui-trainer download` fetches it"

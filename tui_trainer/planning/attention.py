@@ -16,6 +16,7 @@ from tui_trainer.hardware.abilities import Version, dotted
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
 from tui_trainer.hardware.libraries import numbers_of
+from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.training_setup import Precision
 
@@ -151,7 +152,7 @@ def planned_mask(shape: ModelShape, rows: Rows) -> str:
         return "a mask of chunks"
     if 0 < facts.window <= rows.longest:
         return f"a mask of the window of {facts.window} tokens"
-    return "a mask of padding" if shape.head != "causal_lm" and rows.widths_vary else ""
+    return "a mask of padding" if shape.head != CAUSAL and rows.widths_vary else ""
 
 
 def _refused(shape: ModelShape, rows: Rows, machine: Machine, masked: str) -> Iterator[tuple[str, str, str]]:

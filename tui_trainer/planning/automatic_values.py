@@ -149,10 +149,6 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision) -> Planned[Dtype]:
     return exact(by_precision[chosen], "they are frozen, and matmuls take them as they are")
 
 
-def is_from_scratch(config: Config) -> bool:
-    return config.task.type == "char_lm" or config.model.init == "scratch"
-
-
 def loss_chunk(loaded: LoadedConfig, target: Target, shape: ModelShape) -> Planned[int]:
     """Tokens whose logits are there at one time; 0: all of a micro-batch."""
     requested, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"

@@ -10,7 +10,6 @@ from tui_trainer.config.changes import with_changes
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.heads import Head
 from tui_trainer.planning.plan import Plan
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
@@ -37,7 +36,7 @@ def with_own_commit(plan: Plan) -> Plan:
 
 
 def _folder(config: Config) -> Path | None:
-    head: Head = getattr(find_task(config.task.type), "head", "causal_lm")
+    head = find_task(config.task.type).head
     return find_model(config.model.model_name_or_path, config.model.revision, head=head).folder
 
 

@@ -17,7 +17,7 @@ from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.batching import PROCESSES, batch_problems
 from tui_trainer.planning.fit import MemoryBudget, needed_bytes, with_dry_run
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.tasks import find_task
+from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.parts.metrics import METRIC_KEY, metric_problems
 from tui_trainer.tracking.contract import tracker_problems
 from tui_trainer.units import format_bytes
@@ -107,9 +107,9 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
     config = loaded.config
     if not is_asked(config):
         return []
-    # The value, and those that go. It loads decoders of text with the head of a language model.
+    # The value, and those that go.
     settings: dict[str, tuple[object, tuple[object, ...]]] = {
-        "task.type": (config.task.type, ("causal_lm", "chat")),
+        "task.type": (config.task.type, tuple(name for name in task_names() if find_task(name).unsloth)),
         "model.init": (config.model.init, ("pretrained",)),
         "model.attn_implementation": (config.model.attn_implementation, ("auto",)),
         "model.kernels": (config.model.kernels, ("auto", "none")),

@@ -5,7 +5,6 @@ import math
 from tui_trainer.config.load import LoadedConfig, all_settings
 from tui_trainer.config.sections import Config
 from tui_trainer.optimizers import ADAPTIVE, OPTIMIZERS, PeakRate, Start
-from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.batching import EFFECTIVE, effective_rows
 from tui_trainer.planning.planned import Planned, exact
 
@@ -57,6 +56,6 @@ def what_trains(config: Config) -> str:
 
 
 def _start(config: Config) -> Start:
-    if is_from_scratch(config):
+    if config.is_from_scratch:
         return "scratch"
     return "lora" if config.tuning.has_adapter else "full"

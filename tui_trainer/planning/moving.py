@@ -19,7 +19,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.assemble import threads_of
-from tui_trainer.planning.automatic_values import Target, is_from_scratch
+from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
@@ -151,7 +151,7 @@ def less_memory(plan: Plan, tokens: int) -> str:
     found = [f"data.max_length = {max(tokens // 2, 1)}"]
     if not config.training.gradient_checkpointing:
         found.append("training.gradient_checkpointing = true")
-    if config.tuning.method == "full" and not is_from_scratch(config):
+    if config.tuning.method == "full" and not config.is_from_scratch:
         found.append('tuning.method = "lora"')
     elif config.tuning.method == "lora":
         found.append('tuning.method = "qlora" on a GPU')

@@ -10,7 +10,6 @@ from typing import Any
 from tui_trainer.config.changes import settings_words
 from tui_trainer.errors import ConfigError
 from tui_trainer.optimizers import OPTIMIZERS
-from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.units import format_bytes
@@ -47,7 +46,7 @@ def ladder(basis: Basis) -> Iterator[Rung]:
     state, LoRA trains other weights, and Adafactor has no momentum. Shorter rows drop what was to be learnt.
     """
     setup, on_card = basis.setup, basis.setup.device == "cuda"
-    scratch, libraries = is_from_scratch(basis.config), basis.hardware.libraries
+    scratch, libraries = basis.config.is_from_scratch, basis.hardware.libraries
     if basis.shape.logits and (not setup.loss_chunk_tokens or setup.loss_chunk_tokens > _CHUNK_TOKENS):
         yield Rung(patch={CHUNK: _CHUNK_TOKENS})
     if not setup.gradient_checkpointing:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from tui_trainer.models.heads import CAUSAL
 from tui_trainer.planning.records import Key
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def step_key(
 
     sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
     model = "-".join(map(str, [shape.model_type, *sizes, shape.vocabulary, shape.parameters, setup.precision]))
-    if shape.head != "causal_lm":
+    if shape.head != CAUSAL:
         model += f"-{shape.head}"
     versions = [f"{name} {libraries.get(name) or 'unknown'}" for name in ("torch", "transformers")]
     more = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tui_trainer.safe_text import one_line
+from tui_trainer.tasks import find_task
 from tui_trainer.tuning_methods import TUNING_METHODS
 from tui_trainer.units import format_count, format_seconds
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 # From which difference on a time is another one for people.
 _MOVED_SHARE = 0.05
-# Tasks that learn from one column of text; others say themselves which columns they read.
-_READ_TEXT = frozenset({"causal_lm", "char_lm"})
 
 
 def data_words(config: Config) -> list[str]:
@@ -27,7 +26,7 @@ def data_words(config: Config) -> list[str]:
     from tui_trainer.data.sources.size_estimate import source_words
     from tui_trainer.tasks.parts.learns_from_data import sources_of
 
-    reads_text = config.task.type in _READ_TEXT
+    reads_text = find_task(config.task.type).rows != "examples"
     named = zip(("learns from", "is measured on"), sources_of(config), strict=False)
     return [f"{what} {source_words(part, reads_text=reads_text)}" for what, source in named for part in source.parts]
 

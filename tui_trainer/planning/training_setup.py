@@ -5,7 +5,7 @@ from typing import Literal
 
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.heads import Head
+from tui_trainer.models.heads import CAUSAL, Head
 from tui_trainer.models.logits import in_chunks
 from tui_trainer.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.tuning_methods import TUNING_METHODS
@@ -82,7 +82,7 @@ class TrainingSetup:
     """Rows that a step can have at the most; 0: those of the effective batch."""
     document_tokens: float = 0.0
     """Mean labels of a row where rows are padded; 0: they are full."""
-    head: Head = "causal_lm"
+    head: Head = CAUSAL
     provider: str = "transformers"
     """Who loads and adapts the model."""
     target_tokens: int = 0

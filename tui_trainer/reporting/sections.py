@@ -16,10 +16,11 @@ from tui_trainer.reporting.curves import Chart
 from tui_trainer.reporting.facts import RunFacts, Start
 from tui_trainer.reporting.model_rows import Rows
 from tui_trainer.runs.overview import metric_value
-from tui_trainer.runs.result import LABELLING, best_before, ending_words, grade_of
+from tui_trainer.runs.result import best_before, ending_words, grade_of
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.runs.sums import spread_ends
 from tui_trainer.runs.targets import targets_of
+from tui_trainer.tasks import labels_rows
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
 _MOST_EVALUATIONS = 20
@@ -269,7 +270,7 @@ def _from_to(certificate: dict[str, Any], name: str, words: Callable[[float], st
 
 
 def _samples(facts: RunFacts) -> Iterator[Block]:
-    border = "" if facts.state.task in LABELLING else "\u00b7"
+    border = "" if labels_rows(facts.state.task) else "\u00b7"
     for sample in list(facts.state.samples)[-_MOST_SAMPLES:]:
         yield Text((f"After step {sample.step:,}:",))
         lines = f"{sample.prompt}{border}{sample.text}".split("\n")

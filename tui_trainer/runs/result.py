@@ -9,16 +9,9 @@ from tui_trainer.runs.state import RunState
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_count
 
-# Tasks whose samples are labels, not texts.
-LABELLING = ("sequence_classification", "token_classification")
 _CLEARLY_WORSE = 1.02
 # Of the best rate that this machine had itself.
 _GRADES = ((0.95, "excellent"), (0.75, "good"), (0.5, "acceptable"), (0.25, "slow"), (0.0, "a problem"))
-
-
-def loss_unit(state: RunState) -> str:
-    """Of a run's losses, behind the number: a classifier of texts has one label a row, or learns numbers."""
-    return "" if state.task == "sequence_classification" else " nats a token"
 
 
 def final_evaluation(state: RunState) -> EvalDone | None:

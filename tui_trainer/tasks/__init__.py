@@ -25,3 +25,19 @@ def find_task(name: str) -> "Task":
         raise ConfigError(Problem(message=message, key="task.type", hint=name_hint(name, task_names())))
     task: Task = import_module(f"{__name__}.{name}").TASK
     return task
+
+
+def labels_rows(name: str) -> bool:
+    """Whether the samples of the task that a journal names are labels; not so before it names one."""
+    return name in task_names() and find_task(name).labels_rows
+
+
+def holds_conversations(name: str) -> bool:
+    """Whether a model of the task that a journal names is tried in a conversation."""
+    return name in task_names() and find_task(name).holds_conversations
+
+
+def loss_unit(name: str) -> str:
+    """Of the losses of the task that a journal names, with a blank before it."""
+    unit = find_task(name).loss_unit if name in task_names() else ""
+    return f" {unit}" if unit else ""

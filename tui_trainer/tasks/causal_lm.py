@@ -15,7 +15,7 @@ from tui_trainer.data.preparing.cache import RowKind
 from tui_trainer.data.preparing.text_readers import TextReader
 from tui_trainer.models.tokenizing.token_ids import marked_once, token_ids
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
-from tui_trainer.tasks.parts.start import own_tokenizer, tokenizer_of, trains_tokenizer
+from tui_trainer.tasks.parts.start import own_tokenizer, tokenizer_of
 
 
 class CausalLm(LearnsNextToken):
@@ -23,17 +23,21 @@ class CausalLm(LearnsNextToken):
 
     name = "causal_lm"
     title = "Causal language model"
+    pipeline_tag = "text-generation"
+    architectures = ("ForCausalLM", "LMHeadModel")
+    usual_length = (1024, 2048)
+    unsloth = True
     reads: tuple[str, ...] = ()
     packs = True
     rows: RowKind = "documents"
 
     def reader(self, config: Config) -> Reader:
-        encode = None if trains_tokenizer(config) else _Encoder(config)
+        encode = None if config.is_from_scratch else _Encoder(config)
         return TextReader(encode, **self.reading(config), marked_once=encode.marked_once if encode else None)
 
     def reading(self, config: Config) -> dict[str, Any]:
         _, eos_id, vocabulary = tokenizer_of(config, self.head)
-        return {"eos_id": EOS_ID if trains_tokenizer(config) else eos_id, "vocabulary": vocabulary}
+        return {"eos_id": EOS_ID if config.is_from_scratch else eos_id, "vocabulary": vocabulary}
 
     def frame_tokens(self, config: Config) -> int:
         return 0 if self.reading(config)["eos_id"] is None else 1

@@ -27,6 +27,8 @@ class CharLm(CausalLm):
 
     name = "char_lm"
     title = "Character-level language model, from scratch"
+    unsloth = False
+    waiting_bytes = 2
     reads = ()
     packs = False
     specials = FOR_CHARACTERS

@@ -32,7 +32,7 @@ from tui_trainer.tasks.parts.inputs import ConversationInputs
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
-from tui_trainer.tasks.parts.start import model_of, trains_tokenizer
+from tui_trainer.tasks.parts.start import model_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -49,6 +49,11 @@ class Chat(LearnsNextToken):
 
     name = "chat"
     title = "Chat and instructions"
+    pipeline_tag = "text-generation"
+    architectures = ("ForCausalLM", "LMHeadModel")
+    usual_length = (1024, 2048)
+    holds_conversations = True
+    unsloth = True
     reads = ("loss_on", "chat_template")
     packs = True
     reads_columns = ("text_column", "text_pair_column", "target_column")
@@ -57,7 +62,7 @@ class Chat(LearnsNextToken):
 
     def problems(self, config: Config) -> list[Problem]:
         found = super().problems(config)
-        if trains_tokenizer(config):
+        if config.is_from_scratch:
             return found + template_problems(config.task.chat_template or _SCRATCH_TEMPLATE, None, "")
         if not config.model.model_name_or_path:
             return found
@@ -72,7 +77,7 @@ class Chat(LearnsNextToken):
         return ChatReader(config, renders=False)
 
     def reading(self, config: Config) -> dict[str, Any]:
-        wanted = config.task.chat_template or (_SCRATCH_TEMPLATE if trains_tokenizer(config) else "")
+        wanted = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
         template = template_text(wanted) if wanted else ""
         return {**super().reading(config), "template": template, "stops": _model_stops(config)}
 
@@ -214,7 +219,7 @@ def renderer_of(config: Config, tokenizer: Any) -> ConversationRenderer:
 def template_of(config: Config, tokenizer: Any) -> ChatTemplate:
     """The template that a run uses with a loaded tokenizer. Raises ConfigError where there is none."""
     special = tokenizer.special_tokens_map
-    wanted = config.task.chat_template or (_SCRATCH_TEMPLATE if trains_tokenizer(config) else "")
+    wanted = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
     if wanted:
         return ChatTemplate(wanted, template_text(wanted), special)
     own = tokenizer.chat_template
@@ -227,16 +232,16 @@ def template_of(config: Config, tokenizer: Any) -> ChatTemplate:
 def give_template(config: Config, tokenizer: Any) -> None:
     """Save the template that was trained with, and read its tokens as tokens wherever it is used."""
     template = template_of(config, tokenizer)
-    if config.task.chat_template or trains_tokenizer(config):
+    if config.task.chat_template or config.is_from_scratch:
         tokenizer.chat_template = template.text
-    if trains_tokenizer(config):
+    if config.is_from_scratch:
         tokenizer.split_special_tokens = False
         tokenizer.init_kwargs["split_special_tokens"] = False
 
 
 def _model_stops(config: Config) -> list[int]:
     """Tokens with which the model ended its turns before, as its generation_config.json or config.json says."""
-    if trains_tokenizer(config):
+    if config.is_from_scratch:
         return []
     # A trained model may be tried where the one that it came from is gone.
     with suppress(ConfigError):

@@ -20,7 +20,7 @@ from tui_trainer.data.preparing.byte_bpe import FOR_ANSWERS
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.fp16 import fp16_problems
-from tui_trainer.models.heads import Head
+from tui_trainer.models.heads import ENCODER_DECODER, Head
 from tui_trainer.models.tokenizing.token_ids import cut_token_ids
 from tui_trainer.models.writing import Sampling, answered, pad_token_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow
@@ -48,7 +48,11 @@ class Seq2Seq(LearnsNextToken):
 
     name = "seq2seq"
     title = "Text to text"
-    head: Head = "seq2seq_lm"
+    head: Head = ENCODER_DECODER
+    pipeline_tag = "text2text-generation"
+    architectures = ("ForConditionalGeneration",)
+    usual_length = (512, 1024)
+    answers_in_evaluations = True
     specials = FOR_ANSWERS
     reads = ("source_prefix", "max_target_length")
     reads_columns = ("text_column", "text_pair_column", "target_column")

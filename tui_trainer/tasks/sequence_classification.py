@@ -36,7 +36,7 @@ from tui_trainer.tasks.parts.class_scores import (
 from tui_trainer.tasks.parts.inputs import logits_of
 from tui_trainer.tasks.parts.labelled_texts import SEGMENTS, LabelledTexts, refuse_settings, without_spelt_ends
 from tui_trainer.tasks.parts.learns_from_data import TableReader
-from tui_trainer.tasks.parts.start import model_of, trains_tokenizer
+from tui_trainer.tasks.parts.start import model_of
 from tui_trainer.tasks.parts.task import Task
 
 if TYPE_CHECKING:
@@ -62,12 +62,17 @@ class SequenceClassification(Task):
     reads_columns = ("text_column", "text_pair_column", "label_column")
     tells_padding = True
     head: Head = "sequence_classification"
+    pipeline_tag = "text-classification"
+    architectures = ("ForMaskedLM", "ForSequenceClassification")
+    usual_length = (128, 512)  # of short texts 128
+    loss_unit = ""
+    labels_rows = True
     specials = FOR_CLASSES
     metrics = ALL_METRICS
 
     def problems(self, config: Config) -> list[Problem]:
         found = super().problems(config)
-        if not trains_tokenizer(config) and config.model.model_name_or_path:
+        if not config.is_from_scratch and config.model.model_name_or_path:
             family = model_of(config, self.head).config.get("model_type")
             if family == _READS_LAST_POSITION:
                 message = f"{family} reads the class off the last position of a row, where shorter rows are filled up"
@@ -85,7 +90,7 @@ class SequenceClassification(Task):
         return LabelledTexts(config, self.head, self.specials, self._its_config(config))
 
     def _its_config(self, config: Config) -> Mapping[str, Any]:
-        return self.model_config(config, config.model.scratch.vocab_size if trains_tokenizer(config) else 0)
+        return self.model_config(config, config.model.scratch.vocab_size if config.is_from_scratch else 0)
 
     def reading(self, config: Config) -> dict[str, Any]:
         """The numbers of the classes may come from the model, and the columns of a row depend on what it reads."""

@@ -25,7 +25,7 @@ from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objecti
 from tui_trainer.tasks.parts.class_scores import balanced_weights
 from tui_trainer.tasks.parts.inputs import WordInputs, logits_of
 from tui_trainer.tasks.parts.learns_from_data import TableReader
-from tui_trainer.tasks.parts.start import model_of, trains_tokenizer
+from tui_trainer.tasks.parts.start import model_of
 from tui_trainer.tasks.parts.tag_scores import METRICS, TagCounts
 from tui_trainer.tasks.parts.tagged_words import TaggedWords, WordTokens, own_labels, with_words_spaced, word_tokens
 from tui_trainer.tasks.parts.task import Task
@@ -51,6 +51,10 @@ class TokenClassification(Task):
     reads_columns = ("text_column", "label_column")
     tells_padding = True
     head: Head = "token_classification"
+    pipeline_tag = "token-classification"
+    architectures = ("ForMaskedLM",)
+    usual_length = (128, 512)
+    labels_rows = True
     specials = FOR_WORDS
     metrics = METRICS
 
@@ -62,7 +66,7 @@ class TokenClassification(Task):
         return {**super().reading(config), "model_labels": self._known_labels(config)}
 
     def _known_labels(self, config: Config) -> tuple[str, ...]:
-        return () if trains_tokenizer(config) else own_labels(model_of(config, self.head).config)
+        return () if config.is_from_scratch else own_labels(model_of(config, self.head).config)
 
     def labels(self, config: Config, data: PreparedData) -> Labels:
         return Labels(tuple(data.details["names"]))

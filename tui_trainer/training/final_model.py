@@ -9,28 +9,19 @@ import yaml
 from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.sections import Config
 from tui_trainer.hub_layout import is_hub_name, published_name
-from tui_trainer.planning.automatic_values import is_from_scratch
+from tui_trainer.models.heads import auto_class_name
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.model_rows import ModelFacts, Rows
 from tui_trainer.runs.folder import make_durable, put_in_place
 from tui_trainer.runs.result import ended_words
 from tui_trainer.safe_text import as_markdown, one_line
+from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Baselines
 from tui_trainer.training.checkpoint import save_tokenizer
 from tui_trainer.training.components import Components
 from tui_trainer.training.job import Job
 from tui_trainer.training.position import Position
 from tui_trainer.units import format_count
-
-# By task, in the words of model hubs, and the class that loads the model.
-_WRITES = "text-generation"
-_PURPOSES = {
-    "causal_lm": (_WRITES, "AutoModelForCausalLM"),
-    "chat": (_WRITES, "AutoModelForCausalLM"),
-    "sequence_classification": ("text-classification", "AutoModelForSequenceClassification"),
-    "token_classification": ("token-classification", "AutoModelForTokenClassification"),
-    "seq2seq": ("text2text-generation", "AutoModelForSeq2SeqLM"),
-}
 
 
 def write_final_model(job: Job, plan: Plan, components: Components, position: Position) -> None:
@@ -71,7 +62,7 @@ def model_card(plan: Plan, model: ModelFacts, source: str, versions: dict[str, s
     """Origin, data (its `source`), losses, settings and versions. Names in it may be foreign, and no path of this
     machine is among them: a card is made to be published."""
     scores = model.score_rows()
-    unit = "" if plan.config.task.type == "sequence_classification" else " (nats per token)"
+    unit = find_task(plan.config.task.type).loss_unit
     data = as_markdown(_published(source, plan.config))
     lines = [
         "---",
@@ -88,7 +79,7 @@ def model_card(plan: Plan, model: ModelFacts, source: str, versions: dict[str, s
         f"Trained on {data}: {plan.train_rows.value} training rows, {plan.train_tokens.value:,} tokens; "
         f"{plan.eval_rows.value} held-out rows, vocabulary of {plan.vocabulary.value}.",
         "",
-        *_table(f"Loss{unit}", model.loss_rows()),
+        *_table(f"Loss ({unit})" if unit else "Loss", model.loss_rows()),
         *(_table("Scores on held-out rows", scores) if scores else []),
         *_table("Settings", model.setting_rows(plan)),
         *_table("Versions", list(versions.items())),
@@ -99,11 +90,10 @@ def model_card(plan: Plan, model: ModelFacts, source: str, versions: dict[str, s
 def _metadata(plan: Plan) -> dict[str, Any]:
     """What a hub reads of a card. Source: its documentation, "Model Cards"."""
     base = published_name(plan.config.model.model_name_or_path)
-    purpose, _ = _PURPOSES.get(plan.config.task.type, (_WRITES, ""))
-    named = {} if is_from_scratch(plan.config) or not is_hub_name(base) else {"base_model": base}
+    named = {} if plan.config.is_from_scratch or not is_hub_name(base) else {"base_model": base}
     return {
         "library_name": "peft" if plan.config.tuning.has_adapter else "transformers",
-        "pipeline_tag": purpose,
+        "pipeline_tag": find_task(plan.config.task.type).pipeline_tag,
         # It refuses a card that names what could not be a model there.
         **named,
         "tags": ["tui-trainer"],
@@ -121,7 +111,7 @@ def _published(source: str, config: Config) -> str:
 
 def _origin(plan: Plan) -> str:
     size = format_count(plan.parameters.value)
-    if is_from_scratch(plan.config):
+    if plan.config.is_from_scratch:
         return f"A model of {size} parameters, trained from random weights by tui-trainer."
     name = as_markdown(published_name(plan.config.model.model_name_or_path))
     if plan.config.tuning.has_adapter:
@@ -132,8 +122,8 @@ def _origin(plan: Plan) -> str:
 
 def _use(plan: Plan) -> list[str]:
     """How an adapter is loaded; a whole model is loaded as any other."""
-    _, kind = _PURPOSES.get(plan.config.task.type, (_WRITES, ""))
-    if not plan.config.tuning.has_adapter or not kind:
+    kind = auto_class_name(find_task(plan.config.task.type).head)
+    if not plan.config.tuning.has_adapter:
         return []
     model = plan.config.model
     where = '"path/of/the/base/model"'

@@ -103,7 +103,11 @@ def _ending(model: Any) -> tuple[str, tuple[str, ...]]:
     peft itself saves those called `classifier` and `score`, and leaves the rest of a head random and frozen.
     """
     name = type(model).__name__
-    kind = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS"}
+    kind = {
+        "ForSequenceClassification": "SEQ_CLS",
+        "ForTokenClassification": "TOKEN_CLS",
+        **dict.fromkeys(("ForQuestionAnswering", "ForQuestionAnsweringSimple"), "QUESTION_ANS"),
+    }
     task = next((task for ending, task in kind.items() if name.endswith(ending)), "")
     if not task:
         return ("SEQ_2_SEQ_LM" if getattr(model.config, "is_encoder_decoder", False) else "CAUSAL_LM"), ()

@@ -97,8 +97,8 @@ class TryDialog(FieldDialog):
         self._bench, self._folder = bench, folder
         assert bench.run is not None, "it is opened for a run"
         state = bench.run.state
-        task = find_task(state.task or "causal_lm")
-        self._chats = not task.continues and getattr(task, "head", "causal_lm") == "causal_lm"
+        task = find_task(state.task)
+        self._chats = task.holds_conversations
         if self._chats:
             # A sample's prompt has the signs of the chat template.
             self._text = ""

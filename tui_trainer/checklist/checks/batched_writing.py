@@ -15,10 +15,10 @@ _FEW_ROWS = 4
 def look(context: Context) -> Verdict:
     plan, config = context.planned, context.config
     task = find_task(config.task.type)
-    if not (task.continues or config.task.type == "seq2seq"):
+    if not (task.continues or task.answers_in_evaluations):
         return not_applicable("a model that labels texts writes none; predictions are made in batches all the same")
     rows = plan.per_device_eval_batch_size.value
-    answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if config.task.type == "seq2seq" else 0
+    answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
     sentence = f"tui-trainer predict writes for batches of rows of similar length, an evaluation for {rows} at once"
     if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
         return passed(sentence, "tui-trainer bench RUN compares one by one with batches, on this machine")

@@ -2,12 +2,10 @@
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, passed
 from tui_trainer.config.mixture import paths_in
+from tui_trainer.tasks import find_task
 from tui_trainer.units import format_bytes
 
 _TOKEN_BYTES = 4
-# Checked rows wait beside the tokens, at about twice their text (`data/preparing/survey.py`).
-_SPOOL_BYTES = 8
-_SPOOL_BYTES_OF_CHARACTERS = 2
 
 
 @check(
@@ -27,7 +25,7 @@ def look(context: Context) -> Verdict:
         advice = "choose another place: export TUI_TRAINER_HOME=FOLDER"
         return failed(f"{folder} cannot be written, so no data can be prepared", advice=advice)
     free = context.cache.free_bytes
-    waiting = tokens * (_SPOOL_BYTES_OF_CHARACTERS if context.config.task.type == "char_lm" else _SPOOL_BYTES)
+    waiting = tokens * find_task(context.config.task.type).waiting_bytes
     if free is not None and free < 2 * needed + waiting:
         room = format_bytes(needed + waiting)
         sentence = f"preparing the data needs about {room} in {folder}, {format_bytes(free)} are free"

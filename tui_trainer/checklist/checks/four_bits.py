@@ -6,7 +6,6 @@ Source: Dettmers et al., QLoRA, arXiv:2305.14314.
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, memory_with
 from tui_trainer.errors import ConfigError
-from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.duration import UNPACKING_TIMES
 from tui_trainer.planning.remedies import BITSANDBYTES, METHOD
 from tui_trainer.units import format_bytes
@@ -21,7 +20,7 @@ _INSTALL = f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora"
 )
 def look(context: Context) -> Verdict:
     plan = context.planned
-    if is_from_scratch(context.config):
+    if context.config.is_from_scratch:
         return not_applicable("every weight of a model from scratch is trained: none can be frozen in 4 bits")
     if plan.device != "cuda":
         return not_applicable("weights in 4 bits are unpacked on a GPU only, and this run is on the CPU")

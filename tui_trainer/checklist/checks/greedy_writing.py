@@ -11,10 +11,10 @@ from tui_trainer.tasks import find_task
     needs_plan=False,
 )
 def look(context: Context) -> Verdict:
-    task, rows = context.config.task.type, context.config.evaluation.generate_rows
-    if not (find_task(task).continues or task == "seq2seq"):
+    task, rows = find_task(context.config.task.type), context.config.evaluation.generate_rows
+    if not (task.continues or task.answers_in_evaluations):
         return not_applicable("a model that labels texts writes none")
-    if task == "seq2seq":
+    if task.answers_in_evaluations:
         beams = NO_SAMPLING.num_beams
         return passed(f"answers of evaluations are greedy, {beams} beam, {rows} of them; predict --beams N takes more")
     return passed(

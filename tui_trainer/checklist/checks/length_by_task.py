@@ -1,17 +1,7 @@
 """Tokens behind what decides the answer cost as much as those before it."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.planning.automatic_values import is_from_scratch
-
-# A starting point: text generation 1024-2048, summarisation 512-1024, question answering 512; 128 for classes and tags
-# of short texts, which models of this kind take up to 512.
-_RANGES = {
-    "causal_lm": (1024, 2048),
-    "chat": (1024, 2048),
-    "seq2seq": (512, 1024),
-    "sequence_classification": (128, 512),
-    "token_classification": (128, 512),
-}
+from tui_trainer.tasks import find_task
 
 
 @check(
@@ -20,11 +10,12 @@ _RANGES = {
 )
 def look(context: Context) -> Verdict:
     plan, config = context.planned, context.config
-    if is_from_scratch(config) or config.task.type not in _RANGES:
+    usual = find_task(config.task.type).usual_length
+    if config.is_from_scratch or usual is None:
         return not_applicable(
             "a model from scratch learns the length that it is given; the ranges are of pretrained ones"
         )
-    low, high = _RANGES[config.task.type]
+    low, high = usual
     longest = context.facts.longest_row if context.facts and context.facts.longest_row else plan.longest_row
     used = min(config.data.max_length, longest)
     sentence = f"rows of up to {used:,} tokens; {config.task.type} takes {low:,} to {high:,} as a rule"

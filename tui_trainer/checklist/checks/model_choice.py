@@ -13,7 +13,6 @@ from tui_trainer.checklist.memory_fit import is_short
 from tui_trainer.errors import InputError
 from tui_trainer.models.catalogue import CatalogueEntry, all_entries
 from tui_trainer.models.facts import find_model
-from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.basis import with_settings
 from tui_trainer.planning.duration import training_flops
 from tui_trainer.tasks import find_task
@@ -23,13 +22,6 @@ _KEY = "model.model_name_or_path"
 _DAY_SECONDS, _SHORT_SECONDS = 86_400.0, 3600.0
 # What differs less is another model and no smaller one.
 _SMALLER, _LARGER = 0.8, 1.5
-_KINDS = {
-    "causal_lm": ("ForCausalLM", "LMHeadModel"),
-    "chat": ("ForCausalLM", "LMHeadModel"),
-    "seq2seq": ("ForConditionalGeneration",),
-    "sequence_classification": ("ForMaskedLM", "ForSequenceClassification"),
-    "token_classification": ("ForMaskedLM",),
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,10 +47,11 @@ class _Other:
 )
 def look(context: Context) -> Verdict:
     plan, config = context.planned, context.config
-    if is_from_scratch(config) or config.task.type not in _KINDS:
+    kinds = find_task(config.task.type).architectures
+    if config.is_from_scratch or not kinds:
         return not_applicable("this model is made from scratch: its size is a setting, not a choice of names")
     own, budget = plan.parameters.value, context.basis.room.budget_bytes
-    smaller = _fitting(context, _sorted(config.task.type, 0, _SMALLER * own, reverse=True), budget)
+    smaller = _fitting(context, _sorted(kinds, 0, _SMALLER * own, reverse=True), budget)
     words = f"{format_count(own)} parameters"
     too_long = context.duration_seconds is not None and context.duration_seconds > _DAY_SECONDS
     if is_short(context) or too_long:
@@ -73,16 +66,16 @@ def look(context: Context) -> Verdict:
     details = [f"smaller: {one.words}" for one in islice(smaller, 1)]
     if context.duration_seconds is not None and context.duration_seconds <= _SHORT_SECONDS:
         # Here there is time for more.
-        larger = _sorted(config.task.type, _LARGER * own, float("inf"), reverse=False)
+        larger = _sorted(kinds, _LARGER * own, float("inf"), reverse=False)
         fits = next((one for one in _fitting(context, larger, budget) if (one.seconds or 0) <= _DAY_SECONDS), None)
         details += [f"larger: {fits.words}"] if fits else []
     return passed("; ".join([words, *details]), *details)
 
 
-def _sorted(task: str, low: float, high: float, *, reverse: bool) -> list[CatalogueEntry]:
+def _sorted(kinds: tuple[str, ...], low: float, high: float, *, reverse: bool) -> list[CatalogueEntry]:
     def fits(entry: CatalogueEntry) -> bool:
         kind = str((entry.config.get("architectures") or [""])[0])
-        return low <= entry.parameters <= high and kind.endswith(_KINDS[task])
+        return low <= entry.parameters <= high and kind.endswith(kinds)
 
     return sorted(filter(fits, all_entries()), key=lambda entry: entry.parameters, reverse=reverse)
 

@@ -9,7 +9,6 @@ from typing import Any
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, way_to_fit
 from tui_trainer.models.shape import scratch_shape
-from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.measured_memory import LASTING
 from tui_trainer.planning.remedies import METHOD
 from tui_trainer.units import format_bytes, format_count, format_number
@@ -30,7 +29,7 @@ def look(context: Context) -> Verdict:
     rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
     # Over the whole run, what is read again counted again.
     read = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
-    return (_from_scratch if is_from_scratch(context.config) else _pretrained)(context, read)
+    return (_from_scratch if context.config.is_from_scratch else _pretrained)(context, read)
 
 
 def _from_scratch(context: Context, read: float) -> Verdict:

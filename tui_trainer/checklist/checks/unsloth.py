@@ -4,7 +4,6 @@ Source: Unsloth's README.
 """
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.planning.automatic_values import is_from_scratch
 
 _FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"})
 
@@ -16,7 +15,7 @@ _FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", 
 )
 def look(context: Context) -> Verdict:
     plan, shape = context.planned, context.basis.shape
-    if is_from_scratch(context.config):
+    if context.config.is_from_scratch:
         return not_applicable("a model from scratch; Unsloth is for pretrained ones")
     if plan.device != "cuda":
         return not_applicable("Unsloth needs a GPU, and this run is on the CPU")

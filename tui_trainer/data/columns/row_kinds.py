@@ -20,12 +20,16 @@ class RowsOf:
     what: str
     columns: tuple[str, ...]
     task: str
+    written: "RowsOf | None" = None
+    """What they are to a model that writes its answers."""
 
     def refused(self, where: str) -> DataError:
         """What a task says that reads texts."""
         reads = f'task.type = "{self.task}" reads them'
         if self.task == "seq2seq":
             reads += ", or chat with data.text_column and data.target_column"
+        if self.written:
+            reads += f", or {self.written.task}, which writes the answers"
         hint = f"{reads}; a column to learn as text is named in data.text_column"
         return DataError(f"the rows are {self.what} ({listed(self.columns)}), not texts", where=where, hint=hint)
 
@@ -64,7 +68,11 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
         if name in by_name and (name in CONVERSATIONS or _is_structured(head, by_name[name])):
             return RowsOf("conversations", (by_name[name],), "chat")
     if found := beside(_QUESTIONS):
-        return RowsOf("questions with their answers", found, "chat")
+        written = RowsOf("questions with their answers", found, "chat")
+        if "context" in by_name and found[0] == by_name.get("question") and _are_places(head, found[1]):
+            columns = (found[0], by_name["context"], found[1])
+            return RowsOf("questions whose answers stand in a context", columns, "question_answering", written)
+        return written
     if "translation" in by_name and _is_structured(head, by_name["translation"]):
         return RowsOf("translations", (by_name["translation"],), "seq2seq")
     if found := beside(_INPUTS):
@@ -76,7 +84,7 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
 
 def refuse_unlearnt(head: Sequence[Row]) -> None:
     """Raises DataError for rows of a kind that no task learns from: preferences, images, sounds, questions to choose
-    an answer to, triplets of texts, SQuAD's nested form. It is asked where no column is named.
+    an answer to, triplets of texts. It is asked where no column is named.
     """
     for what, columns, hint in _unlearnt(_columns_with_values(head), head):
         message = f"the rows are {what} ({listed(columns)}), which no task learns from yet"
@@ -118,15 +126,16 @@ def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple
         yield "preferences, a better and a worse answer each", [by_name[better[0]], by_name[worse[0]]], hint
     rated = kind_of_rows(head)
     marks = [by_name[name] for name in ("label", "kto_tag") if name in by_name]
-    if rated and rated.task == "chat" and any(row.values.get(name) is False for row in head for name in marks):
+    if (
+        rated
+        and (rated.written or rated).task == "chat"
+        and any(row.values.get(name) is False for row in head for name in marks)
+    ):
         hint = "leave out the rows that say false, and the column, to learn the good ones"
         yield "preferences, answers marked good or bad", [*rated.columns, *marks[:1]], hint
     media = [name for name in columns_of(head) if any(_is_medium(name, row.values.get(name)) for row in head)]
     if media:
         yield f"{_MEDIA[media[0].strip().lower()]} with their texts", media, f"{names} to learn from the texts alone"
-    if "paragraphs" in by_name and _is_structured(head, by_name["paragraphs"]):
-        hint = "write a row for each question, with the columns question, context and answers"
-        yield "SQuAD's articles with their paragraphs", [by_name["paragraphs"]], hint
     choices = [by_name[name] for name in ("choices", "options", "endings") if name in by_name]
     if "question" in by_name and choices and _is_structured(head, choices[0]):
         hint = "write question and choices into one text, and the right one as the answer"
@@ -152,6 +161,12 @@ def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
     if len(counts) < len(pairs) or max(counts)[0] < 2 or any(words != tags for words, tags in counts):
         return False
     return not is_sentence or all(_TAG.fullmatch(tag) for _, tags in pairs for tag in str(tags).split())
+
+
+def _are_places(head: Sequence[Row], name: str) -> bool:
+    """Answers with the place where they begin in their context, in any of the forms that SQuAD has had."""
+    values = (value for row in head if (value := row.values.get(name)) is not None)
+    return any("answer_start" in str(value) for value in values)
 
 
 def _is_structured(head: Sequence[Row], name: str) -> bool:

@@ -29,7 +29,9 @@ class Example:
 class Encoded:
     """One example as the model gets it: numbers for each of the reader's columns, of which `labels` count as labels;
     with none it is left out. `truncated`: something did not fit into max_length. `unknown`: tokens for what the
-    tokenizer does not know. `marked`: the text spells a special token that begins or ends it, and has it once."""
+    tokenizer does not know. `marked`: the text spells a special token that begins or ends it, and has it once.
+
+    `example`: which of the examples that were encoded together it is a window of; None: the one at its own place."""
 
     columns: Mapping[str, Sequence[int] | NDArray[np.int32]]
     labels: int
@@ -37,6 +39,7 @@ class Encoded:
     answer_truncated: bool = False
     unknown: int = 0
     marked: bool = False
+    example: int | None = None
 
 
 class Reader(Protocol):
@@ -72,7 +75,7 @@ class Reader(Protocol):
         """Make the tokenizer, and write it as tokenizer.json."""
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        """A batch of examples into tokens."""
+        """A batch of examples into tokens: a row each, or some windows of each, in order."""
 
     def vocabulary(self) -> int:
         """Number of tokens of the tokenizer; 0 where only the data can tell, and was not read."""

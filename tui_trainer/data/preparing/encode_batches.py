@@ -71,7 +71,8 @@ def _encode_rows(reader: Reader, rows: ChosenRows) -> list[EncodedBatch]:
 def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> EncodedBatch:
     found = reader.encode(examples)
     kept = [row for row in found if row.labels]
-    characters = [len(example.text) for example, row in zip(examples, found, strict=True) if row.labels]
+    places = range(len(examples)) if all(row.example is None for row in found) else [row.example or 0 for row in found]
+    characters = [len(examples[at].text) for at, row in zip(places, found, strict=True) if row.labels]
     columns = {name: _column(kept, name) for name in reader.columns}
     cut = np.array([row.truncated for row in kept], dtype=np.bool_)
     counted = Counter(

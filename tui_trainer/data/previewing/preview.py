@@ -245,6 +245,9 @@ def _whole(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> tuple[
         answer = labels[row][labels[row] != IGNORE].tolist()
     elif labels.ndim == 1 or labels.dtype.kind == "f":
         label = _label(labels[row], shown.names)
+    elif labels.shape[1] != batch.input_ids.shape[1]:  # the first and the last token of an answer
+        first, last = labels[row].tolist()
+        trained[first : last + 1] = [True] * (last + 1 - first)
     else:
         trained = (labels[row, :tokens] != IGNORE).tolist()
         tags = [_name(one, shown.names) if one != IGNORE else "" for one in labels[row, :tokens].tolist()]

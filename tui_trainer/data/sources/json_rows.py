@@ -2,7 +2,7 @@
 
 A list is parsed one object at a time, so a file of any size needs no more memory than its largest row. Tables that are
 written by columns, as pandas does, are read whole. A text with what is marked in it, `["text", {"entities": [...]}]` as
-spaCy has it, is a row as well.
+spaCy has it, is a row as well; of SQuAD's articles each question is one.
 """
 
 import json
@@ -266,7 +266,8 @@ def _items(text: JsonText, label: str, problems: ProblemList, first: tuple[objec
         value, first = (first[0], first[1:]) if first else (text.value(), ())
         where = f"{label}, item {number:,}"
         try:
-            yield _row(value, where, "expected a list of objects")
+            row = _row(value, where, "expected a list of objects")
+            yield from _questions(row, problems) if _is_article(row.values) else (row,)
         except DataError as error:
             problems.add(error)
         if number == CHECKED_ROWS:
@@ -345,6 +346,31 @@ def _is_row(lists: Mapping[str, list[Any]]) -> bool:
     return any(isinstance(one, dict) for values in lists.values() for one in values) or any(
         isinstance(one, str) for name in ("tokens", "words") for one in lists.get(name, ())
     )
+
+
+def _is_article(values: Mapping[str, Any]) -> bool:
+    """As SQuAD has its contexts: `{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}`."""
+    paragraphs = values.get("paragraphs")
+    first = paragraphs[0] if isinstance(paragraphs, list) and paragraphs else None
+    return isinstance(first, dict) and {"context", "qas"} <= first.keys()
+
+
+def _questions(article: Row, problems: ProblemList) -> Iterator[Row]:
+    """A row for each question of an article, with its context; what else is there of the question stays in it."""
+    title = {"title": article.values["title"]} if "title" in article.values else {}
+    paragraphs: Any = article.values["paragraphs"]
+    for number, paragraph in enumerate(paragraphs, start=1):
+        where = f"{article.where}, paragraph {number:,}"
+        questions = paragraph.get("qas") if isinstance(paragraph, dict) else None
+        if not isinstance(questions, list) or "context" not in paragraph:
+            problems.add(DataError("the paragraph has no context or no list of questions (qas)", where=where))
+            continue
+        for place, question in enumerate(questions, start=1):
+            try:
+                row = _row(question, f"{where}, question {place:,}", "expected a list of questions")
+                yield Row(row.where, {**title, "context": paragraph["context"], **row.values})
+            except DataError as error:
+                problems.add(error)
 
 
 def _row(value: object, where: str, hint: str) -> Row:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tui_trainer.exporting.contract import Format, Tell
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_tokenizer
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER
 
 # Rows and tokens of which no two are equal, as torch takes equal sizes for one, and a size of 1 for a constant.
 _ROWS, _TOKENS, _ANSWER_TOKENS = 2, 7, 3
@@ -38,7 +39,7 @@ class Onnx(Format):
 
     def needed_bytes(self, trained: TrainedModel) -> int:
         # A decoder that answers is written twice, as it begins and as it goes on, before both share one file.
-        return (3 if trained.head == "seq2seq_lm" else 2) * trained.weight_bytes
+        return (3 if trained.head == ENCODER_DECODER else 2) * trained.weight_bytes
 
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
         from tui_trainer.exporting import run_onnx
@@ -67,7 +68,7 @@ class Onnx(Format):
         exporter, settings = OnnxExporter(), OnnxConfig(dynamic=True, quantizer=self._quantizer())
         ids = torch.zeros(_ROWS, _TOKENS, dtype=torch.int64)
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        if head == "sequence_classification" or head == "token_classification":
+        if head in CLASSIFYING:
             if getattr(model.config, "type_vocab_size", 0) > 1:
                 inputs["token_type_ids"] = ids.clone()  # the same tensor twice would be traced as one input
             model.config.use_cache = False
@@ -78,7 +79,7 @@ class Onnx(Format):
             do_sample=False,
             **{name: getattr(own, name) for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id")},
         )
-        if head == "causal_lm":
+        if head == CAUSAL:
             both = exporter.export_for_generation(
                 model, inputs, settings, generation_config=plain, multi_token_decode=True
             )
@@ -143,7 +144,7 @@ def _as_module(graphs: Any, config: Any) -> Any:
     front of it."""
     import torch
     from torch import nn
-    from transformers.modeling_outputs import SequenceClassifierOutput
+    from transformers.modeling_outputs import QuestionAnsweringModelOutput, SequenceClassifierOutput
 
     class _Module(nn.Module):
         def __init__(self) -> None:
@@ -159,6 +160,10 @@ def _as_module(graphs: Any, config: Any) -> Any:
         def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **more: Any) -> Any:
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
             given = {name: values.numpy() for name, values in more.items() if name in _READ}
+            if graphs.marks_answers:
+                both = graphs.places(input_ids.numpy(), mask.numpy(), **given)
+                start_logits, end_logits = (torch.from_numpy(one) for one in both)
+                return QuestionAnsweringModelOutput(start_logits=start_logits, end_logits=end_logits)
             read = graphs.answer_logits if graphs.has_encoder else graphs.logits
             logits = torch.from_numpy(read(input_ids.numpy(), mask.numpy(), **given))
             return SequenceClassifierOutput(logits=self._head(logits))

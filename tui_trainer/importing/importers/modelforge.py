@@ -9,8 +9,10 @@ from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Always, Automatic, Refused, To
 from tui_trainer.importing.values import data_place, task_by
 
-# Its third task, extractive question answering, marks the answer in a text: no task here does.
-_TASKS = {"text-generation": "causal_lm", "summarization": "seq2seq", "summarisation": "seq2seq"}
+_TASKS = {
+    "text-generation": "causal_lm", "summarization": "seq2seq", "summarisation": "seq2seq",
+    "extractive-question-answering": "question_answering", "question-answering": "question_answering",
+}  # fmt: skip
 _OUR_PROVIDER = Always("models are built by Hugging Face's libraries")
 
 IMPORTER = Importer(

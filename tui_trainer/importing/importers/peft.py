@@ -13,6 +13,7 @@ _TASKS = {
     "CAUSAL_LM": "causal_lm",
     "SEQ_CLS": "sequence_classification",
     "TOKEN_CLS": "token_classification",
+    "QUESTION_ANS": "question_answering",
     "SEQ_2_SEQ_LM": "seq2seq",
 }
 _PLAIN = "plain LoRA is trained"

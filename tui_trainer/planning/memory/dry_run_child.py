@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from tui_trainer.models.counting import decoder_layers
 from tui_trainer.models.fake_tensors import empty_model, fake_tensors, inputs_of, model_config
-from tui_trainer.models.heads import Head
+from tui_trainer.models.heads import ENCODER_DECODER, Head
 from tui_trainer.tuning_methods import TUNING_METHODS
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _by_depth(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -
     few = _of_one_row(config, setup, (_FEW, _FEW), lengths)
     each = _per_layer(few, _of_one_row(config, setup, (_MANY, _FEW), lengths))
     behind = [dict.fromkeys(layer, 0.0) for layer in each]
-    if setup["head"] == "seq2seq_lm":
+    if setup["head"] == ENCODER_DECODER:
         behind = _per_layer(few, _of_one_row(config, setup, (_FEW, _MANY), lengths))
     return [
         {name: made.num_hidden_layers * found + decoder_layers(made) * decoding[name] for name, found in layer.items()}

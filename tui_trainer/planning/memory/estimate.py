@@ -8,6 +8,7 @@ counted by `dry_run`. It does not know what data preparation needs, which is ove
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tui_trainer.models.heads import labels_each
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.cpu import cpu_parts
 from tui_trainer.planning.memory.gpu import gpu_parts
@@ -25,7 +26,7 @@ def memory_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple
     Layers are reckoned with what a dry run found (`TrainingSetup.counted`); without it by a general formula, which a
     plan has to state.
     """
-    batch = replace(batch, labels_each=1 if shape.head == "sequence_classification" else setup.target_tokens)
+    batch = replace(batch, labels_each=labels_each(shape.head, setup.target_tokens))
     if setup.device == "cuda":
         return gpu_parts(shape, setup, batch)
     parts = cpu_parts(shape, setup, batch)

@@ -15,7 +15,6 @@ from tui_trainer.errors import Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.files.shards import SHARD_BYTES
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.automatic_values import is_from_scratch
 from tui_trainer.planning.fit import row_tokens
 from tui_trainer.planning.memory.parts import FLOAT, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.memory.split import split_part
@@ -87,7 +86,7 @@ def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryP
     whole = shape.parameters * static.weight_size
     if setup.zero_stage != 2 and (setup.shards > 1 or setup.cpu_offload):
         return MemoryPart("loading", whole, "the whole model, before it is split over the processes")
-    if is_from_scratch(config):
+    if config.is_from_scratch:
         return MemoryPart("loading", whole, "a model from scratch is made on the host, then copied")
     formula = f"{_READERS} tensors at a time, each as large as the largest in fp32"
     return MemoryPart("loading", _READERS * FLOAT * largest_parameter(shape), formula)

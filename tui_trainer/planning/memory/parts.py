@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tui_trainer.models.four_bits import quantised_linears
+from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.modules import Linear
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted, lora_parameters
@@ -239,7 +240,7 @@ class ModelMemory(Static):
         Where these have 16 bits, fp32 results (of norms) are left out: their places are large enough for what follows.
         """
         found = self.counted
-        wide = found.wide if self.weight_size == HALF and self.shape.head == "causal_lm" else 0
+        wide = found.wide if self.weight_size == HALF and self.shape.head == CAUSAL else 0
         return int(max(0, found.made - found.kept - self.adapter_temporaries - wide))
 
     @property

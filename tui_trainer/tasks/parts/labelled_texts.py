@@ -25,7 +25,7 @@ from tui_trainer.data.columns.text_column import ColumnChoices, strings_of, text
 from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
-from tui_trainer.models.heads import Head, types_with
+from tui_trainer.models.heads import ENCODER_DECODER, Head, types_with
 from tui_trainer.models.tokenizing.token_ids import cut_token_ids
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.parts.class_scores import METRICS_OF
@@ -219,7 +219,7 @@ def without_spelt_ends(texts: Sequence[str], tokenizer: Any, model_type: object)
     """With a blank in each end token that a text spells (</s>), for models with a decoder: they read the class off
     their end token, and want as many in each row."""
     end = tokenizer.eos_token
-    if not end or model_type not in types_with("seq2seq_lm"):
+    if not end or model_type not in types_with(ENCODER_DECODER):
         return texts
     return [text.replace(end, f"{end[0]} {end[1:]}") for text in texts]
 

@@ -41,7 +41,6 @@ from tui_trainer.tasks.parts.start import (
     own_tokenizer,
     tokenizer_of,
     tokens_a_character,
-    trains_tokenizer,
 )
 from tui_trainer.units import MIB
 
@@ -76,6 +75,9 @@ class LearnsFromData:
     packs: bool = False
     """Whether several documents may share a row: only where each token learns from those before it."""
     specials: Specials
+    waiting_bytes: int = 8
+    """On disk beside each token while the data is prepared: checked rows wait at about twice their text
+    (`data/preparing/survey.py`)."""
     rows: RowKind = "examples"
     reads_columns: tuple[str, ...] = ("text_column",)
     """Which settings that name a column mean something to it."""
@@ -215,7 +217,7 @@ class LearnsFromData:
         """Every setting that decides which tokens and labels a row gives."""
         data = _in_keys(config.data, COLUMNS)
         columns = {name: value for name, value in data.items() if name.endswith("_column")}
-        vocabulary = config.model.scratch.vocab_size if trains_tokenizer(config) else 0
+        vocabulary = config.model.scratch.vocab_size if config.is_from_scratch else 0
         return {"task": _in_keys(config.task, _TASK_IN_KEYS), "vocabulary": vocabulary, **columns}
 
     def _row_sizes(
@@ -265,7 +267,7 @@ class TableReader(Reader):
     def __init__(self, config: Config, head: Head, specials: Specials) -> None:
         self.config = config
         self.max_length = config.data.max_length
-        self.learns = trains_tokenizer(config)
+        self.learns = config.is_from_scratch
         self._head, self._specials = head, specials
         self._tokenizer: Tokenizer | None = None
         self.knows = False

@@ -14,7 +14,7 @@ from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.facts import ModelFacts, find_model, require_folder
 from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.heads import Head, Labels
+from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER, Head, Labels
 from tui_trainer.models.loading import (
     load_config,
     load_pretrained,
@@ -46,7 +46,7 @@ _MODEL = "model.model_name_or_path"
 class StartsFromModel:
     """The part of a task that finds, plans and builds its model. `head` is what the model ends with."""
 
-    head: Head = "causal_lm"
+    head: Head = CAUSAL
     specials: Specials = FOR_TEXT
     """Of the tokenizer that is trained on the data, where none comes with the model."""
 
@@ -54,7 +54,7 @@ class StartsFromModel:
         return None
 
     def model_problems(self, config: Config) -> list[Problem]:
-        model, scratch = config.model, trains_tokenizer(config)
+        model, scratch = config.model, config.is_from_scratch
         if scratch and config.tuning.method != "full":
             hint = 'set it to "full", or model.init to "pretrained"'
             message = "random weights cannot be frozen: all of them must be trainable"
@@ -65,13 +65,13 @@ class StartsFromModel:
             return scratch_problems(model.scratch, self.head) if scratch else [missing]
         facts = model_of(config, self.head)
         found = length_problems(facts.shape, config.data.max_length)
-        found += [] if scratch else language_problems(facts, writes_answers=self.head == "seq2seq_lm")
+        found += [] if scratch else language_problems(facts, writes_answers=self.head == ENCODER_DECODER)
         # A model that only the catalogue knows can be planned; it is refused when it should be trained.
         return found if facts.folder is None else found + model_problems(facts, model.init, model.trust_remote_code)
 
     def model_shape(self, config: Config, vocabulary: int, classes: int = 0) -> ModelShape:
         """The model in numbers, without loading it. `vocabulary` counts where it is made from the data."""
-        if not trains_tokenizer(config):
+        if not config.is_from_scratch:
             return model_of(config, self.head, classes).shape
         return shape_of(self.model_config(config, vocabulary, classes), head=self.head, labels=classes)
 
@@ -80,18 +80,18 @@ class StartsFromModel:
         if not config.model.model_name_or_path:
             length = config.data.max_length
             return scratch_config(config.model.scratch, vocabulary, self.head, max_length=length, labels=classes or 2)
-        changes = {"vocab_size": vocabulary} if trains_tokenizer(config) else {}
+        changes = {"vocab_size": vocabulary} if config.is_from_scratch else {}
         return {**model_of(config, self.head, classes).config, **changes}
 
     def model_key(self, config: Config) -> str:
         """Names the model that a run starts from, so that it does not go on with another; empty: none is named."""
         if not config.model.model_name_or_path:
             return ""
-        return fingerprint(model_of(config, self.head), with_weights=not trains_tokenizer(config))
+        return fingerprint(model_of(config, self.head), with_weights=not config.is_from_scratch)
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         """The tokenizer that the final model is saved with."""
-        if not trains_tokenizer(config):
+        if not config.is_from_scratch:
             return own_tokenizer(config, self.head)
         return made_tokenizer(data.tokenizer_path, config, self.specials)
 
@@ -113,7 +113,7 @@ class StartsFromModel:
         folder = require_folder(model_of(config, self.head)) if model.model_name_or_path else None
         if folder and unsloth.is_asked(config):
             made: PreTrainedModel = unsloth.load_model(folder, config, dtype, device)
-        elif folder and not trains_tokenizer(config):
+        elif folder and not config.is_from_scratch:
             made = load_pretrained(
                 folder,
                 model,
@@ -145,11 +145,6 @@ def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
     return find_model(config.model.model_name_or_path, config.model.revision, head=head, labels=classes)
 
 
-def trains_tokenizer(config: Config) -> bool:
-    """From random weights the tokens are those of the data, and a character model begins with no others."""
-    return config.model.init == "scratch" or config.task.type == "char_lm"
-
-
 def own_tokenizer(config: Config, head: Head) -> Tokenizer:
     """The tokenizer that comes with the model. Raises ConfigError for one that marks texts with a language that it has
     no token for: transformers would mark them as unknown words."""
@@ -157,7 +152,7 @@ def own_tokenizer(config: Config, head: Head) -> Tokenizer:
     tokenizer = load_tokenizer(folder, config.model.trust_remote_code)
     if hasattr(tokenizer, "set_src_lang_special_tokens"):
         marks = list(tokenizer("")["input_ids"])
-        marks += tokenizer(text_target="")["input_ids"] if head == "seq2seq_lm" else []
+        marks += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
         if tokenizer.unk_token_id in marks:
             message = "the tokenizer has no token for src_lang or tgt_lang in tokenizer_config.json"
             raise bad_model(message, "write them as its special tokens name them", str(folder))
@@ -171,14 +166,14 @@ def made_tokenizer(path: Path, config: Config, special: Specials) -> Tokenizer:
 
 def tokens_a_character(config: Config, head: Head, texts: Sequence[str]) -> float:
     """As the model's own tokenizer cuts these texts, where it is at hand."""
-    folder = None if trains_tokenizer(config) else model_of(config, head).folder
+    folder = None if config.is_from_scratch else model_of(config, head).folder
     measured = tokens_per_character(folder, texts) if folder else None
     return measured or _USUAL_TOKENS_PER_CHARACTER
 
 
 def tokenizer_of(config: Config, head: Head) -> tuple[str, int | None, int]:
     """(key, end token, number of tokens) of the tokenizer that a run uses, from its files."""
-    if trains_tokenizer(config):
+    if config.is_from_scratch:
         return TRAINED_HERE, None, config.model.scratch.vocab_size
     model = model_of(config, head)
     found = tokenizer_facts(model.folder) if model.folder else None

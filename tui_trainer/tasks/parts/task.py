@@ -15,10 +15,12 @@ from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
 from tui_trainer.tasks.parts.start import StartsFromModel
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.data.preparing.token_rows import TokenRow
+    from tui_trainer.losses.micro_batch import MicroBatch
 
 
 # Families whose answers more padding changes, though they are told of it: they mix positions without a mask (fnet),
@@ -35,6 +37,24 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     """Which settings of [task] mean something to it, by name."""
     tells_padding: bool = False
     """Whether the model is told which inputs are padding, so that more of it changes nothing."""
+    pipeline_tag: str
+    """What a model hub calls the use of its models (`pipeline_tag` of a card)."""
+    architectures: tuple[str, ...] = ()
+    """How the classes of models end that are tuned for it, as `architectures` of a config.json has them."""
+    usual_length: tuple[int, int] | None = None
+    """Tokens from which and up to which the rows of pretrained models are as a rule."""
+    loss_unit: str = "nats a token"
+    """Of the loss; empty where a row has one label or a number."""
+    labels_rows: bool = False
+    """Whether its models give labels or numbers; else they write texts."""
+    answers_in_evaluations: bool = False
+    """Whether evaluations let the model write answers to some rows (`answer_scores`)."""
+    holds_conversations: bool = False
+    """Whether a trained model is tried in a conversation, with its chat template."""
+    unsloth: bool = False
+    """Whether Unsloth loads its models: decoders of text with the head of a language model."""
+    is_only_by_columns: bool = False
+    """Whether rows are learnt by it only where they have its columns: it is not what says what is wrong with others."""
     metrics: tuple[str, ...] = ()
     """What `evaluation.metric_for_best_model` may name besides "loss"; of each more is better."""
     continues: bool = False
@@ -67,6 +87,11 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
         """A new one for each evaluation; None where the loss says it all. `objective` is what this task made."""
         return None
+
+    def compared_logits(self, model: Any, batch: MicroBatch) -> Tensor:
+        """float32 [N, C], of the places that have a label, or of whole rows: what an exported model is compared by."""
+        logits: Tensor = model(**batch.inputs).logits.float()
+        return logits.flatten(0, 1)[batch.places] if len(batch.places) else logits
 
     def answer_scores(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]

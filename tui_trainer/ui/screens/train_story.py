@@ -7,11 +7,12 @@ from typing import Final
 from rich.cells import cell_len
 
 from tui_trainer.runs.events import EvalDone
-from tui_trainer.runs.result import LABELLING, best_before, ending_words, kept_step, loss_unit, newest_scores
+from tui_trainer.runs.result import best_before, ending_words, kept_step, newest_scores
 from tui_trainer.runs.score_words import ScoreWords, baselines_line, number, score_words
 from tui_trainer.runs.state import RunState
 from tui_trainer.runs.targets import Target, targets_of
 from tui_trainer.safe_text import one_line
+from tui_trainer.tasks import labels_rows, loss_unit
 from tui_trainer.ui.screens.train_lines import TrainScene
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, fit
 from tui_trainer.units import format_count, format_seconds
@@ -55,7 +56,7 @@ def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
             lines.append([("   ", "text"), *scene.work_line(min(width, _READING_WIDTH) - 5)])
     if (baselines := state.baselines) is not None:
         beat = ", ".join(f"{scene.shown(name)} {loss:.4f}" for name, loss in baselines.losses.items())
-        unit = loss_unit(state) if beat else ""
+        unit = loss_unit(state.task) if beat else ""
         beat = beat or scene.shown(baselines_line(baselines.scores))
         lines += [[], [("to beat: ", "dim"), (beat, "text"), (unit, "dim")]]
     return _indented(lines)
@@ -114,7 +115,7 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         lines += scene.labelled(what, path, width, _LABEL)
         if state.plan is not None and is_adapter:
             lines += scene.labelled("on", state.plan.base_model, width, _LABEL)
-        does = "says what it makes of" if state.task in LABELLING else "continues"
+        does = "says what it makes of" if labels_rows(state.task) else "continues"
         words = f"  the model {does} a text that you type"
         lines.append([("try it".ljust(_LABEL), "dim"), (scene.key_of("train.try_model"), "key"), (words, "text")])
         words = "  in another form: merged, ONNX, int8, GGUF"
@@ -130,7 +131,7 @@ def _against_baselines(scene: TrainScene, loss: float) -> list[Line]:
     state = scene.run
     kept = kept_step(state)
     at = "" if kept is None else f", at step {kept:,}"
-    lines: list[Line] = [[("held out ", "dim"), (f"{loss:.4f}", "bold"), (f"{loss_unit(state)}{at}", "dim")]]
+    lines: list[Line] = [[("held out ", "dim"), (f"{loss:.4f}", "bold"), (f"{loss_unit(state.task)}{at}", "dim")]]
     for name, other in (state.baselines.losses if state.baselines else {}).items():
         label = f"  {scene.shown(name)[:16]:<16}"
         lines.append([(" " * _LABEL, "text"), (f"{other:.4f}", "text"), (label, "dim"), scene.beaten(loss < other)])

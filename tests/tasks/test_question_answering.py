@@ -1,0 +1,501 @@
+"""Answers in a text: from rows to windows, the loss, the scores, and whole runs through the program's own doors."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertForQuestionAnswering
+
+from tests.tiny_models import save_tiny_model
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.data.batching.row_order import RowOrder
+from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.data.samples.python_questions import python_questions
+from tui_trainer.errors import DataError
+from tui_trainer.exporting.held_out import batches
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.models.writing import NO_SAMPLING
+from tui_trainer.runs.events import BaselinesMeasured, EvalDone, StepDone
+from tui_trainer.runs.journal import read_all
+from tui_trainer.tasks.question_answering import TASK, SpanLoss, _collate, _Scorer, _unpacked, mean_scores
+from tui_trainer.training.batches import Layout
+
+SETTINGS = {
+    "task.type": "question_answering",
+    "data.max_length": 48,
+    "data.eval_fraction": 0.2,
+    "model.init": "scratch",
+    "model.scratch.hidden_size": 32,
+    "model.scratch.num_hidden_layers": 2,
+    "model.scratch.num_attention_heads": 4,
+    "model.scratch.vocab_size": 320,
+    "training.effective_batch_size": 8,
+    "training.learning_rate": 0.01,
+    "training.max_steps": 20,
+    "evaluation.eval_steps": 0,
+    "checkpoint.save_steps": 0,
+    "logging.sample_steps": 0,
+}
+PLACES = ("Paris", "Jordan", "Sofia", "Austin", "Florence", "Sydney")
+
+
+def question(n: int, sentences: int = 2) -> dict:
+    """Row n; every fourth has no answer in its context."""
+    parts = [f"Hen {n + one} lives in {PLACES[(n + one) % 6]}." for one in range(sentences)]
+    context, wanted = " ".join(parts), n + sentences - 1
+    place = PLACES[wanted % 6]
+    found = {"text": [place], "answer_start": [context.rindex(f" {place}.") + 1]}
+    if n % 4 == 3:
+        return {
+            "question": f"Where lives cow {n}?",
+            "context": context,
+            "answers": {"text": [], "answer_start": []},
+        }
+    return {"question": f"Where lives hen {wanted}?", "context": context, "answers": found}
+
+
+def squad(rows: list[dict]) -> dict:
+    """The same as SQuAD 2.0 is downloaded."""
+    paragraphs = []
+    for number, row in enumerate(rows):
+        pairs = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
+        answers = [{"text": text, "answer_start": start} for text, start in pairs]
+        asked = {"id": str(number), "question": row["question"], "answers": answers, "is_impossible": not answers}
+        paragraphs.append({"context": row["context"], "qas": [asked]})
+    return {"version": "v2.0", "data": [{"title": "Hens", "paragraphs": paragraphs}]}
+
+
+def write_rows(path: Path, rows) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def loaded(data, changes=None):
+    settings = {**SETTINGS, **(changes or {})}
+    assignments = tuple(f"{key}={value}" for key, value in settings.items())
+    return load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)}))
+
+
+@pytest.fixture
+def run(tmp_path):
+    """`run(data, changes)`: carries a run out; its folder."""
+
+    def make(data, changes=None):
+        opened = open_new(
+            loaded(data, {"output.runs_dir": tmp_path / "runs", "output.name": "hens", **(changes or {})})
+        )
+        outcome = carry_out(opened)
+        assert outcome.exit_code == 0, outcome
+        return opened.folder
+
+    return make
+
+
+def of_kind(folder, kind):
+    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+
+
+def prepared(tmp_path, rows, changes=None):
+    config = loaded(write_rows(tmp_path / "rows.jsonl", rows), changes).config
+    return config, TASK.prepare(config, tmp_path / "cache", lambda *_: None)
+
+
+def small_bert(folder: Path, **changes) -> Path:
+    """A model with a head for answers, in a folder."""
+    save_tiny_model(folder, "bert", **changes)
+    torch.manual_seed(1)
+    BertForQuestionAnswering.from_pretrained(folder).save_pretrained(folder)
+    return folder
+
+
+# Scores. Source of the figures: `evaluate-v2.0.py` of SQuAD by hand, in shares where it gives percent.
+
+
+@pytest.mark.parametrize(
+    ("answer", "true", "exact", "f1"),
+    [
+        ("the Paris.", ["Paris"], 1, 1),  # case, articles and punctuation do not count
+        ("Ada  Lovelace", ["ada lovelace"], 1, 1),
+        ("Ada King Lovelace", ["Ada Lovelace"], 0, 0.8),  # precision 2/3, recall 1
+        ("Ada Ada", ["Ada"], 0, 2 / 3),  # a word counts as often as it is in both
+        ("London", ["Paris"], 0, 0),
+        ("in 1843", ["the year 1843", "1843"], 0, 2 / 3),  # of several the nearest
+        ("a year 1843", ["1843", "year 1843 it was"], 0, 2 / 3),
+        ("", [], 1, 1),  # nothing is there, and nothing is said
+        ("Paris", [], 0, 0),
+        ("", ["Paris"], 0, 0),
+        ("", ["the"], 1, 1),  # an answer of which nothing is left is none
+        ("a", ["b"], 0, 0),
+        ("!?", ["Paris", "?"], 0, 0),
+    ],
+)
+def test_scores_are_those_of_squad(answer, true, exact, f1):
+    assert mean_scores([(answer, true)]) == {"exact_match": exact, "f1": pytest.approx(f1)}
+
+
+def test_scores_of_several_questions_are_their_mean():
+    assert mean_scores([("a b", ["b"]), ("x", ["y"]), ("", [])]) == {"exact_match": 2 / 3, "f1": pytest.approx(2 / 3)}
+
+
+# Rows and windows.
+
+
+def test_all_forms_of_answers_give_the_same_rows(tmp_path):
+    plain = [question(n) for n in range(12)]
+    first = [row["answers"] for row in plain]
+    forms = {
+        "objects": [
+            {
+                **row,
+                "answers": [{"text": text, "answer_start": start} for text, start in zip(*one.values(), strict=True)],
+            }
+            for row, one in zip(plain, first, strict=True)
+        ],
+        "JSON": [{**row, "answers": json.dumps(one)} for row, one in zip(plain, first, strict=True)],
+        "texts": [{**row, "answers": one["text"]} for row, one in zip(plain, first, strict=True)],
+        "a text": [{**row, "answers": "".join(one["text"])} for row, one in zip(plain, first, strict=True)],
+        "another name": [
+            {"q": row["question"], "passage": row["context"], "answer": one}
+            for row, one in zip(plain, first, strict=True)
+        ],
+    }
+
+    def rows_of(name, rows, changes=None):
+        (tmp_path / name).mkdir()
+        _, data = prepared(tmp_path / name, rows, {"data.eval_fraction": 0, **(changes or {})})
+        found = Rows(data.train_path)
+        return [(found.row(at).tolist(), found.example(at).labels.tolist()) for at in range(len(found))], data
+
+    wanted, data = rows_of("plain", plain)
+    assert len(wanted) == 12 and data.details["unanswerable"]
+    for name, rows in forms.items():
+        assert rows_of(name, rows, {"data.text_column": "q"} if name == "another name" else None)[0] == wanted, name
+    (tmp_path / "squad.json").write_text(json.dumps(squad(plain), indent=1))
+    config = loaded(tmp_path / "squad.json", {"data.eval_fraction": 0}).config
+    found = Rows(TASK.prepare(config, tmp_path / "squad", lambda *_: None).train_path)
+    assert [(found.row(at).tolist(), found.example(at).labels.tolist()) for at in range(len(found))] == wanted
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "mpnet"])
+def test_windows_cover_the_context_and_one_or_two_hold_the_answer(family, tmp_path):
+    save_tiny_model(tmp_path / "model", family)
+    rows = [question(n, sentences=9) for n in range(8)]
+    changes = {
+        "model.init": "pretrained",
+        "model.model_name_or_path": tmp_path / "model",
+        "task.doc_stride": 12,
+        "data.eval_fraction": 0,
+    }
+    _, data = prepared(tmp_path, rows, changes)
+    tokenizer, found = AutoTokenizer.from_pretrained(tmp_path / "model"), Rows(data.train_path)
+    windows = [found.example(at) for at in range(len(found))]
+    assert len(windows) == data.counts.train_rows > 2 * len(rows) and max(map(len, windows)) <= 48
+    at = 0
+    for row in rows:
+        number, count, *_ = windows[at].more["window"].tolist()[2:]
+        assert number == 0
+        covered, hits, last_end = set(), 0, None
+        for place in range(count):
+            one = windows[at + place]
+            _, _, number, _, first, end, cls = one.more["window"].tolist()
+            assert number == place and one.tokens[cls] == tokenizer.cls_token_id
+            covered |= {*range(first, end)}
+            begins, ends = one.labels.tolist()
+            assert (begins, ends) == (cls, cls) or first <= begins <= ends < end
+            if begins != cls:
+                hits += 1
+                offsets = one.more["offsets"].reshape(-1, 2)
+                marked = _unpacked(one.more["text"])[offsets[begins - first, 0] : offsets[ends - first, 1]]
+                assert marked.strip(" .") == row["answers"]["text"][0]
+            # Windows share 12 tokens: the one before ends with those that this one begins with.
+            if last_end is not None:
+                assert last_end.tolist() == one.tokens[first : first + 12].tolist()
+            last_end = one.tokens[end - 12 : end]
+        assert 1 <= hits <= 2 if row["answers"]["text"] else hits == 0
+        at += count
+    assert at == len(windows)
+
+
+def test_windows_share_half_of_a_row_at_the_most_and_a_long_question_loses_its_end(tmp_path):
+    """So a context gives at most twice as many tokens, whatever task.doc_stride is."""
+    rows = [question(n, sentences=12) for n in range(6)] + [{**question(0), "question": "Where? " * 40}]
+    _, data = prepared(tmp_path, rows, {"task.doc_stride": 5000, "data.eval_fraction": 0})
+    _, whole = prepared(tmp_path, rows, {"task.doc_stride": 1, "data.eval_fraction": 0})
+    assert whole.counts.train_rows < data.counts.train_rows < 2.5 * whole.counts.train_rows
+    assert data.counts.truncated_rows >= 1 and data.counts.longest_row <= 48
+
+
+def test_what_was_found_out_about_the_answers_is_told(tmp_path):
+    rows = [question(n) for n in range(8)]
+    rows[0]["answers"] = {"text": ["Hen 0", "Hen"], "answer_start": [0, 0]}
+    rows[1]["answers"] = "Hen"
+    _, data = prepared(tmp_path, rows)
+    told = " | ".join(data.notes)
+    assert "questions are in the column 'question'" in told and "2 questions have no answer" in told
+    assert "1 questions have answers that differ" in told and "1 answers stand at several places" in told
+
+
+ROW = {"question": "Where?", "context": "In Paris.", "answers": {"text": ["Paris"], "answer_start": [3]}}
+BAD = {
+    "wrong place": ({"answers": {"text": ["Paris"], "answer_start": [2]}}, "'Paris' is not at character 2"),
+    "not there": ({"answers": "London"}, "the answer 'London' is not in the context"),
+    "blank": ({"answers": {"text": [" "], "answer_start": [2]}}, "an answer is blank"),
+    "a number": ({"answers": [7]}, "the answer in 'answers' is a number"),
+    "a place too few": ({"answers": {"text": ["In", "Paris"], "answer_start": [0]}}, "2 answers and 1 places"),
+    "no question": ({"question": " "}, "the question is empty"),
+    "no context": ({"context": ""}, "the context is empty"),
+    "a list": ({"context": ["In Paris."]}, "the column 'context' is a list"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_rows_are_refused_with_their_place(name, tmp_path):
+    changes, words = BAD[name]
+    with pytest.raises(DataError) as caught:
+        prepared(tmp_path, [*[{**ROW, "question": f"{n}?"} for n in range(9)], {**ROW, **changes}])
+    problem = caught.value.problems[0]
+    assert words in problem.message and problem.where.endswith("line 10")
+
+
+SETTINGS_REFUSED = {
+    "training.label_smoothing_factor=0.1": "are not smoothed",
+    "evaluation.metric_for_best_model=rouge1": "known: loss, exact_match, f1",
+    "data.label_column=x": "does not read it",
+    "data.text_column=quest": "did you mean 'question'?",
+    "data.max_length=3": "3 tokens are put around a question and its context",
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS_REFUSED)
+def test_bad_settings_are_one_sentence_and_leave_no_run(setting, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_rows(Path("rows.jsonl"), [question(n) for n in range(12)])
+    words = [word for pair in SETTINGS.items() for word in ("--set", "=".join(map(str, pair)))]
+    assert main(["--no-ui", *words, "--set", setting, "--data", "rows.jsonl"]) == 2
+    assert SETTINGS_REFUSED[setting] in capsys.readouterr().err and not Path("runs").exists()
+
+
+# The loss.
+
+
+@pytest.mark.parametrize("cut", [1, 3, 8])
+def test_loss_and_gradient_are_those_of_transformers_for_any_cut(cut, tmp_path):
+    folder = small_bert(tmp_path / "model")
+    changes = {"model.init": "pretrained", "model.model_name_or_path": folder, "data.eval_fraction": 0}
+    _, data = prepared(tmp_path, [question(n, sentences=n % 3 + 1) for n in range(8)], changes)
+    mine, theirs = (AutoModelForQuestionAnswering.from_pretrained(folder) for _ in range(2))
+    rows = [Rows(data.train_path).example(at) for at in range(data.counts.train_rows)]
+    assert len({len(row) for row in rows}) > 2, "rows of several lengths are filled up"
+    loss, total, labels = SpanLoss(mine), 0.0, 0
+    for batch in Layout(collate=TASK.collate(mine, 0), pad_id=0, rows=cut).window(rows):
+        part = loss(batch)
+        part.backward()
+        total, labels = total + part.item(), labels + batch.label_count
+    direct = torch.stack([model_loss(theirs, row) for row in rows]).mean()
+    direct.backward()
+    assert labels == 2 * len(rows) and total / labels == pytest.approx(direct.item(), rel=1e-6)
+    for own, other in zip(mine.parameters(), theirs.parameters(), strict=True):
+        if other.grad is not None:
+            torch.testing.assert_close(own.grad / labels, other.grad, atol=1e-6, rtol=1e-4)
+
+
+def model_loss(model, row):
+    inputs = {"input_ids": row.tokens, **{name: row.more[name] for name in ("token_type_ids",) if name in row.more}}
+    first, last = (torch.tensor([place]) for place in row.labels.tolist())
+    given = {name: torch.tensor(values.astype(np.int64))[None] for name, values in inputs.items()}
+    return model(**given, start_positions=first, end_positions=last).loss
+
+
+def test_twenty_steps_are_those_of_a_plain_loop(run, tmp_path):
+    """Rows made by transformers' recipe for SQuAD, in the same order; the losses of all steps within 1e-5."""
+    folder, rows = small_bert(tmp_path / "model"), [question(n, sentences=7) for n in range(40)]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    changes = {
+        "model.init": "pretrained", "model.model_name_or_path": folder, "data.eval_fraction": 0, "data.dedup": "false",
+        "task.doc_stride": 16, "training.learning_rate": 1e-3, "training.lr_scheduler_type": "constant",
+        "training.warmup_steps": 0, "training.weight_decay": 0.0, "training.max_grad_norm": 1.0,
+        "logging.logging_steps": 1, "tuning.method": "full",
+    }  # fmt: skip
+    mine = [event.loss for event in of_kind(run(data, changes), StepDone)]
+
+    tokenizer, model = (one.from_pretrained(folder) for one in (AutoTokenizer, AutoModelForQuestionAnswering))
+    encoded = tokenizer(
+        [row["question"] for row in rows], [row["context"] for row in rows], truncation="only_second", max_length=48,
+        stride=16, return_overflowing_tokens=True, return_offsets_mapping=True,
+    )  # fmt: skip
+    features = []
+    for at, offsets in enumerate(encoded["offset_mapping"]):
+        answers, inside = rows[encoded["overflow_to_sample_mapping"][at]]["answers"], encoded.sequence_ids(at)
+        places = [place for place, part in enumerate(inside) if part == 1]
+        first = last = 0
+        if answers["text"]:
+            start = answers["answer_start"][0]
+            end = start + len(answers["text"][0])
+            if offsets[places[0]][0] <= start and offsets[places[-1]][1] >= end:
+                first = max(place for place in places if offsets[place][0] <= start)
+                last = min(place for place in places if offsets[place][1] >= end)
+        inputs = {name: torch.tensor([encoded[name][at]]) for name in ("input_ids", "token_type_ids")}
+        features.append({**inputs, "start_positions": torch.tensor([first]), "end_positions": torch.tensor([last])})
+    lengths, seed = np.array([one["input_ids"].shape[1] for one in features]), loaded(data).config.training.seed
+    order = RowOrder(lengths, effective_batch=8, seed=seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    theirs = []
+    model.train()
+    for step in range(1, 21):
+        loss = torch.stack([model(**features[number]).loss for number in order.at(step)]).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        theirs.append(loss.item())
+    assert len(mine) == 20 and mine[-1] < mine[0]
+    assert mine == pytest.approx(theirs, abs=1e-5)
+
+
+# Answers.
+
+
+class Pointer(torch.nn.Module):
+    """A model that gives the logits of each window, by its number."""
+
+    def __init__(self, places: dict[int, tuple[int, int, float, float]]) -> None:
+        super().__init__()
+        self.places, self.none = places, torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, input_ids, attention_mask, **more):
+        start, end = (torch.zeros(input_ids.shape) for _ in range(2))
+        for at in range(len(input_ids)):
+            first, last, score, null = self.places[self.window[at]]
+            start[at, first] = end[at, last] = score
+            start[at, 0] = end[at, 0] = null
+        return type("Output", (), {"start_logits": start, "end_logits": end})()
+
+
+@pytest.mark.parametrize(
+    ("scores", "nulls", "may_be_none", "exact"),
+    [
+        ((2.0, 5.0), (1.0, 1.0), True, 1.0),  # the window with the higher score
+        ((2.0, 5.0), (9.0, 1.0), True, 1.0),  # a window without the answer says nothing of the others
+        ((2.0, 5.0), (9.0, 6.0), True, 0.0),  # nothing is likelier in all of them
+        ((2.0, 5.0), (9.0, 6.0), False, 1.0),  # which this model never learnt
+        ((6.0, 5.0), (1.0, 1.0), True, 0.0),
+    ],
+)
+def test_answers_of_all_windows_compete(scores, nulls, may_be_none, exact, tmp_path):
+    long = question(0, sentences=7)
+    _, data = prepared(tmp_path, [long], {"data.eval_fraction": 0, "task.doc_stride": 4})
+    rows = Rows(data.train_path)
+    windows = [rows.example(at) for at in range(len(rows))]
+    right = [at for at, row in enumerate(windows) if row.labels[0] > 0]
+    wrong = [at for at in range(len(windows)) if at not in right]
+    assert len(right) == 1 and wrong
+    model = Pointer({})
+    for at, row in enumerate(windows):
+        first = int(row.more["window"][4])
+        begins, ends = row.labels.tolist() if at in right else (first, first + 1)
+        model.places[at] = (begins, ends, scores[at in right], nulls[at in right])
+    scorer = _Scorer(SpanLoss(model), rows, most_tokens=30, may_be_none=may_be_none)
+    layout = Layout(collate=partial(_collate, pad_id=0), pad_id=0, rows=1)
+    for at in reversed(range(len(rows))):  # in any order
+        model.window = [at]
+        for batch in batches(rows, [at], layout):
+            scorer.observe(batch)
+    found = scorer.scores()
+    assert found.values["exact_match"] == exact
+    assert found.table_rows["with an answer"][2] == 1 and found.table_columns[2] == "questions"
+
+
+def test_answers_are_as_long_as_asked_and_stand_in_the_context(tmp_path):
+    folder = small_bert(tmp_path / "model")
+    tokenizer, model = (one.from_pretrained(folder) for one in (AutoTokenizer, AutoModelForQuestionAnswering))
+    config = loaded(
+        "x", {"model.init": "pretrained", "model.model_name_or_path": folder, "task.max_answer_length": 2}
+    ).config
+    asked = [(row["question"], row["context"]) for row in (question(n, sentences=6) for n in range(4))]
+    rows = TASK.encode_inputs(config, model, tokenizer, asked, NO_SAMPLING)
+    together = TASK.predict(config, model, tokenizer, rows, NO_SAMPLING)
+    for (_, context), row, found in zip(asked, rows, together, strict=True):
+        [alone] = TASK.predict(config, model, tokenizer, [row], NO_SAMPLING)
+        assert alone["answer"] == found["answer"] and 0 < found["probability"] <= 1
+        assert context[found["start"] : found["end"]] == found["answer"]
+        assert 1 <= len(tokenizer(found["answer"], add_special_tokens=False)["input_ids"]) <= 2
+        assert len(row.content[1]) > 1
+    model.config.version_2_with_negative = True
+    with torch.no_grad():
+        model.qa_outputs.bias.zero_()
+        model.qa_outputs.weight.zero_()  # all places are as likely as nothing
+    [found] = TASK.predict(config, model, tokenizer, rows[:1], NO_SAMPLING)
+    assert found["probability"] == pytest.approx(1 / 21, abs=1e-5), "one of 20 candidates, or none"
+
+
+def test_a_typed_text_stands_behind_its_question():
+    reader = TASK.input_reader(loaded("x").config, None)
+    assert reader.of_text("Where is it? In Paris.") == ("Where is it?", "In Paris.")
+    assert reader.of_text("Name a town\tWhich one? Paris.") == ("Name a town", "Which one? Paris.")
+    with pytest.raises(DataError, match="no text to look in"):
+        reader.of_text("Where is it?")
+
+
+# Whole runs.
+
+
+def test_a_run_beats_its_baselines_and_its_model_answers_with_plain_transformers(run, tmp_path):
+    rows = [question(n, sentences=1) for n in range(240)]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    folder = run(data, {"training.max_steps": 60, "evaluation.metric_for_best_model": "f1"})
+    evaluation, baselines = of_kind(folder, EvalDone)[-1], of_kind(folder, BaselinesMeasured)[0]
+    assert set(baselines.scores) == {
+        f"{metric} of {what}"
+        for metric in ("exact_match", "f1")
+        for what in ("the sentence nearest to the question", "no answer")
+    }
+    assert evaluation.scores["f1"] > max(baselines.scores.values()) + 0.2
+    model, tokenizer = (
+        AutoModelForQuestionAnswering.from_pretrained(folder.model),
+        AutoTokenizer.from_pretrained(folder.model),
+    )
+    assert model.config.version_2_with_negative and model.config.id2label == {0: "start", 1: "end"}
+    encoded = tokenizer(
+        "Where lives hen 5?", "Hen 5 lives in Sydney.", return_tensors="pt", return_offsets_mapping=True
+    )
+    offsets = encoded.pop("offset_mapping")[0].tolist()
+    found = model(**encoded)
+    first, last = (int(logits[0].argmax()) for logits in (found.start_logits, found.end_logits))
+    assert "Hen 5 lives in Sydney."[offsets[first][0] : offsets[last][1]].strip(" .") == "Sydney"
+    answer = TASK.answer(
+        loaded(data).config, model, tokenizer, "Where lives hen 5? Hen 5 lives in Sydney.", NO_SAMPLING
+    )
+    assert answer.startswith("Sydney")
+
+
+def test_lora_trains_and_saves_a_new_head_beside_a_pretrained_model(run, tmp_path):
+    save_tiny_model(tmp_path / "model", "bert")
+    data = write_rows(tmp_path / "rows.jsonl", [question(n) for n in range(40)])
+    changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "model", "tuning.method": "lora"}
+    folder = run(data, {**changes, "training.max_steps": 6})
+    torch.manual_seed(99)  # another head than the run began with
+    base = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "model")
+    model = PeftModel.from_pretrained(base, folder.model).eval()
+    # The held-out loss of the run is that of the loaded adapter, head and all.
+    rows = Rows(next((tmp_path / "home").rglob("eval.arrow")))
+    with torch.no_grad():
+        losses = [float(model_loss(model, rows.example(at))) for at in range(len(rows))]
+    assert sum(losses) / len(losses) == pytest.approx(of_kind(folder, EvalDone)[-1].loss, rel=1e-4)
+
+
+def test_the_sample_has_answers_of_all_kinds_at_their_places():
+    rows = [values for _, values in python_questions()]
+    assert len(rows) > 3000 and len({row["question"] for row in rows}) == 4
+    none = sum(not row["answers"]["text"] for row in rows)
+    assert 0.1 < none / len(rows) < 0.4
+    for row in rows:
+        for text, start in zip(*row["answers"].values(), strict=True):
+            assert text and row["context"][start : start + len(text)] == text
