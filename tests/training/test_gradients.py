@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tui_trainer.config.sections import TrainingSection, TuningSection
-from tui_trainer.data.batching.collate import collate
+from tui_trainer.data.batching.collate import collate, collate_packed
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.batches import Layout
@@ -63,7 +63,12 @@ MODELS = pytest.mark.parametrize("make", [model_of, lora_model], ids=["full", "l
 
 
 def window(rows, micro_batch: int, packed_width: int = 0) -> list[MicroBatch]:
-    layout = Layout(collate=partial(collate, pad_id=0), pad_id=0, rows=micro_batch, packed_width=packed_width)
+    layout = Layout(
+        collate=partial(collate, pad_id=0),
+        collate_packed=partial(collate_packed, pad_id=0),
+        rows=micro_batch,
+        packed_width=packed_width,
+    )
     return list(layout.window(rows))
 
 

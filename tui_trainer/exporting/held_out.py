@@ -43,7 +43,7 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
 def layout_of(trained: TrainedModel, model: Any, rows_at_a_time: int) -> RowLayout:
     """How rows lie in the passes of a model of this run."""
     pad_id = pad_token_id(load_tokenizer(trained))
-    return RowLayout(collate=trained.task.collate(model, pad_id), pad_id=pad_id, rows=rows_at_a_time)
+    return RowLayout(collate=trained.task.collate(model, pad_id), rows=rows_at_a_time)
 
 
 def batches(rows: Rows, chosen: Sequence[int], layout: RowLayout) -> Iterator[MicroBatch]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,10 @@ class MicroBatch:
     as one row where attention goes by lengths);
     `labels_N` are the N labels that count and `places_N` where they stand in [B x T] laid flat. Both were chosen on the
     CPU, where the rows were padded, so nobody asks the device how many there are. Where a row has a label of its own,
-    `labels` are [B] or [B, C], and there are no places. `tokens` counts the inputs that are no padding. One that
-    `is_idle` counts for nothing: it is computed by a process that has no rows in a step of all.
+    `labels` are [B] or [B, C], and there are no places. `documents`, int64, [N] or [B], is the document that each label
+    belongs to, of `document_count`, counted from 0 in the order of the prepared rows, of which there are `samples`: a
+    row of several documents has them one after another, packed or padded. `tokens` counts the inputs that are no
+    padding. One that `is_idle` counts for nothing: it is computed by a process that has no rows in a step of all.
     """
 
     inputs: Mapping[str, Any]
@@ -32,6 +35,8 @@ class MicroBatch:
     samples: int
     tokens: int
     is_idle: bool = False
+    documents: Tensor = field(default_factory=partial(torch.zeros, 0, dtype=torch.int64))
+    document_count: int = 0
 
     @property
     def label_count(self) -> int:
@@ -53,7 +58,8 @@ class MicroBatch:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
         inputs = {name: change(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
-        return replace(self, inputs=inputs, labels=change(self.labels), places=change(self.places))
+        labels, places, documents = map(change, (self.labels, self.places, self.documents))
+        return replace(self, inputs=inputs, labels=labels, places=places, documents=documents)
 
 
 def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
@@ -63,19 +69,21 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
     by it. Models that do not hand these lengths down to flash attention have it read the position_ids, which it does
     for one row only (`_is_packed_sequence` in transformers' modeling_flash_attention_utils.py).
     """
-    labels = torch.from_numpy(batch.labels)
-    places = torch.zeros(0, dtype=torch.int64)
+    labels, count = torch.from_numpy(batch.labels), len(batch.labels)
+    places, documents = torch.zeros(0, dtype=torch.int64), torch.arange(count)
     if labels.dim() == 2 and not labels.is_floating_point():
-        labels = labels.flatten()
+        width, labels = labels.shape[1], labels.flatten()
         places = (labels != IGNORE).nonzero().flatten()
-        labels = labels[places]
+        labels, documents = labels[places], places // width
+    if batch.documents is not None:
+        documents, count = torch.from_numpy(batch.documents).flatten()[places], int(batch.documents.max()) + 1
     named = {"input_ids": batch.input_ids, **batch.more}
     inputs: dict[str, Any] = {name: torch.from_numpy(values) for name, values in named.items()}
     if batch.position_ids is not None:
         inputs["position_ids"] = torch.from_numpy(batch.position_ids)
     if by_lengths and batch.document_lengths is not None:
         inputs = {name: value.view(1, -1) for name, value in inputs.items()} | _lengths(batch.document_lengths)
-    return MicroBatch(inputs, labels, places, batch.rows, batch.tokens)
+    return MicroBatch(inputs, labels, places, batch.rows, batch.tokens, documents=documents, document_count=count)
 
 
 def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:

@@ -95,7 +95,8 @@ def windows(rows: Rows, chosen: Sequence[int], layout: Layout) -> Iterator[Micro
     """The forward passes over the chosen rows, some passes' worth of them sorted or packed together."""
     at_a_time = layout.rows * EVALUATION_WINDOW
     if layout.packed_width and len(chosen):
-        mean_inputs = float(np.mean(rows.lengths[np.asarray(chosen)])) - 1
+        of_chosen = np.asarray(chosen)
+        mean_inputs = float(np.mean((rows.lengths - rows.documents)[of_chosen]))
         at_a_time = max(at_a_time, int(at_a_time * layout.packed_width / mean_inputs))
     for start in range(0, len(chosen), at_a_time):
         yield from layout.window([rows.example(int(index)) for index in chosen[start : start + at_a_time]])

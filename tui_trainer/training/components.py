@@ -90,7 +90,7 @@ class Components:
         layout = partial(
             Layout,
             collate=self.task.collate_in_run(self.config, self.model, self.pad_id, self.plan.longest_row),
-            pad_id=self.pad_id,
+            collate_packed=self.task.collate_packed(self.pad_id),
         )
         self.kernels = self._probed_kernels(layout, rows, tell)
         packed_width, by_lengths = self._packing(rows, tell)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.batching.collate import WIDTH_STEP, Collate, in_even_widths
+from tui_trainer.data.batching.collate import WIDTH_STEP, Collate, CollatePacked, collate_packed, in_even_widths
 from tui_trainer.errors import Problem
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import InputRow, Objective, Scorer
@@ -47,6 +48,10 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     @abstractmethod
     def collate(self, model: Any, pad_id: int) -> Collate:
         """How rows that share none become a forward pass. `model` tells what it wants, such as a first token."""
+
+    def collate_packed(self, pad_id: int) -> CollatePacked:
+        """How rows that share rows become one, where the task `packs`: their documents one after another."""
+        return partial(collate_packed, pad_id=pad_id)
 
     def collate_in_run(self, config: Config, model: Any, pad_id: int, longest_row: int) -> Collate:
         """As training and the preview of it have it: where the model is told of padding, up to even widths,
