@@ -116,9 +116,9 @@ def learnt(layout, rows):
     """Of each prepared row the labels of its two documents with the inputs before them, as the batches have them."""
     found = []
     for batch in layout.window(rows):
-        assert batch.document_count == 2 * batch.samples
+        assert len(batch.document_labels) == 2 * batch.samples and batch.document_labels.sum() == batch.label_count
         inputs = batch.inputs["input_ids"].flatten()[batch.places]
-        for first in range(0, batch.document_count, 2):
+        for first in range(0, 2 * batch.samples, 2):
             of_row = [
                 tuple(zip(inputs[own].tolist(), batch.labels[own].tolist(), strict=True))
                 for own in (batch.documents == first, batch.documents == first + 1)

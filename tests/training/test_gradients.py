@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.data.batching.collate import collate, collate_packed
+from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.batches import Layout
@@ -69,7 +70,7 @@ def window(rows, micro_batch: int, packed_width: int = 0) -> list[MicroBatch]:
         rows=micro_batch,
         packed_width=packed_width,
     )
-    return list(layout.window(rows))
+    return list(layout.window([TokenRow(row) for row in rows]))
 
 
 def step(batches, loss, optimizer, *, lr: float = 0.0, max_grad_norm: float = 0.0) -> StepReport:

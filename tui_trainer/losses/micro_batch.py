@@ -23,10 +23,11 @@ class MicroBatch:
     as one row where attention goes by lengths);
     `labels_N` are the N labels that count and `places_N` where they stand in [B x T] laid flat. Both were chosen on the
     CPU, where the rows were padded, so nobody asks the device how many there are. Where a row has a label of its own,
-    `labels` are [B] or [B, C], and there are no places. `documents`, int64, [N] or [B], is the document that each label
-    belongs to, of `document_count`, counted from 0 in the order of the prepared rows, of which there are `samples`: a
-    row of several documents has them one after another, packed or padded. `tokens` counts the inputs that are no
-    padding. One that `is_idle` counts for nothing: it is computed by a process that has no rows in a step of all.
+    `labels` are [B] or [B, C], and there are no places. `documents`, int64 [N] or [B], is the document that each label
+    belongs to, counted from 0 in the order of the prepared rows, of which there are `samples`: a row of several
+    documents has them one after another, packed or padded. `document_labels`, on the host, is how many each has.
+    `tokens` counts the inputs that are no padding. One that `is_idle` counts for nothing: it is computed by a process
+    that has no rows in a step of all.
     """
 
     inputs: Mapping[str, Any]
@@ -36,7 +37,9 @@ class MicroBatch:
     tokens: int
     is_idle: bool = False
     documents: Tensor = field(default_factory=partial(torch.zeros, 0, dtype=torch.int64))
-    document_count: int = 0
+    document_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    terms: Mapping[str, Tensor] = field(default_factory=dict)
+    """Means over the whole effective batch that the loss has asked for (`losses/named.py`)."""
 
     @property
     def label_count(self) -> int:
@@ -77,13 +80,14 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
         labels, documents = labels[places], places // width
     if batch.documents is not None:
         documents, count = torch.from_numpy(batch.documents).flatten()[places], int(batch.documents.max()) + 1
+    counted = np.bincount(documents.numpy(), minlength=count)
     named = {"input_ids": batch.input_ids, **batch.more}
     inputs: dict[str, Any] = {name: torch.from_numpy(values) for name, values in named.items()}
     if batch.position_ids is not None:
         inputs["position_ids"] = torch.from_numpy(batch.position_ids)
     if by_lengths and batch.document_lengths is not None:
         inputs = {name: value.view(1, -1) for name, value in inputs.items()} | _lengths(batch.document_lengths)
-    return MicroBatch(inputs, labels, places, batch.rows, batch.tokens, documents=documents, document_count=count)
+    return MicroBatch(inputs, labels, places, batch.rows, batch.tokens, documents=documents, document_labels=counted)
 
 
 def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tui_trainer.data.preparing.token_rows import Tokens
     from tui_trainer.data.sources.named_splits import SplitUse
     from tui_trainer.losses.micro_batch import MicroBatch
+    from tui_trainer.losses.named import Found
 
 
 Tell = Callable[[str], None]
@@ -105,9 +106,9 @@ class InputRow:
         return len(self.ids)
 
 
-Objective = Callable[["MicroBatch"], "Tensor"]
+Objective = Callable[["MicroBatch"], "Found"]
 """What is minimised, with the model in it: the loss of a forward pass, summed over `batch.label_count` labels, with the
-graph behind it."""
+graph behind it; or a `NamedLoss` of several parts."""
 
 
 class Scorer(Protocol):
@@ -116,7 +117,7 @@ class Scorer(Protocol):
     seen: list[tuple[Tensor, ...]]
     """Of each forward pass, what `scores` is made of. Where several processes evaluate, the first has all of it."""
 
-    def observe(self, batch: MicroBatch) -> Tensor:
+    def observe(self, batch: MicroBatch) -> Found:
         """A forward pass, its predictions kept; the summed loss, as the objective has it."""
 
     def scores(self) -> Scores:
