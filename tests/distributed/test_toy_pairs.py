@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
 
-from tests.distributed.outcomes import events, weights
+from tests.distributed.outcomes import events, same, weights
+from tests.programs import run_program
 from tests.toy_tasks import toy_pairs
 from tests.trained_runs import ANIMALS, SETTINGS
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
-from tui_trainer.runs.events import EvalDone, MicroBatchReduced, StepDone
+from tui_trainer.launching.start import load_config, open_again, open_new
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import EvalDone, MicroBatchReduced, Progress, StepDone
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.training import components as components_module
+from tui_trainer.training import row_values
 
 STEPS = 5
 PACKED = {"data.packing": "true"}
@@ -29,8 +34,8 @@ def toy():
 
 
 @pytest.fixture
-def open_pairs(tmp_path):
-    """`open_pairs(name, changes)`: a run of five steps on pairs of uneven lengths, not begun."""
+def request_of(tmp_path):
+    """`request_of(name, changes)`: a run of five steps on pairs of uneven lengths."""
     rows = []
     for n in range(30):
         one, other = ANIMALS[n % 4], ANIMALS[(n + 1 + n % 2) % 4]
@@ -51,9 +56,15 @@ def open_pairs(tmp_path):
             "output.name": name,
         }
         assignments = tuple(f"{key}={value}" for key, value in (settings | changes).items())
-        return open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": str(path)})))
+        return Request(assignments=assignments, shortcuts={"data.path": str(path)})
 
     return make
+
+
+@pytest.fixture
+def open_pairs(request_of):
+    """The same, not begun."""
+    return lambda name, changes: open_new(load_config(request_of(name, changes)))
 
 
 @pytest.fixture
@@ -141,3 +152,114 @@ def test_pairs_are_halved_as_wholes_where_memory_runs_out(train, open_pairs, mon
     assert carry_out(opened).exit_code == 0
     assert events(opened.folder, MicroBatchReduced)
     check_equal(whole, opened.folder)
+
+
+# Of each block that is kept a line, by group and process; the strike comes behind the second.
+KEEPING = """
+import os, signal
+from tui_trainer.training import row_values
+row_values._LEAST_ROWS = 4
+keep, count = row_values.RowReader._keep, 0
+def keeping(self, number, values):
+    global count
+    keep(self, number, values)
+    with open({log!r}, "a") as file:
+        file.write("{who} " + f"{{self._rows.path.stem}} {{number}}\\n")
+    count += 1
+    if count == {last}:
+        os.kill(os.getpid(), signal.SIGKILL)
+row_values.RowReader._keep = keeping
+"""
+# 22 rows to train on and 8 held out, of which evaluations read all.
+BLOCKS = {("train", str(number)) for number in range(6)} | {("eval", "0"), ("eval", "1")}
+
+
+def kept_in(log):
+    """Of each start, the blocks that it has read."""
+    found = {}
+    for line in log.read_text().splitlines():
+        who, *block = line.split()
+        found.setdefault(who.partition("-")[0], []).append(tuple(block))
+    return found
+
+
+def forget_values(home):
+    folders = list(home.glob("**/values-*"))
+    assert len(folders) == 2, "one for the rows to train on, one for those held out"
+    for folder in folders:
+        shutil.rmtree(folder)
+
+
+def test_a_process_killed_in_the_middle_of_the_pass_before_training_goes_on_to_the_same_bits(
+    train, forked_ranks, private_home, tmp_path
+):
+    log = tmp_path / "kept.txt"
+
+    def prelude(group, rank):
+        last = 2 if (group, rank) == (0, 1) else 0
+        return toy_pairs.INSTALL + KEEPING.format(log=str(log), who=f"{group}-{rank}", last=last)
+
+    forked_ranks.prelude = prelude
+    killed = train("killed", PACKED | {"distributed.processes": 2})
+    assert len(forked_ranks.started) == 2 and -9 in forked_ranks.ends[0]
+    first, again = kept_in(log)["0"], kept_in(log)["1"]
+    assert len(first) >= 2 and again and len(first + again) == len({*first, *again}), "no block is read twice"
+    assert {*first, *again} == BLOCKS
+    known = train("known", PACKED | {"distributed.processes": 2})
+    assert "2" not in kept_in(log), "another run of the same model and rows reads nothing"
+    forget_values(private_home)
+    whole = train("whole", PACKED | {"distributed.processes": 2})
+    assert set(kept_in(log)["3"]) == BLOCKS
+    assert same(killed, whole) and same(known, whole)
+    assert {step.step: step.sums for step in events(killed, StepDone)} == {
+        step.step: step.sums for step in events(whole, StepDone)
+    }
+
+
+def test_a_run_killed_in_the_middle_of_the_pass_before_training_is_resumed_to_the_same_bits(
+    request_of, private_home, tmp_path
+):
+    log = tmp_path / "kept.txt"
+
+    def program(arguments, who, last=0):
+        prelude = toy_pairs.INSTALL + KEEPING.format(log=str(log), who=who, last=last)
+        done = run_program([*arguments, "--no-ui"], prelude=prelude)
+        return done.returncode, done.stdout + done.stderr
+
+    def new(name):
+        request = request_of(name, PADDED)
+        given = [word for assignment in request.assignments for word in ("--set", assignment)]
+        return [*given, "--data", request.shortcuts["data.path"]]
+
+    killed, whole = (RunFolder(tmp_path / "runs" / name) for name in ("killed", "whole"))
+    assert program(new("killed"), "0", last=3)[0] == -9
+    assert len(kept_in(log)["0"]) == 3 and not events(killed, StepDone)
+    code, output = program(["resume", str(killed.root)], "1")
+    assert code == 0, output
+    assert {*kept_in(log)["0"], *kept_in(log)["1"]} == BLOCKS and len(kept_in(log)["1"]) == len(BLOCKS) - 3
+    [progress] = [event for event in events(killed, Progress) if event.what == "reading pairs"][-1:]
+    assert progress.done == progress.total == 8
+    forget_values(private_home)
+    code, output = program(new("whole"), "2")
+    assert code == 0, output
+    assert same(killed, whole) and len(events(whole, StepDone)) == STEPS
+
+
+def test_a_stop_in_the_pass_before_training_ends_the_run_and_what_was_read_is_kept(open_pairs, monkeypatch):
+    opened = open_pairs("stopped", PADDED)
+    monkeypatch.setattr(row_values, "_LEAST_ROWS", 4)
+    keep = row_values.RowReader._keep
+
+    def keeping(self, number, values):
+        keep(self, number, values)
+        if number == 1:
+            controls.request(opened.folder.control, "stop")
+
+    monkeypatch.setattr(row_values.RowReader, "_keep", keeping)
+    assert carry_out(opened).exit_code == 3
+    assert not events(opened.folder, StepDone)
+    read = []
+    monkeypatch.setattr(row_values.RowReader, "_keep", lambda self, *given: read.append(given[0]) or keep(self, *given))
+    resumed = carry_out(open_again(opened.folder))
+    assert resumed.exit_code == 0 and len(events(opened.folder, StepDone)) == STEPS
+    assert read == [2, 3, 4, 5, 0, 1], "of the rows to train on those that were left, then those held out"

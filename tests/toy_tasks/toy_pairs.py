@@ -23,6 +23,7 @@ from tui_trainer.data.preparing.token_rows import COLUMN, DOCUMENT_LENGTHS, LABE
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.named import NamedLoss
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.tasks.contract import RowPass
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 
@@ -58,6 +59,9 @@ class ToyPairs(LearnsNextToken):
 
     def objective(self, config: Any, data: Any, model: Any, *, chunk_tokens: int) -> PairLoss:
         return PairLoss(NextTokenLoss(model, chunk_tokens=chunk_tokens))
+
+    def row_pass(self, config: Any, data: Any, objective: Any) -> RowPass:
+        return RowPass(what="reading pairs", width=2, values=objective.of_documents, key={"version": 1})
 
 
 class _Reader(TableReader):
@@ -96,26 +100,33 @@ class PairLoss(NamedLoss):
         return {"pairs": batch.samples, "tokens": int(batch.document_labels[::2].sum())}
 
     def terms_of(self, batch: MicroBatch) -> Mapping[str, Tensor]:
-        return {"level": self._margins(batch, self.losses.by_label(batch)).sum()}
+        return {"level": margins(batch, self.losses.by_label(batch)).sum()}
 
     def __call__(self, batch: MicroBatch) -> Mapping[str, Tensor]:
         losses = self.losses.by_label(batch)
-        margins = self._margins(batch, losses)
+        found = margins(batch, losses)
         return {
-            "preference": -F.logsigmoid(BETA * (margins - batch.terms["level"] / 2)).sum(),
+            "preference": -F.logsigmoid(BETA * (found - batch.terms["level"] / 2)).sum(),
             "likelihood": (losses * (batch.documents % 2 == 0)).sum(),
-            "accuracy": (margins > 0).sum(),
-            "margin": margins.sum(),
+            # Not by what was gained: that is rounding alone at the first step.
+            "accuracy": (by_document(batch, losses).diff() > 0).sum(),
+            "margin": found.sum(),
         }
 
-    def _margins(self, batch: MicroBatch, losses: Tensor) -> Tensor:
-        return pair_margins(batch, losses)
+    def of_documents(self, batch: MicroBatch) -> Tensor:
+        """What the model says of the two documents of each pair: nats, fp32 [samples, 2]."""
+        return by_document(batch, self.losses.by_label(batch))
 
 
-def pair_margins(batch: MicroBatch, losses: Tensor) -> Tensor:
-    """Of each pair, by how many nats its first document is more likely: fp32 [samples]."""
-    of_documents = torch.zeros(2 * batch.samples, device=losses.device).index_add(0, batch.documents, losses)
-    return of_documents[1::2] - of_documents[::2]
+def by_document(batch: MicroBatch, losses: Tensor) -> Tensor:
+    found = torch.zeros(len(batch.document_labels), device=losses.device)
+    return found.index_add(0, batch.documents, losses).view(-1, 2)
+
+
+def margins(batch: MicroBatch, losses: Tensor) -> Tensor:
+    """By how many nats the first document of each pair has gained more on what it was before than the second."""
+    gained = batch.row_values - by_document(batch, losses)
+    return gained[:, 0] - gained[:, 1]
 
 
 TASK = ToyPairs()

@@ -26,8 +26,8 @@ class MicroBatch:
     `labels` are [B] or [B, C], and there are no places. `documents`, int64 [N] or [B], is the document that each label
     belongs to, counted from 0 in the order of the prepared rows, of which there are `samples`: a row of several
     documents has them one after another, packed or padded. `document_labels`, on the host, is how many each has.
-    `tokens` counts the inputs that are no padding. One that `is_idle` counts for nothing: it is computed by a process
-    that has no rows in a step of all.
+    `tokens` counts the inputs that are no padding. One that `is_idle` counts for nothing, and has no `samples`: it
+    is computed by a process that has no rows in a step of all.
     """
 
     inputs: Mapping[str, Any]
@@ -38,6 +38,8 @@ class MicroBatch:
     is_idle: bool = False
     documents: Tensor = field(default_factory=partial(torch.zeros, 0, dtype=torch.int64))
     document_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    row_values: Tensor = field(default_factory=partial(torch.zeros, 0))
+    """What was found out about each prepared row before training, fp32 [samples, width] (`training/row_values.py`)."""
     terms: Mapping[str, Tensor] = field(default_factory=dict)
     """Means over the whole effective batch that the loss has asked for (`losses/named.py`)."""
 
@@ -61,8 +63,9 @@ class MicroBatch:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
         inputs = {name: change(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
-        labels, places, documents = map(change, (self.labels, self.places, self.documents))
-        return replace(self, inputs=inputs, labels=labels, places=places, documents=documents)
+        names = ("labels", "places", "documents", *(("row_values",) if len(self.row_values) else ()))
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
+        return replace(self, inputs=inputs, **changed)
 
 
 def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:

@@ -10,8 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
-from tui_trainer.data.batching.layout import RowLayout
+from tui_trainer.data.batching.layout import Pass, RowLayout
 from tui_trainer.data.batching.row_order import RowOrder, share_of
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
@@ -27,8 +28,13 @@ class Layout(RowLayout):
 
     def window(self, documents: Sequence[TokenRow]) -> Iterator[MicroBatch]:
         """All forward passes over these documents."""
-        for rows in self.passes(documents):
-            yield micro_batch(self.batch(rows), by_lengths=self.by_lengths)
+        return map(self.micro_batch, self.passes(documents))
+
+    def micro_batch(self, rows: Pass) -> MicroBatch:
+        """One forward pass."""
+        batch = micro_batch(self.batch(rows), by_lengths=self.by_lengths)
+        values = [row.values for together in rows for row in together if row.values is not None]
+        return replace(batch, row_values=torch.from_numpy(np.stack(values))) if values else batch
 
 
 @dataclass(slots=True)

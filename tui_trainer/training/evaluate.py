@@ -1,8 +1,9 @@
 """Held-out loss, with the same definition as in training: a sum and a count; and what else the task measures."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from tui_trainer.losses.named import LossSum, NamedLoss, Sums, no_terms
 from tui_trainer.tasks.contract import Scores
 from tui_trainer.training.components import Components
 from tui_trainer.training.sample import answering
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +91,30 @@ def observe_terms(
     return _passes(components, loss.terms_of, Sums.of_terms(loss), batches, go_on, spare, {})
 
 
+class GivenUp(Exception):
+    """A stop has cut the passes short, in some process."""
+
+
+def passes_of_all(
+    components: Components, own: Iterable[T], spare: Callable[[], T] | None, is_stopped: Callable[[], bool]
+) -> Iterator[tuple[T, bool]]:
+    """Each of this process's own passes, and whether it is one. Where each process has a part of the model all make as
+    many: then `spare` gives those of a process that has no more of its own. Raises GivenUp."""
+    left, splits = iter(own), components.together.splits_weights
+    while True:
+        item, has_rows, stops = next(left, None), 1, int(is_stopped())
+        if splits:
+            has_rows, stops = components.ranks.highest(int(item is not None), stops)
+        if stops:
+            raise GivenUp
+        if item is not None:
+            yield item, True
+        elif splits and has_rows and spare:
+            yield spare(), False
+        else:
+            return
+
+
 def _passes(
     components: Components,
     forward: LossSum,
@@ -98,25 +125,24 @@ def _passes(
     terms: Mapping[str, Tensor],
 ) -> Observed | None:
     """What `forward` gives for all batches, added up; None: it was given up."""
-    started, rows, left, is_stopped = perf_counter(), 0, iter(batches), 0
+    started, rows, is_stopped = perf_counter(), 0, False
+
+    def is_over() -> bool:
+        return is_stopped
+
     components.model.eval()
     try:
         with components.together.reading(), components.mixed_precision.autocast():
-            while True:
-                batch, has_rows = next(left, None), 1
-                if components.together.splits_weights:
-                    has_rows, is_stopped = components.ranks.highest(int(batch is not None), int(is_stopped))
-                if is_stopped:
-                    return None
-                if batch is None:
-                    if not (components.together.splits_weights and has_rows and spare):
-                        break
-                    forward(replace(spare().to(components.device), terms=terms))
-                    continue
-                sums.count([batch])
-                sums.add(forward(replace(batch.to(components.device), terms=terms)))
-                rows += batch.samples
-                is_stopped = int(not go_on(rows))
+            for item, is_own in passes_of_all(components, batches, spare, is_over):
+                batch = replace(item.to(components.device), terms=terms)
+                found = forward(batch)
+                if is_own:
+                    sums.count([batch])
+                    sums.add(found)
+                    rows += batch.samples
+                    is_stopped = not go_on(rows)
+    except GivenUp:
+        return None
     finally:
         components.model.train()
     values = {name: float(value) for name, value in sums.values.items()}

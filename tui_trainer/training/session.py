@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic, perf_counter
 
+import numpy as np
+
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import CheckpointError, FolderError, GroupOutOfMemory, RunError
 from tui_trainer.hardware.out_of_memory import free_memory
@@ -39,6 +41,7 @@ from tui_trainer.training.job import Job
 from tui_trainer.training.position import Position
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import Recorder
+from tui_trainer.training.row_values import RowReader
 from tui_trainer.training.sample import write_text
 from tui_trainer.training.sharded_tensors import gather_model
 from tui_trainer.training.smaller_passes import Split, reduction, too_large
@@ -67,6 +70,8 @@ class Session:
         # Without held-out text nothing is evaluated, and samples continue training text.
         self._eval_rows = Rows(job.data.eval_path) if job.data.eval_path else None
         self._eval_chosen = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
+        if self.components.row_pass:
+            self._find_row_values(is_interrupted)
         if job.checkpoint:
             self.position = checkpoint.load_checkpoint(job.checkpoint, self.components)
             before, now = self.position.kernels, self.components.kernels
@@ -94,6 +99,15 @@ class Session:
             clipped_by_scale=self.components.mixed_precision.scaler is not None,
             times=ranks.times,
         )
+
+    def _find_row_values(self, is_interrupted: Callable[[], bool]) -> None:
+        """Of all rows that the run uses, with the model as it begins."""
+        order, reader = self.batches.order, partial(RowReader, self.job, self.components, self._journal, is_interrupted)
+        steps = range(1, min(self.plan.total_steps.value, order.steps_per_epoch) + 1)
+        rows = self.batches.rows
+        rows.row_values = reader(rows, np.unique(np.concatenate([order.at(step) for step in steps]))).read()
+        if self._eval_rows:
+            self._eval_rows.row_values = reader(self._eval_rows, self._eval_chosen).read()
 
     @property
     def median_step_seconds(self) -> float | None:

@@ -43,6 +43,11 @@ class Together:
         """Around forward passes that nothing is learnt from."""
         return torch.inference_mode()
 
+    def looking(self) -> AbstractContextManager[object]:
+        """The same where training goes on from there: what a model keeps of a pass in inference mode is of no use
+        to it."""
+        return self.reading() if self.splits_weights else torch.no_grad()
+
     def weights(self, method: Method, model: Any) -> dict[str, Tensor | InParts]:
         """What a checkpoint has of the model, by name."""
         return dict(method.weights(model))

@@ -21,7 +21,7 @@ def with_terms(
     """The same passes, each with the terms of the window of all processes: one pass more over it, without gradients.
     `counts` are those of that window."""
     terms = Sums.of_terms(loss)
-    with together.reading(), mixed_precision.autocast():
+    with together.looking(), mixed_precision.autocast():
         for batch in window:
             found = loss.terms_of(batch)
             terms.add(idle_sums(found) if batch.is_idle else found)

@@ -11,7 +11,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import WIDTH_STEP, Collate, CollatePacked, collate_packed, in_even_widths
 from tui_trainer.errors import Problem
 from tui_trainer.models.writing import Sampling
-from tui_trainer.tasks.contract import InputRow, Objective, Scorer
+from tui_trainer.tasks.contract import InputRow, Objective, RowPass, Scorer
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
 from tui_trainer.tasks.parts.start import StartsFromModel
 
@@ -68,6 +68,10 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     @abstractmethod
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
         """The loss; `chunk_tokens` > 0: the logits of so many labels at a time."""
+
+    def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
+        """What the loss has to know of each row before training; None: nothing. `objective` is what this task made."""
+        return None
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
         """A new one for each evaluation; None where the loss says it all. `objective` is what this task made."""
