@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tui_trainer.data.batching.collate import IGNORE, Batch
+
+_NONE = torch.zeros(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class MicroBatch:
     samples: int
     tokens: int
     is_idle: bool = False
-    documents: Tensor = field(default_factory=partial(torch.zeros, 0, dtype=torch.int64))
+    documents: Tensor = field(default_factory=lambda: _NONE.long())
     document_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    row_values: Tensor = field(default_factory=partial(torch.zeros, 0))
+    row_values: Tensor = field(default_factory=lambda: _NONE)
     """What was found out about each prepared row before training, fp32 [samples, width] (`training/row_values.py`)."""
     terms: Mapping[str, Tensor] = field(default_factory=dict)
     """Means over the whole effective batch that the loss has asked for (`losses/named.py`)."""
@@ -75,22 +76,32 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
     by it. Models that do not hand these lengths down to flash attention have it read the position_ids, which it does
     for one row only (`_is_packed_sequence` in transformers' modeling_flash_attention_utils.py).
     """
-    labels, count = torch.from_numpy(batch.labels), len(batch.labels)
-    places, documents = torch.zeros(0, dtype=torch.int64), torch.arange(count)
-    if labels.dim() == 2 and not labels.is_floating_point():
-        width, labels = labels.shape[1], labels.flatten()
-        places = (labels != IGNORE).nonzero().flatten()
+    # numpy's operations on arrays of this size take less time than torch's.
+    labels, count = batch.labels, len(batch.labels)
+    if labels.ndim == 2 and labels.dtype.kind == "i":
+        width, labels = labels.shape[1], labels.ravel()
+        places = np.flatnonzero(labels != IGNORE)
         labels, documents = labels[places], places // width
-    if batch.documents is not None:
-        documents, count = torch.from_numpy(batch.documents).flatten()[places], int(batch.documents.max()) + 1
-    counted = np.bincount(documents.numpy(), minlength=count)
+        if batch.documents is not None:
+            documents, count = batch.documents.ravel()[places], int(batch.documents.max()) + 1
+        counted = np.bincount(documents, minlength=count)
+    else:
+        places, documents, counted = np.arange(0), np.arange(count), np.ones(count, dtype=np.int64)
     named = {"input_ids": batch.input_ids, **batch.more}
     inputs: dict[str, Any] = {name: torch.from_numpy(values) for name, values in named.items()}
     if batch.position_ids is not None:
         inputs["position_ids"] = torch.from_numpy(batch.position_ids)
     if by_lengths and batch.document_lengths is not None:
         inputs = {name: value.view(1, -1) for name, value in inputs.items()} | _lengths(batch.document_lengths)
-    return MicroBatch(inputs, labels, places, batch.rows, batch.tokens, documents=documents, document_labels=counted)
+    return MicroBatch(
+        inputs,
+        torch.from_numpy(labels),
+        torch.from_numpy(places),
+        batch.rows,
+        batch.tokens,
+        documents=torch.from_numpy(documents),
+        document_labels=counted,
+    )
 
 
 def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:

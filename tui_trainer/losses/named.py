@@ -100,6 +100,8 @@ class Sums:
     @property
     def loss_sum(self) -> Tensor:
         """The loss times `label_count`; of a plain loss its sum."""
+        if not self.has_names:
+            return self.values[LOSS]
         scaled = [self.values[name] * (self.label_count / (self.divisor(name) or 1)) for name in self.parts]
         return reduce(torch.add, scaled)
 

@@ -33,8 +33,10 @@ class Layout(RowLayout):
     def micro_batch(self, rows: Pass) -> MicroBatch:
         """One forward pass."""
         batch = micro_batch(self.batch(rows), by_lengths=self.by_lengths)
+        if rows[0][0].values is None:
+            return batch
         values = [row.values for together in rows for row in together if row.values is not None]
-        return replace(batch, row_values=torch.from_numpy(np.stack(values))) if values else batch
+        return replace(batch, row_values=torch.from_numpy(np.stack(values)))
 
 
 @dataclass(slots=True)

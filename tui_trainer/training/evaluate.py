@@ -145,7 +145,8 @@ def _passes(
         return None
     finally:
         components.model.train()
-    values = {name: float(value) for name, value in sums.values.items()}
+    read = torch.stack(list(sums.values.values())).tolist() if sums.values else []
+    values = dict(zip(sums.values, read, strict=True))
     return Observed(values=values, counts=sums.counts, seconds=perf_counter() - started)
 
 

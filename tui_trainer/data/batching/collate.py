@@ -82,21 +82,23 @@ def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: 
     used = [sum(len(document) - 1 for document in documents) for documents in rows_of_documents]
     width = max(width, *used)
     shape = (len(used), width)
-    input_ids = np.full(shape, pad_id, dtype=np.int64)
-    labels = np.full(shape, IGNORE, dtype=np.int64)
     lengths: list[int] = []
     numbers: list[int] = []
-    count = 0
-    for place, (documents, full) in enumerate(zip(rows_of_documents, used, strict=True)):
-        input_ids[place, :full] = np.concatenate([tokens_of(document)[:-1] for document in documents])
-        labels[place, :full] = np.concatenate([_next_labels(document) for document in documents])
+    every: list[Document] = []
+    for documents, full in zip(rows_of_documents, used, strict=True):
+        numbers.extend(range(len(every), len(every) + len(documents)))
         lengths.extend(len(document) - 1 for document in documents)
-        numbers.extend(range(count, count + len(documents)))
-        count += len(documents)
+        every.extend(documents)
         if full < width:
             lengths.append(width - full)
             numbers.append(-1)
     document_lengths = np.array(lengths, dtype=np.int32)
+    numbers_BT = np.repeat(np.array(numbers, dtype=np.int64), document_lengths).reshape(shape)
+    has_text = numbers_BT >= 0
+    input_ids = np.full(shape, pad_id, dtype=np.int64)
+    labels = np.full(shape, IGNORE, dtype=np.int64)
+    input_ids[has_text] = np.concatenate([tokens_of(document)[:-1] for document in every])
+    labels[has_text] = np.concatenate([_next_labels(document) for document in every])
     # 0, 1, 2, ... for each document in turn.
     starts = np.cumsum(document_lengths, dtype=np.int64) - document_lengths
     position_ids = np.arange(len(used) * width, dtype=np.int64) - np.repeat(starts, document_lengths)
@@ -105,7 +107,7 @@ def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: 
         labels=labels,
         rows=sum(map(len, packed)),
         tokens=sum(used),
-        documents=np.repeat(np.array(numbers, dtype=np.int64), document_lengths).reshape(shape),
+        documents=numbers_BT,
         position_ids=position_ids.reshape(shape),
         document_lengths=document_lengths,
     )
@@ -149,6 +151,8 @@ def padded(rows: Sequence[Tokens], filling: int, width: int = 0) -> NDArray[np.i
 
 def documents_of(rows: Sequence[Document]) -> Sequence[Document]:
     """All documents of these rows, in their order."""
+    if all(not isinstance(row, TokenRow) or row.document_lengths is None for row in rows):
+        return rows
     return [part for row in rows for part in (row.documents if isinstance(row, TokenRow) else (row,))]
 
 
