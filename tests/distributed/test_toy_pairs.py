@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -124,7 +125,15 @@ def test_two_processes_learn_of_pairs_what_one_does(train, forked_ranks, layout)
     check_equal(train("alone", uneven), train("of-two", uneven | {"distributed.processes": 2}))
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed-2"][:1])
+WITH_DEEPSPEED = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed"),
+]
+
+
+@pytest.mark.parametrize(
+    "strategy", ["fsdp", *(pytest.param(name, marks=WITH_DEEPSPEED) for name in ("deepspeed-2", "deepspeed-3"))]
+)
 def test_a_split_model_learns_of_pairs_what_a_whole_one_does(train, forked_ranks, strategy):
     forked_ranks.prelude = lambda group, rank: toy_pairs.INSTALL
     # Fewer rows than passes of the others at the end of an epoch.
