@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.program_server import give_room_on_the_disk
-from tests.programs import run_program, shared_folder
+from tests.programs import shared_folder, start_worker
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.hardware.environment import prepare_environment
@@ -26,10 +23,11 @@ from tui_trainer.launching import carry_out as carry_out_module
 from tui_trainer.launching import prepare
 from tui_trainer.launching.carry_out import Outcome, carry_out
 from tui_trainer.launching.start import OpenRun, load_config, open_new
-from tui_trainer.models import answers, child
+from tui_trainer.models import answers
 from tui_trainer.planning import fit
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import remember
+from tui_trainer.worker import asking
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 prepare_environment()
@@ -101,6 +99,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
+    asking.shapes_worker.close()
     gc.unfreeze()
 
 
@@ -120,23 +119,10 @@ def private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only torch can answer is asked of a fork of a process that has loaded it; by tests with the mark e2e, of a
-    process of its own."""
-
-    def run(command: list[str], *, input: str, env: dict[str, str], timeout: float, **_: Any) -> Any:
-        assert command[:3] == [sys.executable, "-P", "-m"]
-        return run_program((), module=command[3], text=input, environment=env, timeout=timeout)
-
-    def ask(self: child.AnsweringChild, module: str, question: str, timeout_seconds: float) -> Any:
-        asked = json.dumps({"module": module, "question": json.loads(question)})
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-        done = run_program((), module="tui_trainer.models.answering", text=f"{asked}\n", environment=environment)
-        return child.read_answer(done.stdout)
-
+def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker is a fork of a process that has loaded torch; of tests with the mark e2e, a process of its own."""
     if not request.node.get_closest_marker("e2e"):
-        monkeypatch.setattr(child, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": run}))
-        monkeypatch.setattr(child.AnsweringChild, "ask", ask)
+        monkeypatch.setattr(asking, "_start", start_worker)
 
 
 @pytest.fixture(autouse=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.bench.micro_batch_child import find
-from tui_trainer.models.child import answer_question
 from tui_trainer.training import worst_batch
 from tui_trainer.units import MIB
+from tui_trainer.worker.answering import answer_questions
 
 LEFT_BYTES = 80 * MIB
 
@@ -23,4 +23,4 @@ class LimitedTries(worst_batch.MicroBatchTries):
 
 if __name__ == "__main__":
     worst_batch.MicroBatchTries = LimitedTries  # type: ignore[misc]
-    answer_question(find)
+    answer_questions(sys.argv[1:])

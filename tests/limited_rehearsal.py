@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.bench.rehearsal_child import rehearse
-from tui_trainer.models.child import answer_question
 from tui_trainer.training import rehearsal
 from tui_trainer.units import MIB
+from tui_trainer.worker.answering import answer_questions
 
 LEFT_BYTES = 150 * MIB
 
@@ -23,4 +23,4 @@ class LimitedRehearsal(rehearsal.Rehearsal):
 
 if __name__ == "__main__":
     rehearsal.Rehearsal = LimitedRehearsal  # type: ignore[misc]
-    answer_question(rehearse)
+    answer_questions(sys.argv[1:])

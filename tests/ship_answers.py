@@ -24,11 +24,11 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.models import answers, counting
 from tui_trainer.models.answers import Answers
 from tui_trainer.models.catalogue import all_entries
-from tui_trainer.models.child import ChildFailed
 from tui_trainer.models.heads import CLASSIFYING, fit_heads
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.memory import dry_run
+from tui_trainer.worker.asking import WorkerFailed
 
 SHORT = replace(FACTS, row_tokens=50.0, longest_row=90, packed_rows=1.0)  # documents that are packed where they can be
 ANSWERED = replace(FACTS, target_tokens=64)
@@ -43,7 +43,7 @@ def recorded() -> Iterator[dict[str, Any]]:
 
     def finding(self: Answers, key: str, question: str, timeout_seconds: float) -> Any:
         answer = find(self, key, question, timeout_seconds)
-        if not isinstance(answer, ChildFailed):
+        if not isinstance(answer, WorkerFailed):
             found[key] = answer
         return answer
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from tests.answered_here import answered_here
 from tests.trained_runs import SETTINGS, training_row, write_rows
-from tui_trainer.bench import inference, inference_child, rounds, training, training_child
+from tui_trainer.bench import inference, rounds, training
 from tui_trainer.bench.rounds import Variant, measure_in_turns
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.models import child
-from tui_trainer.models.child import ChildFailed, ask_child
+from tui_trainer.worker.asking import WorkerFailed
 
 EFFECTIVE = "training.effective_batch_size"
 VARIANTS = [Variant(name=name, question={"name": name}) for name in ("plain", "fast")]
@@ -28,7 +27,7 @@ def test_variants_take_turns_and_one_that_fails_ends_only_its_line():
     def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
         asked.append((variant.name, is_first))
         if variant.name == "fast" and not is_first:
-            raise ChildFailed("ended with: no memory", "no memory")
+            raise WorkerFailed("ended with: no memory", "no memory")
         return {"seconds": len(asked)}
 
     bench = measure_in_turns([*VARIANTS, NOT_HERE], ask, rounds=3, seconds=60, told=lambda line: None)
@@ -55,14 +54,9 @@ def test_what_was_measured_stays_when_it_is_interrupted_or_the_time_is_over():
 
 @pytest.fixture
 def here(monkeypatch):
-    """Children are asked in this process."""
-
-    def ask(module: str, question: str, seconds: float, *, sees_gpus: bool) -> str:
-        asked = {one.__name__: one for one in (inference_child, training_child)}[module]
-        return json.dumps(asked.measure(json.loads(question)))
-
-    monkeypatch.setattr(inference, "ask_child", ask)
-    monkeypatch.setattr(training, "ask_child", ask)
+    """This process answers."""
+    monkeypatch.setattr(inference, "ask", answered_here)
+    monkeypatch.setattr(training, "ask", answered_here)
 
 
 def measured(capsys, *arguments: object) -> dict[str, Any]:
@@ -175,11 +169,3 @@ def test_a_slow_model_takes_as_few_steps_as_let_each_variant_have_its_turn(monke
 def test_what_cannot_be_measured_is_refused_in_a_sentence(arguments, words, capsys):
     assert main(["bench", *arguments]) == 2
     assert words in capsys.readouterr().err
-
-
-def test_a_child_that_is_killed_is_told_as_short_of_memory(monkeypatch):
-    monkeypatch.setattr(
-        child.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], -9, "", "half a line")
-    )
-    with pytest.raises(ChildFailed, match="was killed, as happens where memory is short"):
-        ask_child("json.tool", "", 60)

@@ -16,12 +16,13 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
 from tui_trainer.launching.start import load_config
-from tui_trainer.models.child import ChildFailed
 from tui_trainer.planning.measured_gains import Gain, KeptGains, Measurable, keep_gain
+from tui_trainer.planning.records import GAIN, Key, keep_record
 from tui_trainer.runs.lock import RunLock
-from tui_trainer.runs.registry import remember, state_folder
+from tui_trainer.runs.registry import remember
+from tui_trainer.worker.asking import WorkerFailed
 
-HERE = Measurable(machine="a CPU", torch="2.15", shape_key="small", settings={"data.packing": False, "data.seed": 1})
+HERE = Measurable(device="a CPU", torch="2.15", shape_key="small", settings={"data.packing": False, "data.seed": 1})
 PACKED = {"data.packing": "auto"}
 MEASURED = Gain(
     at="2026-11-23T10:00:00Z", ratios=(1.7, 1.8, 1.84), steps=24, memory_bytes=(2**30, 2**29), losses=(2.5, 2.5)
@@ -40,7 +41,7 @@ def test_a_gain_is_found_from_both_sides_and_only_with_these_settings_this_shape
     others = [
         replace(HERE, shape_key="large"),
         replace(HERE, torch="2.16"),
-        replace(HERE, machine="another CPU"),
+        replace(HERE, device="another CPU"),
         replace(HERE, settings={**HERE.settings, "data.seed": 2}),
         replace(other_side(), shape_key="small"),
     ]
@@ -50,16 +51,11 @@ def test_a_gain_is_found_from_both_sides_and_only_with_these_settings_this_shape
     assert KeptGains.read(HERE).find(PACKED).ratios == (1.0,)
 
 
-@pytest.mark.parametrize("damage", ["[]", "{", '{"a CPU": 3}', '{"a CPU": {"x-y": 4}}'])
-def test_a_damaged_file_holds_no_gains_and_is_written_anew(damage):
-    state_folder().mkdir(parents=True, exist_ok=True)
-    (state_folder() / "gains.json").write_text(damage)
+def test_a_damaged_record_is_no_gain():
+    keep_record(GAIN, Key(device="a CPU"), {"ratios": ["fast"]}, part="-".join(sorted(map(HERE.digest, ({}, PACKED)))))
     assert KeptGains.read(HERE).find(PACKED) is None
     keep_gain(HERE, PACKED, "packed", MEASURED)
     assert KeptGains.read(HERE).find(PACKED) == MEASURED
-    file = state_folder() / "gains.json"
-    file.write_text(file.read_text().replace("1.7", '"fast"'))
-    assert KeptGains.read(HERE).find(PACKED) is None
 
 
 def test_words_have_the_median_the_spread_the_date_and_what_else_changed():
@@ -197,7 +193,7 @@ def test_a_turn_that_fails_is_told_with_its_reason_and_is_no_gain(asked, tmp_pat
     def ask(variant, is_first, seconds):
         turns.append(variant.name)
         if (fails in variant.question["patch"]) if fails else not variant.question["patch"]:
-            raise ChildFailed("was killed", "killed, as happens where memory is short")
+            raise WorkerFailed("was killed", "killed, as happens where memory is short")
         return {"tokens_per_second": 1.0, "peak_memory_bytes": 1, "loss": 1.0, "problems": {}}
 
     monkeypatch.setattr(gains, "ask_for_steps", ask)

@@ -27,7 +27,7 @@ LEVELS = (
     {"losses"},
     {"models", "tracking"},
     {"data", "config", "hardware", "runs"},
-    {"standard_files", "optimizers", "lr_schedules", "tuning_methods"},
+    {"standard_files", "optimizers", "lr_schedules", "tuning_methods", "worker"},
     {"errors", "units", "hub_layout"},
     {"local_paths", "safe_text"},
 )

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.answered_here import answered_by, answered_here
 from tests.trained_runs import SETTINGS, training_row, write_rows
-from tui_trainer.bench import rehearsal, rehearsal_child
+from tui_trainer.bench import rehearsal
 from tui_trainer.cli import main
-from tui_trainer.models.child import ChildFailed
 from tui_trainer.training import components
 from tui_trainer.training import rehearsal as parts
 from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL, WORST
 from tui_trainer.units import MIB
+from tui_trainer.worker import asking
+from tui_trainer.worker.asking import WorkerFailed
 
 LONG = 90
 
@@ -37,19 +39,8 @@ def config(tmp_path) -> list[str]:
 
 @pytest.fixture
 def here(monkeypatch):
-    """The child is this process."""
-
-    def hear(module, question, *, sees_gpus):
-        told = []
-        monkeypatch.setattr(rehearsal_child, "tell", lambda **words: told.append(words))
-        try:
-            rehearsal_child.rehearse(json.loads(question))
-        except ChildFailed:
-            yield from told
-            raise
-        yield from told
-
-    monkeypatch.setattr(rehearsal, "hear_child", hear)
+    """This process answers."""
+    monkeypatch.setattr(rehearsal, "ask", answered_here)
 
 
 def rehearsed(capsys, *arguments: str) -> tuple[int, dict]:
@@ -112,15 +103,15 @@ def test_tries_are_made_at_the_effective_batch_that_the_remedy_names(config, cap
     """A micro-batch and a number of passes were both written: half of the one is not half of a step."""
     asked = []
 
-    def hear(module, question, *, sees_gpus):
-        asked.append(json.loads(question)["assignments"])
+    def answers(asked_for):
+        asked.append(asked_for["assignments"])
         yield {"part": LOADING, "seconds": 1.0}
         yield {"part": WORST}
         if len(asked) < 2:
-            raise ChildFailed("was killed", "killed, as happens where memory is short", is_killed=True)
+            raise WorkerFailed("was killed", "killed, as happens where memory is short", is_killed=True)
         yield {"part": WORST, "seconds": 1.0, "peak_memory_bytes": 3 * MIB, "rows": 4, "longest": 9, "row": 1}
 
-    monkeypatch.setattr(rehearsal, "hear_child", hear)
+    monkeypatch.setattr(rehearsal, "ask", answered_by(answers))
     written = ["training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=3"]
     _, found = rehearsed(capsys, *_without(config, "effective_batch_size"), "--set", written[0], "--set", written[1])
     patch = {
@@ -181,17 +172,17 @@ def test_one_row_that_is_too_long_is_tried_with_what_takes_less(config, here, ca
 def test_a_process_that_the_system_kills_is_tried_again_with_half(config, capsys, monkeypatch):
     asked = []
 
-    def hear(module, question, *, sees_gpus):
-        assignments = json.loads(question)["assignments"]
+    def answers(asked_for):
+        assignments = asked_for["assignments"]
         asked.append([one for one in assignments if "per_device" in one])
         yield {"part": LOADING}
         yield {"part": LOADING, "seconds": 1.0}
         yield {"part": WORST}
         if len(asked) < 3:
-            raise ChildFailed("was killed", "killed, as happens where memory is short", is_killed=True)
+            raise WorkerFailed("was killed", "killed, as happens where memory is short", is_killed=True)
         yield {"part": WORST, "seconds": 1.0, "peak_memory_bytes": 3 * MIB, "rows": 2, "longest": 9, "row": 1}
 
-    monkeypatch.setattr(rehearsal, "hear_child", hear)
+    monkeypatch.setattr(rehearsal, "ask", answered_by(answers))
     code, found = rehearsed(capsys, *config)
     assert [one[-1:] for one in asked] == [[], ["training.per_device_train_batch_size=4"],
                                            ["training.per_device_train_batch_size=2"]]  # fmt: skip
@@ -235,7 +226,7 @@ def test_words_for_people_and_for_what_is_wrong_before(config, here, capsys, mon
 def test_in_a_process_of_its_own_with_as_much_address_space_as_it_is_left(config, capsys, monkeypatch):
     """Nothing is injected: malloc itself has no more for a pass of eight rows of the longest."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
-    monkeypatch.setattr(rehearsal, "_CHILD", "tests.limited_rehearsal")
+    monkeypatch.setattr(asking, "MODULE", "tests.limited_rehearsal")
     larger = {"model.scratch.hidden_size": 64, "model.scratch.num_hidden_layers": 4, "data.max_length": 600,
               "model.attn_implementation": "eager"}  # fmt: skip
     sizes = [part for key, value in larger.items() for part in ("--set", f"{key}={value}")]

@@ -42,7 +42,8 @@ class Config:
     "planning/remedies.py": 'LENGTH = "data.max_length"\n',
     "planning/plan.py": 'PROBLEM = "raise data.max_length_of or lower data.max_length"\n',
     "checklist/length.py": '"""Of data.packing."""\nfrom tui_trainer.planning import remedies\nFIX = remedies.LENGTH\n',
-    "models/counting.py": '"""What a model consists of. Slow."""\nasker = Answers(__name__)\ndef answer(one): ...\n',
+    "worker/__main__.py": '"""`python -m tui_trainer.worker`: answers. Slow."""\nif __name__ == "__main__": ...\n',
+    "worker/questions.py": 'ONE = {"count": "tui_trainer.models.counting:answer"}\nOTHER = "tui_trainer.worker"\n',
     "training/step.py": """
 import os
 import torch
@@ -104,8 +105,9 @@ def test_advice_on_a_setting_is_found_through_constants_and_in_sentences_and_not
 def test_children_are_named_with_what_they_answer(found):
     assert found.details["child processes, and what they answer"] == [
         "python -m tui_trainer: the program",
-        "a question to tui_trainer.models.counting: What a model consists of",
+        "python -m tui_trainer.worker: answers",
     ]
+    assert found.details["questions, and what answers them"] == ["tui_trainer.models.counting:answer"]
 
 
 def test_private_names_of_libraries_are_told_from_our_own(found):

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.answered_here import answered_by, answered_here
 from tests.trained_runs import SETTINGS, training_row, write_rows
-from tui_trainer.bench import micro_batch_child, tuning
+from tui_trainer.bench import tuning
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import RunError
@@ -21,11 +22,12 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.micro_batches import MicroBatch, MicroBatches, next_rows, try_micro_batches
 from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
-from tui_trainer.models.child import ChildFailed
 from tui_trainer.planning.batching import even_parts
-from tui_trainer.runs.registry import state_folder
+from tui_trainer.planning.records import MICRO_BATCH, Key, clear_records, keep_record
 from tui_trainer.training import components, worst_batch
 from tui_trainer.units import MIB
+from tui_trainer.worker import asking
+from tui_trainer.worker.asking import WorkerFailed
 
 EFFECTIVE = 8
 MICRO = "training.per_device_train_batch_size"
@@ -103,19 +105,19 @@ def child_that(answers, monkeypatch) -> list[dict]:
     asked: list[dict] = []
     waiting = iter(answers)
 
-    def hear(module, question, *, sees_gpus):
-        asked.append(json.loads(question))
+    def answers_to(question):
+        asked.append(question)
         for told in next(waiting):
             if isinstance(told, BaseException):
                 raise told
             yield told
 
-    monkeypatch.setattr(micro_batches, "hear_child", hear)
+    monkeypatch.setattr(micro_batches, "ask", answered_by(answers_to))
     return asked
 
 
 def test_a_process_that_is_killed_has_failed_at_what_it_tried_and_another_goes_on(settings, plan, monkeypatch):
-    killed = ChildFailed("was killed", "killed, as happens where memory is short", is_killed=True)
+    killed = WorkerFailed("was killed", "killed, as happens where memory is short", is_killed=True)
     begins = [{"trying": rows, "doing": "trying"} for rows in (4, 8)]
     first = [begins[0], {"rows": 4, "peak_memory_bytes": MIB}, begins[1], killed]
     asked = child_that([first, []], monkeypatch)
@@ -127,7 +129,7 @@ def test_a_process_that_is_killed_has_failed_at_what_it_tried_and_another_goes_o
 
 
 def test_a_process_that_cannot_begin_is_no_failed_micro_batch(settings, plan, monkeypatch):
-    child_that([[ChildFailed("ended", "ImportError: no torch")]], monkeypatch)
+    child_that([[WorkerFailed("ended", "ImportError: no torch")]], monkeypatch)
     with pytest.raises(RunError, match="no torch"):
         tried_of(settings, plan)
 
@@ -141,7 +143,7 @@ def test_it_ends_with_what_is_known_at_its_time_and_at_a_ctrl_c(settings, plan, 
         yield {"rows": 1, "peak_memory_bytes": 5}
         yield {"trying": 2, "doing": "trying"}
         now[0] = 61.0
-        raise ChildFailed("ended with a signal")
+        raise WorkerFailed("ended with a signal")
 
     child_that([slow()], monkeypatch)
     found = tried_of(settings, plan)
@@ -154,15 +156,8 @@ def test_it_ends_with_what_is_known_at_its_time_and_at_a_ctrl_c(settings, plan, 
 
 @pytest.fixture
 def here(monkeypatch):
-    """The child is this process."""
-
-    def hear(module, question, *, sees_gpus):
-        told = []
-        monkeypatch.setattr(micro_batch_child, "tell", lambda **words: told.append(words))
-        micro_batch_child.find(json.loads(question))
-        yield from told
-
-    monkeypatch.setattr(micro_batches, "hear_child", hear)
+    """This process answers."""
+    monkeypatch.setattr(micro_batches, "ask", answered_here)
 
 
 def without_memory_for(monkeypatch, rows: int) -> None:
@@ -195,14 +190,11 @@ def test_a_failure_after_another_one_is_tried_again_in_a_new_process(settings, p
     """What the first failure leaves in the heap is too much for three rows, which alone survive."""
     leftovers: list[int] = []
 
-    def hear(module, question, *, sees_gpus):
-        told = []
+    def in_a_new_process(*asked, **more):
         leftovers.clear()
-        monkeypatch.setattr(micro_batch_child, "tell", lambda **words: told.append(words))
-        micro_batch_child.find(json.loads(question))
-        yield from told
+        return answered_here(*asked, **more)
 
-    monkeypatch.setattr(micro_batches, "hear_child", hear)
+    monkeypatch.setattr(micro_batches, "ask", in_a_new_process)
     step = components.take_step
 
     def checked(fetch, *more, **named):
@@ -221,7 +213,7 @@ def test_a_failure_after_another_one_is_tried_again_in_a_new_process(settings, p
 def test_the_largest_is_found_where_malloc_has_no_more(settings, monkeypatch):
     """Nothing is injected: each process may take so much address space more once its model is built."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
-    monkeypatch.setattr(micro_batches, "_CHILD", "tests.limited_micro_batches")
+    monkeypatch.setattr(asking, "MODULE", "tests.limited_micro_batches")
     larger = (*settings, "model.scratch.hidden_size=64", "model.scratch.num_hidden_layers=4", "data.max_length=600",
               "model.attn_implementation=eager")  # fmt: skip
     plan = estimated_plan(load_config(Request(assignments=larger), gpu="none"), gpu="none")
@@ -267,7 +259,7 @@ class Steps:
             raise KeyboardInterrupt
         for part, reason in self.failing.items():
             if self.matches(part, patch):
-                raise ChildFailed("ended", reason)
+                raise WorkerFailed("ended", reason)
         speed = 1000.0
         for part, factor in self.speeds.items():
             if self.matches(part, patch):
@@ -486,7 +478,7 @@ def test_the_plan_says_that_it_will_be_measured_and_then_what_was_measured(setti
     assert plan.per_device_train_batch_size.reason == "measured: 4 rows x 2: 1.0 s a step, 2 x 4: 1.0 s, 1 x 8: 1.0 s"
     assert plan.effective_batch_size.value == EFFECTIVE and not plan.untuned_key
     # From now on it is known, and nothing is measured again.
-    monkeypatch.setattr(micro_batches, "hear_child", None)
+    monkeypatch.setattr(micro_batches, "ask", None)
     again = estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none")
     assert again.per_device_train_batch_size == plan.per_device_train_batch_size
     second = open_new(load_config(Request(assignments=(*own, "output.name=second")), gpu="none"), gpu="none")
@@ -505,8 +497,8 @@ def test_a_resumed_run_keeps_the_micro_batch_that_it_had(settings, here, monkeyp
     run = open_new(load_config(Request(assignments=own), gpu="none"), gpu="none")
     assert carry_out(run).exit_code == 0
     cut = read_plan(run.folder).per_device_train_batch_size
-    (state_folder() / "micro_batches.json").unlink()
-    monkeypatch.setattr(micro_batches, "hear_child", None)
+    assert clear_records([MICRO_BATCH]) == 1
+    monkeypatch.setattr(micro_batches, "ask", None)
     assert carry_out(open_again(run.folder)).exit_code == 0
     assert read_plan(run.folder).per_device_train_batch_size == cut and cut.value == 2
 
@@ -519,12 +511,10 @@ def test_where_no_micro_batch_survives_the_run_says_so_and_does_not_begin(settin
     assert "tui-trainer rehearse" in ended.failure
 
 
-@pytest.mark.parametrize("damage", ["[]", "{", '{"KEY": 3}', '{"KEY": {"rows": "x"}}'])
-def test_a_damaged_table_holds_no_micro_batch(settings, damage):
+def test_a_damaged_record_is_no_micro_batch(settings):
     own = (*settings, f"{MICRO}=tune")
     key = estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none").untuned_key
-    state_folder().mkdir(parents=True, exist_ok=True)
-    (state_folder() / "micro_batches.json").write_text(damage.replace("KEY", key))
+    keep_record(MICRO_BATCH, Key.read(key), {"rows": "x"})
     assert estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none").untuned_key == key
 
 
@@ -551,11 +541,3 @@ def test_in_processes_of_their_own(settings, capsys, monkeypatch):
     assert found["largest_micro_batch"] == EFFECTIVE
     measured = [row for row in found["variants"] if row["turns"]]
     assert len(measured) > 1 and all(row["loss"] > 0 and row["tokens_per_second"] > 0 for row in measured)
-
-
-def test_a_child_that_takes_too_long_is_ended_by_its_own_clock():
-    with pytest.MonkeyPatch.context() as patch:
-        alarms = []
-        patch.setattr(micro_batch_child.signal, "setitimer", lambda which, seconds: alarms.append(seconds))
-        patch.setattr(micro_batch_child, "find", lambda question: {"seconds": question["seconds"]})
-        assert micro_batch_child.find_in_time({"seconds": 7.5}) == {"seconds": 7.5} and alarms == [7.5]

@@ -3,11 +3,12 @@
 import json
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import Any
 
-from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, InputError, name_hint
 from tui_trainer.hardware import describe
 from tui_trainer.hardware.describe import Row
 from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
@@ -16,11 +17,13 @@ from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.problems import HardwareProblem
 from tui_trainer.launching.trial import Trial, kept_trial, trial_problems, trial_rows
 from tui_trainer.planning.hardware_match import choose_hardware_profile
+from tui_trainer.planning.records import KINDS, KindCount, clear_records, count_kinds, set_aside
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes
 
 _LABEL_WIDTH = 15
 _LEAST_WIDTH = 40
+_ALL = "all"
 _MARKS = {"bad": "bad ", "warn": "warn", "info": "note"}
 
 
@@ -30,23 +33,36 @@ def print_diagnosis(*, gpu: GpuChoice, as_json: bool) -> int:
     diagnosis = diagnose(hardware, gpu)
     chosen, why = choose_hardware_profile("auto", hardware, gpu)
     profile = (chosen.name if chosen else "", why)
-    trial = kept_trial(hardware, gpu)
+    trial, kept = kept_trial(hardware, gpu), count_kinds()
     if as_json:
-        print(json.dumps(as_document(hardware, diagnosis, profile) | {"tried": trial}, indent=1))
+        print(
+            json.dumps(
+                as_document(hardware, diagnosis, profile) | {"tried": trial, "measured": _kept_document(kept)}, indent=1
+            )
+        )
     else:
         width = max(shutil.get_terminal_size((100, 24)).columns, _LEAST_WIDTH)
-        print("\n".join(diagnosis_lines(hardware, diagnosis, profile, width, trial)))
+        print("\n".join(diagnosis_lines(hardware, diagnosis, profile, width, trial, _kept_rows(kept))))
     return EXIT_FAILED if diagnosis.is_bad else EXIT_DONE
 
 
 def diagnosis_lines(
-    hardware: Hardware, diagnosis: Diagnosis, profile: Row, width: int, trial: Trial | None = None
+    hardware: Hardware,
+    diagnosis: Diagnosis,
+    profile: Row,
+    width: int,
+    trial: Trial | None = None,
+    measured: Sequence[Row] = (),
 ) -> list[str]:
     """Lines for people, none wider than `width` unless one word is."""
     tried = [("nothing yet", "tui-trainer diagnose --try does it in some seconds")]
     if trial is not None:
         tried = [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
-    sections = [*_sections(hardware, diagnosis, profile), ("tried", tried)]
+    sections = [
+        *_sections(hardware, diagnosis, profile),
+        ("tried", tried),
+        *([("measured", measured)] if measured else []),
+    ]
     return [line for title, rows in sections for line in _section(title, rows, width)]
 
 
@@ -68,6 +84,33 @@ def _sections(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> Iterato
     installed, missing = describe.library_words(hardware)
     yield "libraries", [*installed, ("not installed", ", ".join(missing) or "none")]
     yield "system", describe.system_rows(hardware)
+
+
+def clear_measured(names: Sequence[str]) -> str:
+    """Forget the records of these kinds, or of all; what was done, as a sentence. Raises InputError for other names."""
+    known = [*KINDS, _ALL]
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"nothing is measured as {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], known))
+    count = clear_records(KINDS if _ALL in names else names)
+    return f"{count} record{'' if count == 1 else 's'} of {', '.join(names)} cleared"
+
+
+def _kept_rows(kept: Sequence[KindCount]) -> list[Row]:
+    """What was measured in runs on this machine: how often, when last, and for what."""
+    rows = []
+    for one in kept:
+        about = ", ".join(filter(None, (one.newest.task, one.newest.shape, one.newest.device)))
+        when = one.newest_at[:16].replace("T", " ")
+        records = f"{one.count} record{'' if one.count == 1 else 's'}"
+        rows.append((one.kind, one_line(f"{records}, the newest of {when} UTC: {about}", 200)))
+    rows += [("damaged", f"set aside as {one_line(str(path))}") for path in set_aside()]
+    if find_spec("_sqlite3") is None:
+        rows.append(("not kept", "this Python was built without sqlite3: nothing that is measured is remembered"))
+    return rows or [("nothing yet", "runs, rehearse, tune and check --measure do it")]
+
+
+def _kept_document(kept: Sequence[KindCount]) -> dict[str, Any]:
+    return {one.kind: {"records": one.count, "newest_at": one.newest_at, "newest": asdict(one.newest)} for one in kept}
 
 
 def _problem_rows(problems: Iterable[HardwareProblem]) -> Iterator[Row]:

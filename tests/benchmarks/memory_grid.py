@@ -32,11 +32,11 @@ from memory_grid_cases import CASES, UNLISTED, Case
 
 from tui_trainer.planning.calibration import keep_calibration, read_calibration
 from tui_trainer.planning.duration import step_time, training_flops
-from tui_trainer.planning.kept_tables import StepKey
 from tui_trainer.planning.measured_memory import NOT_ALLOCATED, corrected
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
 from tui_trainer.planning.memory.parts import Batch, MemoryPart
+from tui_trainer.planning.step_key import StepKey
 from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
 
 TOLERANCES, TIME_TOLERANCE = (0.10, 0.15, 0.20), 0.15
@@ -74,7 +74,7 @@ class ChildFailed(Exception):
     """A configuration could not be measured."""
 
 
-def compare(case: Case, device: str, state_folder: Path, calibrates: bool) -> Comparison:
+def compare(case: Case, device: str, calibrates: bool) -> Comparison:
     """Run one configuration in a child process, and compare."""
     shape, setup, calibrated = case.shape(), completed(case, case.setup(device)), 0
 
@@ -98,10 +98,10 @@ def compare(case: Case, device: str, state_folder: Path, calibrates: bool) -> Co
     tokens = case.rows * case.row_tokens * case.accumulation
     flops = training_flops(shape, setup, tokens=tokens, row_tokens=case.row_tokens)
     key = StepKey("", "", case.name)
-    guess = step_time(flops, shape.hidden_size, read_calibration(state_folder, "none", key, flops), setup)
+    guess = step_time(flops, shape.hidden_size, read_calibration("none", key, flops), setup)
     first, rest = done["seconds"][CALIBRATION_STEPS], done["seconds"][CALIBRATION_STEPS.stop :]
-    keep_calibration(state_folder, "this", str(key), step_seconds=median(first), flops=flops)
-    known = read_calibration(state_folder, "this", key, flops)
+    keep_calibration("this", key, step_seconds=median(first), flops=flops)
+    known = read_calibration("this", key, flops)
     predicted = step_time(flops, shape.hidden_size, known, setup).value
     assert predicted is not None
     return Comparison(
@@ -179,9 +179,10 @@ def main() -> None:
     count = min(chosen.cases or len(named), len(named))
     cases = [named[index * len(named) // count] for index in range(count)]
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["TUI_TRAINER_HOME"] = folder
         for case in dict.fromkeys(cases):
             try:
-                results.append(compare(case, chosen.device, Path(folder), chosen.calibrate))
+                results.append(compare(case, chosen.device, chosen.calibrate))
             except ChildFailed as error:
                 failed.append(str(error))
                 print(error, flush=True)

@@ -363,10 +363,8 @@ def _constant(node: ast.expr, module: str, constants: Mapping[str, dict[str, ast
 
 
 def child_processes(modules: Iterable[Module]) -> list[str]:
-    """What runs as a process of its own: modules, questions that a module's `answer` answers, and pools; with their
-    purpose, which is the first sentence of the module."""
-    modules = list(modules)
-    named = {text for module in modules for text in _texts(module.tree) if text.startswith(f"{PACKAGE}.")}
+    """What runs as a process of its own: modules and pools; with their purpose, which is the first sentence of the
+    module."""
     found = []
     for module in modules:
         tops = module.tree.body
@@ -375,10 +373,6 @@ def child_processes(modules: Iterable[Module]) -> list[str]:
             isinstance(top, ast.If) and "__main__" in ast.unparse(top) for top in tops
         ):
             how = f"python -m {name.removesuffix('.__main__')}"
-        elif any(isinstance(top, ast.FunctionDef) and top.name == "answer" for top in tops) and (
-            name in named or "Answers(__name__" in module.text
-        ):
-            how = f"a question to {name}"
         elif re.search(r"\b(get_context|ProcessPoolExecutor)\(", module.text):
             how = f"a pool of {name}"
         else:
@@ -386,6 +380,12 @@ def child_processes(modules: Iterable[Module]) -> list[str]:
         purpose = " ".join((ast.get_docstring(module.tree) or "").split()).partition(". ")[0].rstrip(".")
         found.append(f"{how}: {purpose.removeprefix(f'`{how}`: ')}")
     return found
+
+
+def questions(modules: Iterable[Module]) -> list[str]:
+    """What the one entry for questions answers: the functions that a table names as `package.module:function`."""
+    function = re.compile(rf"{PACKAGE}\.[\w.]+:\w+")
+    return sorted({text for module in modules for text in _texts(module.tree) if function.fullmatch(text)})
 
 
 # Private names of libraries
@@ -571,6 +571,8 @@ def structure_of(root: Path, durations: Path | None = None) -> Structure:
     children = child_processes(modules)
     found.rows["entries for child processes"] = str(len(children))
     found.details["child processes, and what they answer"] = children
+    found.details["questions, and what answers them"] = questions(modules)
+    found.rows["  questions of one entry"] = str(len(questions(modules)))
     for library, names in private_names(modules).items():
         found.rows[f"private names of {library}"] = f"{len(names)} in {sum(map(len, names.values()))} places"
         found.details[f"private names of {library}"] = [f"{name}: {', '.join(names[name])}" for name in sorted(names)]

@@ -18,7 +18,7 @@ from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import load_config
-from tui_trainer.planning.kept_tables import StepKey
+from tui_trainer.planning.step_key import StepKey
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, StepDone, TextSampled
 from tui_trainer.runs.remaining import EVALUATION_SHARE
 from tui_trainer.units import GIB

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import redirect_stdout
 from dataclasses import replace
-from io import StringIO
 
 import pytest
 
+from tests.answered_here import answered_by, answered_here
 from tui_trainer.cli import main
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.kernel_log import gpu_reports
 from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import trial as trials
-from tui_trainer.launching import trial_child
-from tui_trainer.models.child import ChildFailed
+from tui_trainer.launching import trial_parts
 from tui_trainer.units import GIB, MIB
+from tui_trainer.worker.asking import WorkerFailed
 
 H200 = Gpu(index=0, name="NVIDIA H200", uuid="GPU-1", capability=(9, 0), memory_bytes=141 * GIB)
 GOOD = {
@@ -126,16 +125,12 @@ def small_here(monkeypatch):
     for name, value in {
         "_SECONDS": {"cpu": 0.02}, "_LONG_SECONDS": 0.05, "_SIDE": {"cpu": 128}, "_LENGTH": 64, "_TRIAL_BYTES": 4 * MIB,
     }.items():  # fmt: skip
-        monkeypatch.setattr(trial_child, name, value)
+        monkeypatch.setattr(trial_parts, name, value)
 
-    def hear(module, question, **_):
-        assert module == trial_child.__name__
-        monkeypatch.setattr("sys.stdin", StringIO(json.dumps(json.loads(question) | {"threads": 1})))
-        with redirect_stdout(StringIO()) as told:
-            trial_child.main()
-        return map(json.loads, told.getvalue().splitlines())
+    def ask(question, asked, **more):
+        return answered_here(question, asked | {"threads": 1}, **more)
 
-    monkeypatch.setattr(trials, "hear_child", hear)
+    monkeypatch.setattr(trials, "ask", ask)
 
 
 @pytest.mark.parametrize("where", ["small_here", pytest.param("in_a_child", marks=pytest.mark.e2e)])
@@ -158,13 +153,13 @@ def test_the_machine_is_tried_in_a_child_and_kept(capsys, request, where):
 
 
 def test_what_was_tried_before_the_child_died_stands(monkeypatch):
-    def dying(*_, **__):
+    def dying(_):
         yield {"part": "disks"}
         yield {"part": "disks", "found": []}
         yield {"part": "precisions"}
-        raise ChildFailed("ended with: Segmentation fault")
+        raise WorkerFailed("ended with: Segmentation fault")
 
-    monkeypatch.setattr(trials, "hear_child", dying)
+    monkeypatch.setattr(trials, "ask", answered_by(dying))
     trial = trials.try_machine(probe(), "none")
     assert trial["disks"] == [] and trial["ended"] == "trying precisions ended with: Segmentation fault"
     assert any("Segmentation fault" in one["sentence"] for one in trial["problems"])

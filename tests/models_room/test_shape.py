@@ -10,12 +10,13 @@ import pytest
 from tests.models_room.conftest import VARIANTS, Tiny
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError
-from tui_trainer.models import child, counting
+from tui_trainer.models import counting
 from tui_trainer.models.files.headers import TensorFacts
 from tui_trainer.models.modules import Linear
 from tui_trainer.models.shape import ModelShape, scratch_shape, shape_of
 from tui_trainer.planning.duration import training_flops
 from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.worker import asking
 
 
 def linears_in(model: Any) -> Counter[tuple[str, int, int]]:
@@ -118,7 +119,7 @@ def test_an_architecture_is_asked_for_once_and_kept(tmp_path, monkeypatch):
     assert linears_told(shape.linears)["gate_proj", 32, 48] == 2
     assert [linear.name for linear in shape.linears if linear.is_head] == ["lm_head"]
 
-    monkeypatch.setattr(child.AnsweringChild, "ask", None)  # a second question would now be a TypeError
+    monkeypatch.setattr(asking.Worker, "ask", None)  # a second question would now be a TypeError
     assert shape_of(config) == shape
     counting.answers._known.clear()
     assert shape_of(config) == shape

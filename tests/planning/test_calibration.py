@@ -5,129 +5,99 @@ import pytest
 from tui_trainer.hardware.load import load_of_others, load_of_threads
 from tui_trainer.planning.calibration import Calibration, is_busy, keep_calibration, read_calibration
 from tui_trainer.planning.duration import step_time
-from tui_trainer.planning.kept_tables import StepKey, machine_key
+from tui_trainer.planning.records import STEP_SECONDS, keep_record
+from tui_trainer.planning.step_key import StepKey, device_key
 
-CPU = machine_key("some processor", 2)
+CPU = device_key("some processor", 2)
 
 
 def key(cut, model="char_lm gpt2", setup="full"):
     return StepKey(model, setup, cut)
 
 
-def keep(folder, cut, step_seconds, flops, machine=CPU, load=None, **of_key):
-    keep_calibration(
-        folder, machine, str(key(cut, **of_key)), step_seconds=step_seconds, flops=flops, busy=is_busy(load, 2)
-    )
+def keep(cut, step_seconds, flops, machine=CPU, load=None, **of_key):
+    keep_calibration(machine, key(cut, **of_key), step_seconds=step_seconds, flops=flops, busy=is_busy(load, 2))
 
 
-def test_the_same_shape_is_known_by_its_step_time(tmp_path):
-    keep(tmp_path, "a", 0.5, 1e9)
-    assert read_calibration(tmp_path, CPU, key("a"), 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
+def test_the_same_shape_is_known_by_its_step_time():
+    keep("a", 0.5, 1e9)
+    assert read_calibration(CPU, key("a"), 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
 
 
-def test_other_rows_take_the_rate_of_the_most_similar_step(tmp_path):
-    keep(tmp_path, "small", 0.1, 1e9)
-    keep(tmp_path, "large", 1.0, 5e10)
-    assert read_calibration(tmp_path, CPU, key("new"), 4e10) == Calibration(flops_per_second=5e10, runs=1)
+def test_other_rows_take_the_rate_of_the_most_similar_step():
+    keep("small", 0.1, 1e9)
+    keep("large", 1.0, 5e10)
+    assert read_calibration(CPU, key("new"), 4e10) == Calibration(flops_per_second=5e10, runs=1)
 
 
 @pytest.mark.parametrize("other", [{"model": "chat gpt2"}, {"setup": "lora16"}])
 def test_another_task_model_or_setup_says_nothing(tmp_path, other):
-    keep(tmp_path, "a", 0.5, 1e9, **other)
-    assert read_calibration(tmp_path, CPU, key("a"), 1e9) == Calibration()
+    keep("a", 0.5, 1e9, **other)
+    assert read_calibration(CPU, key("a"), 1e9) == Calibration()
 
 
-def test_what_was_kept_before_tasks_were_part_of_the_key_counts_for_nothing(tmp_path):
-    keep_calibration(tmp_path, CPU, "gpt2-32-2-4-4-64-384-4of8x64-fp32-full", step_seconds=0.5, flops=1e9)
-    assert read_calibration(tmp_path, CPU, key("a"), 1e9) == Calibration()
+def test_tiny_steps_say_nothing_about_large_ones():
+    keep("tiny", 0.005, 1e6)
+    assert read_calibration(CPU, key("large"), 1e12) == Calibration()
 
 
-def test_tiny_steps_say_nothing_about_large_ones(tmp_path):
-    keep(tmp_path, "tiny", 0.005, 1e6)
-    assert read_calibration(tmp_path, CPU, key("large"), 1e12) == Calibration()
+def test_another_machine_is_another_matter():
+    keep("a", 0.5, 1e9)
+    assert read_calibration(device_key("some processor", 4), key("a"), 1e9) == Calibration()
 
 
-def test_another_machine_is_another_matter(tmp_path):
-    keep(tmp_path, "a", 0.5, 1e9)
-    assert read_calibration(tmp_path, machine_key("some processor", 4), key("a"), 1e9) == Calibration()
+def test_a_card_is_known_whatever_processor_it_sits_beside():
+    keep("a", 0.5, 1e9, device_key("some processor", 2, "some card"))
+    beside = device_key("another", 64, "some card")
+    assert read_calibration(beside, key("a"), 1e9).step_seconds == 0.5
+    assert read_calibration(CPU, key("a"), 1e9) == Calibration()
+    other = device_key("some processor", 2, "another card")
+    assert read_calibration(other, key("a"), 1e9) == Calibration()
 
 
-def test_precisions_of_one_machine_are_kept_apart(tmp_path):
-    in_bf16 = machine_key("some processor", 2, "bf16")
-    keep(tmp_path, "a", 0.5, 1e9, in_bf16)
-    assert read_calibration(tmp_path, CPU, key("a"), 1e9) == Calibration()
-    assert read_calibration(tmp_path, in_bf16, key("a"), 1e9).step_seconds == 0.5
+@pytest.mark.parametrize("figures", [{}, {"flops": 0.0, "step_seconds": 1.0}, {"flops": 1e9, "step_seconds": "x"}])
+def test_a_damaged_record_says_nothing(figures):
+    keep_record(STEP_SECONDS, key("a").on(CPU), figures, "a")
+    assert read_calibration(CPU, key("a"), 1e9) == Calibration()
+    keep("a", 0.5, 1e9)
+    assert read_calibration(CPU, key("a"), 1e9).step_seconds == 0.5
 
 
-def test_a_card_is_known_whatever_processor_it_sits_beside(tmp_path):
-    keep(tmp_path, "a", 0.5, 1e9, machine_key("some processor", 2, card_name="some card"))
-    beside = machine_key("another", 64, card_name="some card")
-    assert read_calibration(tmp_path, beside, key("a"), 1e9).step_seconds == 0.5
-    assert read_calibration(tmp_path, CPU, key("a"), 1e9) == Calibration()
-    other = machine_key("some processor", 2, card_name="another card")
-    assert read_calibration(tmp_path, other, key("a"), 1e9) == Calibration()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"[]",
-        b"{",
-        b'{"some processor, 2 threads": 3}',
-        b'{"some processor, 2 threads": {"a": 3, "b": {"flops": 0}}}',
-    ],
-)
-def test_a_damaged_file_is_an_unmeasured_machine(tmp_path, content):
-    (tmp_path / "calibration.json").write_bytes(content)
-    assert read_calibration(tmp_path, CPU, key("a"), 1e9) == Calibration()
-    keep(tmp_path, "a", 0.5, 1e9)
-    assert read_calibration(tmp_path, CPU, key("a"), 1e9).step_seconds == 0.5
-
-
-def test_one_slow_run_among_others_changes_nothing(tmp_path):
+def test_one_slow_run_among_others_changes_nothing():
     for seconds in (0.5, 3.0, 0.52, 0.51):
-        keep(tmp_path, "a", seconds, 1e9)
-    found = read_calibration(tmp_path, CPU, key("a"), 1e9)
+        keep("a", seconds, 1e9)
+    found = read_calibration(CPU, key("a"), 1e9)
     assert (found.step_seconds, found.flops_per_second, found.runs) == (0.5, 2e9, 4)
 
 
-def test_one_impossibly_fast_run_among_many_changes_little(tmp_path):
+def test_one_impossibly_fast_run_among_many_changes_little():
     for seconds in (0.01, 0.5, 0.51, 0.52, 0.53, 0.5, 0.51, 0.52, 0.53, 0.54, 0.55, 0.56):
-        keep(tmp_path, "a", seconds, 1e9)
-    assert read_calibration(tmp_path, CPU, key("a"), 1e9).step_seconds == 0.5
+        keep("a", seconds, 1e9)
+    assert read_calibration(CPU, key("a"), 1e9).step_seconds == 0.5
 
 
-def test_only_the_last_runs_of_a_shape_are_remembered(tmp_path):
+def test_only_the_last_runs_of_a_shape_are_remembered():
     for _ in range(12):
-        keep(tmp_path, "a", 0.5, 1e9)
+        keep("a", 0.5, 1e9)
     for _ in range(12):
-        keep(tmp_path, "a", 0.8, 1e9)
-    found = read_calibration(tmp_path, CPU, key("a"), 1e9)
+        keep("a", 0.8, 1e9)
+    found = read_calibration(CPU, key("a"), 1e9)
     assert (found.step_seconds, found.runs) == (0.8, 12)
 
 
-def test_runs_on_a_busy_machine_count_only_where_there_is_no_other(tmp_path):
-    keep(tmp_path, "a", 0.2, 1e9, load=2.0)
-    assert read_calibration(tmp_path, CPU, key("a"), 1e9).busy
-    keep(tmp_path, "a", 0.5, 1e9, load=0.1)
-    assert read_calibration(tmp_path, CPU, key("a"), 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
+def test_runs_on_a_busy_machine_count_only_where_there_is_no_other():
+    keep("a", 0.2, 1e9, load=2.0)
+    assert read_calibration(CPU, key("a"), 1e9).busy
+    keep("a", 0.5, 1e9, load=0.1)
+    assert read_calibration(CPU, key("a"), 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
 
 
-def test_similar_steps_on_a_calm_machine_are_believed_before_a_busy_one(tmp_path):
-    keep(tmp_path, "a", 3.0, 1e9, load=2.0)
-    keep(tmp_path, "similar", 1.0, 2e9, load=0.0)
+def test_similar_steps_on_a_calm_machine_are_believed_before_a_busy_one():
+    keep("a", 3.0, 1e9, load=2.0)
+    keep("similar", 1.0, 2e9, load=0.0)
     calm = Calibration(flops_per_second=2e9, runs=1)
-    assert read_calibration(tmp_path, CPU, key("a"), 1e9) == calm
-    assert read_calibration(tmp_path, CPU, key("new"), 1.01e9) == calm
-
-
-def test_what_an_earlier_version_kept_is_one_run(tmp_path):
-    content = b'{"some processor, 2 threads": {"char_lm gpt2 | full | a": {"step_seconds": 0.7, "flops": 1e9}}}'
-    (tmp_path / "calibration.json").write_bytes(content)
-    keep(tmp_path, "a", 0.5, 1e9)
-    found = read_calibration(tmp_path, CPU, key("a"), 1e9)
-    assert (found.step_seconds, found.runs) == (0.5, 2)
+    assert read_calibration(CPU, key("a"), 1e9) == calm
+    assert read_calibration(CPU, key("new"), 1.01e9) == calm
 
 
 @pytest.mark.parametrize(("seconds", "others"), [(0.0, 3.0), (1e6, 1.0)])

@@ -4,14 +4,14 @@ from transformers import AutoConfig
 
 from tests.combinations import first_by_default
 from tests.planning.families import config_of, layer_of, setup_of
-from tui_trainer.models import child
 from tui_trainer.models.answers import Answers
-from tui_trainer.models.child import ChildFailed
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory import dry_run
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.worker import asking
+from tui_trainer.worker.asking import WorkerFailed
 
 pytestmark = pytest.mark.dry_run
 
@@ -28,18 +28,18 @@ def counted():
 
 
 def test_what_cannot_be_counted_says_why(counted, monkeypatch):
-    def ask(self, module, question, timeout_seconds):
-        raise ChildFailed("ended with: no memory", "no memory")
+    def ask(*_, **__):
+        raise WorkerFailed("ended with: no memory", "no memory")
 
-    monkeypatch.setattr(child.AnsweringChild, "ask", ask)
+    monkeypatch.setattr(asking.Worker, "ask", ask)
     found = measure("llama", setup_of("llama", lora_rank=77))
     assert found == (None, "not known: the dry run ended with: no memory")
 
 
-@pytest.mark.parametrize("answer", ["", [], [{"kept": 3, "made": 3}], {"kept": None}])
-def test_an_answer_that_is_none_is_not_known(counted, monkeypatch, answer):
-    monkeypatch.setattr(child.AnsweringChild, "ask", lambda *question: answer)
-    monkeypatch.setattr(dry_run, "answers", Answers(f"nobody {answer}", format_version=1))
+@pytest.mark.parametrize(("number", "answer"), enumerate(["", [], [{"kept": 3, "made": 3}], {"kept": None}]))
+def test_an_answer_that_is_none_is_not_known(counted, monkeypatch, number, answer):
+    monkeypatch.setattr(asking.Worker, "ask", lambda *_, **__: answer)
+    monkeypatch.setattr(dry_run, "answers", Answers("dry_run", format_version=-1 - number))
     assert measure("llama", setup_of("llama"))[1] == "not known: the dry run gave no answer"
 
 

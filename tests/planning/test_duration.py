@@ -50,7 +50,7 @@ def test_a_busy_moment_does_not_move_the_time_of_a_plan(monkeypatch, tmp_path):
 
     def planned(rate: float) -> float | None:
         monkeypatch.setattr(duration, "matrix_flops_per_second", lambda: rate)
-        return step_time(50e9, 150, Calibration(), machine="a processor, 2 threads").value
+        return step_time(50e9, 150, Calibration(), device="a processor, 2 threads").value
 
     assert [planned(rate) for rate in (100e9, 15e9, 125e9, 99e9)] == pytest.approx([1.0, 1.0, 0.8, 0.8])
     assert [planned(16e9 + n) for n in range(12)][-1] == pytest.approx(100 / 16, rel=1e-6), "only the last ones count"

@@ -15,8 +15,8 @@ from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.planning.measured_memory import LASTING, keep_measured_peak, measured_peaks, nearest_peak
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.records import PEAK, Key, count_kinds, keep_record
 from tui_trainer.planning.training_setup import MeasuredPeak
-from tui_trainer.runs.registry import state_folder
 from tui_trainer.training import run
 from tui_trainer.units import MIB
 
@@ -40,8 +40,8 @@ def planned(settings, **changes) -> Plan:
 def test_the_same_passes_are_planned_as_they_were_measured(settings):
     before = planned(settings)
     peak = before.memory_bytes.value + 10 * MIB
-    keep_measured_peak(before.memory_key, 8, 8, peak - MIB)
-    keep_measured_peak(before.memory_key, 8, 8, peak)
+    keep_measured_peak(Key.read(before.memory_key), 8, 8, peak - MIB)
+    keep_measured_peak(Key.read(before.memory_key), 8, 8, peak)
     after = planned(settings)
     assert after.memory_bytes.value == sum(part.bytes for part in after.memory_parts) == pytest.approx(peak, abs=20)
     assert after.memory_bytes.reason.startswith("2 runs here, with 8 rows in a pass, had a peak of ")
@@ -53,7 +53,7 @@ def test_other_passes_go_by_the_nearest_ones(settings):
     before, smaller = planned(settings), planned(settings, per_device_train_batch_size=4)
     less = -4096  # of some kilobytes that this model's activations take
     for difference in (less, 10 * MIB, 1000 * MIB):
-        keep_measured_peak(before.memory_key, 8, 8, before.memory_bytes.value + difference)
+        keep_measured_peak(Key.read(before.memory_key), 8, 8, before.memory_bytes.value + difference)
         more = planned(settings, per_device_train_batch_size=4).memory_bytes.value - smaller.memory_bytes.value
         # Half of it counts. Little is the same for any rows, and what is beyond it goes with them.
         half = difference / 2
@@ -61,7 +61,7 @@ def test_other_passes_go_by_the_nearest_ones(settings):
             assert 128 * MIB + (half - 128 * MIB) / 4 < more < 128 * MIB + (half - 128 * MIB) / 1.5
         else:
             assert more == pytest.approx(half, abs=20)
-    keep_measured_peak(before.memory_key, 4, 4, smaller.memory_bytes.value + MIB)
+    keep_measured_peak(Key.read(before.memory_key), 4, 4, smaller.memory_bytes.value + MIB)
     found = planned(settings, per_device_train_batch_size=4).memory_bytes.value
     assert found == pytest.approx(smaller.memory_bytes.value + MIB, abs=20)
 
@@ -71,7 +71,7 @@ def test_other_passes_go_by_the_nearest_ones(settings):
 )
 def test_other_settings_are_another_matter(settings, change):
     unknown = planned(settings, **change).memory_bytes
-    keep_measured_peak(planned(settings).memory_key, 8, 8, 900 * MIB)
+    keep_measured_peak(Key.read(planned(settings).memory_key), 8, 8, 900 * MIB)
     assert planned(settings, **change).memory_bytes == unknown
 
 
@@ -79,29 +79,30 @@ def test_more_memory_than_there_is_makes_micro_batches_smaller(settings):
     changes = {"per_device_train_batch_size": "auto"}
     before = planned(settings, **changes)
     assert before.per_device_train_batch_size.value == 8 and before.memory_budget_bytes
-    keep_measured_peak(before.memory_key, 8, 8, 3 * before.memory_budget_bytes)
+    keep_measured_peak(Key.read(before.memory_key), 8, 8, 3 * before.memory_budget_bytes)
     assert planned(settings, **changes).per_device_train_batch_size.value < 8
 
 
 @pytest.mark.parametrize(
-    "entry", ["3", '{"8": [1]}', '{"8+8": ["x"]}', '{"8+8": []}', '{"8+8": 1}', '{"0+8": [5]}', '{"8+8": [-5]}', "["]
+    ("part", "figures"),
+    [("8", {"bytes": 1}), ("8+8", {"bytes": "x"}), ("8+8", {}), ("0+8", {"bytes": 5}), ("8+8", {"bytes": -5})],
 )
-def test_a_damaged_file_says_nothing(settings, entry):
-    key = planned(settings).memory_key
-    state_folder().mkdir(parents=True, exist_ok=True)
-    (state_folder() / "memory.json").write_text(f'{{"{key}": {entry}}}')
+def test_a_damaged_record_says_nothing(part, figures):
+    key = Key(device="a card")
+    keep_record(PEAK, key, figures, part)
     assert measured_peaks(key) == ()
     keep_measured_peak(key, 8, 8, MIB)
     assert MeasuredPeak(rows=8, eval_rows=8, bytes=MIB, runs=1) in measured_peaks(key)
 
 
 def test_the_highest_of_the_last_runs_counts():
+    one, other = Key(device="a"), Key(device="b")
     for peak in [900, *range(1, 10)]:
-        keep_measured_peak("a", 4, 2, peak)
-    assert measured_peaks("a") == (MeasuredPeak(rows=4, eval_rows=2, bytes=9, runs=8),)
-    keep_measured_peak("a", 32, 32, 50)
-    assert nearest_peak(measured_peaks("a"), 16, 16) == MeasuredPeak(rows=32, eval_rows=32, bytes=50, runs=1)
-    assert nearest_peak(measured_peaks("b"), 16, 16) is None
+        keep_measured_peak(one, 4, 2, peak)
+    assert measured_peaks(one) == (MeasuredPeak(rows=4, eval_rows=2, bytes=9, runs=8),)
+    keep_measured_peak(one, 32, 32, 50)
+    assert nearest_peak(measured_peaks(one), 16, 16) == MeasuredPeak(rows=32, eval_rows=32, bytes=50, runs=1)
+    assert nearest_peak(measured_peaks(other), 16, 16) is None
 
 
 def trained(settings, **changes):
@@ -113,9 +114,9 @@ def trained(settings, **changes):
 def test_a_whole_run_that_is_the_first_of_its_process_is_kept(settings, monkeypatch):
     monkeypatch.setattr(run, "peak_memory_bytes", lambda device: psutil.Process().memory_info().rss + 90 * MIB)
     trained(settings)
-    assert not (state_folder() / "memory.json").exists()
+    assert PEAK not in {kept.kind for kept in count_kinds()}
     monkeypatch.setattr(carry_out_module, "_EARLIER_RUNS", count())
     plan = read_plan(trained(settings).folder)
-    [peak] = measured_peaks(plan.memory_key)
+    [peak] = measured_peaks(Key.read(plan.memory_key))
     assert (peak.rows, peak.eval_rows, peak.runs) == (8, 8, 1) and peak.bytes > 0
     assert planned(settings).memory_bytes.value == pytest.approx(peak.bytes, abs=20)

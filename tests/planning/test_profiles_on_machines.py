@@ -13,11 +13,11 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.catalogue import CARDS, find_card
 from tui_trainer.hardware.diagnosis import training_device
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
-from tui_trainer.models import child
 from tui_trainer.models.catalogue import find_shape
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.hardware_match import choose_hardware_profile, match_problems, specificity, why_it_matches
 from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.worker import asking
 
 pytestmark = pytest.mark.dry_run
 
@@ -268,9 +268,9 @@ OVERFLOW_IN_FP16 = ("t5-summarisation", "flan-t5-qa", "signature-summaries")
 
 
 @pytest.fixture(autouse=True)
-def no_child(monkeypatch):
+def no_worker(monkeypatch):
     """What the first plan of a recipe asks is shipped: `tests/ship_answers.py` wrote it."""
-    monkeypatch.setattr(child.AnsweringChild, "ask", lambda *asked: pytest.fail(f"not shipped: {asked[1:3]}"))
+    monkeypatch.setattr(asking.Worker, "ask", lambda *asked, **_: pytest.fail(f"not shipped: {asked[1:3]}"))
 
 
 @pytest.mark.parametrize(("recipe", "name"), each_value_once(RECIPES, HARDWARE))

@@ -200,8 +200,8 @@ async def test_the_settings_of_a_run_become_those_of_a_new_one_without_its_name_
 @in_event_loop
 async def test_journals_are_read_once_and_only_while_the_list_is_shown(runs, monkeypatch):
     opened_journals, reads = [], []
-    read_ends, read = overview.read_ends, overview.Overviews.read
-    monkeypatch.setattr(overview, "read_ends", lambda fd: opened_journals.append(fd) or read_ends(fd))
+    summary, read = overview._summary, overview.Overviews.read
+    monkeypatch.setattr(overview, "_summary", lambda *about: opened_journals.append(1) or summary(*about))
     monkeypatch.setattr(overview.Overviews, "read", lambda self, folders: reads.append(1) or read(self, folders))
     for number in range(100):
         folder = runs / f"run-{number:03}"

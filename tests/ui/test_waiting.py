@@ -34,16 +34,17 @@ from tui_trainer.config.load import Request, all_settings
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import preview as previewing
 from tui_trainer.launching import start as launching
-from tui_trainer.models import answers, child
+from tui_trainer.models import answers
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.actions import ACTIONS, PLACES
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.run_dialogs import TryDialog
+from tui_trainer.worker import asking
 
 # Before what all tests have in its place.
-_ASK = child.AnsweringChild.ask
+_START = asking._start
 _CALLS_SHOWN = 6
 
 
@@ -143,8 +144,7 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting
         monkeypatch.setattr(module, name, call)
 
     monkeypatch.setattr(subprocess, "Popen", NeverAnswers)
-    monkeypatch.setattr(child, "subprocess", subprocess)
-    monkeypatch.setattr(child.AnsweringChild, "ask", _ASK)
+    monkeypatch.setattr(asking, "_start", _START)
     monkeypatch.setattr(answers, "prepared_data_folder", lambda environment: tmp_path / "prepared")
     spy(threading.Condition, "wait", lambda _, timeout=None: timeout != 0)
     spy(threading.Thread, "join", lambda thread, timeout=None: timeout != 0 and thread.is_alive())
@@ -158,10 +158,10 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting
         spy_on_disk(os, name)
     for module in (io, builtins):
         spy_on_disk(module, "open")
-    child.answering_child.kill()
+    asking.shapes_worker.close()
     yield found
     found.end()
-    child.answering_child.kill()
+    asking.shapes_worker.close()
 
 
 class Presser:

@@ -8,9 +8,9 @@ and changes no setting; what it finds is kept (`planning/measured_gains.py`) and
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from tui_trainer.bench.measured_session import WARM_UP_STEPS
 from tui_trainer.bench.rounds import Bench, measure_in_turns
 from tui_trainer.bench.training import ask_for_steps, no_change, steps_variant
-from tui_trainer.bench.training_child import WARM_UP_STEPS
 from tui_trainer.checklist.contract import ALL, Context, Finding, patch_words
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, as_request, patched, run_checks

@@ -1,6 +1,5 @@
 """The table of a trained model at work: one by one, in batches, with beams, in fewer bits, compiled, exported."""
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +16,12 @@ from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_devic
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.processor import BF16_FLAGS
-from tui_trainer.models.child import ChildFailed, ask_child
 from tui_trainer.reporting.facts import certificates
 from tui_trainer.runs.folder import folder_size
 from tui_trainer.runs.score_words import plain
 from tui_trainer.units import format_bytes, format_number, format_seconds
+from tui_trainer.worker.asking import WorkerFailed, ask
 
-_CHILD = "tui_trainer.bench.inference_child"
 _SECONDS, _COMPILER_SECONDS = 540.0, 120.0
 BEAMS, NEW_TOKENS = 4, 32
 ONE_BY_ONE, BATCHED, COMPILED = "one by one", "in batches", "compiled"
@@ -98,11 +96,12 @@ class InferenceBench:
             question["folder"] = str(self._export(name, question, seconds, place))
         limit = min(seconds, _COMPILER_SECONDS) if question.get("compiled") else seconds
         try:
-            return _child(question, limit)
-        except ChildFailed as failure:
+            found: dict[str, Any] = ask("run_model", question, timeout_seconds=limit, sees_gpus=True)
+            return found
+        except WorkerFailed as failure:
             if not (question.get("compiled") and not failure.reason):
                 raise
-            raise ChildFailed(f"not worth it here: the compiler and a turn {failure}") from None
+            raise WorkerFailed(f"not worth it here: the compiler and a turn {failure}") from None
 
     def _export(self, name: str, question: dict[str, Any], seconds: float, place: Path) -> Path:
         """That of the run where its certificate is good, else one that is written now."""
@@ -112,7 +111,7 @@ class InferenceBench:
                 own = place / name
                 own.mkdir(exist_ok=True)
                 self.told(f"exporting to {name}")
-                _child({**question, "write": str(own)}, seconds)
+                ask("write_format", {**question, "write": str(own)}, timeout_seconds=seconds, sees_gpus=True)
             self._exports[name], self._export_bytes[name] = own, folder_size(own).bytes
         return self._exports[name]
 
@@ -198,9 +197,4 @@ def notes(rows: list[dict[str, Any]]) -> list[str]:
         seconds = compiled["compile_seconds"]
         repaid = f"repaid after {seconds / (before - after):,.0f} rows" if after < before else "never repaid here"
         found.append(f"{COMPILED}: the compiler took {format_seconds(seconds)} at each start, {repaid}")
-    return found
-
-
-def _child(question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(ask_child(_CHILD, json.dumps(question), seconds, sees_gpus=True))
     return found

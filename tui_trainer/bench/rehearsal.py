@@ -3,7 +3,6 @@
 Where memory runs out, settings that take less are tried until some work: they are the remedy that is told.
 """
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,6 @@ from tui_trainer.launching.micro_batches import cut_patch
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.questions import question_of, with_settings
 from tui_trainer.launching.start import load_config, name_problems, start_problems
-from tui_trainer.models.child import ChildFailed, hear_child
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.planning.disk import run_bytes
@@ -29,8 +27,8 @@ from tui_trainer.planning.remedies import CHECKPOINTING, LENGTH
 from tui_trainer.runs.cadence import times
 from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL
 from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.worker.asking import WorkerFailed, ask
 
-_CHILD = "tui_trainer.bench.rehearsal_child"
 _MOST_TRIES = 6
 _SHORTEST = 64
 _LIMIT = "checkpoint.save_total_limit"
@@ -174,16 +172,19 @@ def _rehearsed(request: Request, gpu: GpuChoice, runs: Path, heard: Heard) -> di
     """What one process found; of a part in which it was killed, that it was."""
     parts: dict[str, dict[str, Any]] = {}
     current = LOADING
+
+    def hear(told: dict[str, Any]) -> None:
+        nonlocal current
+        current = told.pop("part")
+        heard({"part": current, **told})
+        if told:
+            parts[current] = told
+
     with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=nearest_existing(runs)) as place:
         question = question_of(request, gpu) | {"place": place, "parts": list(PARTS)}
         try:
-            for told in hear_child(_CHILD, json.dumps(question), sees_gpus=True):
-                if name := told.pop("part", ""):
-                    current = name
-                    heard({"part": name, **told})
-                    if told:
-                        parts[name] = told
-        except ChildFailed as failure:
+            ask("rehearse", question, sees_gpus=True, progress=hear)
+        except WorkerFailed as failure:
             if current == LOADING and not failure.is_killed:
                 raise RunError(f"the rehearsal could not begin: {failure.reason}") from None
             parts[current] = {"failed": failure.reason, "is_memory": failure.is_killed}

@@ -8,11 +8,11 @@ from time import monotonic
 from typing import Any
 
 from tui_trainer.errors import InputError
-from tui_trainer.models.child import ChildFailed
 from tui_trainer.units import format_seconds
+from tui_trainer.worker.asking import WorkerFailed
 
 Ask = Callable[["Variant", bool, float], dict[str, Any]]
-"""Given a variant, whether this is its first turn, and the seconds that it may take. Raises ChildFailed."""
+"""Given a variant, whether this is its first turn, and the seconds that it may take. Raises WorkerFailed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +88,7 @@ def measure_in_turns(
                 told(f"round {number + 1} of {rounds}: {one.variant.name}")
                 try:
                     one.answers.append(ask(one.variant, not one.answers, left))
-                except ChildFailed as failure:
+                except WorkerFailed as failure:
                     one.reason = failure.reason or str(failure)
                 longest = max(longest, monotonic() - started)
                 told(f"  {one.reason or 'measured'}, {format_seconds(monotonic() - started)}")

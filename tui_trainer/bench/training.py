@@ -4,7 +4,6 @@ Which settings a switch changes, and why it does not apply here, is what its che
 baseline, and what the plan says of them.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,8 +11,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+from tui_trainer.bench.measured_session import WARM_UP_STEPS
 from tui_trainer.bench.rounds import Bench, Columns, Variant, chosen, measure_in_turns, table_of, with_spread
-from tui_trainer.bench.training_child import WARM_UP_STEPS
 from tui_trainer.checklist.contract import Finding
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, run_checks
@@ -24,11 +23,11 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.questions import question_of, with_settings
 from tui_trainer.launching.start import load_config
-from tui_trainer.models.child import ChildFailed, ask_child
 from tui_trainer.planning.plan import Plan
 from tui_trainer.units import format_bytes
+from tui_trainer.worker.asking import WorkerFailed, ask
 
-_CHILD, _SECONDS, _COMPILER_SECONDS = "tui_trainer.bench.training_child", 540.0, 120.0
+_SECONDS, _COMPILER_SECONDS = 540.0, 120.0
 _FEWEST_STEPS, _MOST_STEPS = 3, 12
 # Some switches are slower than the baseline, and compiling takes its time.
 _SHARE_OF_THE_TIME = 0.8
@@ -110,7 +109,7 @@ class TrainingBench:
             found = ask_for_steps(
                 replace(first, question={**first.question, "steps": _FEWEST_STEPS}), True, self.seconds
             )
-        except ChildFailed:
+        except WorkerFailed:
             # Its own line says why.
             return False
         seconds = monotonic() - began
@@ -228,22 +227,22 @@ def steps_variant(
     upon: Patch | None = None,
     reason: str = "",
 ) -> Variant:
-    """`steps` of this request are asked of the child, with the settings `upon` and `patch`."""
+    """`steps` of this request are asked of a worker, with the settings `upon` and `patch`."""
     question = question_of(short_run(request, steps, {**(upon or {}), **patch}), gpu)
     return Variant(name=name, question=question | {"steps": steps, "patch": dict(patch)}, reason=reason)
 
 
 def ask_for_steps(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-    """The child's figures. Raises ChildFailed, also where layers that should be compiled are not, and where memory ran
+    """A worker's figures. Raises WorkerFailed, also where layers that should be compiled are not, and where memory ran
     out and the steps went on in smaller passes."""
     compiles = bool(variant.question["patch"].get(_COMPILE))
     limit = min(seconds, _COMPILER_SECONDS) if compiles else seconds
-    # Removed here, as a child that takes too long is killed.
+    # Removed here, as a worker that takes too long is killed.
     with TemporaryDirectory(prefix="bench-") as place:
-        question = json.dumps({**variant.question, "folder": place})
-        found: dict[str, Any] = json.loads(ask_child(_CHILD, question, limit, sees_gpus=True))
+        question = {**variant.question, "folder": place}
+        found: dict[str, Any] = ask("take_steps", question, timeout_seconds=limit, sees_gpus=True)
     if problem := found["problems"].get("out of memory") or (compiles and found["problems"].get("not compiled")):
-        raise ChildFailed(f"ended with: {problem}", problem)
+        raise WorkerFailed(f"ended with: {problem}", problem)
     return found
 
 

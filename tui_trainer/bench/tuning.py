@@ -26,11 +26,11 @@ from tui_trainer.launching.micro_batches import INTERRUPTED, MicroBatches, cut_p
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import load_config, start_problems
 from tui_trainer.lines import table_lines
-from tui_trainer.models.child import ChildFailed
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.planning.measured_gains import Gain
 from tui_trainer.planning.plan import Plan
 from tui_trainer.units import format_seconds, utc_now
+from tui_trainer.worker.asking import WorkerFailed
 
 AS_IT_IS, OTHER_SEED = "as it is", "as it is, another seed"
 DEFAULT_IS_BEST = "the default is best here: nothing tried was faster than its spread"
@@ -295,7 +295,7 @@ class Tuning:
         self.told(f"measuring {one.variant.name}; {format_seconds(left)} left")
         try:
             answer = ask_for_steps(one.variant, not one.answers, left)
-        except ChildFailed as failure:
+        except WorkerFailed as failure:
             if monotonic() >= self._ends:
                 raise _Over from None
             one.reason = failure.reason or str(failure)

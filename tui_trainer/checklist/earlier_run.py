@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tui_trainer.planning.kept_tables import StepKey
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.step_key import StepKey
 from tui_trainer.reporting.facts import certificates
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, Event, StepDone, TextSampled
 from tui_trainer.runs.folder import RunFolder, read_fields

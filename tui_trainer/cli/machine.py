@@ -19,10 +19,16 @@ def diagnose(
     try_out: Annotated[
         bool, option("--try", None, "Try it first, in some seconds: precisions, attention, rates, disks.")
     ] = False,
+    clear: Annotated[
+        list[str] | None,
+        option("--clear", "KIND", "Forget what was measured here of this kind, or all of it; may be repeated."),
+    ] = None,
 ) -> None:
-    """Show the hardware, the drivers and the libraries, what was tried of them, and what is wrong."""
-    from tui_trainer.diagnose import print_diagnosis
+    """Show the hardware, the drivers and the libraries, what was tried and measured of them, and what is wrong."""
+    from tui_trainer.diagnose import clear_measured, print_diagnosis
 
+    if clear:
+        tell(clear_measured(clear))
     if try_out:
         from tui_trainer.hardware.probe import probe
         from tui_trainer.launching.trial import try_machine

@@ -24,8 +24,7 @@ from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, finish_of
 from tui_trainer.hardware.places import nearest_existing
 from tui_trainer.local_paths import from_the_root, is_here
-from tui_trainer.models.child import ChildFailed, ask_child
-from tui_trainer.planning.kept_tables import StepKey
+from tui_trainer.planning.step_key import StepKey
 from tui_trainer.reporting.facts import CERTIFICATE_FILE, certificates
 from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, read_fields, write_atomically
 from tui_trainer.runs.json_fields import finite
@@ -34,6 +33,7 @@ from tui_trainer.runs.registry import known_runs
 from tui_trainer.runs.score_words import number, plain
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes, format_number
+from tui_trainer.worker.asking import WorkerFailed, ask
 
 ROWS = 200
 _TIMEOUT_SECONDS = 3600.0
@@ -106,12 +106,12 @@ class Certifier:
         """Raises RunError where the trained model itself cannot be measured."""
         try:
             self._before = before = self._before or self._ask(self._trained.folder, "", None)
-        except ChildFailed as failure:
+        except WorkerFailed as failure:
             raise RunError(f"the trained model cannot be measured: it {failure}") from None
         tolerance, difference, exported = export_format.tolerance(self._trained), None, None
         try:
             after = self._ask(folder, export_format.name, before["texts"])
-        except ChildFailed as failure:
+        except WorkerFailed as failure:
             faults = [f"it cannot be loaded again: {failure.reason or failure}"]
         else:
             difference = _difference(before["logits"], after["logits"])
@@ -155,8 +155,8 @@ class Certifier:
         }
         with tempfile.TemporaryDirectory() as place:
             question |= {"rows": ROWS, "logits": f"{place}/logits.npy"}
-            answer = ask_child("tui_trainer.exporting.measured", json.dumps(question), _TIMEOUT_SECONDS)
-            return {**json.loads(answer), "logits": np.load(f"{place}/logits.npy")}
+            answer = ask("compare_export", question, timeout_seconds=_TIMEOUT_SECONDS)
+            return {**answer, "logits": np.load(f"{place}/logits.npy")}
 
 
 def _figures(answer: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,5 @@
-"""`python -m tui_trainer.exporting.measured`: a model on held-out rows, in a process that has loaded nothing else.
-
-Reads from standard input which run it is of, and which folder and format to load it from (no format: as it was
-trained). Prints the task's own loss and scores, the labels, and how it reads some texts; logits go to a file.
+"""A model on held-out rows, in a worker, which has loaded nothing else: the task's own loss and scores, the labels, and
+how it reads some texts. Logits go to a file.
 """
 
 import math
@@ -16,16 +14,17 @@ from tui_trainer.exporting.contract import find_format, saved_tokenizer
 from tui_trainer.exporting.held_out import batches, layout_of, prepared_data, scored
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.models.child import answer_question
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.worker.questions import Report
 
 # Rows whose logits are compared, and in one forward pass.
 COMPARED_ROWS, ROWS_AT_A_TIME = 50, 8
 _TEXTS, _TEXT_TOKENS = 20, 64
 
 
-def measure(question: dict[str, Any]) -> dict[str, Any]:
-    """The answer; `question` has run, format, folder, rows, logits (a file to write), texts."""
+def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
+    """`question` has run, format and folder to load it from (no format: as it was trained), rows, logits (a file to
+    write), texts."""
     trained = TrainedModel.of(RunFolder.open(Path(question["run"])))
     folder = Path(question["folder"])
     data = prepared_data(trained)
@@ -80,7 +79,3 @@ def _standard_error(parts: list[tuple[float, int]], ratio: float) -> float:
     labels, mean = sum(count for _, count in parts), sum(loss for loss, _ in parts) / sum(count for _, count in parts)
     spread = sum((loss - mean * count) ** 2 for loss, count in parts)
     return math.sqrt(spread * len(parts) / max(len(parts) - 1, 1) * (1 + ratio)) / labels
-
-
-if __name__ == "__main__":
-    answer_question(measure)

@@ -18,7 +18,8 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import DamagedPlanError, read_plan_file
 from tui_trainer.runs.events import RunFinished
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal_ends import read_ends
+from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.state import fold
 from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.task import Task
@@ -80,13 +81,10 @@ def final_model(run: RunFolder) -> Path:
 
 def finish_of(run: RunFolder) -> RunFinished | None:
     """How the run came to its end; None where it did not. Raises FolderError for a journal that cannot be read."""
-    try:
-        with run.journal.open("rb") as file:
-            finished = read_ends(file.fileno()).state.finished
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise FolderError(f"its journal cannot be read: {error.strerror or error}", where=run.name) from None
+    journal = JournalReader(run.journal)
+    finished = fold(journal.stream()).finished
+    if journal.failing:
+        raise FolderError(f"its journal cannot be read: {journal.failing}", where=run.name)
     return finished if finished and finished.reason != "stopped" else None
 
 

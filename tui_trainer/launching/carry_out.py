@@ -29,14 +29,14 @@ from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, trains_apart
 from tui_trainer.launching.trackers import start_trackers
 from tui_trainer.planning.calibration import is_busy, keep_calibration
-from tui_trainer.planning.kept_tables import machine_key, timed_as
 from tui_trainer.planning.measured_memory import keep_measured_peak
 from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
+from tui_trainer.planning.records import Key
+from tui_trainer.planning.step_key import StepKey, device_key
 from tui_trainer.reporting.page import write_report
-from tui_trainer.runs import registry
 from tui_trainer.runs.events import (
     ControlApplied,
     Event,
@@ -269,23 +269,18 @@ def _reduction(plan: Plan, event: RunProblem) -> MicroBatchReduced:
 def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> None:
     """For the next plan of such a run. `busy_seconds`: for how long this process has been at it."""
     on_card, threads = plan.device == "cuda", plan.threads.value
-    card = timed_as(plan.device_name, plan.training_setup) if on_card else ""
     load = None if on_card else load_of_others(load_of_threads(threads * plan.processes_per_node, busy_seconds))
-    keep_calibration(
-        registry.state_folder(),
-        machine_key(plan.cpu_name, threads, plan.precision.value, card),
-        plan.shape_key,
-        step_seconds=step_seconds,
-        flops=plan.step_flops,
-        busy=is_busy(load, threads),
-    )
+    device = device_key(plan.cpu_name, threads, plan.device_name if on_card else "")
+    # A plan of an earlier version may have a key of another form.
+    if key := StepKey.read(plan.shape_key):
+        keep_calibration(device, key, step_seconds=step_seconds, flops=plan.step_flops, busy=is_busy(load, threads))
 
 
 def keep_peak(plan: Plan, peak_bytes: int) -> None:
     """For the next plan of such a run."""
-    if plan.memory_key:
+    if key := Key.read(plan.memory_key):
         rows, eval_rows = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
-        keep_measured_peak(plan.memory_key, rows, eval_rows, peak_bytes)
+        keep_measured_peak(key, rows, eval_rows, peak_bytes)
 
 
 def _saved_step(folder: RunFolder) -> int:

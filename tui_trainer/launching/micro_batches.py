@@ -4,7 +4,6 @@ the real model and data in a process of its own.
 The effective batch stays: candidates are its equal parts. It grows by doubling until one fails, and is bisected then.
 """
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +20,13 @@ from tui_trainer.errors import RunError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.places import nearest_existing
 from tui_trainer.launching.questions import question_of, with_settings
-from tui_trainer.models.child import ChildFailed, hear_child
 from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE, MICRO, even_parts
 from tui_trainer.planning.kept_micro_batches import keep_micro_batch
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.records import Key
 from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.worker.asking import WorkerFailed, ask
 
-_CHILD = "tui_trainer.bench.micro_batch_child"
 # Of those that survive, so many of the largest are timed.
 _TIMED = 4
 _UNWRITTEN: Patch = {"logging.report_to": [], "logging.sample_steps": 0}
@@ -144,8 +143,8 @@ def try_micro_batches(
                 is_timed = not timed or not found.largest or found.fastest is not None
                 if next_rows(sizes, known) is None and is_timed:
                     return found
-                more = {"place": place, "candidates": sizes, "tried": list(known.items()), "seconds": left}
-                _hear(found, asked | more | {"timed": timed, "step_rows": found.step_rows}, ends, heard)
+                more = {"place": place, "candidates": sizes, "tried": list(known.items())}
+                _ask(found, asked | more | {"timed": timed, "step_rows": found.step_rows}, left, heard)
         found.cut_short = f"{format_seconds(seconds)} were over"
     except KeyboardInterrupt:
         found.cut_short = INTERRUPTED
@@ -172,31 +171,37 @@ def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress:
     # Where the time was over before one was timed, the largest that survived.
     rows = found.fastest.rows if found.fastest else found.largest
     seconds = {size: one.step_seconds for size, one in found.tried.items() if one.step_seconds and not one.failed}
-    keep_micro_batch(plan.untuned_key, rows, found.step_rows, seconds)
+    if key := Key.read(plan.untuned_key):
+        keep_micro_batch(key, rows, found.step_rows, seconds)
 
 
-def _hear(found: MicroBatches, question: dict[str, Any], ends: float, heard: Callable[[str], None]) -> None:
-    """What one process finds until its end."""
+def _ask(found: MicroBatches, question: dict[str, Any], seconds: float, heard: Callable[[str], None]) -> None:
+    """What one worker finds until its end."""
     trying = 0
+
+    def hear(told: dict[str, Any]) -> None:
+        nonlocal trying
+        if "trying" in told:
+            trying = int(told["trying"])
+            heard(f"{told['doing']} micro-batches of {trying} row{'s' if trying != 1 else ''}")
+            return
+        rows = int(told["rows"])
+        before = found.tried.get(rows)
+        one = MicroBatch(
+            rows=rows,
+            passes=-(-found.step_rows // rows),
+            failed=told.get("failed", ""),
+            peak_memory_bytes=told.get("peak_memory_bytes", before.peak_memory_bytes if before else 0),
+            seconds=told.get("seconds", 0.0),
+            step_seconds=tuple(told.get("step_seconds", ())),
+        )
+        found.tried[rows] = one
+        heard(f"  {one.words}")
+
+    ends = monotonic() + seconds
     try:
-        for told in hear_child(_CHILD, json.dumps(question), sees_gpus=True):
-            if "trying" in told:
-                trying = int(told["trying"])
-                heard(f"{told['doing']} micro-batches of {trying} row{'s' if trying != 1 else ''}")
-            elif "rows" in told:
-                rows = int(told["rows"])
-                before = found.tried.get(rows)
-                one = MicroBatch(
-                    rows=rows,
-                    passes=-(-found.step_rows // rows),
-                    failed=told.get("failed", ""),
-                    peak_memory_bytes=told.get("peak_memory_bytes", before.peak_memory_bytes if before else 0),
-                    seconds=told.get("seconds", 0.0),
-                    step_seconds=tuple(told.get("step_seconds", ())),
-                )
-                found.tried[rows] = one
-                heard(f"  {one.words}")
-    except ChildFailed as failure:
+        ask("try_micro_batches", question, timeout_seconds=seconds, sees_gpus=True, progress=hear)
+    except WorkerFailed as failure:
         if monotonic() >= ends:
             return
         if not trying:

@@ -1,6 +1,5 @@
 """What a machine really does, tried in a process of its own within seconds, and kept by machine with its date."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -18,14 +17,14 @@ from tui_trainer.hardware.kernel_log import gpu_reports
 from tui_trainer.hardware.nvml import session
 from tui_trainer.hardware.problems import SEVERITIES, HardwareProblem
 from tui_trainer.hardware.processor import training_threads
-from tui_trainer.models.child import ChildFailed, hear_child
-from tui_trainer.planning.kept_tables import keep_entry, machine_key, read_table
-from tui_trainer.runs.registry import state_folder
+from tui_trainer.planning.records import TRIAL, Key, keep_record, records_of_device
+from tui_trainer.planning.step_key import device_key
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import GIB, format_bytes, format_count, utc_now
+from tui_trainer.worker.asking import WorkerFailed, ask
 
-_FILE, _KEEP = "trials.json", 200
-_CHILD = "tui_trainer.launching.trial_child"
+# A driver that does not answer is what is looked for.
+_TIMEOUT_SECONDS = 600.0
 _SHM = Path("/dev/shm")
 # torch's loaders and NCCL put what processes share there; a container of Docker gets 64 MiB.
 _LITTLE_SHM_BYTES = GIB
@@ -44,7 +43,7 @@ Trial = dict[str, Any]
 def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[str], None] = lambda part: None) -> Trial:
     """Try it, and keep what came out. `told` hears what is being tried. Raises InputError for a card that is not here.
 
-    What ends the child is a problem like others; the parts before it stand.
+    What ends the worker is a problem like others, as is one that does not answer; the parts before it stand.
     """
     gpu, device = _where(hardware, chosen)
     packages = [module for name, module in _ATTENTION_PACKAGES.items() if hardware.libraries.get(name)]
@@ -58,24 +57,29 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[st
     trial: Trial = {"at": utc_now(), "device": device, "name": (gpu.name or "") if gpu else hardware.cpu_name}
     trial["torch"], part = hardware.libraries.get("torch") or "", "its start"
     trial["ended"] = ""
+
+    def hear(line: dict[str, Any]) -> None:
+        nonlocal part
+        part = str(line["part"])
+        if "found" in line:
+            trial[part] = line["found"]
+        else:
+            told(part)
+
     try:
-        for line in hear_child(_CHILD, json.dumps(question), sees_gpus=gpu is not None):
-            part = str(line["part"])
-            if "found" in line:
-                trial[part] = line["found"]
-            else:
-                told(part)
-    except ChildFailed as error:
+        ask("try_machine", question, timeout_seconds=_TIMEOUT_SECONDS, sees_gpus=gpu is not None, progress=hear)
+    except WorkerFailed as error:
         trial["ended"] = f"trying {part} {error}"
     trial |= _read_here(gpu)
     trial["problems"] = [asdict(problem) for problem in problems_of(trial, hardware, gpu)]
-    keep_entry(state_folder() / _FILE, _key(hardware, gpu), entry=trial, most=_KEEP)
+    keep_record(TRIAL, Key(device=_device(hardware, gpu), versions=f"torch {trial['torch']}"), trial)
     return trial
 
 
 def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
     """The newest of this machine and its card; None where nothing was tried yet."""
-    return read_table(state_folder() / _FILE, _key(hardware, _where(hardware, chosen)[0])) or None
+    tried = records_of_device(TRIAL, _device(hardware, _where(hardware, chosen)[0]))
+    return tried[-1].figures if tried else None
 
 
 def _where(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
@@ -85,9 +89,9 @@ def _where(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
     return (gpu if device == "cuda" else None), device
 
 
-def _key(hardware: Hardware, gpu: Gpu | None) -> str:
+def _device(hardware: Hardware, gpu: Gpu | None) -> str:
     name = f"{gpu.name} {gpu.cuda_uuid}" if gpu else ""
-    return f"{hardware.host}: {machine_key(hardware.cpu_name, training_threads(hardware.usable_cores), card_name=name)}"
+    return f"{hardware.host}: {device_key(hardware.cpu_name, training_threads(hardware.usable_cores), name)}"
 
 
 def _read_here(gpu: Gpu | None) -> Trial:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.hardware.places import prepared_data_folder
-from tui_trainer.models.child import ChildFailed, answering_child
 from tui_trainer.runs.folder import write_atomically
+from tui_trainer.worker.asking import WorkerFailed, shapes_worker
+from tui_trainer.worker.questions import QUESTIONS
 
 _SHIPPED = Path(__file__).with_name("shipped_answers.json")
 # A busy machine takes minutes to load torch.
@@ -25,28 +26,29 @@ _TIMEOUT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Answers:
-    """To the questions that one module answers with its function `answer`. Those of another form of questions and
-    answers, which `format_version` counts, are not believed."""
+    """To the questions of one name. Those of another form of questions and answers, which `format_version` counts, are
+    not believed."""
 
-    module: str
+    name: str
     format_version: int
     _known: dict[str, Any] = field(default_factory=dict)
     """What this process was told already, failures too: the screens plan anew after each edit."""
 
     def ask(self, question: Mapping[str, Any], timeout_seconds: float = _TIMEOUT_SECONDS) -> Any:
-        """The answer, which is JSON; the first one about a model takes seconds. Raises ChildFailed."""
+        """The answer, which is JSON; the first one about a model takes seconds. Raises WorkerFailed."""
         text = json.dumps(question, sort_keys=True, default=str)
         key = self.key(text)
         if key not in self._known:
             self._known[key] = self._find(key, text, timeout_seconds)
-        if isinstance(found := self._known[key], ChildFailed):
+        if isinstance(found := self._known[key], WorkerFailed):
             raise found
         return found
 
     def key(self, question: str) -> str:
         import xxhash
 
-        return xxhash.xxh3_128(f"{self.format_version} {self.module} {question}".encode()).hexdigest()
+        module = QUESTIONS[self.name].partition(":")[0]
+        return xxhash.xxh3_128(f"{self.format_version} {module} {question}".encode()).hexdigest()
 
     def _find(self, key: str, question: str, timeout_seconds: float) -> Any:
         if key in (shipped := shipped_answers()):
@@ -55,8 +57,8 @@ class Answers:
         with suppress(OSError, ValueError):
             return json.loads(place.read_text("utf-8"))
         try:
-            found = answering_child.ask(self.module, question, timeout_seconds)
-        except ChildFailed as failure:
+            found = shapes_worker.ask(self.name, json.loads(question), timeout_seconds=timeout_seconds)
+        except WorkerFailed as failure:
             return failure
         # What cannot be written costs seconds the next time, and nothing else.
         with suppress(OSError):

@@ -9,13 +9,13 @@ from typing import Any
 
 from tui_trainer.models.answers import Answers
 from tui_trainer.models.attention_facts import AttentionFacts, facts_of, recorded_calls
-from tui_trainer.models.child import ChildFailed
 from tui_trainer.models.config_fields import ALIASES, bad_model
 from tui_trainer.models.fake_tensors import empty_model, fake_tensors, inputs_of, model_config
 from tui_trainer.models.files.weights import layer_count
 from tui_trainer.models.heads import CLASSIFYING, Head
 from tui_trainer.models.modules import Linear, Part, Reads, place_in_block
 from tui_trainer.safe_text import one_line
+from tui_trainer.worker.asking import WorkerFailed
 
 # Data decides the size of the vocabulary, and the number of classes: models are counted with these instead, so that
 # other data asks no new question. Primes that no other size of a model is.
@@ -23,7 +23,7 @@ _WORDS, _CLASSES = 1_000_003, 10_007
 # Of what decides nothing here.
 _IGNORED = ("id2label", "label2id", "problem_type", "num_labels", "architectures", "torch_dtype", "dtype")
 _ROWS, _ROW_TOKENS, _ANSWER_TOKENS = 2, 16, 11
-answers = Answers(__name__, format_version=5)
+answers = Answers("count_model", format_version=5)
 
 
 def deciding_fields(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
         kept["vocab_size"] = _WORDS
     try:
         found = answers.ask({"config": kept, "head": head, "labels": _CLASSES if labels else 0})
-    except ChildFailed as failure:
+    except WorkerFailed as failure:
         name = one_line(str(config.get("model_type")), 80)
         if not failure.reason:
             raise bad_model(f"counting the weights of {name} {failure}") from None
@@ -73,8 +73,8 @@ def _part_with_sizes(entry: Part, sizes: Mapping[int, int]) -> Part:
     return entry
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """In the process that has torch: what `count_model` gives."""
+def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
+    """In the worker, which has torch: what `count_model` gives."""
     head: Head = question["head"]
     with fake_tensors(head):
         made = model_config(question["config"], question["labels"])

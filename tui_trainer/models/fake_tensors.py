@@ -1,6 +1,6 @@
 """Models whose tensors have a shape and no numbers, however large: what they consist of, and what they would compute.
 
-Loads torch and transformers: for the process of `child.AnsweringChild`. No code that comes with a model is run.
+Loads torch and transformers: for the worker. No code that comes with a model is run.
 """
 
 from __future__ import annotations

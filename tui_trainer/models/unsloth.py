@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import runpy
 import sys
 from contextlib import redirect_stdout, suppress
@@ -24,6 +23,8 @@ from tui_trainer.models.config_fields import bad_model
 from tui_trainer.models.loading import settle_padding
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.safe_text import one_line
+from tui_trainer.worker.answering import begin_anew
+from tui_trainer.worker.questions import MODULE as WORKER
 
 if TYPE_CHECKING:
     import torch
@@ -105,20 +106,11 @@ def python_variables(config: Config) -> dict[str, str]:
     return {"PYTHONPATH": str(place)}
 
 
-def change_over(config: Config, question: dict[str, Any]) -> None:
-    """In a child process: begins it anew in the Python that these settings train with, with the same question on
-    standard input. Returns where this is that Python already.
-    """
-    python = python_of(config)
-    if not is_asked(config) or NAME in sys.modules:
-        return
-    module = sys.modules["__main__"].__spec__
-    assert module is not None, "a child is started as a module"
-    asked = os.memfd_create("question")
-    os.write(asked, json.dumps(question).encode())
-    os.lseek(asked, 0, os.SEEK_SET)
-    os.dup2(asked, 0)
-    os.execve(python, [python, "-P", "-m", *module_words(config, module.name)], os.environ | python_variables(config))
+def change_over(config: Config) -> None:
+    """In a worker: begin it anew in the Python that these settings train with, with the same question. Returns where
+    this is that Python already."""
+    if is_asked(config) and NAME not in sys.modules:
+        begin_anew([python_of(config), "-P", "-m", *module_words(config, WORKER)], python_variables(config))
 
 
 def load_model(folder: Path, config: Config, dtype: torch.dtype, device: torch.device) -> Any:

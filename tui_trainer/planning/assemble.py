@@ -19,16 +19,16 @@ from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_b
 from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import fused_kernels
-from tui_trainer.planning.kept_tables import machine_key, step_key, timed_as
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_memory import measured_words, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.processes import Group
+from tui_trainer.planning.records import Key
+from tui_trainer.planning.step_key import device_key, step_key
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.cadence import every, times
-from tui_trainer.runs.registry import state_folder
 from tui_trainer.runs.remaining import EVALUATION_SHARE
 from tui_trainer.tasks.contract import DataFacts
 
@@ -47,7 +47,7 @@ class Decisions:
     packing: Planned[bool]
     threads: Planned[int]
     memory_reason: str
-    memory_key: str
+    memory_key: Key
     is_untuned: bool
 
 
@@ -127,8 +127,8 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
         "cpu_offload": made.group.cpu_offload,
         "gpu_uuids": made.group.gpu_uuids,
         "cpu_name": hardware.cpu_name,
-        "memory_key": made.memory_key,
-        "untuned_key": made.memory_key if made.is_untuned else "",
+        "memory_key": str(made.memory_key),
+        "untuned_key": str(made.memory_key) if made.is_untuned else "",
         "threads": made.threads,
     }
 
@@ -233,11 +233,10 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         document_tokens=facts.row_tokens or None,
     )
     key = step_key(loaded.config, hardware.libraries, shape, setup, cut.micro, rows, longest, cut.processes)
-    card_name = timed_as(gpu.name or "", setup) if gpu else ""
-    machine = machine_key(hardware.cpu_name, made.threads.value, setup.precision, card_name)
-    calibration = read_calibration(state_folder(), machine, key, flops)
+    device = device_key(hardware.cpu_name, made.threads.value, full_name(gpu) if gpu else "")
+    calibration = read_calibration(device, key, flops)
     card = gpu.card if gpu else None
-    step = step_time(flops, shape.hidden_size, calibration, setup, card, machine=machine)
+    step = step_time(flops, shape.hidden_size, calibration, setup, card, device=device)
     total = None
     if step.value is not None:
         evaluation = step.value / rows * steps.eval_rows / cut.processes * EVALUATION_SHARE

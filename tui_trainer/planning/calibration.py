@@ -1,23 +1,20 @@
 """What earlier runs on this machine measured, so that the next estimate is better than the first.
 
-Kept in the state folder by precision and by card, or by processor and number of threads, under the key of a step
-(`kept_tables.StepKey`): its floating-point operations and the last runs, each with the seconds of a step and how busy
-others kept the machine. The rate of another model, or of another setup, says nothing. Others only ever slow a run down:
-of the runs on a calm machine the fastest quarter counts, and the rest only where there is no such run.
+A record (`records.py`) for each of the last runs under the key of its steps: their floating-point operations, the
+seconds of a step and how busy others kept the machine. The rate of another model, or of another setup, says nothing.
+Others only ever slow a run down: of the runs on a calm machine the fastest quarter counts, and the rest only where
+there is no such run.
 """
 
 import math
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
-from typing import Annotated, Self
 
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 
-from tui_trainer.planning.kept_tables import StepKey, entry_of, keep_entry, read_table
+from tui_trainer.planning.records import STEP_SECONDS, figures_as, find_records, keep_record
+from tui_trainer.planning.step_key import StepKey
 
-_FILE = "calibration.json"
-_KEEP_SHAPES, _KEEP_RUNS = 200, 12
 # Runnable tasks of others for each thread that trains, from which on a run is a poor measure.
 _CALM_LOAD, _LEAST_LOAD = 0.25, 0.5
 # A tiny step is all overhead and says nothing about a large one: rates hold for steps of similar work.
@@ -39,19 +36,20 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
+    flops: PositiveFloat
     step_seconds: PositiveFloat
     busy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Shape:
-    flops: PositiveFloat
-    runs: Annotated[list[_Run], Field(min_length=1)]
+    """Runs with one cut of rows."""
 
-    @classmethod
-    def of(cls, entry: dict[str, object]) -> Self | None:
-        """None where the entry is damaged. Until each run was kept there was one, of which nothing was said."""
-        return entry_of(cls, {"runs": [entry], **entry})
+    runs: list[_Run]
+
+    @property
+    def flops(self) -> float:
+        return self.runs[-1].flops
 
     @property
     def busy(self) -> bool:
@@ -70,19 +68,14 @@ class _Shape:
         return abs(math.log(self.flops / flops))
 
 
-def read_calibration(state_folder: Path, machine: str, key: StepKey, flops: float) -> Calibration:
-    """What is known about steps of `flops` operations on a machine of that key."""
-    table = read_table(state_folder / _FILE, machine)
-    similar: list[_Shape] = []
-    this: _Shape | None = None
-    for text, entry in table.items():
-        other, shape = StepKey.read(text), _Shape.of(entry) if isinstance(entry, dict) else None
-        if other is None or shape is None or not other.has_setup_of(key):
-            continue
-        if other == key:
-            this = shape
-        if shape.distance(flops) <= math.log(_SIMILAR_FACTOR):
-            similar.append(shape)
+def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
+    """What is known about steps of `flops` operations on this device."""
+    shapes: dict[str, _Shape] = {}
+    for record in find_records(STEP_SECONDS, key.on(device)):
+        if run := figures_as(_Run, record.figures):
+            shapes.setdefault(record.part, _Shape([])).runs.append(run)
+    this = shapes.get(key.cut)
+    similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
     nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
     if this and this.busy and nearest and not nearest.busy:
         this = None  # other rows on a calm machine say more
@@ -95,14 +88,9 @@ def read_calibration(state_folder: Path, machine: str, key: StepKey, flops: floa
     )
 
 
-def keep_calibration(
-    state_folder: Path, machine: str, key: str, *, step_seconds: float, flops: float, busy: bool = False
-) -> None:
+def keep_calibration(device: str, key: StepKey, *, step_seconds: float, flops: float, busy: bool = False) -> None:
     """Remember the seconds of a step of `flops` operations."""
-    earlier = _Shape.of(read_table(state_folder / _FILE, machine, key))
-    runs = [*(earlier.runs if earlier else ()), _Run(step_seconds, busy)][-_KEEP_RUNS:]
-    entry = asdict(_Shape(flops, runs))
-    keep_entry(state_folder / _FILE, machine, key, entry=entry, most=_KEEP_SHAPES)
+    keep_record(STEP_SECONDS, key.on(device), asdict(_Run(flops, step_seconds, busy)), part=key.cut)
 
 
 def is_busy(load: float | None, threads: int) -> bool:

@@ -5,22 +5,19 @@ used; else the processor's matmuls are timed for a moment with numpy, or the car
 reaches a known share. Nothing is guessed for a card that is not in the catalogue.
 """
 
+import math
 import time
 from functools import cache
-
-from pydantic import PositiveFloat
+from importlib.metadata import version
 
 from tui_trainer.hardware.catalogue import Card
 from tui_trainer.models.modules import Reads
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
 from tui_trainer.planning.calibration import Calibration
-from tui_trainer.planning.kept_tables import entry_of, keep_entry, read_table
 from tui_trainer.planning.planned import Planned, estimated
+from tui_trainer.planning.records import KINDS, MATMULS, Key, find_records, keep_record
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.runs.registry import state_folder
-
-_MATMULS_FILE, _MATMULS_KEPT, _MACHINES_KEPT = "matmuls.json", 12, 50
 
 # A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
@@ -84,7 +81,7 @@ def step_time(
     calibration: Calibration,
     setup: TrainingSetup | None = None,
     card: Card | None = None,
-    machine: str = "",
+    device: str = "",
 ) -> Planned[float | None]:
     """Seconds of a step of so many floating-point operations, in a model of this width, on this machine, and where the
     figure comes from. None: only a measured step can tell."""
@@ -98,7 +95,7 @@ def step_time(
         return estimated(None, "weights are on the host, how fast they come is not known: measure a step")
     if setup.device == "cuda":
         return _on_card(flops, hidden_size, setup, card)
-    return _on_cpu(flops, hidden_size, setup, machine)
+    return _on_cpu(flops, hidden_size, setup, device)
 
 
 def _runs(calibration: Calibration, what: str) -> str:
@@ -106,8 +103,8 @@ def _runs(calibration: Calibration, what: str) -> str:
     return f"from {count} of {what}" + (" while others kept the machine busy" if calibration.busy else "")
 
 
-def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, machine: str) -> Planned[float | None]:
-    rate, share = _fastest_rate(machine), training_share(hidden_size)
+def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str) -> Planned[float | None]:
+    rate, share = _fastest_rate(device), training_share(hidden_size)
     reason = f"numpy multiplies at {rate / 1e9:.0f} GFLOP/s here, of which this width reaches about {share:.0%}"
     if setup.precision != "fp32":
         gain = bf16_gain(hidden_size)
@@ -115,19 +112,23 @@ def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, machine: str) 
     return estimated(flops / (rate * share), reason)
 
 
-def _fastest_rate(machine: str) -> float:
+def _fastest_rate(device: str) -> float:
     """The fastest of what the last processes have measured on this machine, this one among them.
 
     Others only ever slow matmuls down, and a plan should not move because of what they do.
     """
     now = matrix_flops_per_second()
-    if not machine:
+    if not device:
         return now
-    path = state_folder() / _MATMULS_FILE
-    rates = entry_of(list[PositiveFloat], read_table(path).get(machine)) or []
+    key = Key(device=device, versions=f"numpy {version('numpy')}")
+    rates = [
+        rate
+        for record in find_records(MATMULS, key)
+        if isinstance(rate := record.figures.get("flops_per_second"), float) and 0 < rate < math.inf
+    ]
     if now not in rates:  # once in a process: it is not measured again
-        rates = [*rates, now][-_MATMULS_KEPT:]
-        keep_entry(path, machine, entry=rates, most=_MACHINES_KEPT)
+        keep_record(MATMULS, key, {"flops_per_second": now})
+        rates = [*rates, now][-KINDS[MATMULS] :]
     return max(rates)
 
 

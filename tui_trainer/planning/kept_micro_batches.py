@@ -1,5 +1,5 @@
-"""Micro-batches that `per_device_train_batch_size = "tune"` has measured, kept in the state folder by machine, by the
-shape of a step and by what else decides its memory and its time.
+"""Micro-batches that `per_device_train_batch_size = "tune"` has measured: a record (`records.py`) under the key of the
+steps, with what else decides their memory and their time.
 """
 
 import json
@@ -11,14 +11,14 @@ from statistics import median
 from pydantic import PositiveInt
 
 from tui_trainer.config.load import LoadedConfig, value_of
+from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.kept_tables import entry_of, keep_entry, machine_key, read_table, step_key
+from tui_trainer.planning.records import MICRO_BATCH, Key, figures_as, find_records, keep_record
+from tui_trainer.planning.step_key import device_key, step_key
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.runs.registry import state_folder
 from tui_trainer.units import format_seconds
 
-_FILE, _KEEP = "micro_batches.json", 200
 # Beside what stands in the key of a step: which rows are longest, and who wrote the model's code.
 _SETTINGS = ("model.model_name_or_path", "data.path")
 
@@ -56,23 +56,23 @@ def micro_batch_key(
     setup: TrainingSetup,
     threads: int,
     processes: int,
-) -> str:
-    machine = machine_key(hardware.cpu_name, threads, setup.precision, (gpu.name or "") if gpu else "")
+) -> Key:
+    device = device_key(hardware.cpu_name, threads, full_name(gpu) if gpu else "")
     share = -(-loaded.config.training.effective_batch_size // processes)
     step = step_key(loaded.config, hardware.libraries, shape, setup, 0, share, setup.longest_row, processes)
     others = [value_of(loaded.config, key) for key in _SETTINGS]
-    return f"{machine}: {step}: {sha256(json.dumps(others, default=str).encode()).hexdigest()[:16]}"
+    return step.on(device, data=sha256(json.dumps(others, default=str).encode()).hexdigest()[:16])
 
 
-def kept_micro_batch(key: str) -> KeptMicroBatch | None:
-    """None where none was measured, and where the file is damaged."""
-    found = entry_of(KeptMicroBatch, read_table(state_folder() / _FILE, key))
+def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
+    """None where none was measured, and where the record is damaged."""
+    records = find_records(MICRO_BATCH, key)
+    found = figures_as(KeptMicroBatch, records[-1].figures) if records else None
     is_sound = found and found.rows <= found.step_rows and (not found.step_seconds or found.rows in found.step_seconds)
     return found if is_sound else None
 
 
-def keep_micro_batch(key: str, rows: int, step_rows: int, step_seconds: Mapping[int, tuple[float, ...]]) -> None:
+def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[int, tuple[float, ...]]) -> None:
     """Remember it in the place of an earlier one."""
     medians = {size: median(measured) for size, measured in step_seconds.items()}
-    entry = {"rows": rows, "step_rows": step_rows, "step_seconds": medians}
-    keep_entry(state_folder() / _FILE, key, entry=entry, most=_KEEP)
+    keep_record(MICRO_BATCH, key, {"rows": rows, "step_rows": step_rows, "step_seconds": medians})

@@ -1,8 +1,8 @@
 """What switches gained on this machine: two configs whose steps `bench/gains.py` took in turns.
 
-Kept in the state folder by card, or by processor and number of threads, under the settings of both: so a gain is found
-from either of them, before a fix is applied and afterwards. The shape of the steps and the version of torch stand with
-them; where they are others now, nothing was measured.
+A record (`records.py`) of the device for each pair of settings: so a gain is found from either of them, before a fix is
+applied and afterwards. The shape of the steps and the version of torch stand with it; where they are others now,
+nothing was measured.
 """
 
 import json
@@ -16,13 +16,12 @@ from pydantic import AfterValidator, PositiveFloat
 
 from tui_trainer.config.load import all_settings, value_of
 from tui_trainer.hardware.libraries import read_versions
-from tui_trainer.planning.kept_tables import entry_of, keep_entry, machine_key, read_table
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.registry import state_folder
+from tui_trainer.planning.records import GAIN, Key, figures_as, keep_record, records_of_device
+from tui_trainer.planning.step_key import StepKey, device_key
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import format_bytes
 
-_FILE, _KEEP_GAINS = "gains.json", 300
 # What decides how often something is done beside the steps, how many there are and where they are written: the steps
 # themselves are the same.
 _OUTSIDE_OF_STEPS = tuple(
@@ -100,7 +99,7 @@ class Gain:
 class Measurable:
     """A config as it is planned here: what its gains are kept under."""
 
-    machine: str
+    device: str
     torch: str
     shape_key: str
     settings: Mapping[str, Any]
@@ -109,7 +108,7 @@ class Measurable:
     def of(cls, plan: Plan) -> Self:
         card = plan.device_name if plan.device == "cuda" else ""
         return cls(
-            machine=machine_key(plan.cpu_name, plan.threads.value, card_name=card),
+            device=device_key(plan.cpu_name, plan.threads.value, card),
             torch=read_versions(("torch",))["torch"] or "",
             shape_key=plan.shape_key,
             settings={key: value_of(plan.config, key) for key in all_settings() if is_of_steps(key)},
@@ -136,13 +135,13 @@ class KeptGains:
 
     @classmethod
     def read(cls, about: Measurable) -> Self:
-        return cls(about, read_table(state_folder() / _FILE, about.machine))
+        return cls(about, {record.part: record.figures for record in records_of_device(GAIN, about.device)})
 
     def find(self, patch: Mapping[str, Any]) -> Gain | None:
         """From this config to that with the patch; None: not measured with this shape, or with another torch."""
         here, there = self.about.digest({}), self.about.digest(patch)
         entry = self.entries.get(_pair(here, there), {})
-        gain = entry_of(Gain, entry)
+        gain = figures_as(Gain, entry)
         if gain is None or here == there or entry["torch"] != self.about.torch:
             return None
         if entry["shapes"].get(here) != self.about.shape_key:
@@ -157,7 +156,9 @@ def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str
     here, there = before.digest({}), before.digest(patch)
     shapes = {here: before.shape_key, there: after_shape_key}
     entry = {"from": here, "torch": before.torch, "shapes": shapes, **asdict(gain)}
-    keep_entry(state_folder() / _FILE, before.machine, _pair(here, there), entry=entry, most=_KEEP_GAINS)
+    step = StepKey.read(before.shape_key)
+    key = step.on(before.device) if step else Key(device=before.device, versions=f"torch {before.torch}")
+    keep_record(GAIN, key, entry, part=_pair(here, there))
 
 
 def _pair(one: str, other: str) -> str:

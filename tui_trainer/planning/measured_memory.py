@@ -1,7 +1,7 @@
 """Peaks of memory that runs and rehearsals had here, so that the next plan of such a run is not a formula's alone.
 
-Kept in the state folder under the key of a measured micro-batch (`kept_micro_batches.micro_batch_key`): machine, model,
-setup and what else decides the memory, with the last peaks of each number of rows in a pass.
+Records (`records.py`) under the key of a measured micro-batch (`kept_micro_batches.micro_batch_key`): the last peaks of
+each number of rows in a pass.
 """
 
 import math
@@ -9,15 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from pydantic import PositiveInt
-
-from tui_trainer.planning.kept_tables import entry_of, keep_entry, read_table
 from tui_trainer.planning.memory.parts import MemoryPart
+from tui_trainer.planning.records import PEAK, Key, find_records, keep_record
 from tui_trainer.planning.training_setup import MeasuredPeak
-from tui_trainer.runs.registry import state_folder
 from tui_trainer.units import MIB, format_bytes
 
-_FILE, _KEEP_KEYS, _KEEP_RUNS = "memory.json", 200, 8
 # Known to the byte.
 LASTING = ("weights", "gradients", "optimizer")
 # Of a card's memory: torch does not count them among what it has allocated.
@@ -31,24 +27,24 @@ _CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries")
 _OTHER_ROWS_SHARE = 0.5
 
 
-def measured_peaks(key: str) -> tuple[MeasuredPeak, ...]:
-    """The highest peak of each number of rows; none where nothing was measured or the file is damaged."""
+def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
+    """The highest peak of each number of rows; none where nothing was measured."""
+    peaks: dict[str, list[int]] = {}
+    for record in find_records(PEAK, key):
+        if isinstance(peak := record.figures.get("bytes"), int) and peak > 0:
+            peaks.setdefault(record.part, []).append(peak)
     found = []
-    for cut, entry in read_table(state_folder() / _FILE, key).items():
+    for part, several in peaks.items():
         with suppress(ValueError):
-            rows, eval_rows = map(int, cut.split("+"))
-            if min(rows, eval_rows) > 0 and (peaks := entry_of(list[PositiveInt], entry)):
-                found.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(peaks), runs=len(peaks)))
+            rows, eval_rows = map(int, part.split("+"))
+            if min(rows, eval_rows) > 0:
+                found.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(several), runs=len(several)))
     return tuple(found)
 
 
-def keep_measured_peak(key: str, rows: int, eval_rows: int, peak_bytes: int) -> None:
+def keep_measured_peak(key: Key, rows: int, eval_rows: int, peak_bytes: int) -> None:
     """`peak_bytes` as the plan counts: on a CPU without the libraries."""
-    path, cut = state_folder() / _FILE, f"{rows}+{eval_rows}"
-    peaks = read_table(path, key)
-    earlier = entry_of(list[PositiveInt], peaks.get(cut)) or []
-    peaks[cut] = [*earlier, peak_bytes][-_KEEP_RUNS:]
-    keep_entry(path, key, entry=peaks, most=_KEEP_KEYS)
+    keep_record(PEAK, key, {"bytes": peak_bytes}, part=f"{rows}+{eval_rows}")
 
 
 def nearest_peak(peaks: Sequence[MeasuredPeak], rows: int, eval_rows: int) -> MeasuredPeak | None:

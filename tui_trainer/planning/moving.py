@@ -21,13 +21,13 @@ from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.assemble import threads_of
 from tui_trainer.planning.automatic_values import Target, is_from_scratch
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
-from tui_trainer.planning.kept_tables import step_key
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.processes import cards_for, split_over, tightest
 from tui_trainer.planning.remedies import BITSANDBYTES
+from tui_trainer.planning.step_key import step_key
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.safe_text import one_line

@@ -15,10 +15,10 @@ from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.reporting.curves import Chart
 from tui_trainer.reporting.facts import RunFacts, Start
 from tui_trainer.reporting.model_rows import Rows
-from tui_trainer.runs.journal_ends import spread_ends
 from tui_trainer.runs.overview import metric_value
 from tui_trainer.runs.result import LABELLING, best_before, ending_words, grade_of
 from tui_trainer.runs.score_words import number, plain
+from tui_trainer.runs.sums import spread_ends
 from tui_trainer.runs.targets import targets_of
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 

@@ -28,7 +28,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE: Final = "use up to 64 letters, digits, dots, hyphens and underscores, the first a letter or a digit"
 _FILES: Final = (
     MARKER,
-    *"config.toml plan.json journal.jsonl control.json run.lock job.sh job.json report.md report.html".split(),
+    *"config.toml plan.json journal.jsonl summary.json control.json run.lock job.sh job.json".split(),
+    *"report.md report.html".split(),
 )
 _FOLDERS: Final = ("logs", "checkpoints", "model", "export", "tracking", "in_use")
 OUR_NAMES: Final = frozenset(_FILES + _FOLDERS)
@@ -55,6 +56,7 @@ class RunFolder:
         return self.root.name
 
     config, plan, journal = _Inside("config.toml"), _Inside("plan.json"), _Inside("journal.jsonl")
+    summary = _Inside("summary.json")
     control, lock = _Inside("control.json"), _Inside("run.lock")
     script, job = _Inside("job.sh"), _Inside("job.json")
     """What Slurm runs, and the number that it gave it."""

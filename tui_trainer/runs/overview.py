@@ -1,7 +1,8 @@
-"""All runs of this disk at a glance: of each journal only the head, the tail and a few places between are read.
+"""All runs of this disk at a glance.
 
-What has not changed since is not read again. How large a folder is takes a walk through it: `measure` does that, for
-a thread of its own.
+What a journal says at its end stands beside it, in `summary.json`, and is made anew from the whole journal, at half a
+second for 100,000 steps, where it is missing or of a shorter one. Of a run that goes on, only what is new is read. How
+large a folder is takes a walk through it: `measure` does that, for a thread of its own.
 """
 
 import os
@@ -13,20 +14,40 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pydantic import TypeAdapter
+
+from tui_trainer.errors import FolderError
 from tui_trainer.runs import registry
 from tui_trainer.runs.at_rest import named_root, remains_of
 from tui_trainer.runs.events import EvalDone, MicroBatchReduced
-from tui_trainer.runs.folder import MARKER, OUR_NAMES, FolderSize, RunFolder, folder_size, read_fields
-from tui_trainer.runs.journal_ends import read_ends
+from tui_trainer.runs.folder import (
+    MARKER,
+    OUR_NAMES,
+    FolderSize,
+    RunFolder,
+    folder_size,
+    read_fields,
+    read_plain_file,
+)
+from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.lock import owner
 from tui_trainer.runs.result import best_evaluation, ending_words, held_out_loss, kept_step, newest_scores
 from tui_trainer.runs.score_words import number, plain
-from tui_trainer.runs.state import STOPPED_EARLY, Status
+from tui_trainer.runs.state import STOPPED_EARLY, RunState, Status
+from tui_trainer.runs.sums import means
+from tui_trainer.units import MIB
+
+CURVE_POINTS: Final = 24
+_SUMMARY_LIMIT_BYTES: Final = MIB
+# Of what is read from a journal into a summary: a summary of another number is made anew.
+_SUMMARY_VERSION: Final = 1
 
 # A folder for runs with more in it is something else as well.
 _MOST_UNLISTED: Final = 1_000
 # Clocks of machines that are kept in time differ by less.
 _CLOCK_TOLERANCE_SECONDS: Final = 60.0
+
+_ENDED: Final = ("finished", "stopped", "failed")
 
 RunStatus = Status | Literal["submitted", "interrupted", "half deleted", "no run folder", "unreadable", "gone"]
 
@@ -40,8 +61,8 @@ class RunOverview:
     `no run folder`: something else is in its place; `unreadable`; or `gone`.
 
     Losses are in nats: `loss` the final one or the mean of the last steps, `eval_loss` the final or the last held-out
-    one, to which `scores` belong. `best` is the value of `metric` at the best evaluation. In a journal larger than what
-    is read, an evaluation further back than its end is not seen. `model` is empty for one from scratch.
+    one, to which `scores` belong. `best` is the value of `metric` at the best evaluation. `model` is empty for one from
+    scratch.
     """
 
     name: str
@@ -111,11 +132,43 @@ class RunOverview:
         return None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Summary:
+    """`summary.json`: the overview of a run that no process owns, or that has ended, and the sizes of what it was made
+    from."""
+
+    version: int
+    journal_bytes: int
+    plan_bytes: int
+    run: RunOverview
+
+
+_SUMMARIES: Final = TypeAdapter(_Summary)
+
+
+class _Followed:
+    """A journal that is read as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.reader = JournalReader(path)
+        self.state = RunState()
+        self.last_event_at = ""
+
+    def read_new(self) -> None:
+        """Raises OSError where it cannot be read."""
+        for event in self.reader.stream():
+            self.state.apply(event)
+            self.last_event_at = event.at or self.last_event_at
+        if self.reader.failing:
+            raise OSError(self.reader.failing)
+
+
 class Overviews:
     """The list of runs, to be read again and again: a run that has not changed costs a few `stat`s."""
 
     def __init__(self) -> None:
         self._read: dict[Path, tuple[object, RunOverview]] = {}
+        self._followed: dict[Path, _Followed] = {}
         self._sizes: dict[Path, FolderSize] = {}
 
     def read(self, runs_dirs: Iterable[Path] = ()) -> list[RunOverview]:
@@ -132,7 +185,7 @@ class Overviews:
             found.insert(next(older, len(found)), one)
         found += [one for one in others if not one.is_run]
         listed = {one.path for one in found}
-        for cache in (self._read, self._sizes):
+        for cache in (self._read, self._followed, self._sizes):
             for path in set(cache) - listed:
                 cache.pop(path, None)
         return [
@@ -160,7 +213,10 @@ class Overviews:
         alive, journal = _has_owner(folder.lock), _signature(folder.journal)
         known = self._read.get(folder.root)
         if journal is None or known is None or known[0] != (alive, journal) or not known[1].is_run:
-            known = self._read[folder.root] = (alive, journal), _overview(folder, alive)
+            followed = self._followed.pop(folder.root, None)
+            if alive and journal is not None:
+                followed = self._followed[folder.root] = followed or _Followed(folder.journal)
+            known = self._read[folder.root] = (alive, journal), _overview(folder, alive, followed)
         # Its journal does not tell when it goes.
         return replace(known[1], has_model=known[1].status == "finished" and folder.model.is_dir())
 
@@ -182,35 +238,51 @@ def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
 
 
 def overview(folder: RunFolder) -> RunOverview:
-    """One run. Reads little of its journal, and its plan."""
-    return _overview(folder, _has_owner(folder.lock))
+    """One run."""
+    return _overview(folder, _has_owner(folder.lock), None)
 
 
-def _overview(folder: RunFolder, alive: bool) -> RunOverview:
+def _overview(folder: RunFolder, alive: bool, followed: _Followed | None) -> RunOverview:
     about = RunOverview(name=folder.name, path=folder.root, status="interrupted", alive=alive)
-    try:
-        fd = os.open(folder.journal, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
+    journal = _signature(folder.journal)
+    if journal is None:
         return replace(about, status=_without_journal(folder.root, alive))
-    except OSError:
-        in_place = folder.root.is_dir()
-        return replace(about, status="unreadable" if in_place else "no run folder")
+    plan = _signature(folder.plan)
+    made_from = _SUMMARY_VERSION, journal[0], plan[0] if plan else 0
+    if known := _summary(folder, made_from, alive):
+        return replace(known, name=about.name, path=about.path, alive=alive)
+    followed = followed or _Followed(folder.journal)
     try:
-        return _of_journal(about, fd, read_fields(folder.plan))
+        followed.read_new()
     except OSError:
         return replace(about, status="unreadable")
-    finally:
-        os.close(fd)
+    found = _of_state(about, followed, read_fields(folder.plan))
+    # The sizes are of before they were read: of a run that goes on in between, the summary is made once more.
+    if not alive or found.status in _ENDED:
+        version, journal_bytes, plan_bytes = made_from
+        summary = _Summary(version=version, journal_bytes=journal_bytes, plan_bytes=plan_bytes, run=found)
+        with suppress(FolderError):  # of another user, or on a disk that cannot be written: it is read the next time
+            folder.write_file(folder.summary, _SUMMARIES.dump_json(summary, indent=1))
+    return found
 
 
-def _of_journal(about: RunOverview, fd: int, plan: dict[str, Any]) -> RunOverview:
-    ends, metric = read_ends(fd), "loss"
+def _summary(folder: RunFolder, made_from: tuple[int, int, int], alive: bool) -> RunOverview | None:
+    """What was read before; None where there is none of these files as they are now."""
+    with suppress(OSError, ValueError):
+        found = _SUMMARIES.validate_json(read_plain_file(folder.summary, _SUMMARY_LIMIT_BYTES))
+        whole = (found.version, found.journal_bytes, found.plan_bytes) == made_from
+        return found.run if whole and (not alive or found.run.status in _ENDED) else None
+    return None
+
+
+def _of_state(about: RunOverview, followed: _Followed, plan: dict[str, Any]) -> RunOverview:
+    state, metric = followed.state, "loss"
     with suppress(LookupError, TypeError):
         metric = str(plan["config"]["evaluation"]["metric_for_best_model"])
-    # Of a large journal not all is read: the plan has counted them.
-    reductions = sum(isinstance(problem, MicroBatchReduced) for problem in ends.state.problems)
+    # The state has only the last problems: the plan has counted them.
+    reductions = sum(isinstance(problem, MicroBatchReduced) for problem in state.problems)
     counted = plan.get("out_of_memory_events")
-    state, best = ends.state, best_evaluation(ends.state)
+    best = best_evaluation(state)
     ended = state.finished is not None or state.failed is not None
     return replace(
         about,
@@ -223,15 +295,15 @@ def _of_journal(about: RunOverview, fd: int, plan: dict[str, Any]) -> RunOvervie
         step=state.step,
         total_steps=state.total_steps,
         epoch=state.last_step.epoch if state.last_step else None,
-        loss=ends.loss,
-        loss_curve=ends.loss_curve,
+        loss=state.finished.loss if state.finished and state.finished.loss is not None else state.loss_smoothed,
+        loss_curve=tuple(loss for _, loss in means(state.steps, state.losses, CURVE_POINTS)),
         eval_loss=held_out_loss(state),
         scores=newest_scores(state),
         metric=metric,
         best=metric_value(best, metric) if best else None,
         out_of_memory_events=max(reductions, counted if type(counted) is int else 0),
         started_at=state.started_at,
-        last_event_at=ends.last_event_at,
+        last_event_at=followed.last_event_at,
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
@@ -137,3 +137,20 @@ class StepTimes:
     def recent(self) -> StepSums:
         """The last 500 steps or more, and 100 seconds or more; all of them while there are fewer."""
         return self.whole.since(self._marks[0])
+
+
+def spread_ends(count: int, most: int) -> list[int]:
+    """Where up to `most` equal parts of `count` things end, the last at `count`."""
+    parts = min(count, most)
+    return [count * (place + 1) // parts for place in range(parts)]
+
+
+def means(xs: Sequence[float], values: Sequence[float], most: int) -> list[tuple[float, float]]:
+    """Up to `most` means of values that follow each other, each at the place of the last of them; of finite ones."""
+    points, start = [], 0
+    for end in spread_ends(min(len(xs), len(values)), most):
+        finite = [value for value in values[start:end] if math.isfinite(value)]
+        if finite:
+            points.append((xs[end - 1], sum(finite) / len(finite)))
+        start = end
+    return points

@@ -15,12 +15,12 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
-from tui_trainer.models.child import answering_child, end_children
 from tui_trainer.safe_text import one_line
 from tui_trainer.ui.application import Application, Leaving
 from tui_trainer.ui.processes import Exports, Gains, Measurement
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
+from tui_trainer.worker.asking import end_workers, shapes_worker
 
 if TYPE_CHECKING:
     from tui_trainer.bench.config_process import ConfigProcess
@@ -57,7 +57,7 @@ _DRAFT_SECONDS = 1.0
 def fitting_words(plain: LoadedConfig) -> str:
     """What is waited for where a config is made to suit its model and its data."""
     model, data = plain.config.model.model_name_or_path, plain.config.data.path
-    if model and answering_child.is_asked:
+    if model and shapes_worker.is_asked:
         return f"counting the parameters of {one_line(model, _NAMED_CELLS)} ..."
     return f"looking at {' and '.join(one_line(name, _NAMED_CELLS) for name in (model, data) if name)} ..."
 
@@ -153,7 +153,7 @@ class Workbench:
             measurement.end()
         if not self.run_is_ours_and_alive:
             # A run that is being prepared asks them as well.
-            end_children()
+            end_workers()
 
     def _open_document(self) -> Document:
         from tui_trainer.config.document import Document

@@ -10,12 +10,12 @@ from dataclasses import asdict
 from typing import Any
 
 from tui_trainer.models.answers import Answers
-from tui_trainer.models.child import ChildFailed
 from tui_trainer.models.counting import deciding_fields
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
+from tui_trainer.worker.asking import WorkerFailed
 
-answers = Answers("tui_trainer.planning.memory.dry_run_child", format_version=4)
+answers = Answers("dry_run", format_version=4)
 # What a layer's results depend on; the rest of a setup does not change the answer, and must not change the question.
 _DECIDING = (
     "device", "head", "precision", "weights", "method", "lora_rank", "lora_targets", "lora_dropout", "packed",
@@ -48,7 +48,7 @@ def measure_layer(
     }
     try:
         return _layer(answers.ask(question), lengths, row_tokens, answer_tokens, shape.layers), ""
-    except ChildFailed as failure:
+    except WorkerFailed as failure:
         return None, f"not known: the dry run {failure}"
     except (LookupError, TypeError, ValueError):
         return None, "not known: the dry run gave no answer"

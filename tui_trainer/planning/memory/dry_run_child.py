@@ -1,4 +1,4 @@
-"""Counts what layers compute and keep, without computing it: in the process that `AnsweringChild` asks.
+"""Counts what layers compute and keep, without computing it: in the worker.
 
 The model is built with 1 and with 3 layers on tensors that have a shape and no numbers, and its forward pass counted
 with two rows and with three: the difference of the differences is what one layer needs for one row, without weights,
@@ -33,7 +33,7 @@ Bytes = dict[str, float]
 Lengths = list[tuple[int, int]]
 
 
-def answer(question: dict[str, Any]) -> list[Bytes]:
+def answer(question: dict[str, Any], _: Any) -> list[Bytes]:
     """For each pair of `lengths`, tokens of a row and of its answer, bytes of one row in all layers: `kept` by
     autograd, `made` by the forward pass, `wide` of what is made in fp32 and not kept, `evaluated`, made in an
     evaluation, and `largest_kept` and `largest_made` of the largest layer."""

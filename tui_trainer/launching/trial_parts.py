@@ -1,12 +1,8 @@
-"""Tries what a machine has: reads a question from standard input, and prints each part that it has tried as JSON.
-
-It alone loads torch, sees the cards and computes on them; whoever asks goes on when it dies of a driver.
+"""Tries what a machine has, part by part: in a worker, which alone loads torch, sees the cards and computes on them.
+Whoever asks goes on when it dies of a driver.
 """
 
-import json
 import os
-import sys
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,6 +17,7 @@ from tui_trainer.hardware.nvml import session
 from tui_trainer.hardware.storage import read_rate, write_rate
 from tui_trainer.safe_text import one_line
 from tui_trainer.units import MIB
+from tui_trainer.worker.questions import Report
 
 _SECONDS = {"cpu": 0.4, "cuda": 0.6}
 _LONG_SECONDS = 1.5
@@ -33,9 +30,9 @@ _KERNELS = {"flash": "FLASH_ATTENTION", "memory-efficient": "EFFICIENT_ATTENTION
             "plain": "MATH"}  # fmt: skip
 
 
-def main() -> None:
-    warnings.simplefilter("ignore")
-    question = json.loads(sys.stdin.read())
+def try_parts(question: dict[str, Any], report: Report) -> None:
+    """Reports each part that begins, and again what was found. `question` has device, threads, uuid, places,
+    attention_packages."""
     parts: dict[str, Callable[[dict[str, Any]], Any]] = {
         "disks": disks,
         "loader": loader,
@@ -45,12 +42,12 @@ def main() -> None:
         "long": long_load,
     }
     for name, attempt in parts.items():
-        print(json.dumps({"part": name}), flush=True)
+        report(part=name)
         try:
             found = attempt(question)
         except Exception as error:  # whatever a driver, torch or a disk raises: the other parts are tried all the same
             found = {"reason": _words(error)}
-        print(json.dumps({"part": name, "found": found}), flush=True)
+        report(part=name, found=found)
 
 
 def disks(question: dict[str, Any]) -> list[dict[str, Any]]:
@@ -235,7 +232,3 @@ def _timed(question: dict[str, Any], work: Callable[[], Any], seconds: float) ->
         finish()
         found.append(perf_counter() - before)
     return found
-
-
-if __name__ == "__main__":
-    main()

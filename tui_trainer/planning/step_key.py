@@ -1,24 +1,20 @@
-"""What was measured on this machine, as JSON files in the state folder. What is missing or damaged was not measured.
+"""What decides how long a step takes and what it holds: the key of everything that is measured of one.
 
-The first screen reads such a file, so neither pydantic nor the settings are loaded here.
+The first screen reads measurements, so neither pydantic nor the settings are loaded here.
 """
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from tui_trainer.runs.folder import write_atomically
+from tui_trainer.planning.records import Key
 
 if TYPE_CHECKING:
     from tui_trainer.config.sections import Config
     from tui_trainer.models.shape import ModelShape
-    from tui_trainer.planning.training_setup import Precision, TrainingSetup
-
-T = TypeVar("T")
+    from tui_trainer.planning.training_setup import TrainingSetup
 
 # What decides how long a step takes, or what it holds, and is no word of a key.
 _SETTINGS = (
@@ -28,23 +24,17 @@ _SETTINGS = (
 )  # fmt: skip
 
 
-def machine_key(cpu_name: str, threads: int, precision: "Precision" = "fp32", card_name: str = "") -> str:
-    """Under which name the figures of this machine are kept: those of a card, whatever processor it sits beside."""
-    machine = card_name or f"{cpu_name}, {threads} threads"
-    return machine if precision == "fp32" else f"{machine}, {precision}"
-
-
-def timed_as(card_name: str, setup: "TrainingSetup") -> str:
-    """The name under which the rate of a card is kept: where it waits for the host it is another one."""
-    return f"{card_name}, weights on the host" if setup.cpu_offload else card_name
+def device_key(cpu_name: str, threads: int, card_name: str = "") -> str:
+    """The name under which the figures of a device are kept: those of a card, whatever processor it sits beside."""
+    return card_name or f"{cpu_name}, {threads} threads"
 
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """What a number that was measured holds for, beside the machine (`machine_key`): elsewhere nothing was measured.
+    """What a number that was measured holds for, beside the device (`device_key`): elsewhere nothing was measured.
 
-    `model`: the task, the model's shape, what it computes in and with which libraries. `setup`: how it is trained.
-    `cut`: how many rows of how many tokens a step has, and in what passes.
+    `model`: the task, the model's shape, what it computes in and with which libraries: `TASK SHAPE, VERSIONS`. `setup`:
+    how it is trained. `cut`: how many rows of how many tokens a step has, and in what passes.
     """
 
     model: str
@@ -59,6 +49,12 @@ class StepKey:
         """None for a key of before tasks and libraries were part of it."""
         parts = text.split(" | ") if isinstance(text, str) else []
         return cls(*parts) if len(parts) == 3 else None
+
+    def on(self, device: str, data: str = "") -> Key:
+        """The key of a record about such steps on this device; with `data`, about this cut of that data alone."""
+        first, _, versions = self.model.partition(", ")
+        task, _, shape = first.partition(" ")
+        return Key(task, shape, f"{self.setup} | {self.cut} | {data}" if data else self.setup, device, versions)
 
     def has_setup_of(self, other: "StepKey") -> bool:
         """Whether both train one model in one way, whatever their rows."""
@@ -100,39 +96,3 @@ def step_key(
         setup="-".join([*how, *(word for word, is_so in more.items() if is_so), sha256(others).hexdigest()[:8]]),
         cut=f"{micro_batch}of{effective_batch}x{row_tokens}",
     )
-
-
-def read_table(path: Path, *keys: str) -> dict[str, Any]:
-    """The JSON object of a file, or the one under these keys; empty where there is none."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def entry_of(kind: type[T], entry: object) -> T | None:
-    """None where the entry is damaged."""
-    from pydantic import TypeAdapter, ValidationError
-
-    with suppress(ValidationError):
-        return TypeAdapter(kind).validate_python(entry)
-    return None
-
-
-def keep_entry(path: Path, *keys: str, entry: object, most: int) -> None:
-    """In the place of an earlier one; of the table that it is in, the newest `most` entries stay.
-
-    A folder that cannot be written is no error: nothing is known the next time either.
-    """
-    *outer, key = keys
-    table = read_table(path, *outer)
-    table.pop(key, None)
-    table = dict(list({**table, key: entry}.items())[-most:])
-    for name in outer:
-        table = {**read_table(path), name: table}
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(table, indent=1).encode())

@@ -1,8 +1,4 @@
-"""`python -m tui_trainer.bench.inference_child`: one way to run a trained model, in a process that has loaded nothing
-else. Or, asked to `write`, the model in another format.
-
-Reads from standard input what to do and prints what it took, as JSON.
-"""
+"""One way to run a trained model, and a model written in another format: in a worker, which has loaded nothing else."""
 
 from __future__ import annotations
 
@@ -14,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.diagnosis import GpuChoice
-from tui_trainer.models.child import answer_question
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.worker.questions import Report
 
 if TYPE_CHECKING:
     from tui_trainer.data.preparing.cache import PreparedData
@@ -26,12 +22,12 @@ if TYPE_CHECKING:
 _LATENCY_ROWS, _FIRST_TOKEN_ROWS, _PROMPT_TOKENS, _ROWS_AT_A_TIME = 20, 8, 32, 8
 
 
-def write(question: dict[str, Any]) -> dict[str, Any]:
+def write(question: dict[str, Any], _: Report) -> None:
+    """`question` has run, format, write (a folder)."""
     find_format(question["format"]).write(_trained(question), Path(question["write"]), lambda *_: None)
-    return {}
 
 
-def measure(question: dict[str, Any]) -> dict[str, Any]:
+def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
     """Seconds, bytes, loss and scores; `question` has run, gpu, batched, rows, new_tokens, scored, and where they are
     not the usual ones format and folder, dtype, adapter, compiled, beams."""
     from tui_trainer.exporting.held_out import prepared_data
@@ -179,7 +175,3 @@ def _scores(trained: TrainedModel, data: PreparedData, model: Any, most_rows: in
     rows, layout = Rows(data.eval_path or data.train_path), layout_of(trained, model, _ROWS_AT_A_TIME)
     loss, scores = scored(trained, data, model, batches(rows, evenly_spaced(len(rows), most_rows), layout))
     return {"loss": loss, "scores": scores}
-
-
-if __name__ == "__main__":
-    answer_question(lambda question: (write if question.get("write") else measure)(question))

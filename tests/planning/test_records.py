@@ -1,0 +1,302 @@
+"""One file of what was measured here: who is answered with it, who writes it, and what becomes of a damaged one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.planning.test_profiles_on_machines import FACTS, loaded_on, machine_of
+from tui_trainer import diagnose as command
+from tui_trainer.cli import main
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning import records
+from tui_trainer.planning.calibration import Calibration, keep_calibration, read_calibration
+from tui_trainer.planning.kept_micro_batches import keep_micro_batch, kept_micro_batch
+from tui_trainer.planning.measured_gains import Gain, KeptGains, Measurable, keep_gain
+from tui_trainer.planning.measured_memory import keep_measured_peak, measured_peaks
+from tui_trainer.planning.records import (
+    FILE,
+    GAIN,
+    KINDS,
+    MATMULS,
+    MICRO_BATCH,
+    PEAK,
+    STEP_SECONDS,
+    TRIAL,
+    Key,
+    count_kinds,
+    find_records,
+    keep_record,
+    records_of_device,
+)  # fmt: skip
+from tui_trainer.planning.step_key import StepKey, device_key
+from tui_trainer.runs.registry import state_folder
+
+OLD = Path(__file__).parents[1] / "fixtures" / "old_measurements"
+CPU = "a processor, 2 threads"
+VERSIONS = "torch 2.15, transformers 5.23"
+STEP = StepKey(f"chat llama-16-1-bf16, {VERSIONS}", "lora16-aa", "4of8x64")
+PACKED = {"data.packing": True}
+FOUND = Gain(at="2026-11-23T10:00:00Z", ratios=(1.6, 1.6), steps=8)
+NOTHING = (None, None, 0, None, None)
+
+
+def step(task="chat", shape="llama-16-1-bf16", versions=VERSIONS, setup="lora16-aa", cut="4of8x64") -> StepKey:
+    return StepKey(f"{task} {shape}, {versions}", setup, cut)
+
+
+def measurable(of: StepKey, device: str) -> Measurable:
+    torch = of.model.partition(", torch ")[2].partition(",")[0]
+    return Measurable(device=device, torch=torch, shape_key=str(of), settings={"data.packing": False})
+
+
+def taken(asked: StepKey, device: str, data: str = "rows") -> tuple:
+    """(step seconds, rate, runs with a peak, micro-batch, gain): everything that a plan and its checks ask for."""
+    calibration = read_calibration(device, asked, 1e9)
+    peaks = measured_peaks(asked.on(device, data))
+    kept = kept_micro_batch(asked.on(device, data))
+    gain = KeptGains.read(measurable(asked, device)).find(PACKED)
+    return (
+        calibration.step_seconds,
+        calibration.flops_per_second,
+        sum(peak.runs for peak in peaks),
+        kept.rows if kept else None,
+        gain.speed_up if gain else None,
+    )
+
+
+@pytest.fixture
+def in_the_file():
+    """One run of `STEP` on the processor, in all that is measured of one."""
+    keep_calibration(CPU, STEP, step_seconds=0.5, flops=1e9)
+    keep_measured_peak(STEP.on(CPU, "rows"), 4, 8, 1000)
+    keep_micro_batch(STEP.on(CPU, "rows"), 4, 8, {4: (0.5,)})
+    keep_gain(measurable(STEP, CPU), PACKED, "packed", FOUND)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "data", "expected"),
+    [
+        (step(), CPU, "rows", (0.5, 2e9, 1, 4, 1.6)),
+        (step(task="seq2seq"), CPU, "rows", NOTHING),
+        (step(shape="llama-32-1-bf16"), CPU, "rows", NOTHING),
+        (step(shape="llama-16-1-fp32"), CPU, "rows", NOTHING),
+        (step(shape="gpt2-16-1-bf16"), CPU, "rows", NOTHING),
+        (step(setup="full-aa"), CPU, "rows", NOTHING),
+        (step(setup="lora16-bb"), CPU, "rows", NOTHING),
+        (step(setup="lora16-offloaded-aa"), CPU, "rows", NOTHING),
+        (step(), "a processor, 4 threads", "rows", NOTHING),
+        (step(), "a card", "rows", NOTHING),
+        (step(versions="torch 2.16, transformers 5.23"), CPU, "rows", NOTHING),
+        (step(versions="torch 2.15, transformers 5.24"), CPU, "rows", NOTHING),
+        # Other rows: the nearest rate, and nothing of what is exact.
+        (step(cut="2of8x64"), CPU, "rows", (None, 2e9, 0, None, None)),
+        (step(), CPU, "other rows", (0.5, 2e9, 0, None, 1.6)),
+    ],
+)
+def test_what_is_asked_and_what_is_taken_of_the_file(in_the_file, asked, device, data, expected):
+    found = taken(asked, device, data)
+    assert tuple(round(one, 9) if isinstance(one, float) else one for one in found) == expected
+
+
+def test_a_gain_is_found_from_the_other_side_of_its_pair_alone(in_the_file):
+    there = replace(measurable(STEP, CPU), settings=PACKED, shape_key="packed")
+    assert KeptGains.read(there).find({"data.packing": False}).speed_up == 1 / 1.6
+    assert KeptGains.read(there).find({"data.packing": False, "training.tf32": True}) is None
+
+
+def test_a_card_without_a_name_is_not_the_processor_beside_it():
+    hardware = machine_of("a100")
+    nameless = replace(hardware, gpus=tuple(replace(gpu, name=None) for gpu in hardware.gpus[:1]))
+    plan = planning.make(loaded_on(nameless, "char-lm"), nameless, FACTS)
+    assert plan.device == "cuda"
+    assert Key.read(plan.memory_key).device == device_key("", 0, plan.device_name) != device_key(nameless.cpu_name, 1)
+
+
+# ---------------------------------------------------------------- the file
+
+
+def test_of_each_key_and_part_the_newest_stay_and_of_a_kind_no_more_than_there_is_room_for(monkeypatch):
+    for kind, most in KINDS.items():
+        for number in range(most + 2):
+            keep_record(kind, Key(device="a"), {"number": number}, "part")
+        keep_record(kind, Key(device="a"), {"number": -1}, "other part")
+        found = [record.figures["number"] for record in find_records(kind, Key(device="a"))]
+        assert found == [*range(2, most + 2), -1]
+        assert [one.figures["number"] for one in records_of_device(kind, "a")] == found
+    monkeypatch.setattr(records, "_MOST_OF_A_KIND", 3)
+    keep_record(TRIAL, Key(device="b"), {})
+    keep_record(TRIAL, Key(device="c"), {})
+    assert [one.count for one in count_kinds() if one.kind == TRIAL] == [3]
+
+
+WRITER = """
+import sys
+from tui_trainer.planning.records import Key, keep_record
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(60):
+    keep_record("trial", Key(device=sys.argv[1]), {"number": number}, part=str(number))
+"""
+
+
+def test_two_programs_write_at_once_and_nothing_is_lost():
+    command = [sys.executable, "-c", WRITER]
+    programs = [
+        subprocess.Popen([*command, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for name in ("one", "other")
+    ]
+    for program in programs:
+        assert program.stdout.readline() == "ready\n"
+    for program in programs:
+        program.stdin.write("now\n")
+        program.stdin.flush()
+    for program in programs:
+        program.communicate(timeout=120)
+        assert program.returncode == 0
+    for name in ("one", "other"):
+        assert [one.figures["number"] for one in find_records(TRIAL, Key(device=name))] == list(range(60))
+
+
+def damaged(how: str) -> bytes:
+    keep_record(TRIAL, Key(device="a"), {"words": "x" * 20_000})
+    whole = (state_folder() / FILE).read_bytes()
+    return {
+        "no database": b"{}" * 3000,
+        "torn": whole[: len(whole) // 2],
+        "overwritten": whole[:4096] + b"\xff" * 8192,
+    }[how]
+
+
+@pytest.mark.parametrize("how", ["no database", "torn", "overwritten"])
+def test_a_damaged_file_is_set_aside_with_a_warning(how, capsys):
+    content = damaged(how)
+    (state_folder() / FILE).write_bytes(content)
+    assert find_records(TRIAL, Key(device="a")) == []
+    assert "is set aside as measured.damaged-" in capsys.readouterr().err
+    [aside] = records.set_aside()
+    assert aside.read_bytes() == content
+    keep_record(TRIAL, Key(device="a"), {"number": 1})
+    assert [one.figures for one in find_records(TRIAL, Key(device="a"))] == [{"number": 1}]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_damaged_record_is_passed_by():
+    keep_record(TRIAL, Key(device="a"), {"number": 1}, "first")
+    keep_record(TRIAL, Key(device="a"), {"number": 2}, "second")
+    with sqlite3.connect(state_folder() / FILE) as db:
+        db.execute("UPDATE records SET figures = '{' WHERE part = 'first'")
+    db.close()
+    assert [one.figures for one in find_records(TRIAL, Key(device="a"))] == [{"number": 2}]
+
+
+def test_a_file_of_a_later_version_is_left_alone(capsys):
+    keep_record(TRIAL, Key(device="a"), {"number": 1})
+    with sqlite3.connect(state_folder() / FILE) as db:
+        db.execute("PRAGMA user_version = 2")
+    db.close()
+    before = (state_folder() / FILE).read_bytes()
+    keep_record(TRIAL, Key(device="a"), {"number": 2})
+    assert find_records(TRIAL, Key(device="a")) == [] and count_kinds() == []
+    assert (state_folder() / FILE).read_bytes() == before and capsys.readouterr().err == ""
+
+
+def test_what_looks_makes_no_file_and_a_folder_that_cannot_be_is_no_error(tmp_path, monkeypatch):
+    assert find_records(TRIAL, Key()) == [] and count_kinds() == [] and not state_folder().exists()
+    keep_record(TRIAL, Key(), {})
+    assert (state_folder() / FILE).stat().st_mode & 0o777 == 0o600
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "file"))
+    keep_record(TRIAL, Key(), {})
+    assert find_records(TRIAL, Key()) == []
+
+
+def test_a_python_without_sqlite_measures_all_the_same_and_says_that_nothing_is_kept(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    keep_record(TRIAL, Key(), {})
+    assert find_records(TRIAL, Key()) == [] and count_kinds() == []
+    main(["diagnose", "--gpu", "none"])
+    assert "built without sqlite3" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- what earlier versions kept
+
+
+@pytest.fixture
+def old_tables() -> Path:
+    shutil.copytree(OLD, state_folder())
+    return state_folder()
+
+
+def test_the_old_tables_are_taken_over_once_and_stay_as_they_are(old_tables):
+    """As an earlier version wrote them; one entry is of before each run was kept, one of before tasks were in keys."""
+    device, versions = "AMD EPYC 7B13, 2 threads", "torch 2.9.1+cu128, transformers 5.5.0"
+    here = step("char_lm", "llama-16-1-2-2-48-90-5000-fp32", versions, "full-c2d9e1f0")
+    assert read_calibration(device, here, 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
+    assert read_calibration(device, replace(here, cut="2of8x64"), 5e8).step_seconds == 0.7
+    in_bf16 = step("chat", "llama-16-1-2-2-48-90-5000-bf16", versions, "lora16-packed-c2d9e1f0")
+    assert read_calibration(device, in_bf16, 2e9).step_seconds == 0.3
+    offloaded = step("chat", "llama-16-1-2-2-48-90-5000-bf16", versions, "full-offloaded-c2d9e1f0", "8of8x512")
+    assert read_calibration("NVIDIA A100-SXM4-80GB", offloaded, 2e12).step_seconds == 0.1
+    about = replace(here, cut="0of8x64").on(device, data="0123456789abcdef")
+    [peak] = measured_peaks(about)
+    assert (peak.rows, peak.eval_rows, peak.bytes, peak.runs) == (4, 8, 120 << 20, 2)
+    assert kept_micro_batch(about).step_seconds == {4: 0.5, 2: 0.75}
+    gain = KeptGains.read(replace(measurable(here, device), torch="2.9.1")).find(PACKED)
+    assert (gain.at, gain.ratios) == ("2026-11-23T10:00:00.000Z", (1.5, 1.6))
+    [trial] = records_of_device(TRIAL, f"host: {device}")
+    assert trial.figures["torch"] == "2.9.1"
+    assert {one.kind: one.count for one in count_kinds()} == {
+        STEP_SECONDS: 5, PEAK: 2, MICRO_BATCH: 1, GAIN: 1, TRIAL: 1
+    }  # fmt: skip
+    for path in old_tables.glob("*.json"):
+        assert path.read_bytes() == (OLD / path.name).read_bytes()
+        path.write_text("{}")
+    keep_record(MATMULS, Key(device=device), {"flops_per_second": 1.0})
+    assert sum(one.count for one in count_kinds()) == 11
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "[]",
+        "{",
+        "\udcff",
+        '{"a CPU": 3}',
+        '{"a CPU": {"x": 4, "y": {"flops": 1}}}',
+        '{"\\udcff": {"t s, v | u | c": {"flops": 1, "step_seconds": 1}}}',
+        '{"a CPU": {"x-y": {"from": "x", "shapes": {"x": "t s, v | u | c"}, "at": {}}}}',
+    ],
+)
+def test_damaged_old_tables_are_left_out(old_tables, damage):
+    for name in ("calibration.json", "gains.json", "memory.json"):
+        (old_tables / name).write_bytes(damage.encode(errors="surrogateescape"))
+    assert {one.kind for one in count_kinds()} == {MICRO_BATCH, TRIAL}
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def test_diagnose_shows_what_was_measured_and_clears_it(in_the_file, capsys):
+    main(["diagnose", "--gpu", "none"])
+    text = capsys.readouterr().out.partition("\nmeasured\n")[2]
+    first = [line.split()[:3] for line in text.splitlines() if not line.startswith("   ")]
+    assert first == [[kind, "1", "record,"] for kind in (GAIN, MICRO_BATCH, PEAK, STEP_SECONDS)]
+    assert "chat, llama-16-1-bf16, a processor" in " ".join(text.split())
+    main(["diagnose", "--gpu", "none", "--json", "--clear", PEAK, "--clear", GAIN])
+    said = capsys.readouterr()
+    measured = json.loads(said.out)["measured"]
+    assert set(measured) == {MICRO_BATCH, STEP_SECONDS} and "2 records of peak_memory, gain cleared" in said.err
+    assert measured[STEP_SECONDS]["records"] == 1 and measured[STEP_SECONDS]["newest"]["task"] == "chat"
+    assert main(["diagnose", "--clear", "peaks"]) == 2
+    assert "nothing is measured as 'peaks'" in capsys.readouterr().err
+    main(["diagnose", "--gpu", "none", "--clear", "all"])
+    assert count_kinds() == [] and "nothing yet" in capsys.readouterr().out.partition("\nmeasured\n")[2]

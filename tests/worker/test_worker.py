@@ -1,0 +1,259 @@
+"""A question to another process: how it is answered, cancelled, given up, and what is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tui_trainer.worker import asking
+from tui_trainer.worker.asking import Worker, WorkerFailed, ask
+from tui_trainer.worker.questions import OF_SHAPES, QUESTIONS
+
+# Before what all tests have in its place.
+_START = asking._start
+HEAVY = ("torch", "transformers", "datasets", "peft", "textual")
+# The first one takes a question, tells that it says nothing more, and does not end; the next one answers.
+ENDS_WHEN_ASKED = """
+import os, pathlib, sys
+was_here = pathlib.Path(sys.argv[1])
+sys.stdin.readline()
+if not was_here.exists():
+    was_here.touch()
+    os.close(1)
+    sys.stdin.read()
+print('{"answer": 3}', flush=True)
+sys.stdin.read()
+"""
+# Beside it a process of its own; both wait for ever. What it asks of this test is that somebody ends them.
+WITH_A_PROCESS = """
+import os, subprocess, sys, time
+sys.stdin.readline()
+other = subprocess.Popen(["sleep", "infinity"])
+print('{"progress": {"processes": [%d, %d]}}' % (os.getpid(), other.pid), flush=True)
+time.sleep(1e6)
+"""
+# A program that asks such a worker, which watches it as every worker does.
+ASKING = """
+import sys, threading
+from tui_trainer.worker import asking
+worker = "import threading, os, sys\\nfrom tui_trainer.worker import answering\\n" \\
+    "threading.Thread(target=answering._end_with, args=(os.getppid(),), daemon=True).start()\\n" + sys.argv[1]
+command = asking._command
+asking._command = lambda *asked: ([sys.executable, "-c", worker], command(*asked)[1])
+asking.ask("dry_run", {}, progress=lambda told: print(*told["processes"], flush=True))
+"""
+# It hands its question on to another program, as what trains with other libraries does.
+BEGINS_ANEW = """
+import sys, types
+from tui_trainer.worker import answering, questions
+again = types.ModuleType("again")
+def answer(asked, report):
+    report(part=1)
+    answering.begin_anew([sys.executable, "-c", sys.argv[1]], {"A": "b"})
+again.answer = answer
+sys.modules["again"], questions.QUESTIONS["dry_run"] = again, "again:answer"
+answering.answer_questions(["dry_run"])
+"""
+ANEW = """
+import json, os, sys
+print(json.dumps({"answer": [json.loads(sys.stdin.readline())["input"], sys.argv[1], os.environ["A"]]}))
+"""
+
+
+class Slow(subprocess.Popen):
+    def wait(self, timeout=None):
+        if timeout:
+            raise subprocess.TimeoutExpired("slow", timeout)
+        return super().wait()
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Workers are processes that carry out this script."""
+    monkeypatch.setattr(asking, "_start", _START)
+
+    def set_script(text: str, *arguments: object) -> None:
+        command = [sys.executable, "-c", text, *map(str, arguments)]
+        monkeypatch.setattr(asking, "_command", lambda questions, sees_gpus: (command, dict(os.environ)))
+
+    return set_script
+
+
+def test_one_that_is_slow_to_end_was_not_killed_for_its_memory(script, monkeypatch, tmp_path):
+    script(ENDS_WHEN_ASKED, tmp_path / "was_here")
+    monkeypatch.setattr(subprocess, "Popen", Slow)
+    assert ask("dry_run", {}) == 3
+
+
+def test_a_fork_asks_a_process_of_its_own(script, monkeypatch):
+    script("import os, sys\nfor line in sys.stdin: print(f'{{\"answer\": {os.getpid()}}}', flush=True)")
+    worker = Worker("dry_run")
+    try:
+        ours = worker.ask("dry_run", {})
+        read, write = os.pipe()
+        if not (fork := os.fork()):
+            os.write(write, str(worker.ask("dry_run", {})).encode())
+            worker.close()
+            os._exit(0)
+        os.waitpid(fork, 0)
+        assert int(os.read(read, 20)) != ours == worker.ask("dry_run", {})
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "reason", "is_killed"),
+    [
+        ("print('{\"failed\": \"no model\"}', flush=True)", "ended with: no model", "no model", False),
+        ("sys.exit('first\\nlast words')", "ended with: last words", "last words", False),
+        ("os.kill(os.getpid(), 9)", "was killed, as happens where memory is short",
+         "killed, as happens where memory is short", True),
+        ("os.kill(os.getpid(), 11)", "ended with: no reason given", "no reason given", False),
+        ("os._exit(0)", "ended with: no reason given", "no reason given", False),
+        ("time.sleep(1e6)", "took more than 1 s", "", False),
+    ],
+)  # fmt: skip
+def test_why_there_is_no_answer(script, text, message, reason, is_killed):
+    script(f"import os, sys, time\nsys.stdin.readline()\n{text}")
+    with pytest.raises(WorkerFailed) as failure:
+        ask("dry_run", {}, timeout_seconds=1 if "sleep" in text else None)
+    assert (str(failure.value), failure.value.reason, failure.value.is_killed) == (message, reason, is_killed)
+
+
+def has_ended(process: int) -> bool:
+    """Once it has: a process that nobody waits for any more is the kernel's, and one of another parent a zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_for_end(processes: list[int]) -> None:
+    for process in processes:
+        try:
+            watched = os.pidfd_open(process)
+        except ProcessLookupError:
+            continue
+        assert asking.select.select([watched], [], [], 60)[0], "still there"
+        os.close(watched)
+        assert has_ended(process)
+
+
+def test_a_cancel_ends_the_worker_and_what_it_has_started(script):
+    script(WITH_A_PROCESS)
+    processes: list[int] = []
+    asked, failures = threading.Event(), []
+
+    def heard(told):
+        processes.extend(told["processes"])
+        asked.set()
+
+    def wait():
+        try:
+            ask("dry_run", {}, progress=heard)
+        except WorkerFailed as failure:
+            failures.append(str(failure))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert asked.wait(60)
+    asking.end_workers()
+    waiting.join(60)
+    assert failures == ["was cancelled"]
+    wait_for_end(processes)
+    assert len(processes) == 2
+
+
+def test_what_hears_the_progress_may_end_the_worker(script):
+    script(WITH_A_PROCESS)
+    processes: list[int] = []
+
+    def heard(told):
+        processes.extend(told["processes"])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask("dry_run", {}, progress=heard)
+    wait_for_end(processes)
+    assert len(processes) == 2
+
+
+def test_a_program_that_is_killed_leaves_no_worker_behind():
+    command = [sys.executable, "-c", ASKING, WITH_A_PROCESS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        processes = [int(one) for one in program.stdout.readline().split()]
+        program.send_signal(signal.SIGKILL)
+        wait_for_end(processes)
+    assert len(processes) == 2
+
+
+def test_the_thread_of_an_event_loop_never_waits_for_an_answer(script):
+    async def asked() -> None:
+        ask("dry_run", {})
+
+    script("import sys; sys.stdin.read()")
+    with pytest.raises(AssertionError, match="in a thread of its own"):
+        asyncio.run(asked())
+
+
+def test_a_worker_that_begins_anew_as_another_program_is_asked_the_same(script):
+    script(BEGINS_ANEW, ANEW)
+    told = []
+    assert ask("dry_run", {"rows": 3}, progress=told.append) == [{"rows": 3}, "dry_run", "b"]
+    assert told == [{"part": 1}]
+
+
+# ---------------------------------------------------------------- the entry
+
+
+def entry(*questions: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-X", "importtime", "-m", "tui_trainer.worker", *questions]
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=300)
+
+
+def loaded_by(done: subprocess.CompletedProcess[str]) -> set[str]:
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+
+def test_every_question_has_a_function_and_the_table_loads_none_of_them():
+    for name, place in QUESTIONS.items():
+        module, _, function = place.partition(":")
+        assert callable(getattr(import_module(module), function)), name
+    assert set(OF_SHAPES) <= set(QUESTIONS) and len(QUESTIONS) >= 9
+
+
+def test_the_entry_loads_only_what_its_question_needs():
+    """What tries disks and a loader needs no torch until it computes; that it is asked for loads nothing else."""
+    done = entry("try_machine", text=json.dumps({"question": "count_model", "input": {}}) + "\n")
+    assert json.loads(done.stdout)["failed"].startswith("this worker answers try_machine, and not 'count_model'")
+    ours = {name for name in loaded_by(done) if name.startswith("tui_trainer.")}
+    assert ours and not [name for name in ours if name.split(".")[1] not in ("worker", "errors", "safe_text")]
+    assert not loaded_by(done) & {*HEAVY, "numpy"}
+    [module] = {QUESTIONS["try_machine"].partition(":")[0]}
+    command = [sys.executable, "-P", "-c", f"import sys, {module}; print(sorted(sys.modules))"]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert module in loaded and not [name for name in HEAVY if f"'{name}'" in loaded]
+
+
+@pytest.mark.parametrize("names", [[], ["no_such_question"]])
+def test_an_entry_without_a_known_question_names_those_there_are(names):
+    done = entry(*names)
+    assert done.returncode == 1 and "questions: count_model, dry_run" in done.stderr
+
+
+@pytest.mark.e2e
+def test_a_question_is_answered_in_a_process_of_its_own():
+    config = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48,
+              "num_attention_heads": 4, "vocab_size": 90}  # fmt: skip
+    answer = ask("count_model", {"config": config, "head": "causal_lm", "labels": 0})
+    assert answer["key_value_heads"] == 4 and len(answer["linears"]) > 4

@@ -1,0 +1,227 @@
+"""What was measured on this machine: one file of records in the state folder, each with what it holds for and its date.
+
+A file of SQLite, as two programs may write at once. What is missing was not measured, a folder that cannot be written
+is no error, and a damaged file is set aside. The first screen reads it, so neither pydantic nor the settings are loaded
+here.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, suppress
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tui_trainer.planning import old_tables
+from tui_trainer.runs.registry import state_folder
+from tui_trainer.standard_files import tell
+from tui_trainer.units import utc_now
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+T = TypeVar("T")
+
+FILE: Final = "measured.sqlite3"
+_ASIDE = "measured.damaged-{}.sqlite3"
+STEP_SECONDS, PEAK, MICRO_BATCH, GAIN, MATMULS, TRIAL = (
+    "step_seconds", "peak_memory", "micro_batch", "gain", "matmul_rate", "trial"
+)  # fmt: skip
+# How many records of one key and part stay, the newest.
+KINDS: Final = {STEP_SECONDS: 12, PEAK: 8, MICRO_BATCH: 1, GAIN: 1, MATMULS: 12, TRIAL: 1}
+_MOST_OF_A_KIND = 2000
+_FORMAT = 1
+# Another program writes for milliseconds.
+_WAIT_SECONDS = 5.0
+_TABLE = """
+CREATE TABLE records (
+    number INTEGER PRIMARY KEY, kind TEXT NOT NULL, task TEXT NOT NULL, shape TEXT NOT NULL, setup TEXT NOT NULL,
+    device TEXT NOT NULL, versions TEXT NOT NULL, part TEXT NOT NULL, measured_at TEXT NOT NULL, figures TEXT NOT NULL
+)"""
+_COLUMNS = "kind, task, shape, setup, device, versions, part, measured_at, figures"
+_OF_ONE_KEY = "kind = ? AND task = ? AND shape = ? AND setup = ? AND device = ? AND versions = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a measurement holds for: elsewhere nothing was measured. Fields that say nothing of its kind are empty.
+
+    `shape`: the model's, with what it computes in. `setup`: how it is trained. `device`: a card, or a processor and its
+    threads. `versions`: of the libraries.
+    """
+
+    task: str = ""
+    shape: str = ""
+    setup: str = ""
+    device: str = ""
+    versions: str = ""
+
+    def __str__(self) -> str:
+        return " || ".join(astuple(self))
+
+    @classmethod
+    def read(cls, text: str) -> "Key | None":
+        """What `str(key)` gave; None for anything else."""
+        parts = text.split(" || ")
+        return cls(*parts) if len(parts) == 5 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`part`: which of several things that are measured under one key."""
+
+    part: str
+    measured_at: str
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KindCount:
+    """How many records of a kind there are; of the newest, when and for what it was measured."""
+
+    kind: str
+    count: int
+    newest_at: str
+    newest: Key
+
+
+def keep_record(kind: str, key: Key, figures: dict[str, Any], part: str = "") -> None:
+    """Add it. Of its key and part, the newest `KINDS[kind]` stay."""
+
+    def add(db: "Connection") -> None:
+        db.execute("BEGIN IMMEDIATE")
+        _insert(db, (kind, key, part, utc_now(), figures))
+        of_part = f"FROM records WHERE {_OF_ONE_KEY} AND part = ?"
+        db.execute(
+            f"DELETE {of_part} AND number NOT IN (SELECT number {of_part} ORDER BY number DESC LIMIT ?)",
+            (kind, *astuple(key), part, kind, *astuple(key), part, KINDS[kind]),
+        )
+        oldest = "SELECT number FROM records WHERE kind = ? ORDER BY number DESC LIMIT -1 OFFSET ?"
+        db.execute(f"DELETE FROM records WHERE number IN ({oldest})", (kind, _MOST_OF_A_KIND))
+        db.execute("COMMIT")
+
+    _carry_out(add, None, makes_file=True)
+
+
+def find_records(kind: str, key: Key) -> list[Record]:
+    """Those of exactly this key, the oldest first."""
+    where, values = _OF_ONE_KEY, (kind, *astuple(key))
+    return _carry_out(lambda db: list(_read(db, where, values)), [])
+
+
+def records_of_device(kind: str, device: str) -> list[Record]:
+    """Those of this device, whatever else they hold for, the oldest first."""
+    return _carry_out(lambda db: list(_read(db, "kind = ? AND device = ?", (kind, device))), [])
+
+
+def count_kinds() -> list[KindCount]:
+    def count(db: "Connection") -> list[KindCount]:
+        # SQLite: bare columns beside max() are of its row.
+        columns = "kind, count(*), measured_at, task, shape, setup, device, versions, max(number)"
+        rows = db.execute(f"SELECT {columns} FROM records GROUP BY kind ORDER BY kind").fetchall()
+        return [KindCount(kind, number, at, Key(*key)) for kind, number, at, *key, _ in rows]
+
+    return _carry_out(count, [])
+
+
+def clear_records(kinds: Collection[str]) -> int:
+    """Forget all records of these kinds; how many there were."""
+
+    def clear(db: "Connection") -> int:
+        marks = ", ".join("?" * len(kinds))
+        return int(db.execute(f"DELETE FROM records WHERE kind IN ({marks})", tuple(kinds)).rowcount)
+
+    return _carry_out(clear, 0)
+
+
+def set_aside() -> list[Path]:
+    """Files that were damaged."""
+    return sorted(state_folder().glob(_ASIDE.format("*")))
+
+
+def figures_as(kind: type[T], figures: object) -> T | None:
+    """Figures of a record as fields of this class; None where they are damaged."""
+    from pydantic import TypeAdapter, ValidationError
+
+    with suppress(ValidationError):
+        return TypeAdapter(kind).validate_python(figures)
+    return None
+
+
+def _read(db: "Connection", where: str, values: tuple[str, ...]) -> Iterator[Record]:
+    query = f"SELECT part, measured_at, figures FROM records WHERE {where} ORDER BY number"
+    for part, at, figures in db.execute(query, values):
+        with suppress(ValueError):
+            if isinstance(found := json.loads(figures), dict):
+                yield Record(part, at, found)
+
+
+def _insert(db: "Connection", record: tuple[str, Key, str, str, dict[str, Any]]) -> None:
+    kind, key, part, at, figures = record
+    marks = ", ".join("?" * 9)
+    values = (kind, *astuple(key), part, at, json.dumps(figures))
+    db.execute(f"INSERT INTO records ({_COLUMNS}) VALUES ({marks})", values)
+
+
+def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: bool = False) -> T:
+    """What `work` gives of the file; `otherwise` where it cannot be used, and where there is none and nothing to put
+    into it."""
+    path = state_folder() / FILE
+    if not (makes_file or path.exists() or old_tables.are_there(path.parent)):
+        return otherwise
+    try:
+        import sqlite3
+    except ImportError:  # a Python that was built without it; `diagnose` says so
+        return otherwise
+    for _ in range(2):
+        try:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch(mode=0o600)
+            inode = path.stat().st_ino
+            # Without transactions of Python's own.
+            with closing(sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)) as db:
+                return work(db) if _is_ready(db) else otherwise
+        except sqlite3.OperationalError:
+            return otherwise
+        except sqlite3.DatabaseError as error:
+            if not _is_set_aside(path, inode, error):
+                return otherwise
+        except OSError:
+            return otherwise
+    return otherwise
+
+
+def _is_ready(db: "Connection") -> bool:
+    """Whether it has the table that is read here: a new file gets it, with what earlier versions kept elsewhere; one of
+    a later version is left alone."""
+    if (found := _format_of(db)) == 0:
+        db.execute("BEGIN IMMEDIATE")
+        if (found := _format_of(db)) == 0:  # another program was as quick
+            db.execute(_TABLE)
+            db.execute("CREATE INDEX of_key ON records (kind, device, task, shape, setup)")
+            for kind, key, part, at, figures in old_tables.old_records(state_folder()):
+                with suppress(ValueError):  # text that is none in UTF-8
+                    _insert(db, (kind, Key(**key), part, at, figures))
+            db.execute(f"PRAGMA user_version = {_FORMAT}")
+            found = _FORMAT
+        db.execute("COMMIT")
+    return found == _FORMAT
+
+
+def _format_of(db: "Connection") -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _is_set_aside(path: Path, inode: int, error: Exception) -> bool:
+    """Rename a damaged file, unless another program did; False where that is not possible."""
+    aside = path.with_name(_ASIDE.format(utc_now()[:19].replace(":", "")))
+    try:
+        if path.stat().st_ino == inode:
+            path.rename(aside)
+            tell(f"what was measured on this machine cannot be read ({error}): {path} is set aside as {aside.name}")
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

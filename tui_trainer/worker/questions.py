@@ -1,0 +1,26 @@
+"""What a worker can be asked, by name, and which function answers it.
+
+`function(question, report) -> answer`: question and answer are JSON, and `report(**figures)` tells the asking program
+how far it is. Its module is imported by the worker alone, when the question is asked.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+Report = Callable[..., None]
+MODULE: Final = "tui_trainer.worker"
+QUESTIONS: Final = {
+    "count_model": "tui_trainer.models.counting:answer",
+    "dry_run": "tui_trainer.planning.memory.dry_run_child:answer",
+    "try_machine": "tui_trainer.launching.trial_parts:try_parts",
+    "rehearse": "tui_trainer.bench.measured_session:rehearse",
+    "try_micro_batches": "tui_trainer.bench.measured_session:try_sizes",
+    "take_steps": "tui_trainer.bench.measured_session:take_steps",
+    "run_model": "tui_trainer.bench.measured_inference:measure",
+    "write_format": "tui_trainer.bench.measured_inference:write",
+    "compare_export": "tui_trainer.exporting.measured:measure",
+}
+# Of models without their weights: asked again and again while somebody plans, and of one process, as each loads torch.
+OF_SHAPES: Final = ("count_model", "dry_run")
+# The process that asks, by its number: a worker does not outlive it.
+ASKING_PROCESS: Final = "TUI_TRAINER_ASKING_PROCESS"
