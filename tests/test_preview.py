@@ -191,7 +191,7 @@ def test_the_batches_are_those_of_the_run_that_is_planned(model, packing, monkey
     assert plan.train_rows.exact and plan.packing.value == (packing == "true") and count == 3
     assert layout.rows == plan.per_device_train_batch_size.value
     assert layout.packed_width == (plan.longest_row if plan.packing.value else 0)
-    assert layout.fixed_width == plan.longest_row > 0 and layout.pad_id == 0
+    assert layout.fixed_width == plan.longest_row > 0
     training = RowOrder(rows.lengths, effective_batch=plan.effective_batch_size.value, seed=config.training.seed,
                         group_by_length=True)  # fmt: skip
     assert order.steps_per_epoch == plan.steps_per_epoch.value

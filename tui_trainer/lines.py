@@ -18,7 +18,7 @@ from tui_trainer.runs.result import (
     kept_step,
     score_lines,
 )
-from tui_trainer.runs.score_words import baselines_line, scores_line
+from tui_trainer.runs.score_words import baselines_line, number, plain, scores_line
 from tui_trainer.runs.state import RunState
 from tui_trainer.runs.sums import GaugeSummary
 from tui_trainer.runs.targets import targets_of, targets_summary
@@ -118,14 +118,16 @@ def _data_line(event: events.DataPrepared) -> str:
 
 
 def step_line(event: events.StepDone, state: RunState) -> str:
-    """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`; the loss is a mean of 50 steps."""
+    """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`; the loss is a mean of 50 steps, and
+    so are the scores that follow it, if any."""
     loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
     rate = format_count(state.tokens_per_second or event.tokens_per_second)
     seconds = eta_seconds(state)
     eta = f"  ETA {format_seconds(seconds)}" if seconds else ""
+    scores = "".join(f"  {one_line(plain(name), 40)} {number(mean)}" for name, mean in state.training_scores.items())
     return (
-        f"step {event.step}/{state.total_steps}  loss {loss:.4f}  lr {event.lr:.1e}  grad {event.grad_norm:.2f}  "
-        f"{rate} tokens/s{eta}"
+        f"step {event.step}/{state.total_steps}  loss {loss:.4f}{scores}  lr {event.lr:.1e}  "
+        f"grad {event.grad_norm:.2f}  {rate} tokens/s{eta}"
     )
 
 

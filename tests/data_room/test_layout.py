@@ -3,18 +3,22 @@
 import subprocess
 import sys
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 
-from tui_trainer.data.batching.collate import collate
+from tui_trainer.data.batching.collate import IGNORE, collate, collate_packed
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.row_order import RowOrder, steps_per_epoch
-from tui_trainer.data.preparing.token_rows import TokenRow
-from tui_trainer.training.batches import Layout
+from tui_trainer.data.preparing.token_rows import COLUMN, DOCUMENT_LENGTHS, LABELS, Rows, RowWriter, TokenRow
+from tui_trainer.training.batches import Batches, Layout
+from tui_trainer.training.ranks import ALONE
+from tui_trainer.training.worst_batch import largest_pass
 
 LENGTHS = [12, 7, 19, 4, 9, 15, 6, 2]
+ABOUT = {"collate": partial(collate, pad_id=0), "collate_packed": partial(collate_packed, pad_id=0)}
 
 
 @pytest.fixture
@@ -27,7 +31,7 @@ def documents() -> list[TokenRow]:
 @pytest.mark.parametrize("fixed_width", [0, 30])
 @pytest.mark.parametrize("rows", [1, 3, 100])
 def test_training_gets_the_batches_of_the_numpy_layout(documents, packed_width, fixed_width, rows):
-    about = {"collate": partial(collate, pad_id=0), "pad_id": 0, "rows": rows}
+    about = ABOUT | {"rows": rows}
     widths = {"packed_width": packed_width, "fixed_width": fixed_width}
     plain, tensors = RowLayout(**about, **widths), list(Layout(**about, **widths).window(documents))
     passes = list(plain.passes(documents))
@@ -71,13 +75,13 @@ def halvings(layout, documents):
 
 
 def test_half_a_pass_is_half_its_rows_down_to_one(documents):
-    layout = RowLayout(collate=partial(collate, pad_id=0), pad_id=0, rows=100)
+    layout = RowLayout(**ABOUT, rows=100)
     assert halvings(layout, documents) == [(8, 0), (4, 0), (2, 0), (1, 0)]
     assert halvings(layout, documents[:5]) == [(5, 0), (3, 0), (2, 0), (1, 0)]
 
 
 def test_half_of_one_packed_row_is_half_its_width_down_to_the_longest_document(documents):
-    about = {"collate": partial(collate, pad_id=0), "pad_id": 0, "rows": 4}
+    about = ABOUT | {"rows": 4}
     found = halvings(RowLayout(**about, packed_width=66), documents)
     assert found[0] == (1, 66) and found[-1] == (1, max(LENGTHS) - 1)
     assert [width for _, width in found] == sorted({width for _, width in found}, reverse=True)
@@ -87,7 +91,88 @@ def test_half_of_one_packed_row_is_half_its_width_down_to_the_longest_document(d
 
 
 def test_a_document_that_is_longer_than_narrowed_rows_still_has_one(documents):
-    layout = RowLayout(collate=partial(collate, pad_id=0), pad_id=0, rows=4, packed_width=8)
+    layout = RowLayout(**ABOUT, rows=4, packed_width=8)
     passes = list(layout.passes(documents))
     assert max(sum(len(document) - 1 for document in row) for one in passes for row in one) == max(LENGTHS) - 1
     assert sum(len(row) for one in passes for row in one) == len(documents)
+
+
+def pairs_of(documents: list[TokenRow]) -> list[TokenRow]:
+    """Rows of two documents each, of which the second has labels for its last half alone."""
+    found = []
+    for one, two in zip(documents[::2], documents[1::2], strict=True):
+        labels = np.where(np.arange(len(two)) < len(two) // 2, IGNORE, two.tokens).astype(np.int32)
+        found.append(
+            TokenRow(
+                np.concatenate([one.tokens, two.tokens]),
+                np.concatenate([one.tokens, labels]),
+                document_lengths=np.array([len(one), len(two)], dtype=np.int32),
+            )
+        )
+    return found
+
+
+def learnt(layout, rows):
+    """Of each prepared row the labels of its two documents with the inputs before them, as the batches have them."""
+    found = []
+    for batch in layout.window(rows):
+        assert len(batch.document_labels) == 2 * batch.samples and batch.document_labels.sum() == batch.label_count
+        inputs = batch.inputs["input_ids"].flatten()[batch.places]
+        for first in range(0, 2 * batch.samples, 2):
+            of_row = [
+                tuple(zip(inputs[own].tolist(), batch.labels[own].tolist(), strict=True))
+                for own in (batch.documents == first, batch.documents == first + 1)
+            ]
+            found.append(tuple(of_row))
+    return sorted(found)
+
+
+def test_rows_of_several_documents_go_as_wholes_and_labels_know_their_document(documents):
+    rows = pairs_of(documents)
+    alone = learnt(Layout(**ABOUT, rows=1), rows)
+    assert [len(one) + len(two) for one, two in alone] and len(alone) == len(rows) == 4
+    assert alone == sorted(
+        tuple(
+            tuple((int(a), int(b)) for a, b in zip(part.tokens[:-1], part.labels[1:], strict=True) if b != IGNORE)
+            for part in row.documents
+        )
+        for row in rows
+    )
+    for layout in (
+        Layout(**ABOUT, rows=3),
+        Layout(**ABOUT, rows=2, fixed_width=30),
+        Layout(**ABOUT, rows=4, packed_width=40),
+        Layout(**ABOUT, rows=4, packed_width=40, by_lengths=True),
+    ):
+        assert learnt(layout, rows) == alone
+    assert halvings(RowLayout(**ABOUT, rows=4), rows) == [(4, 0), (2, 0), (1, 0)]
+    inputs = [row.inputs for row in rows]
+    assert inputs == [len(row) - 2 for row in rows]
+    found = halvings(RowLayout(**ABOUT, rows=4, packed_width=sum(inputs)), rows)
+    assert found[0] == (1, sum(inputs)) and found[-1] == (1, max(inputs)), "no narrower than a whole row"
+
+
+def test_the_largest_pass_counts_all_documents_of_a_row_as_wide_as_the_longest(documents, tmp_path):
+    rows = pairs_of(documents)
+    with RowWriter(tmp_path / "train.arrow", (COLUMN, LABELS, DOCUMENT_LENGTHS)) as writer:
+        for row in rows:
+            columns = {COLUMN: row.tokens, LABELS: row.labels, DOCUMENT_LENGTHS: row.document_lengths}
+            writer.add({name: (values, np.array([len(values)])) for name, values in columns.items()})
+    read = Rows(tmp_path / "train.arrow")
+    for number, row in enumerate(rows):
+        again = read.example(number)
+        assert not again.more
+        for mine, theirs in zip(again.documents, row.documents, strict=True):
+            assert mine.tokens.tolist() == theirs.tokens.tolist() and mine.labels.tolist() == theirs.labels.tolist()
+    assert read.lengths.tolist() == [19, 23, 24, 8] and read.longest.tolist() == [12, 19, 15, 6]
+    assert read.documents.tolist() == [2] * 4
+    order = RowOrder(read.lengths, effective_batch=4, seed=0)
+    # [9, 15] has the most tokens, [19, 4] the largest pass.
+    step, chosen = largest_pass(Batches(read, Layout(**ABOUT, rows=1), order, ALONE), 1)
+    assert (step, chosen.tolist()) == (1, [1])
+    _, chosen = largest_pass(Batches(read, Layout(**ABOUT, rows=2), order, ALONE), 1)
+    batches = {
+        two: next(Layout(**ABOUT, rows=2).window([rows[place] for place in two])).positions
+        for two in combinations(range(4), 2)
+    }
+    assert batches[tuple(sorted(chosen.tolist()))] == max(batches.values())

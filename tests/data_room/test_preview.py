@@ -6,7 +6,15 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from tui_trainer.data.batching.collate import IGNORE, Batch, collate, collate_answers, collate_whole, padded
+from tui_trainer.data.batching.collate import (
+    IGNORE,
+    Batch,
+    collate,
+    collate_answers,
+    collate_packed,
+    collate_whole,
+    padded,
+)
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.pack import padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
@@ -44,7 +52,9 @@ def row(tokens, labels=None) -> TokenRow:
 
 def shown(data, make, count=100, *, names=(), cut=None, effective=100, **layout) -> list[Sample]:
     order = RowOrder(data.lengths, effective_batch=effective, seed=0)
-    about = RowLayout(collate=make, pad_id=0, rows=layout.pop("rows", 100), **layout)
+    about = RowLayout(
+        collate=make, collate_packed=partial(collate_packed, pad_id=0), rows=layout.pop("rows", 100), **layout
+    )
     return samples(data, order, about, count, tokenizer=MixedPrecision(), names=names, cut=cut)
 
 

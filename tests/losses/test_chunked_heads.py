@@ -71,17 +71,17 @@ def gradients(model, loss: torch.Tensor) -> list[torch.Tensor]:
 
 
 def assert_same_in_chunks(model, batch: MicroBatch, smoothing: float = 0.0) -> None:
-    """The loss and all gradients, in chunks and of the model's own logits."""
+    """The loss and all gradients, in chunks, as a sum and by label, and of the model's own logits."""
     plain, chunked = (NextTokenLoss(model, chunk_tokens=chunk, label_smoothing=smoothing) for chunk in (0, CHUNK))
     wanted = plain(batch)
     expected = gradients(model, wanted)
-    found = chunked(batch)
-    assert chunked.chunk_tokens == CHUNK
-    assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
-    mine = gradients(model, found)
-    assert len(mine) == len(expected) > 0
-    for one, other in zip(mine, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+    for found in (chunked(batch), chunked.by_label(batch).sum(), plain.by_label(batch).sum()):
+        assert chunked.chunk_tokens == CHUNK
+        assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
+        mine = gradients(model, found)
+        assert len(mine) == len(expected) > 0
+        for one, other in zip(mine, expected, strict=True):
+            torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_scale_and_a_cap_at_once_are_followed(batch):
     loss._transform = LogitTransform(scale=2.0, soft_cap=0.7)
     hidden = torch.randn(11, 32, requires_grad=True)
     labels, head = torch.randint(0, 97, (11,)), model.get_output_embeddings()
-    found = loss._in_chunks(hidden, labels, 0.0)
+    found = loss._in_chunks(hidden, labels, 0.0, "sum")
     wanted = nn.functional.cross_entropy(0.7 * torch.tanh(2 * head(hidden) / 0.7), labels, reduction="sum")
     assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
     mine, theirs = (torch.autograd.grad(loss, (hidden, head.weight)) for loss in (found, wanted))

@@ -1,6 +1,7 @@
 import json
 import math
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,17 @@ def test_numbers_come_back_to_the_bit_on_the_first_and_on_later_lines(number):
 
 def test_every_kind_is_among_those_that_were_tried():
     assert {type(event) for event in ONE_OF_EACH} | {e.StepDone} == {*e.KINDS.values(), e.Unknown}
+
+
+def test_sums_of_a_step_come_back_and_are_left_out_of_the_line_where_there_are_none():
+    plain = step_done()
+    scored = replace(plain, sums={"accuracy": 3.0, HOSTILE: math.nan}, counts={"accuracy": 4, HOSTILE: 2})
+    for event in (plain, scored, scored, plain):
+        assert bits(from_line(to_line(event))) == bits(event)
+    assert not {"sums", "counts"} & json.loads(to_line(plain)).keys()
+    assert scored.scores["accuracy"] == 0.75 and not from_line(to_line(plain)).scores
+    one, other = (from_line(to_line(plain)) for _ in range(2))
+    assert one.sums is not other.sums
 
 
 @pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)

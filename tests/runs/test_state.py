@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.runs.test_comparison import PLANNED
+from tui_trainer.lines import step_line
+from tui_trainer.reporting.curves import CurveCollector
 from tui_trainer.runs import events as e
 from tui_trainer.runs.event_lines import from_line, to_line
 from tui_trainer.runs.journal import JournalReader, JournalWriter
@@ -68,6 +70,25 @@ def test_a_resumed_run_loses_what_came_after_its_checkpoint():
     assert (state.step, state.resumed_from_step, state.failed, state.last_step) == (4, 4, None, None)
     assert state.best_eval_loss == 1.5
     assert state.status == "preparing"
+
+
+def test_scores_of_steps_are_means_by_their_counts_and_go_with_their_steps():
+    def scored(number, right, pairs):
+        return replace(step(number), sums={"accuracy": right, "margin": 2.0}, counts={"accuracy": pairs, "margin": 0})
+
+    before = [started(), step(1), step(2), scored(3, 1, 4), scored(4, 6, 6)]
+    state = fold(before)
+    assert state.training_scores == {"accuracy": 0.7}, "a sum of which nothing counted has no mean"
+    assert [f"{mean:g}" for mean in state.step_scores["accuracy"]] == ["nan", "nan", "0.25", "1"]
+    assert "loss 2.0000  accuracy 0.700  lr" in step_line(before[-1], state)
+    collector = CurveCollector()
+    for event in before:
+        collector.take(event, state)
+    [chart] = [chart for chart in collector.charts(state) if chart.title == "In training: accuracy"]
+    assert chart.curves[0].points[-1] == (4, 1.0)
+    fold([started(resumed_from_step=3), step(4)], state)
+    assert [f"{mean:g}" for mean in state.step_scores["accuracy"]] == ["nan", "nan", "0.25", "nan"]
+    assert fold(steps(1, 3)).step_scores == {}
 
 
 def test_a_start_without_a_checkpoint_begins_anew_but_keeps_what_was_prepared():

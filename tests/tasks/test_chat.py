@@ -232,7 +232,10 @@ def test_loss_and_gradients_are_those_of_transformers(rows_at_a_time, packed_wid
     wanted.backward()
     mine = tiny_model("llama")
     layout = Layout(
-        collate=TASK.collate(mine, 0), pad_id=0, rows=rows_at_a_time, packed_width=packed_width, fixed_width=0
+        collate=TASK.collate(mine, 0),
+        collate_packed=TASK.collate_packed(0),
+        rows=rows_at_a_time,
+        packed_width=packed_width,
     )
     objective = TASK.objective(config, None, mine, chunk_tokens=0)
     assert isinstance(objective, NextTokenLoss)

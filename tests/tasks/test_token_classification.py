@@ -273,7 +273,7 @@ def gradient(model) -> torch.Tensor:
 def test_loss_and_gradient_are_those_of_transformers_for_any_cut(cut):
     rows, mine, theirs = tagged_rows(), small_bert(), small_bert()
     loss, total, labels = TokenLabelLoss(mine), 0.0, 0
-    for batch in Layout(collate=TASK.collate(mine, 0), pad_id=0, rows=cut).window(rows):
+    for batch in Layout(collate=TASK.collate(mine, 0), rows=cut).window(rows):
         part = loss(batch)
         part.backward()
         total, labels = total + part.item(), labels + batch.label_count
@@ -315,7 +315,7 @@ def test_balanced_tags_weigh_by_the_words_of_the_training_side_that_have_them(tm
 def test_the_loss_of_transformers_is_the_mean_of_ours():
     """The model's own loss with the same labels, on rows of one length that need no padding."""
     rows, model = tagged_rows((6, 6, 6)), small_bert()
-    batch = next(Layout(collate=TASK.collate(model, 0), pad_id=0, rows=3).window(rows))
+    batch = next(Layout(collate=TASK.collate(model, 0), rows=3).window(rows))
     labels = torch.tensor(np.stack([row.labels for row in rows]).astype(np.int64))
     theirs = model(**batch.inputs, labels=labels).loss
     torch.testing.assert_close(TokenLabelLoss(model)(batch) / batch.label_count, theirs)
@@ -387,7 +387,7 @@ def test_the_scorer_keeps_sentences_apart_and_gives_the_loss_of_training():
     scorer = TASK.scorer(None, SimpleNamespace(details={"names": names, "scheme": "IOB2"}), Loss())
     model = small_bert()
     for cut in (1, 2):
-        for batch in Layout(collate=TASK.collate(model, 0), pad_id=0, rows=cut).window(rows):
+        for batch in Layout(collate=TASK.collate(model, 0), rows=cut).window(rows):
             assert float(scorer.observe(batch)) == pytest.approx(3 / cut * 0.000247 / 1, abs=1e-3)
     # Were the rows one, the I- of the second would go on with the entity of the first.
     assert scorer.scores().table_rows["X"] == (1.0, 1.0, 1.0, 4)

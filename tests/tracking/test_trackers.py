@@ -88,6 +88,11 @@ def test_a_tracker_gets_params_metrics_and_the_end(tmp_path):
     assert tracker.rows[4][1] == {"gauges/process_memory_gib": 1.0, "gauges/gpu0_power_watts": 300.0}
 
 
+def test_scores_of_a_step_stand_beside_its_loss():
+    row = metrics_of(replace(step_done(1), sums={"accuracy": 3.0, "loss": 9.0}, counts={"accuracy": 4, "loss": 1}))
+    assert (row.values["train/accuracy"], row.values["train/loss"]) == (0.75, 2.0)
+
+
 def test_what_is_not_finite_is_left_out():
     row = metrics_of(replace(step_done(1), loss_sum=float("nan"), grad_norm=float("inf")))
     assert (

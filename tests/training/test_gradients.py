@@ -11,7 +11,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tui_trainer.config.sections import TrainingSection, TuningSection
-from tui_trainer.data.batching.collate import collate
+from tui_trainer.data.batching.collate import collate, collate_packed
+from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.batches import Layout
@@ -63,8 +64,13 @@ MODELS = pytest.mark.parametrize("make", [model_of, lora_model], ids=["full", "l
 
 
 def window(rows, micro_batch: int, packed_width: int = 0) -> list[MicroBatch]:
-    layout = Layout(collate=partial(collate, pad_id=0), pad_id=0, rows=micro_batch, packed_width=packed_width)
-    return list(layout.window(rows))
+    layout = Layout(
+        collate=partial(collate, pad_id=0),
+        collate_packed=partial(collate_packed, pad_id=0),
+        rows=micro_batch,
+        packed_width=packed_width,
+    )
+    return list(layout.window([TokenRow(row) for row in rows]))
 
 
 def step(batches, loss, optimizer, *, lr: float = 0.0, max_grad_norm: float = 0.0) -> StepReport:

@@ -14,6 +14,7 @@ from tui_trainer.errors import InputError
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
+from tui_trainer.losses.named import Sums
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.safe_text import one_line
 
@@ -43,7 +44,7 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
 def layout_of(trained: TrainedModel, model: Any, rows_at_a_time: int) -> RowLayout:
     """How rows lie in the passes of a model of this run."""
     pad_id = pad_token_id(load_tokenizer(trained))
-    return RowLayout(collate=trained.task.collate(model, pad_id), pad_id=pad_id, rows=rows_at_a_time)
+    return RowLayout(collate=trained.task.collate(model, pad_id), rows=rows_at_a_time)
 
 
 def batches(rows: Rows, chosen: Sequence[int], layout: RowLayout) -> Iterator[MicroBatch]:
@@ -65,12 +66,13 @@ def scored(
     scorer = trained.task.scorer(trained.config, data, objective)
     observe = scorer.observe if scorer else objective
     device = next(model.parameters()).device
-    total, labels = 0.0, 0
+    sums = Sums.of(objective)
     with torch.inference_mode():
         for batch in passes:
             started = perf_counter()
-            loss = float(observe(batch.to(device)))
-            seen(batch, loss, perf_counter() - started)
-            total += loss
-            labels += batch.label_count
-    return total / labels, dict(scorer.scores().values) if scorer else {}
+            of_batch, found = Sums.of(objective), observe(batch.to(device))
+            for one in (of_batch, sums):
+                one.count([batch])
+                one.add(found)
+            seen(batch, float(of_batch.loss_sum), perf_counter() - started)
+    return float(sums.loss_sum) / sums.label_count, dict(scorer.scores().values) if scorer else {}

@@ -140,7 +140,7 @@ def _layout(
     widest = longest_row(config, facts, made.packing.value)
     return RowLayout(
         collate=task.collate_in_run(config, model, pad_token_id(tokenizer), widest),
-        pad_id=pad_token_id(tokenizer),
+        collate_packed=task.collate_packed(pad_token_id(tokenizer)),
         rows=made.cut.micro,
         packed_width=widest if made.packing.value else 0,
         fixed_width=widest if config.training.torch_compile else 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from tui_trainer.data.batching.collate import IGNORE, Batch
 
+_NONE = torch.zeros(0)
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
@@ -23,8 +25,11 @@ class MicroBatch:
     as one row where attention goes by lengths);
     `labels_N` are the N labels that count and `places_N` where they stand in [B x T] laid flat. Both were chosen on the
     CPU, where the rows were padded, so nobody asks the device how many there are. Where a row has a label of its own,
-    `labels` are [B] or [B, C], and there are no places. `tokens` counts the inputs that are no padding. One that
-    `is_idle` counts for nothing: it is computed by a process that has no rows in a step of all.
+    `labels` are [B] or [B, C], and there are no places. `documents`, int64 [N] or [B], is the document that each label
+    belongs to, counted from 0 in the order of the prepared rows, of which there are `samples`: a row of several
+    documents has them one after another, packed or padded. `document_labels`, on the host, is how many each has.
+    `tokens` counts the inputs that are no padding. One that `is_idle` counts for nothing, and has no `samples`: it
+    is computed by a process that has no rows in a step of all.
     """
 
     inputs: Mapping[str, Any]
@@ -33,6 +38,12 @@ class MicroBatch:
     samples: int
     tokens: int
     is_idle: bool = False
+    documents: Tensor = field(default_factory=lambda: _NONE.long())
+    document_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    row_values: Tensor = field(default_factory=lambda: _NONE)
+    """What was found out about each prepared row before training, fp32 [samples, width] (`training/row_values.py`)."""
+    terms: Mapping[str, Tensor] = field(default_factory=dict)
+    """Means over the whole effective batch that the loss has asked for (`losses/named.py`)."""
 
     @property
     def label_count(self) -> int:
@@ -56,7 +67,9 @@ class MicroBatch:
         # The same lengths have two names.
         once = cache(change)
         inputs = {name: once(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
-        return replace(self, inputs=inputs, labels=once(self.labels), places=once(self.places))
+        names = ("labels", "places", "documents", *(("row_values",) if len(self.row_values) else ()))
+        changed: dict[str, Any] = {name: once(getattr(self, name)) for name in names}
+        return replace(self, inputs=inputs, **changed)
 
 
 def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
@@ -66,19 +79,32 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
     by it. Models that do not hand these lengths down to flash attention have it read the position_ids, which it does
     for one row only (`_is_packed_sequence` in transformers' modeling_flash_attention_utils.py).
     """
-    labels = torch.from_numpy(batch.labels)
-    places = torch.zeros(0, dtype=torch.int64)
-    if labels.dim() == 2 and not labels.is_floating_point():
-        labels = labels.flatten()
-        places = (labels != IGNORE).nonzero().flatten()
-        labels = labels[places]
+    # numpy's operations on arrays of this size take less time than torch's.
+    labels, count = batch.labels, len(batch.labels)
+    if labels.ndim == 2 and labels.dtype.kind == "i":
+        width, labels = labels.shape[1], labels.ravel()
+        places = np.flatnonzero(labels != IGNORE)
+        labels, documents = labels[places], places // width
+        if batch.documents is not None:
+            documents, count = batch.documents.ravel()[places], int(batch.documents.max()) + 1
+        counted = np.bincount(documents, minlength=count)
+    else:
+        places, documents, counted = np.arange(0), np.arange(count), np.ones(count, dtype=np.int64)
     named = {"input_ids": batch.input_ids, **batch.more}
     inputs: dict[str, Any] = {name: torch.from_numpy(values) for name, values in named.items()}
     if batch.position_ids is not None:
         inputs["position_ids"] = torch.from_numpy(batch.position_ids)
     if by_lengths and batch.document_lengths is not None:
         inputs = {name: value.view(1, -1) for name, value in inputs.items()} | _lengths(batch.document_lengths)
-    return MicroBatch(inputs, labels, places, batch.rows, batch.tokens)
+    return MicroBatch(
+        inputs,
+        torch.from_numpy(labels),
+        torch.from_numpy(places),
+        batch.rows,
+        batch.tokens,
+        documents=torch.from_numpy(documents),
+        document_labels=counted,
+    )
 
 
 def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:

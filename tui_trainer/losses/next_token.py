@@ -5,7 +5,7 @@ That is done in front of the head itself, so whatever the model does to its logi
 In chunks it is done here, by what `models/logits.py` knows of the model.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +45,13 @@ class NextTokenLoss:
         self._hidden: Tensor | None = None
 
     def __call__(self, batch: MicroBatch) -> Tensor:
+        return self._losses(batch, "sum")
+
+    def by_label(self, batch: MicroBatch) -> Tensor:
+        """Nats of each label, fp32 [N]. What is in chunks is computed again in the backward pass."""
+        return self._losses(batch, "none")
+
+    def _losses(self, batch: MicroBatch, reduction: Literal["sum", "none"]) -> Tensor:
         self._batch = batch
         smoothing = self._label_smoothing if self._model.training else 0.0
         # Not for the model's whole life: it would hold this loss, which holds the model. Text samples need all places.
@@ -53,12 +60,12 @@ class NextTokenLoss:
             with known_masks(batch):
                 logits_NV = self._model(**batch.inputs, use_cache=False).logits
             if self._hidden is not None:
-                return self._in_chunks(self._hidden, batch.labels, smoothing)
+                return self._in_chunks(self._hidden, batch.labels, smoothing, reduction)
         finally:
             hook.remove()
             self._batch = self._hidden = None
         logits_NV = logits_NV.flatten(0, -2).float()
-        return F.cross_entropy(logits_NV, batch.labels, reduction="sum", label_smoothing=smoothing)
+        return F.cross_entropy(logits_NV, batch.labels, reduction=reduction, label_smoothing=smoothing)
 
     def chunk_as_the_model(self, batch: MicroBatch) -> bool:
         """Compares the model's own logits of one place of a batch with those of a chunk. Where they differ, logits are
@@ -97,14 +104,15 @@ class NextTokenLoss:
         self.kernel = None if reason else kernel
         return reason
 
-    def _in_chunks(self, hidden_Nh: Tensor, labels_N: Tensor, smoothing: float) -> Tensor:
+    def _in_chunks(self, hidden_Nh: Tensor, labels_N: Tensor, smoothing: float, reduction: str) -> Tensor:
         layer = _layer_of(self._head)
         biases = [bias for bias in (layer.bias, self._added_bias) if bias is not None]
         how = HeadLoss(
             chunk_tokens=self.chunk_tokens, label_smoothing=smoothing, transform=self._transform, kernel=self.kernel
         )
         bias_V = sum(biases[1:], biases[0]) if biases else None
-        return how.sum(hidden_Nh, layer.weight, labels_N, bias_V=bias_V)
+        losses = how.sum if reduction == "sum" else how.by_label
+        return losses(hidden_Nh, layer.weight, labels_N, bias_V=bias_V)
 
     @property
     def _added_bias(self) -> Tensor | None:

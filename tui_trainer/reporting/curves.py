@@ -110,6 +110,11 @@ class CurveCollector:
         made = [
             Chart(title="Loss", x_unit="step", curves=losses, levels=levels, from_zero=False),
             *(replace(_alone(f"Score: {name}", name, points), from_zero=False) for name, points in scores),
+            *(
+                replace(_alone(f"In training: {plain(name)}", plain(name), points), from_zero=False)
+                for name, column in state.step_scores.items()
+                if (points := means(state.steps, column, MOST_POINTS))
+            ),
             _alone("Learning rate", "learning rate", means(state.steps, state.lrs, MOST_POINTS)),
             _alone("Gradient norm", "gradient norm", means(state.steps, state.grad_norms, MOST_POINTS)),
             Chart(title="Time of a step, ms", x_unit="step", curves=parts, stacked=True),

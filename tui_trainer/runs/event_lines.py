@@ -54,6 +54,8 @@ def _event(data: dict[str, Any]) -> Event:
     event: Event = object.__new__(table.cls)
     for set_value, value in zip(setters, data.values()):  # noqa: B905 - strict costs 10 % here, and the shape is equal
         set_value(event, value)
+    for set_value in table.set_empty:
+        set_value(event, {})
     return event
 
 
@@ -63,7 +65,11 @@ def _as_dict(event: Event) -> dict[str, Any]:
         rest = {key: value for key, value in event.data.items() if key not in ("event", "at", "step")}
         return {"event": event.kind, "at": event.at, "step": event.step, **rest}
     table = _TABLES[_NAMES[type(event)]]
-    return {"event": table.kind, **dict(zip(table.readers, table.values(event), strict=True))}
+    data = {"event": table.kind, **dict(zip(table.readers, table.values(event), strict=True))}
+    for name in table.left_out_empty:
+        if not data[name]:
+            del data[name]
+    return data
 
 
 def _dumps(data: dict[str, Any]) -> str:
@@ -85,6 +91,8 @@ class _Table:
         hints = get_type_hints(cls)
         self.readers = {item.name: reader(hints[item.name]) for item in fields(cls)}
         self.values: Callable[[Event], tuple[Any, ...]] = attrgetter(*self.readers)
+        self.left_out_empty = [item.name for item in fields(cls) if item.metadata.get("left_out_empty")]
+        self.set_empty = [getattr(cls, name).__set__ for name in self.left_out_empty]
         self.whole_numbers = [name for name, read in self.readers.items() if read is whole]
         self.setters: dict[tuple[Any, ...], list[Callable[[Event, Any], None]]] = {}
 
@@ -97,7 +105,8 @@ class _Table:
         except TypeError as error:
             raise ValueError(f"{self.kind}: {error}") from error
         plain = all(key == "at" or isinstance(value, int | float) for key, value in data.items())
-        if plain and data.keys() == self.readers.keys() and len(self.setters) < _SHAPES_LIMIT:
+        written = self.readers.keys() - self.left_out_empty
+        if plain and data.keys() == written and len(self.setters) < _SHAPES_LIMIT:
             self.setters[shape] = [getattr(self.cls, key).__set__ for key in data]
         return event
 

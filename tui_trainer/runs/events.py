@@ -9,6 +9,9 @@ from typing import Any, Final
 
 from tui_trainer.units import utc_now
 
+LEFT_OUT_EMPTY: Final = {"left_out_empty": True}
+"""Of fields that are not written where there is nothing in them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -141,6 +144,9 @@ class StepDone(Event):
 
     `loss_sum` is in nats over the `tokens` that count, over all micro-batches and processes; `input_tokens` are all
     that the model read, without padding; with it they are `positions`. 0 in journals without them.
+
+    Where a loss has several parts, or scores beside it, `sums` are theirs by name, and `counts`, by the same names,
+    what they are divided by; `loss_sum` is then the loss times `tokens`. Left out of the line where there are none.
     """
 
     epoch: float
@@ -159,11 +165,18 @@ class StepDone(Event):
     peak_memory_bytes: int
     input_tokens: int = 0
     positions: int = 0
+    sums: dict[str, float] = field(default_factory=dict, metadata=LEFT_OUT_EMPTY)
+    counts: dict[str, int] = field(default_factory=dict, metadata=LEFT_OUT_EMPTY)
 
     @property
     def loss(self) -> float:
         """Nats per token; NaN when no token counted."""
         return self.loss_sum / self.tokens if self.tokens else math.nan
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The mean of each sum; those of which nothing counted are left out."""
+        return {name: total / self.counts[name] for name, total in self.sums.items() if self.counts.get(name)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,8 @@ class RunState:
     lrs: array[float] = field(default_factory=lambda: array("d"))
     grad_norms: array[float] = field(default_factory=lambda: array("d"))
     step_seconds: array[float] = field(default_factory=lambda: array("d"))
+    step_scores: dict[str, array[float]] = field(default_factory=dict)
+    """By name, what a step measured beside its loss; NaN for a step that has not."""
 
     evals: list[events.EvalDone] = field(default_factory=list)
     epochs: list[events.EpochDone] = field(default_factory=list)
@@ -183,6 +185,14 @@ class RunState:
         tokens = sum(tokens for _, tokens in finite)
         return sum(loss_sum for loss_sum, _ in finite) / tokens if tokens else None
 
+    @property
+    def training_scores(self) -> dict[str, float]:
+        """What is measured beside the loss, over the same steps as `tokens_per_second`; {} where nothing is."""
+        last = self.recent[-1].sums if self.recent else {}
+        totals = {name: sum(done.sums.get(name, 0.0) for done in self.recent) for name in last}
+        counts = {name: sum(done.counts.get(name, 0) for done in self.recent) for name in last}
+        return {name: total / counts[name] for name, total in totals.items() if counts[name]}
+
     def _per_second(self, count: int) -> float | None:
         seconds = sum(done.step_seconds for done in self.recent)
         return count / seconds if seconds > 0 else None
@@ -207,6 +217,8 @@ class RunState:
         columns = self.steps, self.token_counts, self.loss_sums, self.losses, self.lrs, self.grad_norms
         for column in (*columns, self.step_seconds):
             del column[length:]
+        for scores in self.step_scores.values():
+            del scores[length:]
         self.evals = [done for done in self.evals if done.step <= step]
         self.epochs = [done for done in self.epochs if done.step <= step]
         self.checkpoints = [done for done in self.checkpoints if done.step <= step]
@@ -226,6 +238,8 @@ class RunState:
         self.lrs.append(event.lr)
         self.grad_norms.append(event.grad_norm)
         self.step_seconds.append(event.step_seconds)
+        if event.sums or self.step_scores:
+            self._take_scores(event.scores)
         self.last_step = event
         self.peak_memory_bytes = max(self.peak_memory_bytes, event.peak_memory_bytes)
         self.steps_since_start += 1
@@ -234,6 +248,12 @@ class RunState:
         self.recent.append(event)
         if self.steps_since_start > WARM_UP_STEPS:
             self.times.add(event)
+
+    def _take_scores(self, scores: dict[str, float]) -> None:
+        for name in scores:
+            self.step_scores.setdefault(name, array("d", [math.nan] * (len(self.steps) - 1)))
+        for name, column in self.step_scores.items():
+            column.append(scores.get(name, math.nan))
 
 
 def smoothing_window(steps: int) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tui_trainer.data.preparing.token_rows import Tokens
     from tui_trainer.data.sources.named_splits import SplitUse
     from tui_trainer.losses.micro_batch import MicroBatch
+    from tui_trainer.losses.named import Found
 
 
 Tell = Callable[[str], None]
@@ -105,9 +106,24 @@ class InputRow:
         return len(self.ids)
 
 
-Objective = Callable[["MicroBatch"], "Tensor"]
+Objective = Callable[["MicroBatch"], "Found"]
 """What is minimised, with the model in it: the loss of a forward pass, summed over `batch.label_count` labels, with the
-graph behind it."""
+graph behind it; or a `NamedLoss` of several parts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowPass:
+    """What is to be found out about each prepared row once, before training, with the model as it begins: by a pass
+    over all rows that a run uses, without gradients and without dropout. It then is in `batch.row_values`.
+
+    `what`, said while it runs: "reading rows". `values(batch)`: fp32 [samples, width], in the order of the prepared
+    rows. `key`, as JSON has it: all that values depend on besides the rows, the model and its precision.
+    """
+
+    what: str
+    width: int
+    values: Callable[[MicroBatch], Tensor]
+    key: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Scorer(Protocol):
@@ -116,7 +132,7 @@ class Scorer(Protocol):
     seen: list[tuple[Tensor, ...]]
     """Of each forward pass, what `scores` is made of. Where several processes evaluate, the first has all of it."""
 
-    def observe(self, batch: MicroBatch) -> Tensor:
+    def observe(self, batch: MicroBatch) -> Found:
         """A forward pass, its predictions kept; the summed loss, as the objective has it."""
 
     def scores(self) -> Scores:

@@ -148,7 +148,8 @@ def metrics_of(event: Event) -> Metrics | None:
     """
     match event:
         case StepDone():
-            values: dict[str, float | None] = {f"train/{name}": getattr(event, name) for name in _OF_STEPS}
+            values: dict[str, float | None] = {f"train/{name}": mean for name, mean in event.scores.items()}
+            values |= {f"train/{name}": getattr(event, name) for name in _OF_STEPS}
             values |= {"train/learning_rate": event.lr, "train/peak_memory_gib": event.peak_memory_bytes / GIB}
         case EvalDone():
             values = {"eval/loss": event.loss, **{f"eval/{name}": value for name, value in event.scores.items()}}

@@ -10,8 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
-from tui_trainer.data.batching.layout import RowLayout
+from tui_trainer.data.batching.layout import Pass, RowLayout
 from tui_trainer.data.batching.row_order import RowOrder, share_of
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
@@ -27,8 +28,15 @@ class Layout(RowLayout):
 
     def window(self, documents: Sequence[TokenRow]) -> Iterator[MicroBatch]:
         """All forward passes over these documents."""
-        for rows in self.passes(documents):
-            yield micro_batch(self.batch(rows), by_lengths=self.by_lengths)
+        return map(self.micro_batch, self.passes(documents))
+
+    def micro_batch(self, rows: Pass) -> MicroBatch:
+        """One forward pass."""
+        batch = micro_batch(self.batch(rows), by_lengths=self.by_lengths)
+        if rows[0][0].values is None:
+            return batch
+        values = [row.values for together in rows for row in together if row.values is not None]
+        return replace(batch, row_values=torch.from_numpy(np.stack(values)))
 
 
 @dataclass(slots=True)
@@ -95,7 +103,8 @@ def windows(rows: Rows, chosen: Sequence[int], layout: Layout) -> Iterator[Micro
     """The forward passes over the chosen rows, some passes' worth of them sorted or packed together."""
     at_a_time = layout.rows * EVALUATION_WINDOW
     if layout.packed_width and len(chosen):
-        mean_inputs = float(np.mean(rows.lengths[np.asarray(chosen)])) - 1
+        of_chosen = np.asarray(chosen)
+        mean_inputs = float(np.mean((rows.lengths - rows.documents)[of_chosen]))
         at_a_time = max(at_a_time, int(at_a_time * layout.packed_width / mean_inputs))
     for start in range(0, len(chosen), at_a_time):
         yield from layout.window([rows.example(int(index)) for index in chosen[start : start + at_a_time]])

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -11,12 +12,12 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.named import LossSum, Sums, no_terms
 from tui_trainer.planning.plan import Plan
 from tui_trainer.training.batches import Batches
 from tui_trainer.training.device import reason_to_fall_back
 from tui_trainer.training.job import Tell
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.together import LossSum
 from tui_trainer.units import format_seconds
 
 _MOST_COMPILATIONS = 32
@@ -167,8 +168,8 @@ def _try_one_pass(run: Trainable, batch: MicroBatch) -> None:
     try:
         with torch.random.fork_rng(devices=gpus):
             with run.mixed_precision.autocast():
-                loss = run.loss(batch)
-            loss.backward()
+                found = run.loss(replace(batch, terms=no_terms(run.loss, run.device)))
+            Sums.of(run.loss).loss(found).backward()
             if gpus:
                 torch.cuda.synchronize()
     finally:

@@ -1,12 +1,12 @@
 """What a run is made of: model, loss, optimizer, schedule, precision and batches."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,10 +87,14 @@ class Components:
                 # DeepSpeed gathers ahead what the pass before has used, in all processes alike.
                 self.loss.always_in_chunks = True
         rows = Rows(job.data.train_path)
+        self.row_pass = task.row_pass(config, job.data, self.loss)
+        if self.row_pass:
+            # For passes that are only tried; `row_values.py` finds out the true ones.
+            rows.row_values = np.zeros((len(rows), self.row_pass.width), dtype=np.float32)
         layout = partial(
             Layout,
             collate=self.task.collate_in_run(self.config, self.model, self.pad_id, self.plan.longest_row),
-            pad_id=self.pad_id,
+            collate_packed=self.task.collate_packed(self.pad_id),
         )
         self.kernels = self._probed_kernels(layout, rows, tell)
         packed_width, by_lengths = self._packing(rows, tell)
@@ -272,11 +276,7 @@ class Components:
             return
         self.model.eval()
         try:
-            # Only what is split has to be whole for it; and nothing is kept from it that training could not use.
-            with (
-                self.together.reading() if self.together.splits_weights else nullcontext(),
-                self.mixed_precision.autocast(),
-            ):
+            with self.together.looking(), self.mixed_precision.autocast():
                 batch = next(windows(rows, [0], self.eval_layout)).to(self.device)
                 is_same = self.loss.chunk_as_the_model(batch)
         finally:

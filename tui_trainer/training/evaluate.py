@@ -1,32 +1,46 @@
 """Held-out loss, with the same definition as in training: a sum and a count; and what else the task measures."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.named import LossSum, NamedLoss, Sums, no_terms
 from tui_trainer.tasks.contract import Scores
 from tui_trainer.training.components import Components
 from tui_trainer.training.sample import answering
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """The loss summed over `tokens` held-out labels. One of several processes has `seen` what scores are made of."""
+    """The loss summed over `tokens` held-out labels, and what else was measured."""
 
     loss_sum: float
     tokens: int
     seconds: float
     scores: Scores = field(default_factory=lambda: Scores(values={}))
-    seen: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
 
     @property
     def loss(self) -> float:
         """Mean over the labels; nats where they are tokens or classes."""
         return self.loss_sum / self.tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observed:
+    """What one process has found in its own rows: sums and counts by name, and what scores are made of."""
+
+    values: dict[str, float]
+    counts: dict[str, int]
+    seconds: float
+    seen: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
 
 
 def evaluate(
@@ -47,50 +61,123 @@ def observe(
     batches: Iterable[MicroBatch],
     go_on: Callable[[int], bool] = lambda rows: True,
     spare: Callable[[], MicroBatch] | None = None,
-) -> Evaluation | None:
+    terms: Mapping[str, Tensor] | None = None,
+) -> Observed | None:
     """The part of `evaluate` that each of several processes does with its own rows. Where each has a part of the model,
-    all make as many forward passes: `spare` makes those of a process that has no more rows.
+    all make as many forward passes: `spare` makes those of a process that has no more rows. `terms`: of a loss that
+    needs some (`terms_of_all`).
     """
-    started, rows, tokens, left, is_stopped = perf_counter(), 0, 0, iter(batches), 0
-    total = torch.zeros((), dtype=torch.float64, device=components.device)
-    scorer = components.task.scorer(components.config, components.data, components.loss)
-    forward = scorer.observe if scorer else components.loss
+    loss = components.loss
+    scorer = components.task.scorer(components.config, components.data, loss)
+    terms = no_terms(loss, components.device) if terms is None else terms
+    found = _passes(components, scorer.observe if scorer else loss, Sums.of(loss), batches, go_on, spare, terms)
+    if not found or not scorer:
+        return found
+    seen = scorer.seen
+    if components.ranks.count > 1:
+        seen = [tuple(tensor.cpu() for tensor in one) for one in seen]
+    return replace(found, seen=seen)
+
+
+def observe_terms(
+    components: Components,
+    batches: Iterable[MicroBatch],
+    go_on: Callable[[int], bool] = lambda rows: True,
+    spare: Callable[[], MicroBatch] | None = None,
+) -> Observed | None:
+    """The same of what the loss needs to know of all rows before it can be measured of any."""
+    loss = components.loss
+    assert isinstance(loss, NamedLoss)
+    return _passes(components, loss.terms_of, Sums.of_terms(loss), batches, go_on, spare, {})
+
+
+class GivenUp(Exception):
+    """A stop has cut the passes short, in some process."""
+
+
+def passes_of_all(
+    components: Components, own: Iterable[T], spare: Callable[[], T] | None, is_stopped: Callable[[], bool]
+) -> Iterator[tuple[T, bool]]:
+    """Each of this process's own passes, and whether it is one. Where each process has a part of the model all make as
+    many: then `spare` gives those of a process that has no more of its own. Raises GivenUp."""
+    left, splits = iter(own), components.together.splits_weights
+    while True:
+        item, has_rows, stops = next(left, None), 1, int(is_stopped())
+        if splits:
+            has_rows, stops = components.ranks.highest(int(item is not None), stops)
+        if stops:
+            raise GivenUp
+        if item is not None:
+            yield item, True
+        elif splits and has_rows and spare:
+            yield spare(), False
+        else:
+            return
+
+
+def _passes(
+    components: Components,
+    forward: LossSum,
+    sums: Sums,
+    batches: Iterable[MicroBatch],
+    go_on: Callable[[int], bool],
+    spare: Callable[[], MicroBatch] | None,
+    terms: Mapping[str, Tensor],
+) -> Observed | None:
+    """What `forward` gives for all batches, added up; None: it was given up."""
+    started, rows, is_stopped = perf_counter(), 0, False
+
+    def is_over() -> bool:
+        return is_stopped
+
     components.model.eval()
     try:
         with components.together.reading(), components.mixed_precision.autocast():
-            while True:
-                batch, has_rows = next(left, None), 1
-                if components.together.splits_weights:
-                    has_rows, is_stopped = components.ranks.highest(int(batch is not None), int(is_stopped))
-                if is_stopped:
-                    return None
-                if batch is None:
-                    if not (components.together.splits_weights and has_rows and spare):
-                        break
-                    components.loss(spare().to(components.device))
-                    continue
-                total += forward(batch.to(components.device)).double()
-                tokens += batch.label_count
-                rows += batch.samples
-                is_stopped = int(not go_on(rows))
+            for item, is_own in passes_of_all(components, batches, spare, is_over):
+                batch = replace(item.to(components.device), terms=terms)
+                found = forward(batch)
+                if is_own:
+                    sums.count([batch])
+                    sums.add(found)
+                    rows += batch.samples
+                    is_stopped = not go_on(rows)
+    except GivenUp:
+        return None
     finally:
         components.model.train()
-    seen = scorer.seen if scorer else []
-    if components.ranks.count > 1:
-        seen = [tuple(tensor.cpu() for tensor in one) for one in seen]
-    return Evaluation(loss_sum=float(total), tokens=tokens, seconds=perf_counter() - started, seen=seen)
+    read = torch.stack(list(sums.values.values())).tolist() if sums.values else []
+    values = dict(zip(sums.values, read, strict=True))
+    return Observed(values=values, counts=sums.counts, seconds=perf_counter() - started)
 
 
-def concluded(components: Components, parts: Sequence[Evaluation]) -> Evaluation:
+def terms_of_all(components: Components, parts: Sequence[Observed]) -> dict[str, Tensor]:
+    """What `observe` takes, of what all processes have found."""
+    assert isinstance(components.loss, NamedLoss)
+    return _added(Sums.of_terms(components.loss), parts, components.device).means()
+
+
+def _added(sums: Sums, parts: Sequence[Observed], device: torch.device) -> Sums:
+    for part in parts:
+        sums.add({name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in part.values.items()})
+        for name in sums.counts:
+            sums.counts[name] += part.counts[name]
+    return sums
+
+
+def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
     """What all processes have found together."""
+    sums = _added(Sums.of(components.loss), parts, torch.device("cpu"))
     scorer = components.task.scorer(components.config, components.data, components.loss)
     if scorer:
         scorer.seen = [one for part in parts for one in part.seen]
+    scores = scorer.scores() if scorer else Scores(values={})
+    if isinstance(components.loss, NamedLoss):
+        scores = replace(scores, values={**{name: float(mean) for name, mean in sums.means().items()}, **scores.values})
     return Evaluation(
-        loss_sum=sum(part.loss_sum for part in parts),
-        tokens=sum(part.tokens for part in parts),
+        loss_sum=float(sums.loss_sum),
+        tokens=sums.label_count,
         seconds=max(part.seconds for part in parts),
-        scores=scorer.scores() if scorer else Scores(values={}),
+        scores=scores,
     )
 
 

@@ -6,7 +6,7 @@ waits for a device; sums of losses go where they were computed.
 
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -64,11 +64,13 @@ class Ranks:
         dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.host)
         return tuple(found.tolist())
 
-    def sum(self, number: Tensor) -> Tensor:
-        """Of all processes, on the device of each."""
-        if self.count > 1:
-            dist.all_reduce(number)
-        return number
+    def sum(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Each of these 0-dim tensors over all processes, on the device of each."""
+        if self.count == 1:
+            return dict(numbers)
+        together = torch.stack(list(numbers.values()))
+        dist.all_reduce(together)
+        return dict(zip(numbers, together.unbind(), strict=True))
 
     def agreed(self, value: T) -> T:
         """What the first process has for it."""

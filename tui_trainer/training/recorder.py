@@ -6,6 +6,7 @@ import resource
 from collections import deque
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -13,6 +14,7 @@ from typing import Any
 
 import psutil
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from tui_trainer.config.sections import Config
@@ -79,8 +81,8 @@ class Recorder:
         if not self._waiting:
             return
         # All of a group in one copy: each would wait for the device.
-        numbers = torch.stack([x.double() for _, report in self._waiting for x in (report.loss_sum, report.grad_norm)])
-        read = numbers.view(-1, 2).tolist()
+        numbers = torch.stack([x.double() for _, report in self._waiting for x in _on_device(report)])
+        read = numbers.tolist()
         # From here on the device is not waited for: what follows is the cost of the journal itself.
         with self.between.writing():
             bad_step = self._write(read)
@@ -90,12 +92,14 @@ class Recorder:
                 + (_OVERFLOWED if self.clipped_by_scale else _DIVERGED)
             )
 
-    def _write(self, read: list[list[float]]) -> int | None:
-        """All waiting steps with their loss sums and gradient norms; the first one that was not finite, if any."""
+    def _write(self, read: list[float]) -> int | None:
+        """All waiting steps with what was read of each; the first one that was not finite, if any."""
         peak = peak_memory_bytes(self.device)
         events: list[Event] = []
         bad_step = None
-        for (step, report), (loss_sum, grad_norm) in zip(self._waiting, read, strict=True):
+        numbers = iter(read)
+        for step, report in self._waiting:
+            loss_sum, grad_norm, *sums = islice(numbers, len(_on_device(report)))
             parts = report.seconds()
             seconds = sum(parts.values())
             rounded: dict[str, Any] = {name: round(part, 6) for name, part in parts.items()}
@@ -115,6 +119,8 @@ class Recorder:
                     samples_per_second=round(report.samples / seconds, 2),
                     peak_memory_bytes=peak,
                     positions=report.positions,
+                    sums=dict(zip(report.sums, sums, strict=True)),
+                    counts={name: count for name, (_, count) in report.sums.items()},
                 )
             )
             self.position.count(report, loss_sum, seconds)
@@ -133,6 +139,10 @@ class Recorder:
         if self.clipped_by_scale and math.isfinite(loss_sum):
             return self._overflows >= _MOST_OVERFLOWS
         return not (math.isfinite(loss_sum) and math.isfinite(grad_norm))
+
+
+def _on_device(report: StepReport) -> list[Tensor]:
+    return [report.loss_sum, report.grad_norm, *(total for total, _ in report.sums.values())]
 
 
 def memory_before(config: Config) -> int:

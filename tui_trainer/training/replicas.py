@@ -4,7 +4,7 @@ Each process learns from its share of the rows of a step (`data/batching/row_ord
 divided by the labels of all processes, so the gradient is the one that a single process would have computed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.named import Found, LossSum
 from tui_trainer.training.communication import Communication, sum_in_one
 from tui_trainer.training.optimizer import RunOptimizer
-from tui_trainer.training.together import LossSum, Together
+from tui_trainer.training.together import Together
 
 # As much as DistributedDataParallel sends at a time.
 _BUCKET_BYTES = 25 * 2**20
@@ -24,12 +25,12 @@ _BUCKET_BYTES = 25 * 2**20
 class LossModule(nn.Module):
     """A forward pass with its loss, as one module: whatever of the model the loss calls, it is called within it."""
 
-    def __init__(self, model: nn.Module, loss: Callable[[MicroBatch], Tensor]) -> None:
+    def __init__(self, model: nn.Module, loss: LossSum) -> None:
         super().__init__()
         self.model = model
         self._loss = loss
 
-    def forward(self, batch: MicroBatch) -> Tensor:
+    def forward(self, batch: MicroBatch) -> Found:
         return self._loss(batch)
 
 
@@ -37,7 +38,7 @@ class Replicas(Together):
     def __init__(
         self,
         model: nn.Module,
-        loss: Callable[[MicroBatch], Tensor],
+        loss: LossSum,
         optimizer: RunOptimizer,
         communication: Communication,
     ) -> None:

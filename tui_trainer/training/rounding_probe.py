@@ -9,13 +9,14 @@ one rounding off. Measured on small Llamas of 2 and 12 layers: norms and MLPs th
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.named import Sums, no_terms
 from tui_trainer.training.compiled import Trainable, decoder_layers
 from tui_trainer.training.device import reason_to_fall_back
 
@@ -68,17 +69,18 @@ def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
     try:
         with cut_at_embeddings(model) as embedded:
             with run.mixed_precision.autocast():
-                loss = run.loss(batch)
+                found = run.loss(replace(batch, terms=no_terms(run.loss, run.device)))
             vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
-            found = torch.autograd.grad(loss, [embedded[0], *vectors], allow_unused=True)
+            sums = Sums.of(run.loss)
+            gradients = torch.autograd.grad(sums.loss(found), [embedded[0], *vectors], allow_unused=True)
     finally:
         handle.remove()
-    gradients = torch.cat([gradient.float().flatten() for gradient in found if gradient is not None])
+    gradient = torch.cat([one.float().flatten() for one in gradients if one is not None])
     logits = outputs[0].detach().flatten(0, -2)
     # What stands at padding is nobody's, and kernels differ there.
     if len(logits) == batch.positions > len(batch.places):
         logits = logits.index_select(0, batch.places)
-    return Numbers(logits.float().flatten(), gradients)
+    return Numbers(logits.float().flatten(), gradient)
 
 
 @contextmanager

@@ -5,10 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic, perf_counter
 
+import numpy as np
+
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import CheckpointError, FolderError, GroupOutOfMemory, RunError
 from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.named import NamedLoss
 from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.runs.cadence import due
@@ -23,13 +26,22 @@ from tui_trainer.training.checkpoints import NOT_WRITTEN, Checkpoints
 from tui_trainer.training.compiled import without_cuda_graphs
 from tui_trainer.training.components import Components
 from tui_trainer.training.device import breaks_the_device
-from tui_trainer.training.evaluate import Evaluation, answer_scores, concluded, observe
+from tui_trainer.training.evaluate import (
+    Evaluation,
+    Observed,
+    answer_scores,
+    concluded,
+    observe,
+    observe_terms,
+    terms_of_all,
+)
 from tui_trainer.training.final_model import write_final_model
 from tui_trainer.training.host_memory import HINT, HostMemoryWatch
 from tui_trainer.training.job import Job
 from tui_trainer.training.position import Position
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import Recorder
+from tui_trainer.training.row_values import RowReader
 from tui_trainer.training.sample import write_text
 from tui_trainer.training.sharded_tensors import gather_model
 from tui_trainer.training.smaller_passes import Split, reduction, too_large
@@ -58,6 +70,8 @@ class Session:
         # Without held-out text nothing is evaluated, and samples continue training text.
         self._eval_rows = Rows(job.data.eval_path) if job.data.eval_path else None
         self._eval_chosen = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
+        if self.components.row_pass:
+            self._find_row_values(is_interrupted)
         if job.checkpoint:
             self.position = checkpoint.load_checkpoint(job.checkpoint, self.components)
             before, now = self.position.kernels, self.components.kernels
@@ -85,6 +99,15 @@ class Session:
             clipped_by_scale=self.components.mixed_precision.scaler is not None,
             times=ranks.times,
         )
+
+    def _find_row_values(self, is_interrupted: Callable[[], bool]) -> None:
+        """Of all rows that the run uses, with the model as it begins."""
+        order, reader = self.batches.order, partial(RowReader, self.job, self.components, self._journal, is_interrupted)
+        steps = range(1, min(self.plan.total_steps.value, order.steps_per_epoch) + 1)
+        rows = self.batches.rows
+        rows.row_values = reader(rows, np.unique(np.concatenate([order.at(step) for step in steps]))).read()
+        if self._eval_rows:
+            self._eval_rows.row_values = reader(self._eval_rows, self._eval_chosen).read()
 
     @property
     def median_step_seconds(self) -> float | None:
@@ -231,9 +254,20 @@ class Session:
             position.stopped_early = True
 
     def _evaluated(self, rows: Rows, scheduled: bool) -> Evaluation | None:
-        """None: a stop has cut it short, or one row in a pass is too large. The same rows go again in smaller passes
-        where memory runs out.
-        """
+        """None: a stop has cut it short, or one row in a pass is too large."""
+        components, observing = self.components, observe
+        if isinstance(components.loss, NamedLoss) and components.loss.terms:
+            parts = self._observed(rows, scheduled, observe_terms)
+            if parts is None:
+                return None
+            observing = partial(observe, terms=terms_of_all(components, parts))
+        parts = self._observed(rows, scheduled, observing)
+        return None if parts is None else concluded(components, parts)
+
+    def _observed(
+        self, rows: Rows, scheduled: bool, observing: Callable[..., Observed | None]
+    ) -> list[Observed] | None:
+        """What each process has found. The same rows go again in smaller passes where memory runs out."""
         components, progress = self.components, self._evaluation_progress()
         own = self._eval_chosen[self.ranks.number :: self.ranks.count]
         while True:
@@ -242,16 +276,16 @@ class Session:
             def spare(layout: Layout = layout) -> MicroBatch:
                 return next(windows(rows, self._eval_chosen[:1], layout))
 
-            work = partial(observe, components, windows(rows, own, layout), progress, spare)
+            work = partial(observing, components, windows(rows, own, layout), progress, spare)
             part = attempt(work, components.device)
             if isinstance(part, Shortage) and self.ranks.count > 1 and components.together.splits_weights:
                 # The others wait in the passes of the layers that all of them hold: only an end of all lets them go.
                 message = f"out of memory in process {self.ranks.number} in the evaluation ({part.words})"
                 raise GroupOutOfMemory(message)
             parts = self.ranks.gathered(part)
-            whole = [part for part in parts if isinstance(part, Evaluation)]
+            whole = [part for part in parts if isinstance(part, Observed)]
             if len(whole) == len(parts):
-                return concluded(components, whole)
+                return whole
             found = next((part for part in parts if isinstance(part, Shortage)), None)
             if found is None:
                 # A stop, which some may have seen before the others.

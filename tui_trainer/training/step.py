@@ -1,31 +1,36 @@
 """One optimizer step: the loop that everything else stands around.
 
-The loss is a sum and a count, and the sum is divided once by the count of the whole effective batch, so the gradient is
-the same however the batch is cut or packed. Nothing here waits for the device: sums, norms and times stay on it until
-`training/recorder.py` reads a group of them.
+The loss is a sum and a count, or several of them by name (`losses/named.py`), and each sum is divided once by the count
+of the whole effective batch, so the gradient is the same however the batch is cut or packed. Nothing here waits for the
+device: sums, norms and times stay on it until `training/recorder.py` reads a group of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.named import LossSum, NamedLoss, Sums, idle_sums
 from tui_trainer.training.batches import idle
 from tui_trainer.training.clock import Clock, seconds_between
 from tui_trainer.training.communication import Span, seconds_of
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
-from tui_trainer.training.together import LossSum, Together
+from tui_trainer.training.together import Together
+from tui_trainer.training.window_terms import with_terms
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepReport:
-    """`loss_sum` (over `tokens` labels) and `grad_norm` (before clipping) are 0-dim tensors, times are marks."""
+    """`loss_sum` (over `tokens` labels) and `grad_norm` (before clipping) are 0-dim tensors, times are marks.
+
+    `sums` are those of the parts and scores of a loss that names them, 0-dim tensors, each with its count.
+    """
 
     loss_sum: Tensor
     grad_norm: Tensor
@@ -38,6 +43,7 @@ class StepReport:
     """Marks before and after each forward pass."""
     accumulated: Any
     updated: Any
+    sums: Mapping[str, tuple[Tensor, int]] = field(default_factory=dict)
     positions: int = 0
     """Of all inputs, padding included."""
     communication: tuple[Span, ...] = ()
@@ -58,7 +64,7 @@ class StepReport:
 
 def take_step(
     fetch: Callable[[], Sequence[MicroBatch]],
-    loss_sum: LossSum,
+    loss: LossSum,
     optimizer: RunOptimizer,
     mixed_precision: MixedPrecision,
     clock: Clock,
@@ -83,34 +89,37 @@ def take_step(
         if together.passes_together:
             (most,) = ranks.highest(len(window))
             window = [*window, *[idle(window[-1])] * (most - len(window))]
-        tokens, input_tokens, samples, positions = ranks.sum_counts(_counts(window))
+        sums = Sums.of(loss)
+        sums.count(window)
+        *counts, input_tokens, samples, positions = ranks.sum_counts([*sums.counts.values(), *_sizes(window)])
+        sums.counts = dict(zip(sums.counts, counts, strict=True))
     data_seconds = perf_counter() - started
-    compute = together.forward or loss_sum
-    divisor = tokens / ranks.count if together.takes_mean else tokens
+    compute = together.forward or loss
     forwards: list[Span] = []
-    total: Tensor | None = None
+    if isinstance(loss, NamedLoss) and loss.terms:
+        before = clock.mark()
+        window = with_terms(loss, window, sums.counts, mixed_precision, ranks, together)
+        forwards.append((before, clock.mark()))
     for number, batch in enumerate(window, 1):
         before = clock.mark()
         with together.summing(number == len(window)):
             with mixed_precision.autocast():
-                loss = compute(batch)
+                found = compute(batch)
                 if batch.is_idle:
                     # A process without rows in this step takes part in the sum with a gradient of 0.
-                    loss = loss * 0.0
+                    found = idle_sums(found)
             forwards.append((before, clock.mark()))
-            together.backward(loss / divisor, mixed_precision)
+            together.backward(sums.loss(found, ranks.count if together.takes_mean else 1), mixed_precision)
         optimizer.collect()
-        detached = loss.detach().double()
-        total = detached if total is None else total + detached
-    assert total is not None, "an effective batch has at least one row"
+        sums.add(found)
     together.finish()
-    total = ranks.sum(total)
+    sums.values = ranks.sum(sums.values)
     accumulated = clock.mark()
-    grad_norm = optimizer.apply(total, lr=lr, max_grad_norm=max_grad_norm, scaler=mixed_precision.scaler)
+    grad_norm = optimizer.apply(sums.loss_sum, lr=lr, max_grad_norm=max_grad_norm, scaler=mixed_precision.scaler)
     return StepReport(
-        loss_sum=total,
+        loss_sum=sums.loss_sum,
         grad_norm=grad_norm,
-        tokens=tokens,
+        tokens=sums.label_count,
         input_tokens=input_tokens,
         samples=samples,
         lr=lr,
@@ -119,12 +128,12 @@ def take_step(
         accumulated=accumulated,
         updated=clock.mark(),
         positions=positions,
+        sums={name: (value, sums.divisor(name)) for name, value in sums.values.items() if sums.has_names},
         communication=communication.end() if communication else (),
     )
 
 
-def _counts(window: Sequence[MicroBatch]) -> tuple[int, int, int, int]:
-    """(labels, inputs that are no padding, rows, inputs)."""
-    each = [(batch.label_count, batch.tokens, batch.samples, batch.positions) for batch in window]
-    labels, tokens, samples, positions = map(sum, zip(*each, strict=True))
-    return labels, tokens, samples, positions
+def _sizes(window: Sequence[MicroBatch]) -> tuple[int, int, int]:
+    """(inputs that are no padding, rows, inputs)."""
+    tokens, samples, positions = map(sum, zip(*((b.tokens, b.samples, b.positions) for b in window), strict=True))
+    return tokens, samples, positions

@@ -3,21 +3,17 @@
 As it is here, one process trains all of it; each strategy says what it does otherwise.
 """
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.named import LossSum
 from tui_trainer.training.communication import Communication
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.sharded_tensors import InParts, whole
 from tui_trainer.tuning.full import Method
-
-LossSum = Callable[[MicroBatch], Tensor]
-"""Nats summed over the labels that count."""
 
 
 class Together:
@@ -46,6 +42,11 @@ class Together:
     def reading(self) -> AbstractContextManager[object]:
         """Around forward passes that nothing is learnt from."""
         return torch.inference_mode()
+
+    def looking(self) -> AbstractContextManager[object]:
+        """The same where training goes on from there: what a model keeps of a pass in inference mode is of no use
+        to it."""
+        return self.reading() if self.splits_weights else torch.no_grad()
 
     def weights(self, method: Method, model: Any) -> dict[str, Tensor | InParts]:
         """What a checkpoint has of the model, by name."""

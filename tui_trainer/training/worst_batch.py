@@ -25,15 +25,15 @@ _MOST_STEPS = 50_000
 
 def largest_pass(batches: Batches, total_steps: int) -> tuple[int, NDArray[np.int64]]:
     """(step, its rows) of the forward pass with most tokens, padding counted, of all that the run will make."""
-    lengths, layout = batches.rows.lengths, batches.layout
+    rows, layout = batches.rows, batches.layout
     largest, found = -1.0, (1, batches.order.at(1))
     for step in range(1, min(total_steps, _MOST_STEPS) + 1):
         chosen = batches.order.at(step)
         if layout.packed_width:
-            size = float(lengths[chosen].sum())
+            size = float(rows.lengths[chosen].sum())
         else:
-            chosen = chosen[np.argsort(-lengths[chosen], kind="stable")][: layout.rows]
-            size = float(lengths[chosen[0]] * len(chosen))
+            chosen = chosen[np.argsort(-rows.longest[chosen], kind="stable")][: layout.rows]
+            size = float(rows.longest[chosen[0]] * rows.documents[chosen].sum())
         if size > largest:
             largest, found = size, (step, chosen)
     return found

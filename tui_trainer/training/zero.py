@@ -7,7 +7,7 @@ Source: deepspeed/runtime/engine.py and zero/ of DeepSpeed 0.19.8.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tui_trainer.errors import RunError
-from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.named import LossSum
 from tui_trainer.planning.memory.zero import BUCKET_NUMBERS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.strategies import INSTALL_DEEPSPEED, ZERO_STAGES
@@ -26,7 +26,7 @@ from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.process import replaced
 from tui_trainer.training.replicas import LossModule
 from tui_trainer.training.sharded_tensors import InParts
-from tui_trainer.training.together import LossSum, Together
+from tui_trainer.training.together import Together
 from tui_trainer.training.zero_optimizer import ZeroOptimizer
 from tui_trainer.tuning.full import Method
 
@@ -38,7 +38,7 @@ class Zero(Together):
         self,
         device: torch.device,
         model: Any,
-        loss: Callable[[MicroBatch], Tensor],
+        loss: LossSum,
         optimizer: ZeroOptimizer,
         plan: Plan,
         layers: Sequence[nn.Module],

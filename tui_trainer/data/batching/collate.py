@@ -24,12 +24,14 @@ class Batch:
     """`input_ids` are int64 [B, T]: B rows, T the longest of them, filled up at the right.
 
     `labels`: int64 [B, T] where tokens have one, or [B, T'] the tokens to answer with, IGNORE where there is none;
-    or one for each row, int64 [B], or float32 [B, C]. `rows` counts the documents, `tokens` what of the inputs is no
-    padding. `more` are other arguments of the model, int64 [B, T] each, or [B, T'] for what answers.
+    or one for each row, int64 [B], or float32 [B, C]. `rows` counts the prepared rows, `tokens` what of the inputs is
+    no padding. `more` are other arguments of the model, int64 [B, T] each, or [B, T'] for what answers.
 
-    Only a packed batch has the rest. `position_ids`, int64 [B, T], begin at 0 with each document; what pads a row is a
-    document of its own. `document_lengths`, int32 [D], are those of all documents in the order of the flattened rows,
-    padding included: they sum to B * T, and cu_seq_lens is their running sum after a 0.
+    Only a packed batch has the rest; of others each row is one document. `documents`, int64 [B, T], is the document of
+    each place, counted from 0 in the order of the rows; -1 where there is padding. `position_ids`, int64 [B, T], begin
+    at 0 with each document; what pads a row is a document of its own. `document_lengths`, int32 [D], are those of all
+    documents in the order of the flattened rows, padding included: they sum to B * T, and cu_seq_lens is their running
+    sum after a 0.
     """
 
     input_ids: NDArray[np.int64]
@@ -37,6 +39,7 @@ class Batch:
     rows: int
     tokens: int
     more: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    documents: NDArray[np.int64] | None = None
     position_ids: NDArray[np.int64] | None = None
     document_lengths: NDArray[np.int32] | None = None
 
@@ -48,46 +51,63 @@ class Collate(Protocol):
         """All rows are `width` wide, or as wide as the longest of them."""
 
 
+class CollatePacked(Protocol):
+    """Rows of a forward pass, each with the prepared rows that share it."""
+
+    def __call__(self, packed: Sequence[Sequence[TokenRow]], *, width: int = 0) -> Batch:
+        """All rows are `width` wide, or as wide as the fullest of them."""
+
+
 def collate(rows: Sequence[Document], pad_id: int, *, width: int = 0) -> Batch:
     """For a causal model: inputs = row[:-1], labels = row[1:], each filled up at the right.
 
-    Rows have 2 tokens or more. A row's own labels say which of its tokens count.
+    Documents have 2 tokens or more, each is a row of the batch. A row's own labels say which of its tokens count.
     """
+    documents = documents_of(rows)
     return Batch(
-        input_ids=padded([tokens_of(row)[:-1] for row in rows], pad_id, width),
-        labels=padded([_next_labels(row) for row in rows], IGNORE, width),
+        input_ids=padded([tokens_of(document)[:-1] for document in documents], pad_id, width),
+        labels=padded([_next_labels(document) for document in documents], IGNORE, width),
         rows=len(rows),
-        tokens=sum(len(row) - 1 for row in rows),
+        tokens=sum(len(document) - 1 for document in documents),
     )
 
 
-def collate_packed(rows_of_documents: Sequence[Sequence[Document]], pad_id: int, *, width: int = 0) -> Batch:
+def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: int = 0) -> Batch:
     """Each row holds documents one after another: inputs = document[:-1], labels = document[1:] of each.
 
     So no label is the first token of the next document. Documents have 2 tokens or more, a row one document or more.
     `width` 0: as wide as the fullest row; a fixed width saves a compiled model from one shape after another.
     """
+    rows_of_documents = [documents_of(rows) for rows in packed]
     used = [sum(len(document) - 1 for document in documents) for documents in rows_of_documents]
     width = max(width, *used)
     shape = (len(used), width)
-    input_ids = np.full(shape, pad_id, dtype=np.int64)
-    labels = np.full(shape, IGNORE, dtype=np.int64)
     lengths: list[int] = []
-    for place, (documents, full) in enumerate(zip(rows_of_documents, used, strict=True)):
-        input_ids[place, :full] = np.concatenate([tokens_of(document)[:-1] for document in documents])
-        labels[place, :full] = np.concatenate([_next_labels(document) for document in documents])
+    numbers: list[int] = []
+    every: list[Document] = []
+    for documents, full in zip(rows_of_documents, used, strict=True):
+        numbers.extend(range(len(every), len(every) + len(documents)))
         lengths.extend(len(document) - 1 for document in documents)
+        every.extend(documents)
         if full < width:
             lengths.append(width - full)
+            numbers.append(-1)
     document_lengths = np.array(lengths, dtype=np.int32)
+    numbers_BT = np.repeat(np.array(numbers, dtype=np.int64), document_lengths).reshape(shape)
+    has_text = numbers_BT >= 0
+    input_ids = np.full(shape, pad_id, dtype=np.int64)
+    labels = np.full(shape, IGNORE, dtype=np.int64)
+    input_ids[has_text] = np.concatenate([tokens_of(document)[:-1] for document in every])
+    labels[has_text] = np.concatenate([_next_labels(document) for document in every])
     # 0, 1, 2, ... for each document in turn.
     starts = np.cumsum(document_lengths, dtype=np.int64) - document_lengths
     position_ids = np.arange(len(used) * width, dtype=np.int64) - np.repeat(starts, document_lengths)
     return Batch(
         input_ids=input_ids,
         labels=labels,
-        rows=sum(map(len, rows_of_documents)),
+        rows=sum(map(len, packed)),
         tokens=sum(used),
+        documents=numbers_BT,
         position_ids=position_ids.reshape(shape),
         document_lengths=document_lengths,
     )
@@ -129,6 +149,18 @@ def padded(rows: Sequence[Tokens], filling: int, width: int = 0) -> NDArray[np.i
     return found
 
 
+def documents_of(rows: Sequence[Document]) -> Sequence[Document]:
+    """All documents of these rows, in their order."""
+    if all(not isinstance(row, TokenRow) or row.document_lengths is None for row in rows):
+        return rows
+    return [part for row in rows for part in (row.documents if isinstance(row, TokenRow) else (row,))]
+
+
+def inputs_of(row: Document) -> int:
+    """What a causal model reads of it."""
+    return row.inputs if isinstance(row, TokenRow) else len(row) - 1
+
+
 def tokens_of(document: Document) -> Tokens:
     return document.tokens if isinstance(document, TokenRow) else document
 
@@ -147,7 +179,7 @@ def in_even_widths(collate: Collate, pad_id: int, widest: int, longest_target: i
     """
 
     def evenly(rows: Sequence[TokenRow], *, width: int = 0) -> Batch:
-        batch = collate(rows, width=max(width, _even(max(map(len, rows)), widest)))
+        batch = collate(rows, width=max(width, _even(max(row.longest for row in rows), widest)))
         if (read := batch.more.get("decoder_input_ids")) is None:
             return batch
         filled = _even(read.shape[1], longest_target)

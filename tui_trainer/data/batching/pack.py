@@ -8,13 +8,15 @@ Source: Johnson et al., Worst-case performance bounds for simple one-dimensional
 (1974): never more than 11/9 of the fewest possible rows, and 4.
 """
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tui_trainer.data.batching.collate import Document, inputs_of
 
 Lengths = Sequence[int] | NDArray[np.integer]
 
@@ -131,17 +133,17 @@ def _shares(rows: list[int], documents: int, fits: int) -> Iterator[tuple[list[i
 DRAWS = 16
 DRAWN_DOCUMENTS = 20_000
 
-D = TypeVar("D", bound=Sized)
+D = TypeVar("D", bound=Document)
 
 
 def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
-    """The documents of one optimizer step, packed into rows of at most `capacity` inputs (a document has one fewer
-    inputs than tokens).
+    """The prepared rows of one optimizer step, each as a whole, packed into rows of at most `capacity` inputs (a
+    document has one fewer inputs than tokens).
 
     Of all widths that need no more rows than `capacity` does, the smallest that is found is taken: the rows are then
     equally full, and a batch of them has the least padding.
     """
-    lengths = [len(document) - 1 for document in documents]
+    lengths = [inputs_of(document) for document in documents]
     width = narrowest_width(lengths, capacity)
     rows = pack_rows(lengths, width)
     return [[documents[place] for place in row] for row in rows]

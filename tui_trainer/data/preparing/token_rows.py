@@ -1,7 +1,7 @@
 """Rows of tokens in an Arrow IPC file: read through a memory map without a copy, written as they come, or cut.
 
-The file has one column, `input_ids: list<int32>`, and where a task has labels of its own more columns of that type
-(`TokenRow`).
+The file has one column, `input_ids: list<int32>`, and where a task has labels of its own, or rows of several documents,
+more columns of that type (`TokenRow`).
 
 A stream of n tokens, or a document that is too long for one row, is cut at width L into rows of L + 1 tokens that
 overlap by one: row k is stream[k*L : k*L + L + 1]. With inputs = row[:-1] and labels = row[1:], every token but the
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tui_trainer.errors import DataError
 from tui_trainer.safe_text import one_line
 
-COLUMN, LABELS = "input_ids", "labels"
+COLUMN, LABELS, DOCUMENT_LENGTHS = "input_ids", "labels", "document_lengths"
 Tokens = NDArray[np.int32]
 Columns = Mapping[str, tuple[NDArray[np.int32], NDArray[np.int64]]]
 """By name: the numbers of all rows one after another, and how many each row has."""
@@ -33,14 +33,46 @@ class TokenRow:
     What labels mean is the task's matter: one for each token (IGNORE: none), one for the row, or the tokens to answer
     with. Without any, each token after the first is the label of the one before it. `more` are other arguments of the
     model, [T] each, such as token_type_ids.
+
+    A row may be several documents that belong together, such as a pair: `tokens`, `labels` and `more` are then those of
+    all of them one after another, [T] each, and `document_lengths` their numbers of tokens, which sum to T.
     """
 
     tokens: Tokens
     labels: Tokens | None = None
     more: Mapping[str, Tokens] = field(default_factory=dict)
+    document_lengths: Tokens | None = None
+    values: NDArray[np.float32] | None = None
+    """What was found out about it before training, [width]."""
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def documents(self) -> "Sequence[TokenRow]":
+        """Each document as a row of its own; a row of one is itself."""
+        if self.document_lengths is None:
+            return (self,)
+        ends = np.cumsum(self.document_lengths).tolist()
+        places = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        return [
+            TokenRow(
+                self.tokens[place],
+                None if self.labels is None else self.labels[place],
+                {name: values[place] for name, values in self.more.items()},
+            )
+            for place in places
+        ]
+
+    @property
+    def inputs(self) -> int:
+        """What a causal model reads of it: the last token of a document is only a label."""
+        return len(self.tokens) - (1 if self.document_lengths is None else len(self.document_lengths))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of its longest document."""
+        return len(self.tokens) if self.document_lengths is None else int(self.document_lengths.max())
 
 
 def _numbers(array: Any) -> Tokens:
@@ -66,9 +98,21 @@ class Rows:
                 self._columns.setdefault(name, []).append(part)
             rows += len(batch[COLUMN])
         self._count = rows
-        self._more = tuple(name for name in self._columns if name not in (COLUMN, LABELS))
-        parts = [np.diff(offsets) for _, offsets in self._columns.get(COLUMN, [])]
-        self.lengths: NDArray[np.int64] = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        self._more = tuple(name for name in self._columns if name not in (COLUMN, LABELS, DOCUMENT_LENGTHS))
+        self.lengths = self._lengths_of(COLUMN)
+        """Tokens of each row, int64 [rows]."""
+        self.row_values: NDArray[np.float32] | None = None
+        """What was found out about each before training, [rows, width]; None: nothing is."""
+        self.documents, self.longest = np.ones_like(self.lengths), self.lengths
+        """Documents of each row, and tokens of its longest one, int64 [rows]."""
+        if DOCUMENT_LENGTHS in self._columns:
+            self.documents = self._lengths_of(DOCUMENT_LENGTHS)
+            starts = np.cumsum(self.documents) - self.documents
+            self.longest = np.maximum.reduceat(self.values(DOCUMENT_LENGTHS), starts).astype(np.int64)
+
+    def _lengths_of(self, column: str) -> NDArray[np.int64]:
+        parts = [np.diff(offsets) for _, offsets in self._columns.get(column, [])]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return self._count
@@ -82,8 +126,12 @@ class Rows:
 
     def example(self, index: int) -> TokenRow:
         """One row with its labels: read-only views into the file."""
-        labels = self._value(LABELS, index) if LABELS in self._columns else None
-        return TokenRow(self.row(index), labels, {name: self._value(name, index) for name in self._more})
+        labels, documents = (
+            self._value(name, index) if name in self._columns else None for name in (LABELS, DOCUMENT_LENGTHS)
+        )
+        values = None if self.row_values is None else self.row_values[index]
+        more = {name: self._value(name, index) for name in self._more}
+        return TokenRow(self.row(index), labels, more, documents, values)
 
     def values(self, column: str) -> Tokens:
         """All numbers of a column, one row after another: int32 [sum of their lengths]."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.batching.collate import WIDTH_STEP, Collate, in_even_widths
+from tui_trainer.data.batching.collate import WIDTH_STEP, Collate, CollatePacked, collate_packed, in_even_widths
 from tui_trainer.errors import Problem
 from tui_trainer.models.writing import Sampling
-from tui_trainer.tasks.contract import InputRow, Objective, Scorer
+from tui_trainer.tasks.contract import InputRow, Objective, RowPass, Scorer
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
 from tui_trainer.tasks.parts.start import StartsFromModel
 
@@ -68,6 +69,10 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def collate(self, model: Any, pad_id: int) -> Collate:
         """How rows that share none become a forward pass. `model` tells what it wants, such as a first token."""
 
+    def collate_packed(self, pad_id: int) -> CollatePacked:
+        """How rows that share rows become one, where the task `packs`: their documents one after another."""
+        return partial(collate_packed, pad_id=pad_id)
+
     def collate_in_run(self, config: Config, model: Any, pad_id: int, longest_row: int) -> Collate:
         """As training and the preview of it have it: where the model is told of padding, up to even widths,
         `longest_row` at the most."""
@@ -83,6 +88,10 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     @abstractmethod
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
         """The loss; `chunk_tokens` > 0: the logits of so many labels at a time."""
+
+    def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
+        """What the loss has to know of each row before training; None: nothing. `objective` is what this task made."""
+        return None
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
         """A new one for each evaluation; None where the loss says it all. `objective` is what this task made."""

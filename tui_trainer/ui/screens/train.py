@@ -56,6 +56,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
         "progress": has_steps, "readings": reads_itself, "plan": state.plan is not None,
         "targets": state.plan is not None and bool(targets_summary(state)), "epochs": state.epochs,
         "doctor": has_steps and scene.verdict is not None and scene.verdict.is_known and not scene.table_open,
+        "scores": bool(state.training_scores) and "rates" in parts,
         "ranks": slowest_rank(state) is not None and "rates" in parts,
         "times": state.recent, "switched-on": scene.what_is_on, "samples": state.samples,
     }  # fmt: skip
@@ -92,6 +93,7 @@ _BELOW_THE_CHART: Final[Parts] = {
     "preparation": (story.preparation, None),
     "speed": (lambda *_: [], lambda scene: ("speed" if scene.run.steps else "machine", _memory(scene))),
     "rates": (TrainScene.rates_line, None),
+    "scores": (TrainScene.scores_line, None),
     "parts": (TrainScene.parts_line, None),
     "ranks": (TrainScene.ranks_line, None),
     "tuning": (TrainScene.tuning_line, None),

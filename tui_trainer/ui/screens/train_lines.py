@@ -154,6 +154,13 @@ class TrainScene:
         ]
         return [[span for value, unit in fields for span in ((value, "text"), (unit, "dim"))]]
 
+    def scores_line(self, width: int, _: int) -> list[Line]:
+        """What is measured of the steps beside their loss."""
+        line: Line = []
+        for score in score_words(self.run.training_scores, {}):
+            line += [(f"{self.shown(score.name)} ", "dim"), (f"{number(score.value)}   ", "text")]
+        return [fit(line, width, self.glyphs.ellipsis)] if line else []
+
     def parts_line(self, width: int, _: int) -> list[Line]:
         shares = part_shares(self.run.recent)
         line: Line = []

@@ -1,0 +1,274 @@
+"""A task of pairs learns the same packed, padded, one by one, in halved passes and in two processes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from tests.distributed.outcomes import events, same, weights
+from tests.programs import run_program
+from tests.toy_tasks import toy_pairs
+from tests.trained_runs import ANIMALS, SETTINGS
+from tui_trainer.config.load import Request
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_again, open_new
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import EvalDone, MicroBatchReduced, Progress, StepDone
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.training import components as components_module
+from tui_trainer.training import row_values
+
+STEPS = 5
+PACKED = {"data.packing": "true"}
+PADDED = {"data.packing": "false"}
+
+
+@pytest.fixture(autouse=True)
+def toy():
+    toy_pairs.install()
+    yield
+    toy_pairs.uninstall()
+
+
+@pytest.fixture
+def request_of(tmp_path):
+    """`request_of(name, changes)`: a run of five steps on pairs of uneven lengths."""
+    rows = []
+    for n in range(30):
+        one, other = ANIMALS[n % 4], ANIMALS[(n + 1 + n % 2) % 4]
+        chosen = f"{one} {'runs ' * (n % 5)}home"
+        rows.append({"prompt": f"The {one} number {n}", "chosen": chosen, "rejected": f"{other} {'sleeps ' * (n % 3)}"})
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def make(name, changes):
+        settings = SETTINGS | {
+            "task.type": "toy_pairs",
+            "data.max_length": 64,
+            "training.max_steps": STEPS,
+            "training.per_device_train_batch_size": 4,
+            "training.adam_epsilon": 1e-3,
+            "evaluation.eval_steps": 2,
+            "output.runs_dir": tmp_path / "runs",
+            "output.name": name,
+        }
+        assignments = tuple(f"{key}={value}" for key, value in (settings | changes).items())
+        return Request(assignments=assignments, shortcuts={"data.path": str(path)})
+
+    return make
+
+
+@pytest.fixture
+def open_pairs(request_of):
+    """The same, not begun."""
+    return lambda name, changes: open_new(load_config(request_of(name, changes)))
+
+
+@pytest.fixture
+def train(open_pairs):
+    def run(name, changes):
+        opened = open_pairs(name, changes)
+        outcome = carry_out(opened)
+        assert outcome.exit_code == 0, (outcome, *(path.read_text() for path in opened.folder.logs.glob("rank-*.txt")))
+        return opened.folder
+
+    return run
+
+
+def check_equal(mine, theirs, *, places=1e-6):
+    steps, other = events(mine, StepDone), events(theirs, StepDone)
+    assert len(steps) == len(other) == STEPS
+    for one, two in zip(steps, other, strict=True):
+        assert (one.tokens, one.input_tokens, one.samples, one.counts) == (
+            two.tokens, two.input_tokens, two.samples, two.counts,
+        )  # fmt: skip
+        assert two.loss_sum == pytest.approx(one.loss_sum, rel=places)
+        assert two.grad_norm == pytest.approx(one.grad_norm, rel=places)
+        # Margins are small differences of many nats.
+        assert two.sums == pytest.approx(one.sums, rel=places, abs=places * one.sums["likelihood"])
+    held_out = list(zip(events(mine, EvalDone), events(theirs, EvalDone), strict=True))
+    assert len(held_out) == 3
+    for one, two in held_out:
+        assert (one.tokens, two.loss) == (two.tokens, pytest.approx(one.loss, rel=places))
+        nats = one.scores["likelihood"] * one.tokens
+        assert two.scores == pytest.approx(one.scores, rel=places, abs=places * nats)
+    first, second = weights(mine), weights(theirs)
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert (tensor - second[name]).abs().max() < 1e-5, name
+
+
+def test_pairs_are_learnt_the_same_however_their_passes_are_cut(train):
+    whole = train("padded", PADDED | {"training.per_device_train_batch_size": 8})
+    steps = events(whole, StepDone)
+    for step in steps:
+        assert step.tokens == step.counts["preference"] == step.counts["accuracy"] == step.samples == 8 or (
+            step.step == 3 and step.samples < 8
+        )
+        assert step.loss == pytest.approx(step.scores["preference"] + step.scores["likelihood"])
+        assert step.counts["likelihood"] > step.counts["preference"]
+    assert steps[-1].scores["margin"] > steps[0].scores["margin"], "it learns"
+    check_equal(whole, train("one-by-one", PADDED | {"training.per_device_train_batch_size": 1}))
+    packed = train("packed", PACKED)
+    assert events(packed, StepDone)[0].positions < steps[0].positions, "packed rows have less padding"
+    check_equal(whole, packed)
+
+
+@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
+def test_two_processes_learn_of_pairs_what_one_does(train, forked_ranks, layout):
+    forked_ranks.prelude = lambda group, rank: toy_pairs.INSTALL
+    uneven = layout | {"training.effective_batch_size": 7}
+    check_equal(train("alone", uneven), train("of-two", uneven | {"distributed.processes": 2}))
+
+
+WITH_DEEPSPEED = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed"),
+]
+
+
+@pytest.mark.parametrize(
+    "strategy", ["fsdp", *(pytest.param(name, marks=WITH_DEEPSPEED) for name in ("deepspeed-2", "deepspeed-3"))]
+)
+def test_a_split_model_learns_of_pairs_what_a_whole_one_does(train, forked_ranks, strategy):
+    forked_ranks.prelude = lambda group, rank: toy_pairs.INSTALL
+    # Fewer rows than passes of the others at the end of an epoch.
+    uneven = PADDED | {"training.effective_batch_size": 7, "training.per_device_train_batch_size": 1}
+    more = {"distributed.processes": 2, "distributed.strategy": strategy}
+    check_equal(train("alone", uneven), train("of-two", uneven | more))
+
+
+@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
+def test_pairs_are_halved_as_wholes_where_memory_runs_out(train, open_pairs, monkeypatch, layout):
+    whole = train("whole", layout)
+    take_step = components_module.take_step
+
+    def short(fetch, *given, **more):
+        def fetched():
+            window = fetch()
+            if any(batch.samples > 2 for batch in window):
+                raise torch.OutOfMemoryError("planted")
+            return window
+
+        return take_step(fetched, *given, **more)
+
+    monkeypatch.setattr(components_module, "take_step", short)
+    opened = open_pairs("halved", layout)
+    assert carry_out(opened).exit_code == 0
+    assert events(opened.folder, MicroBatchReduced)
+    check_equal(whole, opened.folder)
+
+
+# Of each block that is kept a line, by group and process; the strike comes behind the second.
+KEEPING = """
+import os, signal
+from tui_trainer.training import row_values
+row_values._LEAST_ROWS = 4
+keep, count = row_values.RowReader._keep, 0
+def keeping(self, number, values):
+    global count
+    keep(self, number, values)
+    with open({log!r}, "a") as file:
+        file.write("{who} " + f"{{self._rows.path.stem}} {{number}}\\n")
+    count += 1
+    if count == {last}:
+        os.kill(os.getpid(), signal.SIGKILL)
+row_values.RowReader._keep = keeping
+"""
+# 22 rows to train on and 8 held out, of which evaluations read all.
+BLOCKS = {("train", str(number)) for number in range(6)} | {("eval", "0"), ("eval", "1")}
+
+
+def kept_in(log):
+    """Of each start, the blocks that it has read."""
+    found = {}
+    for line in log.read_text().splitlines():
+        who, *block = line.split()
+        found.setdefault(who.partition("-")[0], []).append(tuple(block))
+    return found
+
+
+def forget_values(home):
+    folders = list(home.glob("**/values-*"))
+    assert len(folders) == 2, "one for the rows to train on, one for those held out"
+    for folder in folders:
+        shutil.rmtree(folder)
+
+
+def test_a_process_killed_in_the_middle_of_the_pass_before_training_goes_on_to_the_same_bits(
+    train, forked_ranks, private_home, tmp_path
+):
+    log = tmp_path / "kept.txt"
+
+    def prelude(group, rank):
+        last = 2 if (group, rank) == (0, 1) else 0
+        return toy_pairs.INSTALL + KEEPING.format(log=str(log), who=f"{group}-{rank}", last=last)
+
+    forked_ranks.prelude = prelude
+    killed = train("killed", PACKED | {"distributed.processes": 2})
+    assert len(forked_ranks.started) == 2 and -9 in forked_ranks.ends[0]
+    first, again = kept_in(log)["0"], kept_in(log)["1"]
+    assert len(first) >= 2 and again and len(first + again) == len({*first, *again}), "no block is read twice"
+    assert {*first, *again} == BLOCKS
+    known = train("known", PACKED | {"distributed.processes": 2})
+    assert "2" not in kept_in(log), "another run of the same model and rows reads nothing"
+    forget_values(private_home)
+    whole = train("whole", PACKED | {"distributed.processes": 2})
+    assert set(kept_in(log)["3"]) == BLOCKS
+    assert same(killed, whole) and same(known, whole)
+    assert {step.step: step.sums for step in events(killed, StepDone)} == {
+        step.step: step.sums for step in events(whole, StepDone)
+    }
+
+
+def test_a_run_killed_in_the_middle_of_the_pass_before_training_is_resumed_to_the_same_bits(
+    request_of, private_home, tmp_path
+):
+    log = tmp_path / "kept.txt"
+
+    def program(arguments, who, last=0):
+        prelude = toy_pairs.INSTALL + KEEPING.format(log=str(log), who=who, last=last)
+        done = run_program([*arguments, "--no-ui"], prelude=prelude)
+        return done.returncode, done.stdout + done.stderr
+
+    def new(name):
+        request = request_of(name, PADDED)
+        given = [word for assignment in request.assignments for word in ("--set", assignment)]
+        return [*given, "--data", request.shortcuts["data.path"]]
+
+    killed, whole = (RunFolder(tmp_path / "runs" / name) for name in ("killed", "whole"))
+    assert program(new("killed"), "0", last=3)[0] == -9
+    assert len(kept_in(log)["0"]) == 3 and not events(killed, StepDone)
+    code, output = program(["resume", str(killed.root)], "1")
+    assert code == 0, output
+    assert {*kept_in(log)["0"], *kept_in(log)["1"]} == BLOCKS and len(kept_in(log)["1"]) == len(BLOCKS) - 3
+    [progress] = [event for event in events(killed, Progress) if event.what == "reading pairs"][-1:]
+    assert progress.done == progress.total == 8
+    forget_values(private_home)
+    code, output = program(new("whole"), "2")
+    assert code == 0, output
+    assert same(killed, whole) and len(events(whole, StepDone)) == STEPS
+
+
+def test_a_stop_in_the_pass_before_training_ends_the_run_and_what_was_read_is_kept(open_pairs, monkeypatch):
+    opened = open_pairs("stopped", PADDED)
+    monkeypatch.setattr(row_values, "_LEAST_ROWS", 4)
+    keep = row_values.RowReader._keep
+
+    def keeping(self, number, values):
+        keep(self, number, values)
+        if number == 1:
+            controls.request(opened.folder.control, "stop")
+
+    monkeypatch.setattr(row_values.RowReader, "_keep", keeping)
+    assert carry_out(opened).exit_code == 3
+    assert not events(opened.folder, StepDone)
+    read = []
+    monkeypatch.setattr(row_values.RowReader, "_keep", lambda self, *given: read.append(given[0]) or keep(self, *given))
+    resumed = carry_out(open_again(opened.folder))
+    assert resumed.exit_code == 0 and len(events(opened.folder, StepDone)) == STEPS
+    assert read == [2, 3, 4, 5, 0, 1], "of the rows to train on those that were left, then those held out"
