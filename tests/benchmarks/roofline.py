@@ -429,7 +429,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool) -> Found:
     config = model_config(case.config, labels)
     shape = shape_of(config.to_dict(), head=case.head, labels=labels)
     target = automatic_values.Target(device="cuda", reason="", gpu=None)
-    weights = automatic_values.weights_dtype(loaded, "bf16").value
+    weights = automatic_values.weights_dtype(loaded, "bf16", shape).value
     chunk = automatic_values.loss_chunk(loaded, target, shape).value
     tuning = loaded.config.tuning
     counter = Counter(shape.vocabulary)
@@ -449,7 +449,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool) -> Found:
         if is_fused:
             fused_lora.switch_on(model)
         if case.head == "causal_lm":
-            kernel = lengths_kernel(counter, shares_keys=shares_keys)
+            kernel = varlen.Kernel("counted", lengths_kernel(counter, shares_keys=shares_keys), not shares_keys)
             AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
             model.set_attn_implementation(varlen.NAME)
         loss = loss_of(case, model, chunk)

@@ -81,7 +81,8 @@ def test_frozen_weights_of_16_bits_take_half():
 
 
 def test_trained_weights_of_16_bits_have_a_copy_in_fp32():
-    assert parts(TrainingSetup(**HALF))["weights"] == 6 * shape_of(config_of("llama")).parameters
+    found, parameters = parts(TrainingSetup(**HALF)), shape_of(config_of("llama")).parameters
+    assert (found["weights"], found["master weights"]) == (2 * parameters, 4 * parameters)
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "sgd", "adafactor"])

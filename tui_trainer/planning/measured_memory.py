@@ -19,7 +19,7 @@ from tui_trainer.units import MIB, format_bytes
 
 _FILE, _KEEP_KEYS, _KEEP_RUNS = "memory.json", 200, 8
 # Known to the byte.
-LASTING = ("weights", "gradients", "optimizer")
+LASTING = ("weights", "master weights", "gradients", "optimizer")
 # Of a card's memory: torch does not count them among what it has allocated.
 NOT_ALLOCATED = ("pieces", "context")
 # The same whatever goes through the model: what a measurement corrects is the rest.
