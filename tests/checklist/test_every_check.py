@@ -195,7 +195,7 @@ TABLE: dict[str, dict[str, Input | Unreached | list[Input]]] = {
             given(FULL, H100, "scratch-llama", fix=(DTYPE,)),
             given({**FULL, **SMALL, DTYPE: "bfloat16"}, T4, fix=(DTYPE,)),
         ],
-        "fail": given({**FULL, DTYPE: "float16"}, H100, fix=(DTYPE,)),
+        "fail": given({DTYPE: "float16"}, fix=(DTYPE,)),
         "n/a": [
             QUICKSTART,
             FINE_TUNING,
