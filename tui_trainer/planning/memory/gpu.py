@@ -89,10 +89,17 @@ def _sum_of_gradients(model: ModelMemory, batch: Batch) -> tuple[MemoryPart, ...
 
 
 def _gradients(model: ModelMemory, *, summed: bool, made: bool) -> MemoryPart:
-    """Their sum, in fp32 whatever the weights are, and those that the backward pass makes, as wide as the weights."""
+    """Their sum, in fp32 whatever the weights are, and those that the backward pass makes, as wide as the weights.
+
+    Those of fp32 weights are added to the sum one after the other; those of 16 bits when the pass is over.
+    """
     found = summed * model.sum_bytes + made * model.gradient_bytes
     formula = f"{found // max(model.trained, 1)} bytes x trained parameters"
-    formula += " (the sum in fp32, and the next ones)" if summed and made else ""
+    if summed and made and model.has_masters:
+        formula += " (the sum in fp32, and the next ones)"
+    elif summed and made:
+        found = model.sum_bytes + FLOAT * min(largest_parameter(model.shape), model.trained)
+        formula = "4 bytes x trained parameters (the sum), and the largest of the next ones"
     return MemoryPart("gradients", found, formula)
 
 
