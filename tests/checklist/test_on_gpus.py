@@ -49,6 +49,7 @@ def machine(name: str, capability: tuple[int, int], gib: float, **libraries: str
 T4 = machine("Tesla T4", (7, 5), 15)
 PASCAL = machine("NVIDIA GeForce GTX 1080 Ti", (6, 1), 11)
 RTX = machine("NVIDIA GeForce RTX 4090", (8, 9), 24)
+A10 = machine("NVIDIA A10", (8, 6), 22.5)
 H200 = machine("NVIDIA H200", (9, 0), 141)
 WITH_BITSANDBYTES = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, bitsandbytes="0.48")
 T4_WITH_BITSANDBYTES = machine("Tesla T4", (7, 5), 15, bitsandbytes="0.48")
@@ -149,7 +150,7 @@ def test_the_ladder_to_fit_goes_from_the_cheapest_step_to_the_dearest(asked):
 
 @pytest.mark.parametrize(
     ("hardware", "last"),
-    [(RTX, {"tuning.method": "lora"}), (WITH_BITSANDBYTES, {"training.optim": "adamw_8bit"})],
+    [(A10, {"tuning.method": "lora"}), (WITH_BITSANDBYTES, {"training.optim": "adamw_8bit"})],
 )
 def test_a_refusal_and_the_checklist_climb_one_ladder(asked, hardware, last):
     context = seen(asked("qwen-lora", FULL), hardware)

@@ -45,10 +45,9 @@ def _plain(model: ModelMemory, batch: Batch) -> tuple[Moment, ...]:
     kept = model.shape.layers * batch.tokens * model.counted.kept
     ends, summed = _ends(model, batch), batch.accumulation > 1
     formula = "layers x tokens x bytes kept for the backward pass"
-    casts = "2 bytes x trained weights: their 16-bit copies, from the forward to the backward pass"
     at_loss = (
         MemoryPart("activations", kept + ends, formula),
-        MemoryPart("16-bit copies", model.cast_bytes, casts),
+        _casts(model),
         model.loss(batch.labels),
         *_workspace(model, batch),
         *_sum_of_gradients(model, batch),
@@ -63,10 +62,16 @@ def _with_checkpoints(model: ModelMemory, batch: Batch) -> tuple[Moment, ...]:
     stored = MemoryPart("activations", inputs + _ends(model, batch), formula)
     one = MemoryPart("one layer", batch.tokens * model.counted.largest_kept, "what one layer keeps, computed again")
     work = (one, *_workspace(model, batch, always=True))
-    at_loss = (stored, model.loss(batch.labels), *first)
+    # Autocast keeps its copies to the end of the forward pass, whatever layers keep.
+    at_loss = (stored, _casts(model), model.loss(batch.labels), *first)
     in_last_layer = (MemoryPart("activations", inputs, formula), *work, *first)
     in_first_layer = (_gradients(model, summed=batch.accumulation > 1, made=True), *work)
     return at_loss, in_last_layer, in_first_layer, _update(model)
+
+
+def _casts(model: ModelMemory) -> MemoryPart:
+    formula = "2 bytes x trained weights: their 16-bit copies, from the forward to the backward pass"
+    return MemoryPart("16-bit copies", model.cast_bytes, formula)
 
 
 def _update(model: ModelMemory) -> Moment:
