@@ -62,8 +62,10 @@ def _with_checkpoints(model: ModelMemory, batch: Batch) -> tuple[Moment, ...]:
     stored = MemoryPart("activations", inputs + _ends(model, batch), formula)
     one = MemoryPart("one layer", batch.tokens * model.counted.largest_kept, "what one layer keeps, computed again")
     work = (one, *_workspace(model, batch, always=True))
-    # Autocast keeps its copies to the end of the forward pass, whatever layers keep.
-    at_loss = (stored, _casts(model), model.loss(batch.labels), *first)
+    # Autocast keeps its copies to the end of the forward pass, whatever layers keep. FSDP2 gathers weights in 16 bits.
+    is_whole = model.setup.shards == 1 and not model.setup.cpu_offload
+    casts = (_casts(model),) if is_whole else ()
+    at_loss = (stored, *casts, model.loss(batch.labels), *first)
     in_last_layer = (MemoryPart("activations", inputs, formula), *work, *first)
     in_first_layer = (_gradients(model, summed=batch.accumulation > 1, made=True), *work)
     return at_loss, in_last_layer, in_first_layer, _update(model)
