@@ -73,5 +73,5 @@ def _why_impossible(context: Context) -> str:
 def _why_not_advised(context: Context) -> str:
     """Why it is not known to be faster, as a clause; empty: it is reckoned to be."""
     if context.basis.target.gpu is None:
-        return "on a CPU it was not measured"
+        return "it is advised on cards alone"
     return "" if context.basis.shape.head == "causal_lm" else "it was reckoned for decoders only"
