@@ -131,7 +131,12 @@ def planned_bytes(row: Published) -> int:
     found = counted_parts(parts, "cuda")
     if row.in_16_bits:
         once = _IN_16_BITS * shape.parameters
-        found |= {"weights": once, "optimizer": 2 * once, "gradients": once * ("gradients" in found)}
+        found |= {
+            "weights": once,
+            "master weights": 0,
+            "optimizer": 2 * once,
+            "gradients": once * ("gradients" in found),
+        }
     return sum(found.values())
 
 

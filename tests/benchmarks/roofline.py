@@ -440,7 +440,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
     config = model_config(case.config, labels)
     shape = shape_of(config.to_dict(), head=case.head, labels=labels)
     target = automatic_values.Target(device="cuda", reason="", gpu=None)
-    weights = automatic_values.weights_dtype(loaded, "bf16").value
+    weights = automatic_values.weights_dtype(loaded, "bf16", shape).value
     chunk = 0 if plain else automatic_values.loss_chunk(loaded, target, shape).value
     tuning = loaded.config.tuning
     counter = Counter(shape.vocabulary)

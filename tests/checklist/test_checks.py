@@ -20,7 +20,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.launching.start import load_config
 from tui_trainer.units import GIB
 
-NUMBER_OF_CHECKS = 54
+NUMBER_OF_CHECKS = 55
 MACHINE = Hardware(
     cpu_name="Test CPU",
     usable_cores=2,

@@ -105,6 +105,8 @@ LABELS = given(recipe="docstring-topics")
 NEVER_FAILS = Unreached("it warns at most: such a run can be made")
 ALWAYS_JUDGED = Unreached("it is judged by the settings alone, with or without a plan")
 FULL = {"tuning.method": "full", "training.learning_rate": "auto"}
+SMALL = {"training.optim": "adafactor", "training.gradient_checkpointing": True, "data.max_length": 256}
+DTYPE = "model.dtype"
 MICRO, EFFECTIVE = "training.per_device_train_batch_size", "training.effective_batch_size"
 ACCUMULATION, EVAL_BATCH = "training.gradient_accumulation_steps", "evaluation.per_device_eval_batch_size"
 CHECKPOINTING, COMPILE, RATE = "training.gradient_checkpointing", "training.torch_compile", "training.learning_rate"
@@ -185,6 +187,23 @@ TABLE: dict[str, dict[str, Input | Unreached | list[Input]]] = {
         ],
         "fail": given({"training.mixed_precision": "fp16"}, fix=("training.mixed_precision",)),
         "n/a": QUICKSTART,
+    },
+    "master_weights": {
+        "pass": given({**FULL, DTYPE: "bfloat16"}, H100),
+        "warn": [
+            given(FULL, H100, fix=(DTYPE,)),
+            given(FULL, H100, "scratch-llama", fix=(DTYPE,)),
+            given({**FULL, **SMALL, DTYPE: "bfloat16"}, T4, fix=(DTYPE,)),
+        ],
+        "fail": given({DTYPE: "float16"}, fix=(DTYPE,)),
+        "n/a": [
+            QUICKSTART,
+            FINE_TUNING,
+            given({**FULL, **SMALL}, T4),
+            given({**FULL, "training.mixed_precision": "no"}, H100),
+            given({}, H100, "docstring-topics"),
+            given(hardware=CPU_WITH_BF16, recipe="scratch-llama"),
+        ],
     },
     "tf32": {
         "pass": FINE_TUNING,
@@ -771,6 +790,6 @@ def test_every_state_of_every_check_is_shown_or_written_down():
     assert {check.name for check in all_checks()} == set(TABLE)
     assert {name: tuple(states) for name, states in TABLE.items()} == dict.fromkeys(TABLE, STATES)
     unreached = [entry for states in TABLE.values() for entry in states.values() if isinstance(entry, Unreached)]
-    assert len(TABLE) == 54 and all(entry.reason for entry in unreached)
+    assert len(TABLE) == 55 and all(entry.reason for entry in unreached)
     assert all(inputs_of(name, state) for name in TABLE for state in STATES if TABLE[name][state] not in unreached)
     assert all(entry.fix == () for name in TABLE for state in ("pass", "n/a") for entry in inputs_of(name, state))

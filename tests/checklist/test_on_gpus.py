@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -48,6 +49,7 @@ def machine(name: str, capability: tuple[int, int], gib: float, **libraries: str
 T4 = machine("Tesla T4", (7, 5), 15)
 PASCAL = machine("NVIDIA GeForce GTX 1080 Ti", (6, 1), 11)
 RTX = machine("NVIDIA GeForce RTX 4090", (8, 9), 24)
+A10 = machine("NVIDIA A10", (8, 6), 22.5)
 H200 = machine("NVIDIA H200", (9, 0), 141)
 WITH_BITSANDBYTES = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, bitsandbytes="0.48")
 T4_WITH_BITSANDBYTES = machine("Tesla T4", (7, 5), 15, bitsandbytes="0.48")
@@ -148,7 +150,7 @@ def test_the_ladder_to_fit_goes_from_the_cheapest_step_to_the_dearest(asked):
 
 @pytest.mark.parametrize(
     ("hardware", "last"),
-    [(RTX, {"tuning.method": "lora"}), (WITH_BITSANDBYTES, {"training.optim": "adamw_8bit"})],
+    [(A10, {"tuning.method": "lora"}), (WITH_BITSANDBYTES, {"training.optim": "adamw_8bit"})],
 )
 def test_a_refusal_and_the_checklist_climb_one_ladder(asked, hardware, last):
     context = seen(asked("qwen-lora", FULL), hardware)
@@ -201,3 +203,59 @@ def test_a_model_that_only_the_catalogue_knows_is_planned_and_cannot_start(asked
     finding = found("plan", seen(asked("qwen-lora"), RTX))
     assert finding.status == "fail" and "can be planned, but it is not on this machine" in finding.verdict.evidence
     assert "tui-trainer download" in finding.verdict.advice
+
+
+TWO = replace(
+    H200,
+    gpus=tuple(replace(H200.gpus[0], index=index, uuid=f"GPU-0000000{index}") for index in range(2)),
+    libraries={**H200.libraries, "deepspeed": "0.19.8"},
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "ddp sums fp32 gradients of masters after the backward pass"),
+        ({"distributed.strategy": "fsdp"}, "fsdp gathers fp32 weights in bf16: its parts are the masters"),
+        ({"distributed.strategy": "deepspeed-2"}, "deepspeed-2 keeps fp32 masters of its own"),
+        ({"distributed.processes": 1}, "GiB with weights in bfloat16"),
+        ({"distributed.processes": 1, "training.mixed_precision": "no"}, "products are in fp32: from --set"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_bf16_weights_with_masters_are_advised_where_they_cost_nothing_else(asked, settings, words):
+    finding = found("master_weights", seen(asked("qwen-lora", FULL | settings), TWO))
+    assert words in finding.verdict.evidence
+    assert finding.fix == ({"model.dtype": "bfloat16"} if "GiB" in words else None)
+
+
+def test_they_are_not_advised_where_the_memory_would_not_be_enough(asked):
+    """Rows of 128 tokens save less in activations than accumulated gradients and masters add."""
+    settings = FULL | {
+        "data.packing": "false", "data.max_length": 128, "training.per_device_train_batch_size": 1,
+        "training.effective_batch_size": 8,
+    }  # fmt: skip
+    plans = [seen(asked("qwen-lora", settings | more), H200).planned for more in ({}, {"model.dtype": "bfloat16"})]
+    needed = [plan.memory_bytes.value for plan in plans]
+    assert needed[0] < needed[1]
+    free = int(sum(needed) / 2 / 0.9)
+    tight = replace(H200, gpus=(replace(H200.gpus[0], memory_free_bytes=free),))
+    context = seen(asked("qwen-lora", settings), tight)
+    budget = context.basis.room.budget_bytes
+    assert budget is not None and needed[0] <= budget < needed[1]
+    finding = found("master_weights", context)
+    assert finding.status == "n/a" and "more than there is" in finding.verdict.evidence
+
+
+def test_a_mixture_of_experts_says_that_its_experts_are_multiplied_in_fp32(asked, tmp_path):
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {"vocab_size": 384, "num_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 2048}
+    (tmp_path / "olmoe").mkdir()
+    (tmp_path / "olmoe" / "config.json").write_text(json.dumps({"model_type": "olmoe", **shape, **sizes}))
+    settings = FULL | {"model.model_name_or_path": tmp_path / "olmoe", "model.init": "scratch"}
+    context = seen(asked("qwen-lora", settings), H200)
+    assert "experts are multiplied in fp32" in context.planned.weights_dtype.reason
+    finding = found("master_weights", context)
+    assert any("products of experts are in bf16 then" in line for line in finding.verdict.details)
+    dense = found("master_weights", seen(asked("qwen-lora", FULL), H200))
+    assert not any("experts" in line for line in dense.verdict.details), "the control"

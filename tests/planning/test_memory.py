@@ -81,7 +81,8 @@ def test_frozen_weights_of_16_bits_take_half():
 
 
 def test_trained_weights_of_16_bits_have_a_copy_in_fp32():
-    assert parts(TrainingSetup(**HALF))["weights"] == 6 * shape_of(config_of("llama")).parameters
+    found, parameters = parts(TrainingSetup(**HALF)), shape_of(config_of("llama")).parameters
+    assert (found["weights"], found["master weights"]) == (2 * parameters, 4 * parameters)
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "sgd", "adafactor"])
@@ -204,6 +205,7 @@ def test_under_checkpointing_the_sum_is_there_too_while_the_loss_is_computed():
         for n in (1, 2)
     )
     assert "gradients" not in once, "logits of a long batch are the peak"
+    assert more["16-bit copies"] == once["16-bit copies"] > 0, "autocast keeps them whatever layers keep"
     assert more["head and loss"] == once["head and loss"] and more["gradients"] == 4 * shape_of(WIDE).parameters
 
 
@@ -250,3 +252,6 @@ def test_on_a_card_the_sum_of_16_bit_gradients_is_fp32():
     assert wide(full, accumulation=2)["gradients"] == 4 * trained, "beside the activations and logits of the next pass"
     once, more = (parts(full, micro_batch=1, config=WIDE, accumulation=n)["gradients"] for n in (1, 2))
     assert (once, more) == (4 * trained, 6 * trained)
+    full = TrainingSetup(device="cuda", precision="bf16")
+    once, more = (parts(full, micro_batch=1, config=WIDE, accumulation=n)["gradients"] for n in (1, 2))
+    assert (once, more) == (4 * trained, 4 * trained), "those of fp32 weights are added one after the other"

@@ -73,6 +73,32 @@ def test_a_gradient_that_is_not_finite_moves_nothing(optim, poison):
     assert not torch.equal(train(model, optimizer, 1), torch.cat([p.flatten() for p in before])), "it goes on"
 
 
+@pytest.mark.parametrize("optim", HERE)
+def test_masters_are_updated_as_fp32_weights_are_to_the_bit(optim):
+    """By the same gradients in bf16, summed over three passes and clipped; the model has the masters, rounded."""
+    model, exact = small_model(torch.bfloat16), small_model()
+    exact.load_state_dict(model.state_dict())
+    start = [weight.detach().clone() for weight in model.parameters()]
+    optimizer, reference = optimizer_of(model, optim), optimizer_of(exact, optim)
+    draw = torch.Generator().manual_seed(5)
+    for _ in range(20):
+        for _ in range(3):
+            for weight, twin in zip(model.parameters(), exact.parameters(), strict=True):
+                weight.grad = torch.randn(weight.shape, generator=draw).bfloat16()
+                twin.grad = weight.grad.float() + (0.0 if twin.grad is None else twin.grad)
+            optimizer.collect()
+        norms = [each.apply(torch.ones(()), lr=1e-4, max_grad_norm=1.0) for each in (optimizer, reference)]
+        assert norms[0] == norms[1] > 1.0
+    for name, twin in exact.named_parameters():
+        assert torch.equal(optimizer.masters[name], twin)
+        assert torch.equal(model.get_parameter(name), twin.bfloat16())
+    masters = {f"{name}.master" for name in optimizer.masters}
+    state = optimizer.tensors()
+    assert all(torch.equal(state[name], value) for name, value in reference.tensors().items())
+    assert state.keys() - reference.tensors().keys() == masters
+    assert any(not torch.equal(weight, before) for weight, before in zip(model.parameters(), start, strict=True))
+
+
 def test_small_updates_of_16_bit_weights_are_kept_in_their_fp32_copies():
     model, exact = small_model(torch.bfloat16), small_model()
     start = torch.cat([p.detach().float().flatten() for p in model.parameters()])

@@ -52,6 +52,12 @@ class ModelShape:
     logits: LogitTransform | None = None
     """What becomes of the head's product; None for classifiers, and where no loss in chunks could do it."""
 
+    @property
+    def has_grouped_experts(self) -> bool:
+        """Whether the weights of experts are in one tensor, which `grouped_mm` takes: no module of theirs is a linear
+        layer. Source: transformers/integrations/moe.py of 5.17."""
+        return any("experts" in part.path.split(".") for part in self.parts)
+
     def matrix_parameters_read(self, by: Reads) -> int:
         """Weights in the matmuls of a token of the input, of the target behind an encoder, or of a row: as often as it
         passes them, those of a tied head with them."""

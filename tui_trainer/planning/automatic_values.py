@@ -136,13 +136,17 @@ def _refusals(config: Config, hardware: Hardware, target: Target) -> Iterator[tu
         yield key, f"{name}: {words}", "set it to auto"
 
 
-def weights_dtype(loaded: LoadedConfig, chosen: Precision) -> Planned[Dtype]:
+def weights_dtype(loaded: LoadedConfig, chosen: Precision, shape: ModelShape) -> Planned[Dtype]:
     """What the model's own weights are kept in: fp32 where they train, else what matmuls take."""
-    requested = loaded.config.model.dtype
+    requested, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
     if requested != "auto":
-        return exact(requested, f"from {loaded.where(DTYPE)}")
-    if not loaded.config.tuning.has_adapter:
-        return exact("float32", "they train, and small updates are lost in 16 bits")
+        masters = "; the optimizer updates fp32 master weights, which these are copies of"
+        return exact(requested, f"from {loaded.where(DTYPE)}{masters if trains and requested == 'bfloat16' else ''}")
+    if trains:
+        reason = "they train, and small updates are lost in 16 bits"
+        if shape.has_grouped_experts and chosen != "fp32":
+            reason += "; without FSDP2 experts are multiplied in fp32 as well, as grouped_mm is no autocast operation"
+        return exact("float32", reason)
     by_precision: dict[Precision, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     if loaded.config.tuning.in_four_bits:
         return exact(by_precision[chosen], "of what is not in 4 bits, and what the rest is unpacked to")
@@ -177,7 +181,7 @@ def choose(
     `known` has what no setting decides: how the rows of the data are, and what a dry run counted. It stays as it is.
     """
     chosen = precision(loaded, hardware, target, shape)
-    weights, chunk = weights_dtype(loaded, chosen.value), loss_chunk(loaded, target, shape)
+    weights, chunk = weights_dtype(loaded, chosen.value, shape), loss_chunk(loaded, target, shape)
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     lora = tuning.has_adapter
     # A classifier's head is trained with the adapters, named or not.

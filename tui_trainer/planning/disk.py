@@ -17,7 +17,8 @@ def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]
     copies = 4 if each < 4 else 0
     total = (each + copies) * trained + state_bytes(shape, setup, trained)
     state = OPTIMIZERS[setup.optim].state_words or f"{setup.optim}'s state"
-    return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes a trained parameter: weights and {state}"
+    weights = "weights, fp32 master weights" if copies else "weights"
+    return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes a trained parameter: {weights} and {state}"
 
 
 def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:

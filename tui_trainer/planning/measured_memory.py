@@ -15,7 +15,7 @@ from tui_trainer.planning.training_setup import MeasuredPeak
 from tui_trainer.units import MIB, format_bytes
 
 # Known to the byte.
-LASTING = ("weights", "gradients", "optimizer")
+LASTING = ("weights", "master weights", "gradients", "optimizer")
 # Of a card's memory: torch does not count them among what it has allocated.
 NOT_ALLOCATED = ("pieces", "context")
 # The same whatever goes through the model: what a measurement corrects is the rest.

@@ -16,20 +16,19 @@ _KEY = choices.MIXED
     title="Mixed precision",
     is_for_speed=True,
     published="memory of activations nearly halved (arXiv:1710.03740)",
-    fallback={_KEY: "auto", choices.DTYPE: "auto"},
+    fallback={_KEY: "auto"},
 )
 def look(context: Context) -> Verdict:
-    used, weights = context.planned.precision, context.planned.weights_dtype
+    used = context.planned.precision
     loaded = with_settings(context.loaded, {_KEY: "auto"})
     best = choices.precision(loaded, context.hardware, context.basis.target, context.basis.shape)
     switch = f"precision: {used.value}"
-    kept = f"weights are kept in {weights.value}: {weights.reason}"
     if used.value != best.value:
         sentence = f"{used.value}, {used.reason}; auto would be {best.value}: {best.reason}"
-        return warned(sentence, kept, fix={_KEY: "auto"}, switch=switch)
+        return warned(sentence, fix={_KEY: "auto"}, switch=switch)
     sentence = f"{used.value}: {best.reason}"
     if used.value == "fp32":
         target = context.basis.target
         has_bf16 = target.bf16 if target.gpu else context.hardware.cpu_flags & BF16_FLAGS
-        return not_applicable(sentence, kept, switch=switch, opposite={_KEY: "bf16"} if has_bf16 else None)
-    return passed(sentence, kept, switch=switch, opposite={_KEY: "no"})
+        return not_applicable(sentence, switch=switch, opposite={_KEY: "bf16"} if has_bf16 else None)
+    return passed(sentence, switch=switch, opposite={_KEY: "no"})

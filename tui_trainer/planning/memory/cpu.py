@@ -48,6 +48,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[Me
     gradients = _gradients(model, batch.accumulation, steps[0].bytes)
     return (
         model.weights(),
+        *model.masters(),
         gradients,
         model.optimizer(),
         *steps,

@@ -24,7 +24,7 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[Me
     """Peak memory of training, by part; the parts are to be added."""
     model = ModelMemory(shape, setup, batch.row_tokens)
     moments = _with_checkpoints(model, batch) if setup.gradient_checkpointing else _plain(model, batch)
-    lasting: Moment = (model.weights(), model.optimizer())
+    lasting: Moment = (model.weights(), *model.masters(), model.optimizer())
     if setup.zero_stage:
         lasting, moments = zero_lasting(model), tuple(zero_moment(model, moment) for moment in moments)
     elif setup.shards > 1 or setup.cpu_offload:
@@ -45,10 +45,9 @@ def _plain(model: ModelMemory, batch: Batch) -> tuple[Moment, ...]:
     kept = model.shape.layers * batch.tokens * model.counted.kept
     ends, summed = _ends(model, batch), batch.accumulation > 1
     formula = "layers x tokens x bytes kept for the backward pass"
-    casts = "2 bytes x trained weights: their 16-bit copies, from the forward to the backward pass"
     at_loss = (
         MemoryPart("activations", kept + ends, formula),
-        MemoryPart("16-bit copies", model.cast_bytes, casts),
+        _casts(model),
         model.loss(batch.labels),
         *_workspace(model, batch),
         *_sum_of_gradients(model, batch),
@@ -63,10 +62,18 @@ def _with_checkpoints(model: ModelMemory, batch: Batch) -> tuple[Moment, ...]:
     stored = MemoryPart("activations", inputs + _ends(model, batch), formula)
     one = MemoryPart("one layer", batch.tokens * model.counted.largest_kept, "what one layer keeps, computed again")
     work = (one, *_workspace(model, batch, always=True))
-    at_loss = (stored, model.loss(batch.labels), *first)
+    # Autocast keeps its copies to the end of the forward pass, whatever layers keep. FSDP2 gathers weights in 16 bits.
+    is_whole = model.setup.shards == 1 and not model.setup.cpu_offload
+    casts = (_casts(model),) if is_whole else ()
+    at_loss = (stored, *casts, model.loss(batch.labels), *first)
     in_last_layer = (MemoryPart("activations", inputs, formula), *work, *first)
     in_first_layer = (_gradients(model, summed=batch.accumulation > 1, made=True), *work)
     return at_loss, in_last_layer, in_first_layer, _update(model)
+
+
+def _casts(model: ModelMemory) -> MemoryPart:
+    formula = "2 bytes x trained weights: their 16-bit copies, from the forward to the backward pass"
+    return MemoryPart("16-bit copies", model.cast_bytes, formula)
 
 
 def _update(model: ModelMemory) -> Moment:
@@ -89,10 +96,17 @@ def _sum_of_gradients(model: ModelMemory, batch: Batch) -> tuple[MemoryPart, ...
 
 
 def _gradients(model: ModelMemory, *, summed: bool, made: bool) -> MemoryPart:
-    """Their sum, in fp32 whatever the weights are, and those that the backward pass makes, as wide as the weights."""
+    """Their sum, in fp32 whatever the weights are, and those that the backward pass makes, as wide as the weights.
+
+    Those of fp32 weights are added to the sum one after the other; those of 16 bits when the pass is over.
+    """
     found = summed * model.sum_bytes + made * model.gradient_bytes
     formula = f"{found // max(model.trained, 1)} bytes x trained parameters"
-    formula += " (the sum in fp32, and the next ones)" if summed and made else ""
+    if summed and made and model.has_masters:
+        formula += " (the sum in fp32, and the next ones)"
+    elif summed and made:
+        found = model.sum_bytes + FLOAT * min(largest_parameter(model.shape), model.trained)
+        formula = "4 bytes x trained parameters (the sum), and the largest of the next ones"
     return MemoryPart("gradients", found, formula)
 
 

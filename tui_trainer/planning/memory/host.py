@@ -70,7 +70,7 @@ def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_worke
         # As long as it trains, of one process.
         static = Static(shape, setup)
         sums = MemoryPart("gradients", static.sum_bytes, "4 bytes x trained parameters")
-        parts = (static.weights(), sums, static.optimizer())
+        parts = (static.weights(), *static.masters(), sums, static.optimizer())
         kept = (zero_on_host(static),) if setup.zero_stage else tuple(split_part(x, setup.shards) for x in parts)
     at_work = (*kept, saving)
     yield from at_work if sum(part.bytes for part in at_work) >= loading.bytes else (loading,)
@@ -95,7 +95,7 @@ def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryP
 def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
     """A file at a time, and no tensor is in two of them."""
     static = Static(shape, setup)
-    state = static.optimizer().bytes + (FLOAT * static.trained if static.has_masters else 0)
+    state = sum(part.bytes for part in (static.optimizer(), *static.masters()))
     whole = max(state, static.trained * (FLOAT if setup.has_adapter else static.weight_size))
     largest = min(largest_parameter(shape), static.trained)
     each = FLOAT * largest

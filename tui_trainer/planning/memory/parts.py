@@ -113,15 +113,18 @@ class Static:
     def weights(self) -> MemoryPart:
         own = self.shape.parameters * self.weight_size
         if self.setup.method == "full":
-            copies = FLOAT * self.trained if self.has_masters else 0
-            formula = "2 bytes x parameters and 4 for their fp32 copies" if copies else "4 bytes x parameters"
-            return MemoryPart("weights", own + copies, formula)
+            return MemoryPart("weights", own, f"{self.weight_size} bytes x parameters")
         formula = f"{self.weight_size} bytes x frozen parameters, 4 x trained ones"
         if four_bits := self.setup.four_bits:
             packed = sum(x.matrix_parameters for x in quantised_linears(self.shape, four_bits))
             own += int(packed * (four_bits.bits_per_weight / 8 - self.weight_size))
             formula = f"{four_bits.bits_per_weight:.3f} bits x matrices inside the layers, {formula}"
         return MemoryPart("weights", own + FLOAT * self.trained, formula)
+
+    def masters(self) -> tuple[MemoryPart, ...]:
+        """The fp32 copies of weights of 16 bits that train; empty where there are none."""
+        formula = "4 bytes x trained parameters: the fp32 copies that are updated"
+        return (MemoryPart("master weights", FLOAT * self.trained, formula),) if self.has_masters else ()
 
     def optimizer(self) -> MemoryPart:
         found = state_bytes(self.shape, self.setup, self.trained)

@@ -56,7 +56,7 @@ class Kind(NamedTuple):
 REST = Kind("the rest", "░", ":", "dim")
 OTHERS = Kind("in use", "/", "/", "rule")
 KINDS = (
-    Kind("weights", "█", "#", "accent", ("weights", "16-bit copies")),
+    Kind("weights", "█", "#", "accent", ("weights", "master weights", "16-bit copies")),
     Kind("gradients", "▚", "%", "chart_raw", ("gradients",)),
     Kind("optimizer", "▓", "+", "warn", ("optimizer", "update")),
     Kind("activations", "▒", "=", "good", ("activations", "one layer", "temporaries", "backward pass")),
