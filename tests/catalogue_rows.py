@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.models.catalogue import DATA, CatalogueEntry, all_entries, find_shape
-from tui_trainer.models.config_fields import ALIASES
-from tui_trainer.safe_text import one_line
+from tui_trainer.models.config_json import ALIASES
+from tui_trainer.terminal.safe_text import one_line
 
 
 def make_entry(config: Mapping[str, Any], name: str, **facts: Any) -> CatalogueEntry:

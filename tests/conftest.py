@@ -23,7 +23,7 @@ from tui_trainer.launching import carry_out as carry_out_module
 from tui_trainer.launching import prepare
 from tui_trainer.launching.carry_out import Outcome, carry_out
 from tui_trainer.launching.start import OpenRun, load_config, open_new
-from tui_trainer.models import answers
+from tui_trainer.models import counting as answers
 from tui_trainer.planning import fit
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import remember

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.training import worst_batch
+from tui_trainer.training import rehearsal as worst_batch
 from tui_trainer.units import MIB
 from tui_trainer.worker.answering import answer_questions
 

@@ -21,9 +21,10 @@ from unittest.mock import patch
 
 from tests.planning.test_profiles_on_machines import ANY_MODEL, FACTS, HARDWARE, RECIPES, loaded_on, machine_of
 from tui_trainer.errors import ConfigError
-from tui_trainer.models import answers, counting
-from tui_trainer.models.answers import Answers
+from tui_trainer.models import counting
+from tui_trainer.models import counting as answers
 from tui_trainer.models.catalogue import all_entries
+from tui_trainer.models.counting import Answers
 from tui_trainer.models.heads import CLASSIFYING, fit_heads
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import plan as planning

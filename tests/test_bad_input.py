@@ -19,7 +19,7 @@ from tui_trainer.cli import main
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.registry import known_runs, remember
-from tui_trainer.safe_text import visible
+from tui_trainer.terminal.safe_text import visible
 
 GOOD = """
 [task]

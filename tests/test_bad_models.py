@@ -32,7 +32,7 @@ from tui_trainer.runs.events import RunFailed, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.registry import known_runs
-from tui_trainer.safe_text import visible
+from tui_trainer.terminal.safe_text import visible
 
 SETTINGS = {
     "data.path": "documents.jsonl",

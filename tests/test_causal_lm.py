@@ -24,7 +24,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
-from tui_trainer.models import logits
+from tui_trainer.models import modules as logits
 from tui_trainer.runs.events import DataPrepared, EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 

@@ -8,11 +8,10 @@ import json
 import pytest
 
 from tui_trainer.cli import main
-from tui_trainer.conversation import hold
 from tui_trainer.errors import DataError
-from tui_trainer.exporting.conversation import COMMANDS, Conversation
-from tui_trainer.exporting.generate import Writer
+from tui_trainer.exporting.generate import COMMANDS, Conversation, Writer
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
+from tui_trainer.lines.conversation import hold
 from tui_trainer.models.writing import Sampling
 
 SAMPLING = Sampling(max_new_tokens=9, temperature=0.5, seed=3)

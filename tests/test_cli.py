@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import typer
 
-from tui_trainer import lines
 from tui_trainer.cli import main
 from tui_trainer.cli.application import app
 from tui_trainer.config.load import Request
@@ -16,6 +15,7 @@ from tui_trainer.config.toml_files import refuse_existing
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.launching.start import load_config
+from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.planning import plan as planning
 from tui_trainer.runs.events import DataPrepared, EvalDone, RunFinished
 from tui_trainer.runs.overview import RunOverview

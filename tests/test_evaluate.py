@@ -16,9 +16,9 @@ from tui_trainer.cli import main
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.exporting import evaluating
 from tui_trainer.exporting.evaluating import Candidate, _Look
-from tui_trainer.exporting.held_out import prepared_data
+from tui_trainer.exporting.measured import prepared_data
 from tui_trainer.exporting.trained_model import TrainedModel
-from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.runs.events import EvalDone
 from tui_trainer.runs.journal import read_all
 

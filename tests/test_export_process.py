@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.bench.config_process import GainProcess
+from tui_trainer.bench.rehearsal import GainProcess
 from tui_trainer.config.load import Request
 from tui_trainer.errors import FolderError
 from tui_trainer.launching import command_process

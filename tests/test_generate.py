@@ -7,7 +7,7 @@ import pytest
 from tui_trainer.cli import main
 from tui_trainer.errors import FolderError
 from tui_trainer.exporting.trained_model import adapter_base, source_words
-from tui_trainer.lines import end_lines
+from tui_trainer.lines.plan_and_events import end_lines
 from tui_trainer.runs.events import RunFinished
 from tui_trainer.runs.state import RunState
 

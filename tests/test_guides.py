@@ -26,13 +26,13 @@ from tui_trainer import cli
 from tui_trainer.checklist.run import all_checks
 from tui_trainer.cli import main
 from tui_trainer.cli.application import app
-from tui_trainer.cli.guide import FOLDER
+from tui_trainer.cli.settings import FOLDER
 from tui_trainer.config.explain import find_settings
 from tui_trainer.config.load import Request, all_settings, all_tables, load
-from tui_trainer.config.profiles import all_profiles
 from tui_trainer.config.removed import REMOVED
+from tui_trainer.config.toml_files import all_profiles
 from tui_trainer.errors import InputError
-from tui_trainer.ui.actions import ACTIONS
+from tui_trainer.ui.keymap import ACTIONS
 
 for module in pkgutil.iter_modules(cli.__path__):
     import_module(f"{cli.__name__}.{module.name}")  # adds its commands to `app`

@@ -21,8 +21,7 @@ import pyte
 import pytest
 
 from tests.programs import Program, start_program
-from tui_trainer import headless, journal_printer, standard_files
-from tui_trainer.runs.event_lines import from_line
+from tui_trainer.lines import headless, journal_printer
 from tui_trainer.runs.events import (
     ControlApplied,
     GaugesRead,
@@ -30,6 +29,7 @@ from tui_trainer.runs.events import (
     RunFinished,
     RunStarted,
     StepDone,
+    from_line,
 )
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter, read_all
@@ -37,7 +37,8 @@ from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.registry import find_run
 from tui_trainer.runs.state import RunState, fold
-from tui_trainer.standard_files import ONE_PRESS_SECONDS
+from tui_trainer.terminal import standard_files
+from tui_trainer.terminal.standard_files import ONE_PRESS_SECONDS
 from tui_trainer.training.checkpoint_folder import newest_whole
 
 PATIENCE_SECONDS = 120
@@ -434,7 +435,7 @@ def test_progress_stays_in_one_line_of_a_narrow_terminal(name, monkeypatch, caps
 
 def test_no_file_takes_the_number_of_a_closed_standard_file(place):
     code = (
-        "from tui_trainer.standard_files import open_standard_files; open_standard_files(); "
+        "from tui_trainer.terminal.standard_files import open_standard_files; open_standard_files(); "
         "file = open('number.txt', 'w'); file.write(str(file.fileno()))"
     )
     command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code]

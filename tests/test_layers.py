@@ -124,7 +124,7 @@ def test_an_import_that_goes_up_or_sideways_is_found():
         ("data/preparing/token_rows.py", "from tui_trainer.config.sections import Config"),
         ("data/preparing/token_rows.py", "def f():\n    import tui_trainer.cli"),
         ("runs/events.py", "from tui_trainer import headless"),
-        ("ui/app.py", "from tui_trainer.headless import follow"),
+        ("ui/app.py", "from tui_trainer.lines.headless import follow"),
         ("ui/app.py", "if TYPE_CHECKING:\n    from tui_trainer import conversation"),
         ("exporting/merge.py", "from tui_trainer.training.step import take_step"),
         ("training/run.py", "from ..exporting import generate"),

@@ -17,10 +17,10 @@ import pytest
 from tests.old_runs import FIXTURE, RESUMED, STOPPED, Curve, events, install
 from tests.test_publishing import FakeApi
 from tests.ui.screens import open_screens
-from tui_trainer import publishing
 from tui_trainer.cli import main
 from tui_trainer.config.removed import REMOVED
 from tui_trainer.data.preparing import cache
+from tui_trainer.exporting import publishing
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import RunFolder

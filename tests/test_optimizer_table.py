@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import get_scheduler
 
-from tui_trainer import optimizers, tuning
+from tui_trainer import tuning
 from tui_trainer.checklist.checks.optimizer import look
 from tui_trainer.checklist.gather import gather
 from tui_trainer.config.explain import describe
@@ -18,13 +18,14 @@ from tui_trainer.config.fields import settings_of
 from tui_trainer.config.load import Request, all_settings
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError
-from tui_trainer.importing import values
+from tui_trainer.importing import rules as values
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
-from tui_trainer.lr_schedules import LR_SCHEDULES, ScheduleSpec
-from tui_trainer.optimizers import OPTIMIZERS, OptimizerSpec, PeakRate
+from tui_trainer.methods import optimizers
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES, ScheduleSpec
+from tui_trainer.methods.optimizers import OPTIMIZERS, OptimizerSpec, PeakRate
+from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.training.optimizer import RunOptimizer
-from tui_trainer.tuning_methods import TUNING_METHODS
 
 ROW = OptimizerSpec(
     label="momentum",

@@ -151,7 +151,7 @@ def test_other_data_under_the_same_name_is_not_gone_on_with(classifier, tmp_path
 
 
 def test_a_log_file_gets_a_line_now_and_then(classifier, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("tui_trainer.cli.predict._SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("tui_trainer.cli.trying._SECONDS_BETWEEN_LINES", 0)
     data = asked(tmp_path, "sequence_classification", rows=9)
     assert predict(classifier, data, tmp_path / "out.jsonl", "--batch-size", "4") == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "predicting" in line]

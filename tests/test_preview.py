@@ -11,13 +11,19 @@ from rich.cells import cell_len
 from tests.previews import BAD_ROWS, BOS, EOS, PREVIEW, document, piece, scratch, table
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
-from tui_trainer.cli.preview import preview_lines
+from tui_trainer.cli.machine import preview_lines
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.previewing.preview import Sample
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.launching.preview import make_preview
-from tui_trainer.launching.preview_words import ASCII_SIGNS, NO_SIGNS, UNICODE_SIGNS, sample_lines, summary_lines
+from tui_trainer.launching.preview import (
+    ASCII_SIGNS,
+    NO_SIGNS,
+    UNICODE_SIGNS,
+    make_preview,
+    sample_lines,
+    summary_lines,
+)
 from tui_trainer.launching.start import load_config
 
 AWKWARD = [

@@ -12,11 +12,11 @@ from huggingface_hub import errors
 
 from tests.models_room.fake_hub import FakeHub, environment_of, run, serving
 from tests.runs.journals import end, run_of, start, steps
-from tui_trainer import publishing
 from tui_trainer.cli import main
 from tui_trainer.errors import InputError
-from tui_trainer.publishing import _files, source_of
-from tui_trainer.safe_text import as_markdown
+from tui_trainer.exporting import publishing
+from tui_trainer.exporting.publishing import _files, source_of
+from tui_trainer.terminal.safe_text import as_markdown
 
 TOKEN = "hf_" + "a" * 34
 

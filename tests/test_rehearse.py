@@ -15,7 +15,7 @@ from tui_trainer.bench import rehearsal
 from tui_trainer.cli import main
 from tui_trainer.training import components
 from tui_trainer.training import rehearsal as parts
-from tui_trainer.training.rehearsal_parts import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL, WORST
+from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL, WORST
 from tui_trainer.units import MIB
 from tui_trainer.worker import asking
 from tui_trainer.worker.asking import WorkerFailed

@@ -194,7 +194,7 @@ def test_a_run_is_neither_deleted_nor_renamed_while_a_command_reads_it(command, 
 
     monkeypatch.setattr("tui_trainer.exporting.trained_model.TrainedModel.of", read)
     monkeypatch.setattr("tui_trainer.exporting.trained_model.weights_of", read)
-    monkeypatch.setattr("tui_trainer.publishing.source_of", read)
+    monkeypatch.setattr("tui_trainer.exporting.publishing.source_of", read)
     assert main([command, "first", *READERS[command]]) == 2
     assert "that was all" in capsys.readouterr().err and len(seen) == 3
     assert main(["delete", "first", "--yes"]) == 0

@@ -15,14 +15,14 @@ from safetensors.torch import load_file, save_file
 
 from tests.old_runs import events, install
 from tests.test_publishing import FakeApi
-from tui_trainer import publishing
 from tui_trainer.cli import main
 from tui_trainer.errors import FolderError
+from tui_trainer.exporting import publishing
 from tui_trainer.exporting.generate import Writer
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.models.files.fingerprint import file_fingerprints
-from tui_trainer.planning import base_model
-from tui_trainer.planning.base_model import changed_base, commit_of, with_own_commit
+from tui_trainer.planning import plan_file as base_model
+from tui_trainer.planning.plan_file import changed_base, commit_of, with_own_commit
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import remember
 

@@ -24,7 +24,8 @@ from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.planning.batching import even_parts
 from tui_trainer.planning.records import MICRO_BATCH, Key, clear_records, keep_record
-from tui_trainer.training import components, worst_batch
+from tui_trainer.training import components
+from tui_trainer.training import rehearsal as worst_batch
 from tui_trainer.units import MIB
 from tui_trainer.worker import asking
 from tui_trainer.worker.asking import WorkerFailed
@@ -352,7 +353,7 @@ def test_a_compiler_that_costs_more_than_the_run_saves_is_not_taken(settings, mo
         return plain(variant, is_first, seconds)
 
     monkeypatch.setattr(tuning, "ask_for_steps", answer)
-    monkeypatch.setattr("tui_trainer.bench.alternatives.lack_of_compiler", lambda *_: "")
+    monkeypatch.setattr("tui_trainer.bench.tuning.lack_of_compiler", lambda *_: "")
     found = tuned(settings, seconds=3000)
     assert found.patch == {} and "the start takes 20" in names_of(found)["torch_compile = true"]["reason"]
     found = tuned((*settings, "training.max_steps=100000"), seconds=3000)

@@ -19,8 +19,8 @@ from typing import Any
 
 from packaging import version
 
-from tui_trainer.hardware.abilities import BF16_FROM, Version
-from tui_trainer.models.fp16 import OVERFLOWS_IN_FP16
+from tui_trainer.hardware.gpu_models import BF16_FROM, Version
+from tui_trainer.models.config_json import OVERFLOWS_IN_FP16
 from tui_trainer.models.heads import Head
 from tui_trainer.models.shape import ModelShape, shape_of
 from tui_trainer.planning.attention import Attention, Machine, Rows, attention_of

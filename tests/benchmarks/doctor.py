@@ -33,7 +33,7 @@ from tui_trainer.doctor.contract import Verdict
 from tui_trainer.doctor.examine import examine
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
-from tui_trainer.lines import table_lines
+from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.planning import assemble
 from tui_trainer.runs.events import Event, GaugesRead
 from tui_trainer.runs.journal import JournalReader

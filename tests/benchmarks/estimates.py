@@ -29,10 +29,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tui_trainer.planning.measured_memory import NOT_ALLOCATED
-from tui_trainer.runs.event_lines import from_line
-from tui_trainer.runs.events import Event, RunFinished, StepDone
-from tui_trainer.runs.remaining import eta_seconds
+from tui_trainer.planning.measured_steps import NOT_ALLOCATED
+from tui_trainer.runs.cadence import eta_seconds
+from tui_trainer.runs.events import Event, RunFinished, StepDone, from_line
 from tui_trainer.runs.state import RunState
 
 MEMORY_TOLERANCE, TIME_TOLERANCE = 0.20, 0.25

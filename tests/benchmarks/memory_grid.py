@@ -30,13 +30,11 @@ from typing import Any
 
 from memory_grid_cases import CASES, UNLISTED, Case
 
-from tui_trainer.planning.calibration import keep_calibration, read_calibration
 from tui_trainer.planning.duration import step_time, training_flops
-from tui_trainer.planning.measured_memory import NOT_ALLOCATED, corrected
+from tui_trainer.planning.measured_steps import NOT_ALLOCATED, StepKey, corrected, keep_calibration, read_calibration
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
 from tui_trainer.planning.memory.parts import Batch, MemoryPart
-from tui_trainer.planning.step_key import StepKey
 from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
 
 TOLERANCES, TIME_TOLERANCE = (0.10, 0.15, 0.20), 0.15

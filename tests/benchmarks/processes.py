@@ -29,9 +29,8 @@ from tui_trainer.launching.start import load_config
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.components import Components
-from tui_trainer.training.device import device_of, use_device
 from tui_trainer.training.job import Job
-from tui_trainer.training.process import settings_of
+from tui_trainer.training.process import device_of, settings_of, use_device
 from tui_trainer.training.ranks import Ranks, join_ranks
 from tui_trainer.training.step import take_step
 

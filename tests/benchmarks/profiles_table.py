@@ -3,7 +3,7 @@
     python tests/benchmarks/profiles_table.py > profiles/README.md
 
 Nothing is measured, and neither the machine nor the disk under it plays a part: the cards are facts, as
-`hardware/catalogue.py` has them, and what is printed is what `tui-trainer plan` would say there, before a first step
+`hardware/gpu_models.py` has them, and what is printed is what `tui-trainer plan` would say there, before a first step
 calibrates it. Rows are full: shorter documents that share rows take as much memory and fewer rows.
 """
 
@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tui_trainer.config.load import LoadedConfig, Request, load
-from tui_trainer.config.profiles import Profile, all_profiles
+from tui_trainer.config.toml_files import Profile, all_profiles
 from tui_trainer.errors import ConfigError
-from tui_trainer.hardware.catalogue import CARDS, Card
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
+from tui_trainer.hardware.gpu_models import CARDS, Card
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.tasks.contract import DataFacts

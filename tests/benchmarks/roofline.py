@@ -35,12 +35,12 @@ from transformers import AttentionInterface, masking_utils
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.launching.start import load_config
-from tui_trainer.losses import masks
+from tui_trainer.losses import micro_batch as masks
 from tui_trainer.losses.classification import ClassificationLoss
 from tui_trainer.losses.fused_cross_entropy import CrossEntropy
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.models.fake_tensors import empty_model, fake_tensors, model_config
+from tui_trainer.models.counting import empty_model, fake_tensors, model_config
 from tui_trainer.models.heads import CLASSIFYING, Head
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import automatic_values

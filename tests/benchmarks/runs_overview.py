@@ -16,9 +16,8 @@ from pathlib import Path
 from time import process_time
 
 from tests.benchmarks.journal import write
-from tui_trainer.lines import run_lines
-from tui_trainer.runs.event_lines import to_line
-from tui_trainer.runs.events import EvalDone, RunFinished, RunStarted
+from tui_trainer.lines.plan_and_events import run_lines
+from tui_trainer.runs.events import EvalDone, RunFinished, RunStarted, to_line
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.overview import Overviews
 from tui_trainer.runs.registry import remember

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tui_trainer.config.sections import TrainingSection
-from tui_trainer.models.fake_tensors import fake_tensors
+from tui_trainer.models.counting import fake_tensors
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision

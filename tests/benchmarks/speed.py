@@ -39,7 +39,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["TUI_TRAINER_HOME"] = tempfile.mkdtemp(prefix="speed-home-")
 
 from tui_trainer.hardware.environment import prepare_environment
-from tui_trainer.planning.measured_memory import NOT_ALLOCATED
+from tui_trainer.planning.measured_steps import NOT_ALLOCATED
 
 prepare_environment()
 
@@ -53,7 +53,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.errors import InputError
-from tui_trainer.hardware.catalogue import find_card
+from tui_trainer.hardware.gpu_models import find_card
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning import plan as planning

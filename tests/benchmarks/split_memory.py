@@ -30,18 +30,17 @@ from tests.benchmarks.llamas import SHAPES
 from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.models.fake_tensors import fake_tensors
-from tui_trainer.models.logits import FEW_LABELS
+from tui_trainer.models.counting import fake_tensors
+from tui_trainer.models.modules import FEW_LABELS
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import lora_parameters, match_targets
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
 from tui_trainer.planning.memory.parts import Batch, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.training.clock import Clock
-from tui_trainer.training.communication import Communication
+from tui_trainer.training.clock import Clock, Communication
 from tui_trainer.training.compiled import decoder_layers
-from tui_trainer.training.model import checkpoint_activations
+from tui_trainer.training.components import checkpoint_activations
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import Ranks

@@ -35,7 +35,7 @@ ADVICE = {
     "doctor": ("doctor/",),
     "remedies": ("planning/remedies.py",),
     "ways": ("planning/deadline_ways.py",),
-    "gains": ("bench/gains.py", "bench/alternatives.py", "planning/measured_gains.py"),
+    "gains": ("bench/gains.py", "bench/tuning.py", "planning/measured_gains.py"),
     "advice": ("advice/",),
     "plan": ("planning/",),
 }
@@ -43,7 +43,7 @@ ADVICE = {
 NAMED_APART = {
     "importers": ("importing/",),
     "schema": ("config/",),
-    "heads": ("models/heads.py", "models/logits.py", "losses/"),
+    "heads": ("models/heads.py", "models/modules.py", "losses/"),
 }
 _TEST_TIME = re.compile(r"^\s*(\d+(?:\.\d+)?)s (?:setup|call|teardown)\s+(\S+?\.py)(?:::|\s*$)", re.MULTILINE)
 _DEAREST = 20

@@ -11,7 +11,7 @@ import pytest
 
 from tui_trainer.checklist.gather import gather
 from tui_trainer.config.load import LoadedConfig, Request
-from tui_trainer.hardware import load
+from tui_trainer.hardware import processor as load
 from tui_trainer.hardware.cgroup import Limits
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.prepare import estimated_plan

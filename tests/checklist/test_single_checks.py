@@ -18,10 +18,10 @@ from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import load_config
-from tui_trainer.planning.step_key import StepKey
+from tui_trainer.planning.measured_steps import StepKey
+from tui_trainer.runs.cadence import EVALUATION_SHARE
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.runs.remaining import EVALUATION_SHARE
 from tui_trainer.units import GIB
 
 MACHINE = Hardware(
@@ -228,7 +228,7 @@ def test_dropout_is_weighed_in_bytes():
 def test_fused_is_what_the_optimizer_is():
     import torch
 
-    from tui_trainer.optimizers import OPTIMIZERS
+    from tui_trainer.methods.optimizers import OPTIMIZERS
 
     training, weight = load_config(Request()).config.training, torch.nn.Parameter(torch.ones(2))
     built = OPTIMIZERS[training.optim].build([{"params": [weight]}], 0.1, training)

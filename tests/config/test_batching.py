@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tui_trainer.config.load import LoadedConfig, Request, load
-from tui_trainer.config.profiles import Profile
+from tui_trainer.config.toml_files import Profile
 from tui_trainer.errors import Problem
 from tui_trainer.planning.batching import BatchCut, batch_problems, cut_batch
 from tui_trainer.planning.learning_rates import learning_rate

@@ -12,7 +12,7 @@ from tui_trainer.config.changes import PRESET, Change
 from tui_trainer.config.document import Document
 from tui_trainer.config.load import Origin, Request, all_settings, load
 from tui_trainer.config.paths import with_absolute_paths
-from tui_trainer.config.profiles import find_profile
+from tui_trainer.config.toml_files import find_profile
 from tui_trainer.errors import ConfigError
 from tui_trainer.planning.conflicts import setting_problems
 

@@ -6,10 +6,18 @@ from typing import Literal
 
 import pytest
 
-from tui_trainer.config.bumping import bump
-from tui_trainer.config.editing import choices, completions, display_text, edit_text, number_text, parse, unit_text
+from tui_trainer.config.editing import (
+    bump,
+    choices,
+    completions,
+    display_text,
+    edit_text,
+    number_text,
+    parse,
+    unit_text,
+)
+from tui_trainer.config.explain import TITLES, groups
 from tui_trainer.config.fields import Section, option, settings_of
-from tui_trainer.config.groups import TITLES, groups
 from tui_trainer.config.load import all_settings, all_tables
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tui_trainer.config.load import LoadedConfig, Origin, Request, all_settings, did_you_mean, load, value_of
-from tui_trainer.config.nearest import MEANT
 from tui_trainer.config.paths import with_absolute_paths
-from tui_trainer.config.profiles import Profile
+from tui_trainer.config.removed import MEANT
 from tui_trainer.config.sections import Config
+from tui_trainer.config.toml_files import Profile
 from tui_trainer.errors import ConfigError
 
 STEPS = "training.max_steps"

@@ -12,7 +12,7 @@ import tui_trainer
 from tests.planning.test_profiles_on_machines import machine as with_card
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request, load
-from tui_trainer.config.profiles import all_profiles, find_profile
+from tui_trainer.config.toml_files import all_profiles, find_profile
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.probe import probe
 from tui_trainer.planning import plan as planning

@@ -10,9 +10,9 @@ import pytest
 
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import Request, all_settings, load, value_of
-from tui_trainer.config.profiles import find_profile
 from tui_trainer.config.save import to_toml
 from tui_trainer.config.sections import Config
+from tui_trainer.config.toml_files import find_profile
 
 NONE = (None, "none")
 PATHS = ("output.runs_dir",)  # "other" in data.path may be a data set of the hub

@@ -8,7 +8,7 @@ from tui_trainer.data.sources.hub import HubPath, chosen_names, data_names, pars
 from tui_trainer.data.sources.named_splits import tell_apart
 from tui_trainer.data.sources.source_file import FORMS
 from tui_trainer.errors import DataError
-from tui_trainer.hub_layout import could_be_on_the_hub
+from tui_trainer.files.hub_layout import could_be_on_the_hub
 
 TRAIN = [f"data/train-0000{shard}-of-00003.parquet" for shard in range(3)]
 TEST = "data/test-00000-of-00001.parquet"

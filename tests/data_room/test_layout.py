@@ -15,7 +15,7 @@ from tui_trainer.data.batching.row_order import RowOrder, steps_per_epoch
 from tui_trainer.data.preparing.token_rows import COLUMN, DOCUMENT_LENGTHS, LABELS, Rows, RowWriter, TokenRow
 from tui_trainer.training.batches import Batches, Layout
 from tui_trainer.training.ranks import ALONE
-from tui_trainer.training.worst_batch import largest_pass
+from tui_trainer.training.rehearsal import largest_pass
 
 LENGTHS = [12, 7, 19, 4, 9, 15, 6, 2]
 ABOUT = {"collate": partial(collate, pad_id=0), "collate_packed": partial(collate_packed, pad_id=0)}
@@ -60,7 +60,7 @@ def test_an_epoch_has_every_row_once_and_as_many_steps_as_planned(rows, effectiv
 
 
 def test_what_makes_batches_for_the_preview_loads_no_torch():
-    modules = "tui_trainer.data.previewing.preview, tui_trainer.launching.preview_words"
+    modules = "tui_trainer.data.previewing.preview, tui_trainer.launching.preview"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 

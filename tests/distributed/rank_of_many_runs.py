@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tui_trainer.data.preparing.cache import read_entry
 from tui_trainer.hardware.environment import prepare_environment
-from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.prepare import read_plan, versions
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder

@@ -14,9 +14,9 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from tui_trainer.models.files import shards
-from tui_trainer.training.checkpoint_tensors import SavedTensors, TensorWriter, divided
+from tui_trainer.training.checkpoint import SavedTensors, TensorWriter, divided
 from tui_trainer.training.ranks import join_ranks
-from tui_trainer.training.sharded_tensors import whole
+from tui_trainer.training.together import whole
 
 FILE = "state.safetensors"
 SIZES = {

@@ -9,8 +9,7 @@ import pytest
 from tests.distributed.outcomes import events, losses
 from tui_trainer.runs.events import RanksTimed, StepDone
 from tui_trainer.runs.journal import read_all
-from tui_trainer.runs.slowest_rank import slowest_rank
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import fold, slowest_rank
 
 # In every forward pass, which is no waiting for others.
 ASLEEP_SECONDS = 0.05

@@ -25,7 +25,7 @@ from tui_trainer.models.files import shards
 from tui_trainer.runs.events import CheckpointSaved
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import checkpoint, checkpoint_folder
-from tui_trainer.training.checkpoint_tensors import SavedTensors
+from tui_trainer.training.checkpoint import SavedTensors
 
 ROOT = Path(__file__).parent.parent.parent
 SPLIT = {

@@ -12,8 +12,8 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.doctor import examine
 from tui_trainer.doctor.examine import Doctor
-from tui_trainer.journal_printer import Follower
 from tui_trainer.launching.start import load_config
+from tui_trainer.lines.journal_printer import Follower
 from tui_trainer.reporting.facts import facts_of
 from tui_trainer.reporting.page import to_html, to_markdown
 from tui_trainer.runs.state import RunState
@@ -149,7 +149,7 @@ def test_lines_of_a_run_have_the_verdict_when_it_stands_and_at_the_end(tmp_path,
 
 
 def append(folder, events):
-    from tui_trainer.runs.event_lines import to_line
+    from tui_trainer.runs.events import to_line
 
     with folder.journal.open("a") as journal:
         journal.writelines(to_line(event) + "\n" for event in events)

@@ -81,7 +81,8 @@ def watch_rust_writers(watch: Watch) -> None:
     """safetensors and tokenizers write their files in Rust, where no audit event is raised."""
     from transformers import PreTrainedTokenizerFast
 
-    from tui_trainer.training import checkpoint, checkpoint_tensors
+    from tui_trainer.training import checkpoint
+    from tui_trainer.training import checkpoint as checkpoint_tensors
 
     save_file, save_pretrained = checkpoint.save_file, PreTrainedTokenizerFast.save_pretrained
 

@@ -105,7 +105,7 @@ class Work:
 
 def run_figures(folder: Path, left_out: range) -> dict[str, Any]:
     """What a run's plan and its journal have; steps that are left out were not timed fairly."""
-    from tui_trainer.planning.measured_memory import NOT_ALLOCATED
+    from tui_trainer.planning.measured_steps import NOT_ALLOCATED
     from tui_trainer.runs.events import EvalDone, GaugesRead, RunProblem, StepDone
     from tui_trainer.runs.journal import read_all
 

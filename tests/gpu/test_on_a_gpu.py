@@ -22,7 +22,7 @@ from tests.compilations import counted_compilations
 from tests.tiny_models import PACKED, TRAINED, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import collate, collate_packed
-from tui_trainer.hardware.abilities import BF16_FROM
+from tui_trainer.hardware.gpu_models import BF16_FROM
 from tui_trainer.hardware.libraries import read_versions
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
@@ -30,7 +30,7 @@ from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.attention import CUDNN, EAGER, Machine, attention_of, planned_mask
-from tui_trainer.planning.measured_memory import NOT_ALLOCATED
+from tui_trainer.planning.measured_steps import NOT_ALLOCATED
 from tui_trainer.runs.events import EvalDone, GaugesRead, MicroBatchReduced, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import varlen

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tui_trainer.hardware.abilities import abilities, build_problem, cuda_that_serves, fitting_wheel
-from tui_trainer.hardware.catalogue import CARDS, find_card, plain_name
+from tui_trainer.hardware.gpu_models import (
+    CARDS,
+    abilities,
+    build_problem,
+    cuda_that_serves,
+    find_card,
+    fitting_wheel,
+    plain_name,
+)
 
 MIB = 1 << 20
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from tui_trainer import diagnose as command
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.diagnosis import diagnose, training_device, usable_gpus
 from tui_trainer.hardware.facts import Driver, GpuProcess, Place
 from tui_trainer.hardware.nvml import Nvml, read_cards
+from tui_trainer.lines import diagnose as command
 from tui_trainer.planning.processes import cards_for
 
 GIB = 1 << 30

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.config.profiles import Profile, find_profile
+from tui_trainer.config.toml_files import Profile, find_profile
 from tui_trainer.errors import ConfigError
 from tui_trainer.planning.hardware_match import choose_hardware_profile, why_it_matches
 

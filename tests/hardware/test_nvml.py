@@ -186,7 +186,7 @@ def test_a_machine_without_a_driver_is_searched_once_until_it_is_looked_at_again
         searches.append(1)
         return len(searches) > 1
 
-    monkeypatch.setattr("tui_trainer.hardware.signs.has_driver", has_driver)
+    monkeypatch.setattr("tui_trainer.hardware.nvml.has_driver", has_driver)
     session.cache_clear()
     assert session() is None
     sampler = GaugeSampler(tmp_path)

@@ -11,11 +11,12 @@ from threading import Event
 
 import pytest
 
-from tui_trainer.hardware import libraries, places, processor, signs
-from tui_trainer.hardware.cgroup import Limits, read_limits
-from tui_trainer.hardware.memory_left import memory_left
+from tui_trainer.files.hub_layout import cache_folder
+from tui_trainer.hardware import libraries, processor
+from tui_trainer.hardware import nvml as signs
+from tui_trainer.hardware import storage as places
+from tui_trainer.hardware.cgroup import Limits, memory_left, read_limits
 from tui_trainer.hardware.probe import disk_free_bytes, look, probe, with_memory_now
-from tui_trainer.hub_layout import cache_folder
 
 
 def write(root: Path, files: dict[str, str]) -> Path:

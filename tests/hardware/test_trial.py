@@ -11,11 +11,10 @@ import pytest
 from tests.answered_here import answered_by, answered_here
 from tui_trainer.cli import main
 from tui_trainer.hardware.facts import Gpu
-from tui_trainer.hardware.kernel_log import gpu_reports
-from tui_trainer.hardware.nvml import Nvml
+from tui_trainer.hardware.nvml import Nvml, gpu_reports
 from tui_trainer.hardware.probe import probe
+from tui_trainer.launching import trial as trial_parts
 from tui_trainer.launching import trial as trials
-from tui_trainer.launching import trial_parts
 from tui_trainer.units import GIB, MIB
 from tui_trainer.worker.asking import WorkerFailed
 

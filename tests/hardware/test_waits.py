@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui_trainer.hardware.waits import CoreWaits, DiskReads
+from tui_trainer.hardware.processor import CoreWaits, DiskReads
 
 
 def write(tasks, name, computed, waited):

@@ -3,7 +3,7 @@
 import pytest
 
 from tui_trainer.importing.rules import Why
-from tui_trainer.models.tokenizing.chat_template import template_names
+from tui_trainer.models.chat_rendering import template_names
 
 
 def why(imported):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tui_trainer.config.load import all_settings
-from tui_trainer.config.profiles import find_profile
 from tui_trainer.config.sections import TrainingSection
+from tui_trainer.config.toml_files import find_profile
 from tui_trainer.errors import ConfigError
 from tui_trainer.importing.imported import import_file
 from tui_trainer.importing.rules import Why
@@ -40,7 +40,7 @@ def test_names_that_transformers_no_longer_has_are_rewritten():
 
 def test_adafactor_keeps_its_learning_rate_and_its_meaning(read):
     """Hugging Face's Trainer does not scale its steps by the weights, and neither does the one here."""
-    from tui_trainer.optimizers import OPTIMIZERS
+    from tui_trainer.methods.optimizers import OPTIMIZERS
 
     imported = read({"optim": "adafactor", "learning_rate": 1e-4, "per_device_train_batch_size": 4}, "transformers")
     assert imported.values["training.optim"] == "adafactor"
@@ -352,7 +352,7 @@ def test_an_empty_adapter_is_no_adapter_whatever_else_speaks_of_one(read):
 
 
 def test_a_task_that_is_not_there_does_not_fit(read, monkeypatch):
-    monkeypatch.setattr("tui_trainer.importing.values.task_names", lambda: ["char_lm"])
+    monkeypatch.setattr("tui_trainer.importing.rules.task_names", lambda: ["char_lm"])
     imported = read({"peft_type": "LORA", "r": 4, "task_type": "CAUSAL_LM"})
     assert "task.type" not in imported.values
     assert why(imported) == {"task_type": Why.DOES_NOT_FIT}

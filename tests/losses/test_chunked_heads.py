@@ -20,8 +20,8 @@ from tui_trainer.launching.start import load_config
 from tui_trainer.losses.chunked_head import HeadLoss
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.models import logits
-from tui_trainer.models.logits import LogitTransform, logit_transform
+from tui_trainer.models import modules as logits
+from tui_trainer.models.modules import LogitTransform, logit_transform
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.tuning import find_method

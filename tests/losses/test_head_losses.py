@@ -9,7 +9,7 @@ import torch
 from tests.simulated_card.liger_stand_in import liger_stand_in
 from tui_trainer.losses.chunked_head import HeadLoss
 from tui_trainer.losses.fused_cross_entropy import find_kernel, reason_against
-from tui_trainer.models.logits import LogitTransform
+from tui_trainer.models.modules import LogitTransform
 
 LABELS, WIDTH, VOCABULARY, CHUNK = 22, 16, 50, 8
 CAPPED = LogitTransform(scale=0.25, soft_cap=3.0)

@@ -9,9 +9,8 @@ from transformers import masking_utils
 
 from tests.tiny_models import tiny_model
 from tui_trainer.data.batching.collate import collate, collate_packed
-from tui_trainer.losses import masks
-from tui_trainer.losses.masks import known_masks
-from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
+from tui_trainer.losses import micro_batch as masks
+from tui_trainer.losses.micro_batch import MicroBatch, known_masks, micro_batch
 
 DRAW = np.random.default_rng(3)
 DOCUMENTS = [DRAW.integers(4, 380, size=length, dtype=np.int32) for length in (12, 7, 12, 9)]

@@ -12,8 +12,8 @@ from transformers.models.gemma2.modeling_gemma2 import Gemma2PreTrainedModel
 
 from tests.tiny_models import SHAPES, tiny_model
 from tui_trainer.config.sections import ModelSection
-from tui_trainer.models.attention_facts import soft_cap_of
 from tui_trainer.models.loading import new_model
+from tui_trainer.models.modules import soft_cap_of
 
 GATED = {**SHAPES["llama"], "head_dim": 8}
 SIX = torch.arange(3, 9)[None]

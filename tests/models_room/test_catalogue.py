@@ -10,7 +10,7 @@ from operator import attrgetter
 import pytest
 
 from tests import catalogue_rows
-from tui_trainer.config.profiles import all_profiles
+from tui_trainer.config.toml_files import all_profiles
 from tui_trainer.models import catalogue
 from tui_trainer.models.catalogue import CatalogueEntry, all_entries, find_shape
 from tui_trainer.models.facts import find_model

@@ -15,10 +15,15 @@ from tests.tiny_models import tiny_tokenizer
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.conversations import Conversation
 from tui_trainer.errors import ConfigError, DataError
-from tui_trainer.models.tokenizing import render_limit
-from tui_trainer.models.tokenizing.chat_rendering import ConversationRenderer
-from tui_trainer.models.tokenizing.chat_template import ChatTemplate, template_names, template_problems, template_text
-from tui_trainer.models.tokenizing.chat_tokens import encode_conversations
+from tui_trainer.models import chat_rendering as render_limit
+from tui_trainer.models.chat_rendering import (
+    ChatTemplate,
+    ConversationRenderer,
+    template_names,
+    template_problems,
+    template_text,
+)
+from tui_trainer.models.token_ids import encode_conversations
 
 # What each named template writes that chat models of its family have as tokens, and what ends an answer.
 CONTROLS = {

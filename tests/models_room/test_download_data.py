@@ -19,7 +19,7 @@ from tui_trainer.data.sources.source import open_source
 from tui_trainer.downloading.data_set import files_to_fetch
 from tui_trainer.downloading.hub import HubFile
 from tui_trainer.errors import DataError
-from tui_trainer.hardware.places import prepared_data_folder
+from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.start import load_config
 from tui_trainer.tasks import find_task
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.models_room.conftest import VARIANTS
 from tui_trainer.errors import ConfigError
-from tui_trainer.hub_layout import is_hub_name
+from tui_trainer.files.hub_layout import is_hub_name
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.facts import find_model, require_folder
 from tui_trainer.models.files.fit import embedding_rows, misfits
@@ -209,7 +209,7 @@ def test_other_kinds_of_models_are_called_what_they_are(changes, words, copied):
 
 
 def test_a_decoder_of_an_encoder_family_passes(copied):
-    from tui_trainer.models.architectures import refuse_other_kinds
+    from tui_trainer.models.config_json import refuse_other_kinds
 
     refuse_other_kinds({"model_type": "bert", "is_decoder": True, "architectures": ["BertLMHeadModel"]})
     with pytest.raises(ConfigError):

@@ -13,8 +13,7 @@ from tui_trainer.config.sections import ScratchSection
 from tui_trainer.models.files.fit import misfits
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.problems import length_problems
-from tui_trainer.models.scratch import scratch_config, scratch_problems
-from tui_trainer.models.shape import scratch_shape, shape_of
+from tui_trainer.models.shape import scratch_config, scratch_problems, scratch_shape, shape_of
 from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters
 
 EVERY = pytest.mark.parametrize(("variant", "head"), CASES, ids=lambda value: value)

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.models import heads
-from tui_trainer.models.architectures import refuse_other_kinds
+from tui_trainer.models.config_json import refuse_other_kinds
 from tui_trainer.models.heads import ENCODERS, TASK_OF, Head, Labels, auto_class, fit_heads, is_unfit, types_with
 
 MAPPINGS = {

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from tests.tiny_models import save_tiny_model
-from tui_trainer.models.tokenizing.token_ids import cut_token_ids, token_ids
+from tui_trainer.models.token_ids import cut_token_ids, token_ids
 
 TEXTS = ["", "a", "The loop ends.\nThen all is done, and again.", "naïve 🦆 </s> <s> [SEP] <|endoftext|>", " x  y "]
 PAIRS = ["second", "", "a much longer second text, " * 5, "b", "c d"]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.models_room.conftest import write_tokenizer
 from tui_trainer.errors import ConfigError
-from tui_trainer.models.tokenizing.tokenizer import (
+from tui_trainer.models.tokenizer import (
     TOKENIZER_FILES,
     count_tokens,
     tokenizer_facts,
@@ -210,9 +210,9 @@ def test_a_folder_with_vocab_txt_alone_is_a_tokenizer_of_bert(tmp_path, settings
 
 def test_a_sentencepiece_file_alone_is_refused_with_the_command_that_converts_it(tmp_path, monkeypatch):
     from tests.tiny_models import save_tiny_model
+    from tui_trainer.models import tokenizer as room
     from tui_trainer.models.facts import find_model
     from tui_trainer.models.problems import model_problems
-    from tui_trainer.models.tokenizing import tokenizer as room
 
     save_tiny_model(tmp_path, "t5")
     (tmp_path / "tokenizer.json").rename(tmp_path / "spiece.model")

@@ -17,12 +17,12 @@ from tests.tiny_models import save_tiny_model
 from tui_trainer.config.load import all_settings
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError
-from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
 from tui_trainer.hardware.gauges import Gauges
+from tui_trainer.hardware.gpu_models import FLASH_KERNELS
 from tui_trainer.hardware.libraries import LIBRARIES
 from tui_trainer.launching.prepare import announce
-from tui_trainer.lines import event_line, plan_lines
-from tui_trainer.models.attention_facts import AttentionFacts
+from tui_trainer.lines.plan_and_events import event_line, plan_lines
+from tui_trainer.models.modules import AttentionFacts
 from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning import plan as planning

@@ -2,11 +2,17 @@
 
 import pytest
 
-from tui_trainer.hardware.load import load_of_others, load_of_threads
-from tui_trainer.planning.calibration import Calibration, is_busy, keep_calibration, read_calibration
+from tui_trainer.hardware.processor import load_of_others, load_of_threads
 from tui_trainer.planning.duration import step_time
+from tui_trainer.planning.measured_steps import (
+    Calibration,
+    StepKey,
+    device_key,
+    is_busy,
+    keep_calibration,
+    read_calibration,
+)
 from tui_trainer.planning.records import STEP_SECONDS, keep_record
-from tui_trainer.planning.step_key import StepKey, device_key
 
 CPU = device_key("some processor", 2)
 

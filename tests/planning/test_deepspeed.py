@@ -9,7 +9,7 @@ import pytest
 from tests.planning.test_processes import FOUR, card, machine, planned
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.lines import plan_lines
+from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.units import GIB
 
 WITH_IT = replace(FOUR, libraries=FOUR.libraries | {"deepspeed": "0.19.8", "bitsandbytes": "0.48"})

@@ -4,7 +4,7 @@ from transformers import AutoConfig
 
 from tests.combinations import first_by_default
 from tests.planning.families import config_of, layer_of, setup_of
-from tui_trainer.models.answers import Answers
+from tui_trainer.models.counting import Answers
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory import dry_run

@@ -4,11 +4,10 @@ import pytest
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from tests.planning.families import config_of, setup_of
-from tui_trainer.hardware.catalogue import CARDS, Card, Rates
+from tui_trainer.hardware.gpu_models import CARDS, Card, Rates
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import duration
-from tui_trainer.planning.calibration import Calibration
 from tui_trainer.planning.duration import (
     bf16_gain,
     card_flops_per_second,
@@ -17,9 +16,10 @@ from tui_trainer.planning.duration import (
     training_flops,
     training_share,
 )
+from tui_trainer.planning.measured_steps import Calibration
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs import events as e
-from tui_trainer.runs.remaining import eta_seconds
+from tui_trainer.runs.cadence import eta_seconds
 from tui_trainer.runs.state import fold
 
 

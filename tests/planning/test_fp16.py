@@ -9,9 +9,9 @@ import torch
 
 from tests.planning.test_profiles_on_machines import loaded_on, machine
 from tui_trainer.errors import RunError
-from tui_trainer.models.fp16 import OVERFLOWS_IN_FP16, fp16_problems
+from tui_trainer.models.config_json import OVERFLOWS_IN_FP16, fp16_problems
 from tui_trainer.planning import automatic_values as choices
-from tui_trainer.training.between import Between
+from tui_trainer.training.clock import Between
 from tui_trainer.training.position import Position
 from tui_trainer.training.recorder import Recorder
 from tui_trainer.training.step import StepReport

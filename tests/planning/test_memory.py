@@ -6,9 +6,9 @@ import torch
 from tests.planning.families import config_of, counted, setup_of
 from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection, TuningSection
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import match_targets
-from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
 from tui_trainer.planning.memory.cpu import MAPPED_BLOCK_BYTES
 from tui_trainer.planning.memory.estimate import memory_parts, total_bytes

@@ -8,11 +8,11 @@ import pytest
 
 from tests.combinations import each_value_once
 from tui_trainer.config.load import LoadedConfig, Origin, Request, load
-from tui_trainer.config.profiles import all_profiles
+from tui_trainer.config.toml_files import all_profiles
 from tui_trainer.errors import ConfigError
-from tui_trainer.hardware.catalogue import CARDS, find_card
 from tui_trainer.hardware.diagnosis import training_device
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
+from tui_trainer.hardware.gpu_models import CARDS, find_card
 from tui_trainer.models.catalogue import find_shape
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.hardware_match import choose_hardware_profile, match_problems, specificity, why_it_matches

@@ -13,14 +13,22 @@ from pathlib import Path
 import pytest
 
 from tests.planning.test_profiles_on_machines import FACTS, loaded_on, machine_of
-from tui_trainer import diagnose as command
 from tui_trainer.cli import main
+from tui_trainer.lines import diagnose as command
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning import records
-from tui_trainer.planning.calibration import Calibration, keep_calibration, read_calibration
-from tui_trainer.planning.kept_micro_batches import keep_micro_batch, kept_micro_batch
 from tui_trainer.planning.measured_gains import Gain, KeptGains, Measurable, keep_gain
-from tui_trainer.planning.measured_memory import keep_measured_peak, measured_peaks
+from tui_trainer.planning.measured_steps import (
+    Calibration,
+    StepKey,
+    device_key,
+    keep_calibration,
+    keep_measured_peak,
+    keep_micro_batch,
+    kept_micro_batch,
+    measured_peaks,
+    read_calibration,
+)
 from tui_trainer.planning.records import (
     FILE,
     GAIN,
@@ -36,7 +44,6 @@ from tui_trainer.planning.records import (
     keep_record,
     records_of_device,
 )  # fmt: skip
-from tui_trainer.planning.step_key import StepKey, device_key
 from tui_trainer.runs.registry import state_folder
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_measurements"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.ship_answers import ask
-from tui_trainer.models import answers
+from tui_trainer.models import counting as answers
 
 pytestmark = pytest.mark.dry_run
 

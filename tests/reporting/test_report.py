@@ -15,9 +15,8 @@ from tui_trainer.launching import carry_out as frame
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.reporting import curves
-from tui_trainer.reporting.drawing import nice_ticks
 from tui_trainer.reporting.facts import facts_of, to_json
-from tui_trainer.reporting.page import to_html, to_markdown, write_report
+from tui_trainer.reporting.page import nice_ticks, to_html, to_markdown, write_report
 from tui_trainer.runs import controls
 from tui_trainer.runs import events as e
 from tui_trainer.runs.journal import read_all

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from tests.runs.journals import end, held_out, run_of, start, step_done, steps
-from tui_trainer.comparison_lines import comparison_lines
 from tui_trainer.errors import InputError
+from tui_trainer.lines.comparison_lines import comparison_lines
 from tui_trainer.runs.comparison import compare, train_curve
 from tui_trainer.runs.events import PlanMade
 from tui_trainer.runs.state import fold

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tui_trainer.runs import events as e
-from tui_trainer.runs.event_lines import LINE_LIMIT_BYTES, from_line, to_line
+from tui_trainer.runs.events import LINE_LIMIT_BYTES, from_line, to_line
 
 HOSTILE = '\x1b]52;c;eA==\x07 line\r\nbreak\u2028\x00 "quote" \ud800 lone \x7f\x9b {"event": "RunFinished"} é 😀'
 AT = "2026-11-20T13:45:00.123Z"

@@ -2,9 +2,9 @@
 
 import math
 
-from tui_trainer.lines import gauges_line
+from tui_trainer.lines.plan_and_events import gauges_line
 from tui_trainer.runs.events import GaugesRead, GpuReading
-from tui_trainer.runs.sums import GaugeSummary
+from tui_trainer.runs.state import GaugeSummary
 
 GIB = 1 << 30
 

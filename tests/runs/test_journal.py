@@ -9,7 +9,6 @@ import pytest
 
 from tests.runs.journals import step_done
 from tui_trainer.errors import FolderError
-from tui_trainer.runs.event_lines import to_line
 from tui_trainer.runs.events import (
     GaugesRead,
     PhaseChanged,
@@ -18,6 +17,7 @@ from tui_trainer.runs.events import (
     RunFinished,
     RunStarted,
     TextSampled,
+    to_line,
 )
 from tui_trainer.runs.journal import JournalReader, JournalWriter, read_all
 

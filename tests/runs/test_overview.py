@@ -11,7 +11,7 @@ import pytest
 from tests.runs.journals import AT, end, held_out, run_of, start, step_done, steps
 from tui_trainer.runs import events as e
 from tui_trainer.runs.at_rest import delete, rename
-from tui_trainer.runs.event_lines import to_line
+from tui_trainer.runs.events import to_line
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.lock import RunLock

@@ -2,10 +2,10 @@
 
 from datetime import UTC, datetime
 
-from tui_trainer.lines import end_lines, event_line, run_lines
+from tui_trainer.lines.plan_and_events import end_lines, event_line, run_lines
 from tui_trainer.runs import events as e
 from tui_trainer.runs.overview import RunOverview
-from tui_trainer.runs.score_words import baselines_line, score_words, scores_line
+from tui_trainer.runs.result import baselines_line, score_words, scores_line
 from tui_trainer.runs.state import fold
 
 BASELINES = {"accuracy of the most frequent class": 0.31, "macro_f1 of the most frequent class": 0.08}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tui_trainer.runs import events as e
-from tui_trainer.runs.slowest_rank import slowest_rank
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import fold, slowest_rank
 
 
 def state(*times, step_seconds=0.1):

@@ -7,19 +7,18 @@ import pytest
 
 from tests.runs.journals import end, held_out, run_of, start, step_done, steps
 from tests.runs.test_comparison import PLANNED
-from tui_trainer import lines
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching.start import load_config
+from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.reporting.facts import facts_of
 from tui_trainer.reporting.page import to_markdown
-from tui_trainer.runs.event_lines import from_line
-from tui_trainer.runs.events import EvalDone, PlanMade, RunFinished
+from tui_trainer.runs.events import EvalDone, PlanMade, RunFinished, from_line
 from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.result import targets_of, targets_summary
 from tui_trainer.runs.state import fold
-from tui_trainer.runs.targets import targets_of, targets_summary
 
 ALL = {"samples_per_second": 2.0, "memory_gib": 0.5, "model_size_gib": 0.25, "loss": 1.3, "score": 0.7}
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.runs.journals import start, steps
 from tests.runs.test_comparison import PLANNED
-from tui_trainer import lines
+from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.runs.events import EpochDone, PlanMade
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.result import grade, grade_of

@@ -15,9 +15,9 @@ from tests.simulated_card.machine import H200, Event, hardware_with, simulated_c
 from tui_trainer.data.batching.collate import collate_packed
 from tui_trainer.exporting import predicting
 from tui_trainer.losses.micro_batch import micro_batch
-from tui_trainer.training import checkpoint_tensors
-from tui_trainer.training.checkpoint_tensors import _on_host
-from tui_trainer.training.sharded_tensors import InParts
+from tui_trainer.training import checkpoint as checkpoint_tensors
+from tui_trainer.training.checkpoint import _on_host
+from tui_trainer.training.together import InParts
 
 PINNED = 64
 

@@ -17,7 +17,7 @@ from tests.simulated_card.kernels import VARLEN, VARLEN_BACKWARD
 from tests.simulated_card.liger_stand_in import calls as liger
 from tests.simulated_card.waits import EVALUATION, LOG, ONCE_AN_EVALUATION, unexpected_waits
 from tui_trainer.launching.prepare import read_plan
-from tui_trainer.optimizers import OPTIMIZERS
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 

@@ -16,7 +16,7 @@ from tests.simulated_card.test_matrix import of_kind
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.models.files import shards
-from tui_trainer.planning.measured_memory import NOT_ALLOCATED
+from tui_trainer.planning.measured_steps import NOT_ALLOCATED
 from tui_trainer.planning.memory import host
 from tui_trainer.runs.events import StepDone
 from tui_trainer.units import MIB

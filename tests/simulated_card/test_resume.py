@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from tests.simulated_card.liger_stand_in import calls as liger
 from tui_trainer.losses.chunked_head import HeadLoss
-from tui_trainer.optimizers import OptimizerSpec
+from tui_trainer.methods.optimizers import OptimizerSpec
 from tui_trainer.training import checkpoint, fused_lora
 
 DROPOUT = {

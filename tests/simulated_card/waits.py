@@ -20,7 +20,7 @@ WAITS = ONCE_AN_EVALUATION | {
     ("sample", "models/writing.py written_after"): "the same, and the text itself",
     (
         "checkpoint",
-        "training/checkpoint_tensors.py _turn",
+        "training/checkpoint.py _turn",
     ): "a pinned buffer, on the way of tensors into a file",
     ("checkpoint", "training/precision.py tensors"): "the loss scale",
 }

@@ -7,7 +7,7 @@ import string
 import pytest
 
 from tui_trainer.data.samples.python_docstrings import SAMPLE
-from tui_trainer.tasks.parts.answers import SCORES, mean_scores, normalised
+from tui_trainer.tasks.parts.scores import SCORES, mean_scores, normalised
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
 from tui_trainer.exporting.generate import Sampling, Writer
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_again, open_new
+from tui_trainer.models.chat_rendering import template_text
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.files.fingerprint import fingerprint
-from tui_trainer.models.tokenizing.chat_template import template_text
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all

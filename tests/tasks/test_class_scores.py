@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import pearsonr
 from sklearn.metrics import confusion_matrix, mean_absolute_error, mean_squared_error, r2_score
 
-from tui_trainer.tasks.parts.class_scores import class_scores, multi_label_scores, number_scores
+from tui_trainer.tasks.parts.scores import class_scores, multi_label_scores, number_scores
 
 NAMES = ("a", "b", "c", "d")
 

@@ -12,7 +12,7 @@ from sklearn.metrics import classification_report as tag_report
 
 from tui_trainer.data.columns.tags import entities
 from tui_trainer.data.samples.python_tokens import SAMPLE
-from tui_trainer.tasks.parts.tag_scores import TagCounts
+from tui_trainer.tasks.parts.scores import TagCounts
 
 # `startOfChunk` and `endOfChunk` of conlleval (version of 2004-01-26): tags before and now.
 STARTS = {"BB", "IB", "OB", "OI", "EE", "EI", "OE"}

@@ -19,7 +19,7 @@ from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.samples.python_questions import python_questions
 from tui_trainer.errors import DataError
-from tui_trainer.exporting.held_out import batches
+from tui_trainer.exporting.measured import batches
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.models.writing import NO_SAMPLING

@@ -27,7 +27,7 @@ from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import make_preview
 from tui_trainer.launching.start import load_config
-from tui_trainer.lines import plan_lines
+from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.planning.summary import data_words
 from tui_trainer.tasks import find_task

@@ -28,7 +28,7 @@ from tui_trainer.losses.classification import TokenLabelLoss
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, TextSampled
 from tui_trainer.runs.journal import read_all
-from tui_trainer.tasks.parts.tag_scores import TagCounts
+from tui_trainer.tasks.parts.scores import TagCounts
 from tui_trainer.tasks.parts.tagged_words import refuse_slow, with_words_spaced, word_tokens
 from tui_trainer.tasks.token_classification import TASK, marked, usual_tags, words_of
 from tui_trainer.training.batches import Layout

@@ -15,7 +15,7 @@ from tests.training.test_requests import figures
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_DONE
-from tui_trainer.launching import trackers as launching
+from tui_trainer.launching import carry_out as launching
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs import events as e

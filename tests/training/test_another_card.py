@@ -30,7 +30,8 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
-from tui_trainer.training import device, process, session
+from tui_trainer.training import process, session
+from tui_trainer.training import process as device
 
 GIB = 1 << 30
 OLD = "GPU-0000-0ld"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tui_trainer.runs.events import BetweenSteps
-from tui_trainer.training import between as module
-from tui_trainer.training.between import Between
+from tui_trainer.training import clock as module
+from tui_trainer.training.clock import Between
 
 
 class Journal:

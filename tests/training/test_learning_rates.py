@@ -14,7 +14,7 @@ from tui_trainer.data.batching.collate import collate
 from tui_trainer.launching.start import load_config
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.lr_schedules import LR_SCHEDULES
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimizer import RunOptimizer

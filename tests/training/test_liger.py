@@ -55,7 +55,7 @@ PROBE = """
     from tui_trainer.losses.next_token import NextTokenLoss
     from tui_trainer.training.fused_kernels import _switch_on
     from tui_trainer.training.precision import MixedPrecision
-    from tui_trainer.training.rounding_probe import difference
+    from tui_trainer.training.probes import difference
     cpu = torch.device("cpu")
     draw = np.random.default_rng(1)
     batch = micro_batch(collate_packed([[draw.integers(3, 90, size=n, dtype=np.int32)] for n in (20, 11)], 0))
@@ -81,7 +81,7 @@ LOSS = """
 
     from tui_trainer.losses.chunked_head import HeadLoss
     from tui_trainer.losses.fused_cross_entropy import find_kernel, reason_against
-    from tui_trainer.models.logits import LogitTransform
+    from tui_trainer.models.modules import LogitTransform
     kernel, cpu = find_kernel(), torch.device("cpu")
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for smoothing, cap, words in ((0.0, None, 40_000), (0.1, None, 5000), (0.1, 5.0, 5000), (0.0, 30.0, 5000)):

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from tui_trainer import optimizers
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import CheckpointError, RunError
-from tui_trainer.optimizers import OPTIMIZERS
+from tui_trainer.methods import optimizers
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 

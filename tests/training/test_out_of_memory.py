@@ -14,13 +14,13 @@ from torch.optim import AdamW
 from transformers import Adafactor, LlamaForCausalLM
 
 from tests.tiny_models import save_tiny_model
-from tui_trainer import lines
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
-from tui_trainer.hardware.memory_left import MemoryLeft
+from tui_trainer.hardware.cgroup import MemoryLeft
 from tui_trainer.hardware.out_of_memory import is_out_of_memory
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import open_again
+from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.reporting.page import write_report
 from tui_trainer.runs import controls
@@ -29,7 +29,8 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.tasks.seq2seq import TASK as SEQ2SEQ
-from tui_trainer.training import attempt, checkpoint_folder, checkpoint_tensors, session
+from tui_trainer.training import attempt, checkpoint_folder, session
+from tui_trainer.training import checkpoint as checkpoint_tensors
 from tui_trainer.training.checkpoint_folder import steps_saved
 from tui_trainer.training.host_memory import HostMemoryWatch
 from tui_trainer.training.session import Session

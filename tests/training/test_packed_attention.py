@@ -25,9 +25,9 @@ from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.attention import BY_LENGTHS, NOT_PLANNED, Attention
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
-from tui_trainer.training import leak_probe, varlen
-from tui_trainer.training.components import Components
-from tui_trainer.training.model import checkpoint_activations
+from tui_trainer.training import probes as leak_probe
+from tui_trainer.training import varlen
+from tui_trainer.training.components import Components, checkpoint_activations
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.varlen import Kernel
 

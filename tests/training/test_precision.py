@@ -13,7 +13,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.clock import Clock
-from tui_trainer.training.model import checkpoint_activations
+from tui_trainer.training.components import checkpoint_activations
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.step import take_step

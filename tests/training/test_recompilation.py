@@ -17,7 +17,7 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
-from tui_trainer.training import sample
+from tui_trainer.training import evaluate as sample
 
 LAYERS, STEPS = 3, 8
 

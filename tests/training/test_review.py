@@ -20,7 +20,7 @@ from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.losses.chunked_head import HeadLoss
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.optimizers import OPTIMIZERS
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.runs.events import TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training.clock import Clock

@@ -16,7 +16,9 @@ from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.planning.attention import BY_LENGTHS, NOT_PLANNED, Attention
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
-from tui_trainer.training import compiled, components, leak_probe, process, sample, varlen
+from tui_trainer.training import compiled, components, process, varlen
+from tui_trainer.training import evaluate as sample
+from tui_trainer.training import probes as leak_probe
 from tui_trainer.training.precision import MixedPrecision
 
 CPU = torch.device("cpu")

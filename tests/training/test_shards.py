@@ -18,7 +18,8 @@ from tui_trainer.models.files import shards
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import RunProblem, RunStarted
 from tui_trainer.runs.journal import read_all
-from tui_trainer.training import checkpoint, checkpoint_tensors
+from tui_trainer.training import checkpoint
+from tui_trainer.training import checkpoint as checkpoint_tensors
 from tui_trainer.training.session import Session
 
 LIMIT_BYTES = 9000

@@ -14,8 +14,8 @@ from safetensors.torch import load, save
 from torch import nn
 
 from tui_trainer.config.sections import TrainingSection
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.memory.parts import state_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.training.optimizer import RunOptimizer

@@ -21,7 +21,7 @@ from tui_trainer.models.facts import find_model
 from tui_trainer.models.four_bits import FourBits, quantised_linears, refuse_poisoned_files
 from tui_trainer.models.heads import CLASSIFYING, Labels
 from tui_trainer.models.loading import load_pretrained
-from tui_trainer.training.model import checkpoint_activations
+from tui_trainer.training.components import checkpoint_activations
 from tui_trainer.tuning import find_method
 from tui_trainer.tuning.qlora import METHOD
 

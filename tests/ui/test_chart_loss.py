@@ -8,8 +8,7 @@ import pytest
 
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import RunState, fold
-from tui_trainer.ui.chart.axes import GUTTER
-from tui_trainer.ui.chart.drawing import METRICS, ChartView, LossChart
+from tui_trainer.ui.chart import GUTTER, METRICS, ChartView, LossChart
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 
 SETS = pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])

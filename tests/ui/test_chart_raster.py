@@ -6,8 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from tui_trainer.ui.chart.axes import Bounds, domain_steps, labels, log_ticks, settle, ticks
-from tui_trainer.ui.chart.raster import Raster, Series
+from tui_trainer.ui.chart import Bounds, Raster, Series, domain_steps, labels, log_ticks, settle, ticks
 from tui_trainer.ui.spans import ASCII, UNICODE, sparkline, text_of
 
 NAN = math.nan

@@ -12,7 +12,7 @@ from textual.events import MouseScrollDown
 from tests.ui.canned import CPU, CannedBench
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
-from tui_trainer.bench import config_process
+from tui_trainer.bench import rehearsal as config_process
 from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
 from tui_trainer.config.load import Request
 from tui_trainer.planning.measured_gains import Gain

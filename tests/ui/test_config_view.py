@@ -11,14 +11,14 @@ from textual.events import Key, Paste
 from tests.ui.canned import CPU, CannedBench
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
-from tui_trainer.config.groups import groups
+from tui_trainer.config.explain import groups
 from tui_trainer.config.load import Request, all_settings
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.launching.drafts import Draft
 from tui_trainer.planning.planned import estimated
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.screens import config_files
+from tui_trainer.ui.screens import config_dialogs as config_files
 from tui_trainer.ui.spans import UNICODE
 
 RATE, HEADS = "training.learning_rate", "model.scratch.num_attention_heads"

@@ -9,9 +9,8 @@ from rich.cells import cell_len
 from textual.events import Paste
 
 from tests.ui.bare_app import all_pages, seen
-from tui_trainer.ui.actions import ACTIONS
 from tui_trainer.ui.dialogs import ChoiceDialog, HelpDialog, TextDialog
-from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.keymap import ACTIONS, Keymap
 from tui_trainer.ui.run_dialogs import DoctorDialog
 
 

@@ -17,7 +17,7 @@ from tui_trainer.launching.export import ExportProcess, Outcome
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.ui.processes import Exports
 from tui_trainer.ui.run_dialogs import ExportDialog
-from tui_trainer.ui.screens.runs_view import refusal
+from tui_trainer.ui.screens.runs import refusal
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.starting import offer_quit
 from tui_trainer.ui.workbench import Workbench

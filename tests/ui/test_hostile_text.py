@@ -21,7 +21,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.hardware import probe as probe_module
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.runs import events as e
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.spans import UNICODE
 

@@ -13,10 +13,9 @@ from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.actions import ACTIONS
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.dialogs import footer_hints, hints_line
-from tui_trainer.ui.keymap import Keymap, keys_file, load_keymap
+from tui_trainer.ui.keymap import ACTIONS, Keymap, keys_file, load_keymap
 from tui_trainer.ui.spans import UNICODE, text_of
 
 

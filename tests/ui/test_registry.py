@@ -12,8 +12,7 @@ from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.actions import ACTIONS, PLACES, Action, key_sign
-from tui_trainer.ui.keymap import FAILING_KEYS, ActionCommands, Keymap
+from tui_trainer.ui.keymap import ACTIONS, FAILING_KEYS, PLACES, Action, ActionCommands, Keymap, key_sign
 from tui_trainer.ui.spans import UNICODE
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.ui.bare_app import seen
-from tui_trainer.bench.config_process import RehearsalProcess
+from tui_trainer.bench.rehearsal import RehearsalProcess
 from tui_trainer.ui.processes import Measurement
 from tui_trainer.ui.screens.config_dialogs import RehearsalDialog
 from tui_trainer.ui.spans import UNICODE

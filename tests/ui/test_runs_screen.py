@@ -20,7 +20,7 @@ from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.registry import forget, known_runs, listed_roots
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.screens.runs_view import refusal
+from tui_trainer.ui.screens.runs import refusal
 from tui_trainer.ui.spans import UNICODE
 
 

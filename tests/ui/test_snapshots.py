@@ -90,7 +90,7 @@ def still(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("tui_trainer.ui.screens.runs._now", lambda: NOW)
     monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: RUNS)
-    monkeypatch.setattr("tui_trainer.ui.screens.runs_view.compare", lambda _: COMPARISON)
+    monkeypatch.setattr("tui_trainer.ui.screens.runs.compare", lambda _: COMPARISON)
 
 
 def path_of(name: str, size: tuple[int, int], kind: str = "") -> Path:

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from tui_trainer import standard_files
-from tui_trainer.standard_files import patient
+from tui_trainer.terminal import standard_files
+from tui_trainer.terminal.standard_files import patient
 
 ROOM_CHARACTERS, PATIENCE_SECONDS = 300, 30
 

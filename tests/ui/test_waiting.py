@@ -34,12 +34,12 @@ from tui_trainer.config.load import Request, all_settings
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import preview as previewing
 from tui_trainer.launching import start as launching
-from tui_trainer.models import answers
+from tui_trainer.models import counting as answers
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.actions import ACTIONS, PLACES
 from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.keymap import ACTIONS, PLACES
 from tui_trainer.ui.run_dialogs import TryDialog
 from tui_trainer.worker import asking
 

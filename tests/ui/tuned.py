@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tui_trainer.bench.config_process import TuneProcess
+from tui_trainer.bench.rehearsal import TuneProcess
 from tui_trainer.units import MIB
 
 PATCH = {"data.group_by_length": True, "training.per_device_train_batch_size": 8}

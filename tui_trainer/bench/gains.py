@@ -8,8 +8,7 @@ and changes no setting; what it finds is kept (`planning/measured_gains.py`) and
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tui_trainer.bench.measured_session import WARM_UP_STEPS
-from tui_trainer.bench.rounds import Bench, measure_in_turns
+from tui_trainer.bench.rounds import WARM_UP_STEPS, Bench, measure_in_turns
 from tui_trainer.bench.training import ask_for_steps, no_change, steps_variant
 from tui_trainer.checklist.contract import ALL, Context, Finding, patch_words
 from tui_trainer.checklist.gather import gather
@@ -23,7 +22,7 @@ from tui_trainer.planning.measured_gains import Gain, Measurable, keep_gain
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.lock import owner
 from tui_trainer.runs.registry import known_runs
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
 PAIRS, SECONDS = 3, 300.0

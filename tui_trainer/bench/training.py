@@ -11,8 +11,16 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from tui_trainer.bench.measured_session import WARM_UP_STEPS
-from tui_trainer.bench.rounds import Bench, Columns, Variant, chosen, measure_in_turns, table_of, with_spread
+from tui_trainer.bench.rounds import (
+    WARM_UP_STEPS,
+    Bench,
+    Columns,
+    Variant,
+    chosen,
+    measure_in_turns,
+    table_of,
+    with_spread,
+)
 from tui_trainer.checklist.contract import Finding
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import all_checks, run_checks
@@ -20,8 +28,8 @@ from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.launching.micro_batches import question_of, with_settings
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.launching.questions import question_of, with_settings
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning.plan import Plan
 from tui_trainer.units import format_bytes

@@ -24,8 +24,8 @@ from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_gains import Gain, is_of_steps
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
-from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.terminal.safe_text import one_line
 
 ALL = "all"
 """For every check, where names of checks are asked for."""

@@ -11,14 +11,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.step_key import StepKey
 from tui_trainer.reporting.facts import certificates
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, Event, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.journal import END_BYTES, events_in, last_events
 from tui_trainer.runs.registry import known_runs
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 # Of most only the plan is read.
 _LOOK_RUNS = 20

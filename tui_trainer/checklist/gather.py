@@ -16,13 +16,12 @@ from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, Problem
+from tui_trainer.hardware.cgroup import memory_left
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.hardware.load import load_of_others
-from tui_trainer.hardware.memory_left import memory_left
-from tui_trainer.hardware.places import prepared_data_folder, read_place
 from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
-from tui_trainer.hardware.storage import ReadRate, read_rate
+from tui_trainer.hardware.processor import load_of_others
+from tui_trainer.hardware.storage import ReadRate, prepared_data_folder, read_place, read_rate
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import start_problems
 from tui_trainer.planning import plan as planning

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
 from tui_trainer.hardware.environment import check_environment, prepare_environment
-from tui_trainer.standard_files import (
+from tui_trainer.terminal.standard_files import (
     flush_output,
     leave_output,
     open_standard_files,

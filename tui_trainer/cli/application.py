@@ -16,8 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 from tui_trainer.errors import ConfigError, InputError
-from tui_trainer.safe_text import one_line
-from tui_trainer.standard_files import tell
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.standard_files import tell
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request

@@ -21,7 +21,7 @@ from tui_trainer.cli.application import (
     trained_model,
 )
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
-from tui_trainer.standard_files import tell
+from tui_trainer.terminal.standard_files import tell
 
 _MODEL = "run"
 _WIDTH = 200
@@ -107,7 +107,7 @@ def _medians(rounds: int) -> str:
 
 
 def _print_table(rows: list[list[str]]) -> None:
-    from tui_trainer.lines import table_lines
+    from tui_trainer.lines.plan_and_events import table_lines
 
     print("\n".join(table_lines(rows, _WIDTH, right=rows[0][1:])))
 
@@ -138,7 +138,7 @@ def tune(
     if write is not None:
         from tui_trainer.config.save import to_toml
         from tui_trainer.config.toml_files import write_new
-        from tui_trainer.launching.questions import with_settings
+        from tui_trainer.launching.micro_batches import with_settings
         from tui_trainer.launching.start import load_config
 
         write_new(write, to_toml(load_config(with_settings(asked.request, found.patch), gpu=gpu)))

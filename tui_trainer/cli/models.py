@@ -9,8 +9,8 @@ import typer
 
 from tui_trainer.cli.application import app, option
 from tui_trainer.errors import EXIT_STOPPED, InputError
-from tui_trainer.safe_text import one_line
-from tui_trainer.standard_files import show_progress, tell
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.standard_files import show_progress, tell
 
 if TYPE_CHECKING:
     from tui_trainer.downloading.hub import DownloadOffer
@@ -82,7 +82,7 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
     from tui_trainer.data.sources.hub import parse_hub_path
     from tui_trainer.downloading.data_set import download_data
     from tui_trainer.errors import DataError
-    from tui_trainer.safe_text import one_line
+    from tui_trainer.terminal.safe_text import one_line
 
     wanted = parse_hub_path(path, revision)
     folder = download_data(wanted, ask=ask, progress=transfer_progress())
@@ -105,7 +105,7 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
 def offer_lines(offer: "DownloadOffer") -> list[str]:
     """What is downloaded, how large it is, under which licence, from where, and where it goes."""
     from tui_trainer.downloading.hub import counted, host
-    from tui_trainer.safe_text import one_line
+    from tui_trainer.terminal.safe_text import one_line
     from tui_trainer.units import format_bytes
 
     rest = "" if offer.missing_bytes == offer.size_bytes else f", {format_bytes(offer.missing_bytes)} still missing"

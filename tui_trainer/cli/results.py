@@ -18,11 +18,11 @@ from tui_trainer.cli.application import (
 )
 from tui_trainer.cli.models import agrees, transfer_progress
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError
-from tui_trainer.safe_text import one_line
-from tui_trainer.standard_files import show_progress, tell, write_progress
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.standard_files import show_progress, tell, write_progress
 
 if TYPE_CHECKING:
-    from tui_trainer.publishing import PublishOffer
+    from tui_trainer.exporting.publishing import PublishOffer
 
 _MOST_FILES = 30
 
@@ -34,7 +34,7 @@ def doctor(
     fix: Annotated[Path | None, option("--fix", "OUT.toml", "Write its config with the remedies.")] = None,
 ) -> None:
     """Say what a run loses its time to, or what is wrong with it: with numbers, and what to do in the next one."""
-    from tui_trainer.verdict import print_verdict
+    from tui_trainer.lines.verdict import print_verdict
 
     print_verdict(run_named(run), as_json=as_json, fix=fix)
 
@@ -46,7 +46,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write what came of a run, as report.md and as one page, report.html; with --json, print the same facts."""
-    from tui_trainer.local_paths import from_the_root
+    from tui_trainer.files.local_paths import from_the_root
     from tui_trainer.reporting.facts import facts_of, to_json
     from tui_trainer.reporting.page import write_report
 
@@ -121,8 +121,8 @@ def publish(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Send a run's model to the Hugging Face Hub: shows what would go there, and asks first."""
-    from tui_trainer.publishing import make_offer, source_of
-    from tui_trainer.publishing import publish as send
+    from tui_trainer.exporting.publishing import make_offer, source_of
+    from tui_trainer.exporting.publishing import publish as send
 
     folder = run_in_use(run, "publish")
     if not to:

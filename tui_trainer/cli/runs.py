@@ -3,14 +3,19 @@
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tui_trainer.cli.application import (
+    AsciiOnly,
     AsJson,
+    Asked,
     GpuName,
+    NoMouse,
+    NoUi,
     RunReference,
     Shown,
     app,
@@ -19,9 +24,9 @@ from tui_trainer.cli.application import (
     run_named,
     shares_options,
 )
-from tui_trainer.errors import EXIT_DONE, FolderError, InputError
-from tui_trainer.safe_text import one_line
-from tui_trainer.standard_files import tell
+from tui_trainer.errors import EXIT_DONE, ConfigError, FolderError, InputError
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.standard_files import tell
 
 if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
@@ -55,12 +60,12 @@ def resume(
         raise typer.Exit(EXIT_DONE)
     shown.refuse_json_on_screens()
     if shown.no_ui and allocation and allocation.node_rank:
-        from tui_trainer.headless import join_run
+        from tui_trainer.lines.headless import join_run
 
         raise typer.Exit(join_run(folder, allocation.node_rank))
     again = open_again(folder, gpu=gpu, processes=processes, nodes=nodes)
     if shown.no_ui:
-        from tui_trainer.headless import follow
+        from tui_trainer.lines.headless import follow
 
         greeting = again.loaded.notes if again.loaded else ()
         raise typer.Exit(follow(again, as_json=shown.as_json, greeting=greeting))
@@ -77,7 +82,7 @@ def attach(shown: Shown, run: RunReference = "last") -> None:
 def watch(folder: "RunFolder", shown: Shown) -> None:
     """Ends the command, with the run's exit code where it is watched without screens."""
     if shown.no_ui:
-        from tui_trainer import headless
+        from tui_trainer.lines import headless
 
         raise typer.Exit(headless.watch(folder, as_json=shown.as_json))
     shown.refuse_json_on_screens()
@@ -90,7 +95,7 @@ def runs(as_json: AsJson = False) -> None:
     from dataclasses import asdict
     from datetime import UTC, datetime
 
-    from tui_trainer import lines
+    from tui_trainer.lines import plan_and_events as lines
     from tui_trainer.runs.overview import Overviews
 
     overviews = Overviews()
@@ -113,7 +118,7 @@ def compare(
     """Compare runs: losses, scores, speed, memory, and the settings in which they differ."""
     from dataclasses import asdict
 
-    from tui_trainer.comparison_lines import comparison_lines
+    from tui_trainer.lines.comparison_lines import comparison_lines
     from tui_trainer.runs.comparison import compare
 
     comparison = compare([run_named(name) for name in runs])
@@ -172,7 +177,7 @@ def _to_delete(reference: str) -> Path:
 
 def _refuse_link(reference: str, folder: "RunFolder", what: str) -> None:
     """Raises FolderError where a link to the folder of a run was named: what it leads to may be meant, or the link."""
-    from tui_trainer.local_paths import from_the_root
+    from tui_trainer.files.local_paths import from_the_root
     from tui_trainer.runs.registry import listed_roots
 
     named = from_the_root(reference)
@@ -230,3 +235,87 @@ def _ask(reference: str, action: str) -> None:
 
 def _terminal_width() -> int:
     return shutil.get_terminal_size((1000, 24)).columns
+
+
+# Runs on other machines than this one: as a job of Slurm, and as one node of several.
+
+_EXAMPLE = """Submit a run to Slurm, and watch it.
+
+Example: tui-trainer submit my.toml --time 8:00:00 --partition gpu --gpus 4 --sbatch=--account=physics
+
+Shows the batch script and asks before it is submitted. Before the time limit the run saves a checkpoint, is queued
+again and goes on exactly. output.runs_dir and the data must be on a disk that all nodes see. `attach RUN`
+watches the run from anywhere, `stop RUN` stops it, or takes it out of the queue."""
+
+
+@app.command(help=_EXAMPLE)
+@shares_options
+def submit(
+    asked: Asked,
+    time: Annotated[str, typer.Option(metavar="TIME", help="Limit of one start: 90 (minutes), 8:00:00, 2-12.")] = "",
+    partition: Annotated[str, typer.Option(metavar="NAME", help="Where; else the cluster's default.")] = "",
+    nodes: Annotated[
+        int | None, option("--nodes", "N", "Short for --set distributed.nodes=N.", min=1, max=4096)
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=0, max=64, metavar="N", help="Cards on each node.")] = 0,
+    cpus: Annotated[int, typer.Option(min=0, max=4096, metavar="N", help="Cores on each node.")] = 0,
+    sbatch: Annotated[
+        list[str] | None, option("--sbatch", "OPTION", "Another option of sbatch; may be repeated.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the script; write and submit nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    no_ui: NoUi = False,
+    ascii_only: AsciiOnly = False,
+    no_mouse: NoMouse = False,
+) -> None:
+    from tui_trainer.launching.submit import Resources, hand_over, make_folder, planned_root, script_text
+    from tui_trainer.runs import slurm
+
+    more = [f"distributed.nodes={nodes}"] if nodes else []
+    loaded = replace(asked, assignments=[*(asked.assignments or ()), *more]).load()
+    resources = Resources(
+        nodes=loaded.config.distributed.nodes,
+        gpus_per_node=gpus,
+        cpus_per_node=cpus,
+        time=time,
+        partition=partition,
+        options=tuple(sbatch or ()),
+    )
+    if problems := resources.problems():
+        raise ConfigError(problems)
+    root = planned_root(loaded)
+    script = script_text(root, resources)
+    print(script, end="", flush=True)
+    if dry_run:
+        return
+    asks = slurm.is_here() and not yes
+    if asks and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InputError("this script would be submitted", hint="--yes submits it without a question")
+    folder = make_folder(loaded, root, script)
+    by_hand = f"`sbatch {folder.script}` submits it"
+    if not slurm.is_here():
+        tell(f"sbatch is not on this machine: {by_hand} where it is")
+        return
+    if asks and not typer.confirm("submit it?", err=True):
+        tell(by_hand)
+        return
+    job = hand_over(folder)
+    print(f"job {job} is {folder.name}, in {folder.root}, which its nodes must see as well", flush=True)
+    if no_ui or sys.stdout.isatty():
+        watch(folder, Shown(no_ui=no_ui, ascii_only=ascii_only, no_mouse=no_mouse))
+
+
+@app.command()
+def join(
+    run: RunReference,
+    node_rank: Annotated[int, option("--node-rank", "K", "The number of this node, from 1.", min=1, max=4095)],
+) -> None:
+    """Take part, as another node, in a run that is begun on the first one. RUN is its folder on a shared disk."""
+    from tui_trainer.lines import headless
+
+    try:
+        folder = run_named(run)
+    except FolderError as error:
+        hint = "output.runs_dir must be on a disk that all nodes see; start the first node before"
+        raise InputError(f"{error.problems[0].message}: {one_line(run, 200)}", hint=hint) from None
+    raise typer.Exit(headless.join_run(folder, node_rank))

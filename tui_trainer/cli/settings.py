@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+import tui_trainer
 from tui_trainer.cli.application import AsJson, Asked, Assignments, GpuName, ProfileName, app, option, shares_options
-from tui_trainer.errors import InputError
-from tui_trainer.safe_text import one_line
-from tui_trainer.standard_files import show_progress
+from tui_trainer.errors import InputError, name_hint
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.standard_files import show_progress
 
 _LEAST_WIDTH = 40
 
@@ -20,8 +21,8 @@ _LEAST_WIDTH = 40
 @shares_options
 def plan(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
     """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
-    from tui_trainer import lines
     from tui_trainer.launching.prepare import estimated_plan
+    from tui_trainer.lines import plan_and_events as lines
     from tui_trainer.planning.summary import data_words
 
     loaded = asked.load_to_start(gpu)
@@ -35,9 +36,9 @@ def plan(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
 @app.command()
 def profiles(name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)] = "") -> None:
     """List the presets, those that match this machine marked; or show one."""
-    from tui_trainer import lines
-    from tui_trainer.config.profiles import all_profiles, find_profile
+    from tui_trainer.config.toml_files import all_profiles, find_profile
     from tui_trainer.hardware.probe import probe
+    from tui_trainer.lines import plan_and_events as lines
     from tui_trainer.planning.hardware_match import why_it_matches
 
     recipes, hardware = all_profiles("recipes"), all_profiles("hardware")
@@ -112,3 +113,45 @@ def import_config(
     else:
         print("\n".join([*report, "--to OUT.toml writes it to a file"]), file=sys.stderr)
         print(imported.toml, end="")
+
+
+# The guides of the package, as `tui_trainer/guides/TOPIC.md` has them.
+
+FOLDER = Path(tui_trainer.__file__).parent / "guides"
+# Prose is hard to read in longer lines.
+WIDEST_COLUMNS = 120
+
+
+@app.command()
+def guide(
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="A guide, or nothing to list all.", show_default=False)
+    ] = "",
+) -> None:
+    """Print a guide on one topic, or list the topics."""
+    guides = {path.stem: path for path in sorted(FOLDER.glob("*.md"))}
+    if not topic:
+        longest = max(map(len, guides))
+        for name, path in guides.items():
+            with path.open(encoding="utf-8") as file:
+                title = file.readline().strip("# \n")
+            print(f"{name:<{longest}}  {title}")
+        print("\n`tui-trainer guide TOPIC` prints one; begin with start")
+        return
+    # Guides link to each other by their files.
+    name = topic.lower().removesuffix(".md")
+    if name not in guides:
+        raise InputError(f"there is no guide {one_line(topic, 40)!r}", hint=name_hint(name, guides))
+    text = guides[name].read_text(encoding="utf-8")
+    if not sys.stdout.isatty():
+        print(text, end="")
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+    from rich.theme import Theme
+
+    # The terminal's own colours: rich's are for a dark background.
+    console = Console(theme=Theme({"markdown.code": "bold"}))
+    # Links as text, since their files are not on a terminal's screen to be clicked.
+    shown = Markdown(text, code_theme="ansi_light", hyperlinks=False)
+    console.print(shown, width=min(console.width, WIDEST_COLUMNS))

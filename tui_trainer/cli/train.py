@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tui_trainer.cli.application import Asked, GpuName, Shown, app, shares_options
-from tui_trainer.standard_files import show_progress
+from tui_trainer.terminal.standard_files import show_progress
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig
@@ -26,9 +26,10 @@ def train(asked: Asked, shown: Shown, gpu: GpuName = None) -> None:
 
 
 def _train(loaded: "LoadedConfig", gpu: "GpuChoice", as_json: bool) -> int:
-    from tui_trainer import headless, lines
     from tui_trainer.launching.prepare import estimated_plan
     from tui_trainer.launching.start import open_new
+    from tui_trainer.lines import headless
+    from tui_trainer.lines import plan_and_events as lines
 
     plan = estimated_plan(loaded, show_progress, gpu=gpu)
     run = open_new(loaded, plan, gpu=gpu)

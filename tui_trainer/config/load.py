@@ -15,15 +15,13 @@ from pydantic import BaseModel, ValidationError
 
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.fields import Setting, settings_of
-from tui_trainer.config.nearest import nearest_setting
 from tui_trainer.config.paths import with_absolute_paths
-from tui_trainer.config.profiles import Profile, find_profile
-from tui_trainer.config.removed import REMOVED, without_removed
+from tui_trainer.config.removed import REMOVED, nearest_setting, without_removed
 from tui_trainer.config.sections import Config
-from tui_trainer.config.toml_files import nest, parse_toml, read_toml
+from tui_trainer.config.toml_files import Profile, find_profile, nest, parse_toml, read_toml
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.local_paths import as_bytes, is_utf8
-from tui_trainer.safe_text import one_line
+from tui_trainer.files.local_paths import as_bytes, is_utf8
+from tui_trainer.terminal.safe_text import one_line
 
 DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
 _MODEL, _INIT = "model.model_name_or_path", "model.init"

@@ -9,8 +9,8 @@ from pydantic import BeforeValidator
 
 from tui_trainer.config.fields import names_in, with_commas
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.local_paths import is_here
-from tui_trainer.safe_text import one_line
+from tui_trainer.files.local_paths import is_here
+from tui_trainer.terminal.safe_text import one_line
 
 WEIGHTS_KEY = "data.weights"
 # Rows that are used so often fill a disk, and teach a model one source by heart.

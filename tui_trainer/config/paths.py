@@ -5,8 +5,8 @@ from pathlib import Path
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.mixture import joined, paths_in
 from tui_trainer.config.sections import Config
-from tui_trainer.hub_layout import could_be_on_the_hub
-from tui_trainer.local_paths import from_the_root, is_here
+from tui_trainer.files.hub_layout import could_be_on_the_hub
+from tui_trainer.files.local_paths import from_the_root, is_here
 
 
 def with_absolute_paths(config: Config) -> Config:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tui_trainer.errors import DataError, Problem
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 SHOWN_PROBLEMS, _SHOWN_PLACES = 5, 3
 _EXCERPT, _SHOWN_VALUE, _SHOWN_ITEMS = 100, 32, 4

@@ -10,7 +10,7 @@ from typing import Any
 
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.doctor.view import RunView
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 BAR_SHARE = 0.1
 # A GPU that is busy for less of the time waits for something.

@@ -12,8 +12,7 @@ from itertools import islice, pairwise
 from statistics import fmean, median_high
 
 from tui_trainer.runs.events import GaugesRead
-from tui_trainer.runs.state import WARM_UP_STEPS, RunState
-from tui_trainer.runs.sums import means
+from tui_trainer.runs.state import WARM_UP_STEPS, RunState, means
 
 _RECENT_READINGS = 24
 _LOSS_BLOCKS = 20

@@ -14,7 +14,7 @@ from tui_trainer.data.sources.declared_splits import ABOUT, README
 from tui_trainer.data.sources.hub import HubPath, chosen_names, data_names, no_such_part
 from tui_trainer.downloading.hub import Ask, HubFile, Kind, counted, download
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 DATA_SET = Kind(
     word="data set", repository="datasets", refuse=DataError, option="--data", revision_key="the part behind the @"

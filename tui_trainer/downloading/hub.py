@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.errors import FolderError, InputError, Problem, RunError
-from tui_trainer.hardware.places import read_place
-from tui_trainer.hub_layout import Repository, network_errors, network_reason, repository_folder
-from tui_trainer.safe_text import one_line
+from tui_trainer.files.hub_layout import Repository, network_errors, network_reason, repository_folder
+from tui_trainer.hardware.storage import read_place
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes
 
 

@@ -11,11 +11,10 @@ from typing import Any
 
 from tui_trainer.data.progress import Progress
 from tui_trainer.downloading.hub import Ask, HubFile, Kind, download
-from tui_trainer.hub_layout import is_hub_name
-from tui_trainer.models.architectures import refuse_other_kinds
-from tui_trainer.models.config_fields import bad_model
-from tui_trainer.models.tokenizing.tokenizer import TEMPLATE_FOLDER, TOKENIZER_FILES
-from tui_trainer.safe_text import one_line
+from tui_trainer.files.hub_layout import is_hub_name
+from tui_trainer.models.config_json import bad_model, refuse_other_kinds
+from tui_trainer.models.tokenizer import TEMPLATE_FOLDER, TOKENIZER_FILES
+from tui_trainer.terminal.safe_text import one_line
 
 MODEL = Kind(word="model", repository="models", refuse=bad_model, option="--model", revision_key="model.revision")
 

@@ -18,7 +18,7 @@ from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import FolderError, InputError
 from tui_trainer.exporting.contract import saved_tokenizer
-from tui_trainer.exporting.held_out import batches, layout_of, prepared_data, scored
+from tui_trainer.exporting.measured import batches, layout_of, prepared_data, scored
 from tui_trainer.exporting.trained_model import (
     TrainedModel,
     base_of,
@@ -29,8 +29,8 @@ from tui_trainer.exporting.trained_model import (
     plan_of,
     refuse_changed_base,
 )
+from tui_trainer.files.local_paths import at_home, is_here
 from tui_trainer.hardware.probe import memory_available_now
-from tui_trainer.local_paths import at_home, is_here
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.runs.folder import RunFolder

@@ -22,16 +22,16 @@ import numpy as np
 from tui_trainer.errors import FolderError, InputError, RunError
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, finish_of
-from tui_trainer.hardware.places import nearest_existing
-from tui_trainer.local_paths import from_the_root, is_here
-from tui_trainer.planning.step_key import StepKey
+from tui_trainer.files.local_paths import from_the_root, is_here
+from tui_trainer.hardware.storage import nearest_existing
+from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.reporting.facts import CERTIFICATE_FILE, certificates
 from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, read_fields, write_atomically
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.lock import FileLock
 from tui_trainer.runs.registry import known_runs
-from tui_trainer.runs.score_words import number, plain
-from tui_trainer.safe_text import one_line
+from tui_trainer.runs.result import number, plain
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes, format_number
 from tui_trainer.worker.asking import WorkerFailed, ask
 

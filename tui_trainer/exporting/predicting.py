@@ -32,7 +32,7 @@ from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
 from tui_trainer.hardware.probe import probe
-from tui_trainer.models.cards import card_index
+from tui_trainer.hardware.visible_gpus import card_index
 from tui_trainer.models.writing import Sampling, ignores_left_padding
 from tui_trainer.runs.folder import sync_folder, write_atomically
 from tui_trainer.runs.json_fields import finite

@@ -13,16 +13,15 @@ from tui_trainer.errors import CheckpointError, ConfigError, FolderError
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.files.fingerprint import file_fingerprints
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
-from tui_trainer.planning.base_model import changed_base, with_own_commit
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.plan_file import DamagedPlanError, read_plan_file
+from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, read_plan_file, with_own_commit
 from tui_trainer.runs.events import RunFinished
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import last_events
 from tui_trainer.runs.state import fold
-from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.task import Task
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import (
     CheckpointFolder,
     best_step,

@@ -5,13 +5,11 @@ All texts are safe to be shown. Rows that are always there keep their number, so
 
 from pathlib import Path
 
-from tui_trainer.hardware.abilities import Abilities, dotted
-from tui_trainer.hardware.catalogue import MAKERS_WORDS, Card
-from tui_trainer.hardware.diagnosis import Diagnosis
+from tui_trainer.hardware.diagnosis import Diagnosis, process_words
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
-from tui_trainer.hardware.problems import process_words
+from tui_trainer.hardware.gpu_models import MAKERS_WORDS, Abilities, Card, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS, training_threads
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import GIB, format_bytes
 
 Row = tuple[str, str]

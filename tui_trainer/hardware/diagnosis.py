@@ -1,13 +1,201 @@
 """What this machine means for training: the device, the card that would be used, what is wrong and how to mend it."""
 
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from tui_trainer.errors import InputError
-from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.hardware.problems import HardwareProblem, machine_problems, torch_problem
+from tui_trainer.hardware import nvml
+from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
+from tui_trainer.hardware.gpu_models import build_problem, cuda_that_serves, dotted, fitting_wheel
 from tui_trainer.hardware.visible_gpus import VARIABLE
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import GIB, format_bytes
+
+# What is wrong with a machine, in sentences with remedies that can be typed. Facts in, problems out.
+#
+# Sentences and remedies are safe to be shown: foreign text in them has passed `one_line`.
+
+Severity = Literal["bad", "warn", "info"]
+
+SEVERITIES: tuple[Severity, ...] = ("bad", "warn", "info")
+_GPU_FREE_LITTLE_SHARE = 0.2
+_DISK_LITTLE_BYTES = 10 * GIB
+_DISK_NEARLY_NONE_BYTES = GIB
+_MEMORY_SMALL_BYTES = 4 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareProblem:
+    """`bad`: training would fail, or not use what is there; `warn`: it may; `info`: good to know.
+
+    `remedy` is a command, or a sentence where there is none; it may be empty.
+    """
+
+    severity: Severity
+    sentence: str
+    remedy: str = ""
+
+
+def machine_problems(hardware: Hardware, gpu: Gpu | None) -> tuple[HardwareProblem, ...]:
+    """All problems, the worst first. `gpu` is the card that would be used."""
+    found = [
+        *_driver_problems(hardware),
+        *_card_problems(hardware),
+        *filter(None, [torch_problem(hardware, gpu) if gpu else None]),
+        *(_occupation_problems(gpu) if gpu else ()),
+        *_place_problems(hardware),
+        *_memory_problems(hardware),
+        *_processor_problems(hardware),
+    ]
+    return tuple(sorted(found, key=lambda problem: SEVERITIES.index(problem.severity)))
+
+
+def _driver_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
+    driver, cards = hardware.driver, hardware.nvidia_pci_devices or 0
+    if driver is None:
+        if cards:
+            sentence = f"{cards} NVIDIA card{'' if cards == 1 else 's'} on the PCI bus, but no NVIDIA driver to be seen"
+            yield HardwareProblem("bad", sentence, f"{_IN_A_CONTAINER}; on Ubuntu: sudo ubuntu-drivers install")
+    elif driver.problem:
+        # A library without a card is a container image or a leftover.
+        severity: Severity = "warn" if cards == 0 and driver.error_code in _NO_HARDWARE else "bad"
+        remedy = _DRIVER_REMEDIES.get(driver.error_code or 0, "nvidia-smi")
+        yield HardwareProblem(severity, one_line(driver.problem), remedy)
+    elif not hardware.gpus:
+        sentence = "the NVIDIA driver answers, but shows this process no GPU"
+        yield HardwareProblem("bad", sentence, _IN_A_CONTAINER) if cards else HardwareProblem("warn", sentence)
+
+
+_IN_A_CONTAINER = "in a container: start it with `docker run --gpus all`"
+_NO_HARDWARE = (nvml.DRIVER_NOT_LOADED, nvml.LIBRARY_NOT_FOUND)
+_DRIVER_REMEDIES = {
+    nvml.NO_PERMISSION: "ls -l /dev/nvidia*   (ask the administrator for the group that may use them)",
+    nvml.DRIVER_NOT_LOADED: "sudo modprobe nvidia",
+    nvml.LIBRARY_NOT_FOUND: _IN_A_CONTAINER,
+    nvml.GPU_IS_LOST: "sudo reboot",
+    nvml.VERSION_MISMATCH: "sudo reboot",
+}
+
+
+def _card_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
+    for gpu in hardware.gpus:
+        if gpu.problem:
+            remedy = f"sudo nvidia-smi --gpu-reset -i {gpu.index}" if "reset" in gpu.problem else "sudo reboot"
+            yield HardwareProblem("bad", f"GPU {gpu.index} {one_line(gpu.problem)}", remedy)
+        elif gpu.mig_enabled:
+            yield _divided(gpu)
+    hidden = [str(gpu.index) for gpu in hardware.gpus if not gpu.visible]
+    if hidden:
+        severity: Severity = "info" if len(hidden) < len(hardware.gpus) else "warn"
+        yield HardwareProblem(severity, f"{VARIABLE} hides GPU {', '.join(hidden)}", f"unset {VARIABLE}")
+
+
+def _divided(gpu: Gpu) -> HardwareProblem:
+    if gpu.mig_uuid:
+        sentence = f"GPU {gpu.index} is divided (MIG): its memory here is that of the instance {one_line(gpu.mig_uuid)}"
+        return HardwareProblem("info", sentence, "nvidia-smi -L")
+    sentence = f"GPU {gpu.index} is divided (MIG), and no instance of it can be seen"
+    return HardwareProblem("warn", sentence, f"nvidia-smi mig -i {gpu.index} -lgi")
+
+
+def torch_problem(hardware: Hardware, gpu: Gpu) -> HardwareProblem | None:
+    """A torch that would train on the CPU although there is this card; None when it can use it."""
+    if gpu.capability and (reason := cuda_that_serves(gpu.capability)):
+        sentence = f"GPU {gpu.index} (compute capability {dotted(gpu.capability)}) is too old: {reason}"
+        return HardwareProblem("bad", sentence)
+    if reason := _why_torch_cannot(hardware, gpu):
+        return HardwareProblem("bad", reason, _torch_remedy(hardware, gpu))
+    return None
+
+
+def _why_torch_cannot(hardware: Hardware, gpu: Gpu) -> str:
+    built, driver = hardware.torch_cuda, hardware.driver or Driver()
+    if (version := hardware.libraries.get("torch")) is None:
+        return "torch is not installed" if hardware.libraries else ""
+    if built is None:
+        return "torch is built without CUDA: it will train on the CPU"
+    if driver.cuda and built[0] > driver.cuda[0]:
+        serves = dotted(driver.cuda)
+        return f"torch is built for CUDA {dotted(built)}, the driver serves {serves}: it will train on the CPU"
+    reason = build_problem(gpu.capability, built, version) if gpu.capability else ""
+    return f"torch is built for CUDA {dotted(built)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
+
+
+def _torch_remedy(hardware: Hardware, gpu: Gpu) -> str:
+    cuda = hardware.driver.cuda if hardware.driver else None
+    wheel = fitting_wheel(cuda, gpu.capability) if cuda else None
+    if wheel is None:
+        return "install a newer NVIDIA driver: torch 2.9 and newer need one that serves CUDA 12"
+    index = f"--index-url https://download.pytorch.org/whl/{wheel}"
+    if hardware.libraries.get("pip"):
+        return f"pip install --force-reinstall torch {index}"
+    # `uv run` would put the locked build back.
+    return f"uv pip install --reinstall-package torch torch {index} && uv run --no-sync tui-trainer diagnose"
+
+
+def _occupation_problems(gpu: Gpu) -> Iterator[HardwareProblem]:
+    free, total = gpu.memory_free_bytes, gpu.memory_bytes
+    if free is None or not total or free >= _GPU_FREE_LITTLE_SHARE * total:
+        return
+    biggest = max(gpu.processes or (), key=lambda process: process.memory_bytes or 0, default=None)
+    because = f": {process_words(biggest)}" if biggest else ""
+    sentence = f"GPU {gpu.index} has only {format_bytes(free)} of {format_bytes(total)} free{because}"
+    yield HardwareProblem("warn", sentence, f"nvidia-smi -i {gpu.index}")
+
+
+def process_words(process: GpuProcess) -> str:
+    """`python of anna (pid 4711) holds 12.3 GiB`; what is not reported is left out."""
+    name = one_line(process.name, 40) if process.name else "a process"
+    owner = f" of {one_line(process.user, 40)}" if process.user else ""
+    held = f" holds {format_bytes(process.memory_bytes)}" if process.memory_bytes is not None else ""
+    return f"{name}{owner} (pid {process.pid}){held}"
+
+
+def _place_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
+    for place in hardware.places:
+        where = f"the folder for {place.label} ({one_line(place.path)})"
+        if place.writable is False:
+            yield HardwareProblem("bad", f"{where} cannot be written to", _move_remedy(place))
+        elif place.free_bytes is None:
+            yield HardwareProblem("warn", f"{where} does not answer how much room it has")
+        elif place.free_bytes < _DISK_LITTLE_BYTES:
+            severity: Severity = "bad" if place.free_bytes < _DISK_NEARLY_NONE_BYTES else "warn"
+            has = f"{where} has only {format_bytes(place.free_bytes)} free"
+            yield HardwareProblem(severity, has, _move_remedy(place))
+
+
+def _move_remedy(place: Place) -> str:
+    return {
+        "runs": "tui-trainer --set output.runs_dir=/path/with/room",
+        "prepared data": "export TUI_TRAINER_HOME=/path/with/room",
+        "model cache": "export HF_HOME=/path/with/room",
+        "temporary": "export TMPDIR=/path/with/room",
+    }.get(place.label, f"df -h {shlex.quote(one_line(place.path))}")
+
+
+def _memory_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
+    total, machine = hardware.memory_bytes, hardware.machine_memory_bytes
+    if total is not None and total < _MEMORY_SMALL_BYTES:
+        sentence = f"{format_bytes(total)} of memory is little: loading torch alone takes about half a GiB"
+        yield HardwareProblem("warn", sentence, "tui-trainer --set training.per_device_train_batch_size=4")
+    if total is not None and machine is not None and total < machine:
+        sentence = f"a container or job limit leaves {format_bytes(total)} of the machine's {format_bytes(machine)}"
+        yield HardwareProblem("info", sentence)
+
+
+def _processor_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
+    usable, physical = hardware.usable_cores, hardware.physical_cores
+    if physical is not None and usable < physical:
+        sentence = f"a quota or an affinity leaves {usable} of the machine's {physical} cores"
+        yield HardwareProblem("info", sentence, "nproc; cat /sys/fs/cgroup/cpu.max")
+    if "sse4_2" in hardware.cpu_flags and "avx2" not in hardware.cpu_flags:
+        sentence = "the processor has no AVX2, which torch's fast CPU kernels need: training is several times slower"
+        yield HardwareProblem("warn", sentence)
+
 
 Device = Literal["cpu", "cuda"]
 GpuChoice = int | Literal["none"] | None
@@ -106,3 +294,15 @@ def _occupation(gpu: Gpu) -> tuple[float, float, int]:
     """Sorts the freest card first; what is not reported comes after what is."""
     free, use = gpu.memory_free_bytes, gpu.utilisation_share
     return (1.0 if free is None else -free, 2.0 if use is None else use, gpu.index)
+
+
+# What torch compiles with: triton for a GPU, a C++ compiler for the CPU. Nothing is imported.
+
+
+def lack_of_compiler(libraries: Mapping[str, str | None], device: Device) -> str:
+    """What is not installed of it, as a clause; empty where all is."""
+    if device == "cuda":
+        return "" if libraries.get("triton") else "triton is not installed"
+    # Source: _cpp_compiler_search in torch/_inductor/cpp_builder.py.
+    known = filter(None, (os.environ.get("CXX"), "g++", "clang++"))
+    return "" if any(map(shutil.which, known)) else "no C++ compiler (g++) is installed"

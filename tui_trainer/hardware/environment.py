@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tui_trainer.errors import InputError, Problem
-from tui_trainer.local_paths import as_bytes, is_utf8
+from tui_trainer.files.local_paths import as_bytes, is_utf8
 
 # How the threads of torch's CPU kernels wait for one another. By default they spin, which is fastest while nobody else
 # wants the cores, and slow as soon as somebody does: a thread that has lost its core is waited for by one that burns

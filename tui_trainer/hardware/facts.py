@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tui_trainer.hardware.abilities import Abilities, abilities
-from tui_trainer.hardware.catalogue import Card, find_card
+from tui_trainer.hardware.gpu_models import Abilities, Card, abilities, find_card
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from tui_trainer.hardware import nvml as nvml_room
 from tui_trainer.hardware.cgroup import Limits, read_limits
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.nvml import Nvml
-from tui_trainer.hardware.places import nearest_existing
+from tui_trainer.hardware.storage import nearest_existing
 
 STALE_SECONDS = 3.0
 # How a counter fails that is not there, is closed to this user, or has other words than expected: it is not reported.

@@ -4,19 +4,65 @@ Calls may hang when a driver is sick: ask from a thread of your own, or with `de
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import psutil
 
-from tui_trainer.hardware import signs
-from tui_trainer.hardware.deadline import within
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess
+from tui_trainer.hardware.storage import is_there, within
 from tui_trainer.hardware.visible_gpus import visible_indices, visible_names
+
+# Signs of NVIDIA hardware that cost nothing to look for, so that pynvml (0.15 s) is imported only where it helps.
+
+_LIBRARY = "libnvidia-ml.so.1"
+_LIBRARY_FOLDERS = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+    "usr/lib/wsl/lib",  # Windows Subsystem for Linux
+    "usr/local/nvidia/lib64",  # Google's Kubernetes
+    "run/opengl-driver/lib",  # NixOS
+)
+_NVIDIA = "0x10de"
+# PCI class 03: display controllers; the second byte tells VGA (00) from 3D (02), which data centre cards are.
+_DISPLAY = "0x03"
+
+
+def has_driver(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> bool:
+    """True when something of an NVIDIA driver is here: the kernel's part, a device file, or the library."""
+    if any(is_there(root / sign) for sign in ("proc/driver/nvidia", "dev/nvidiactl")):
+        return True
+    searched = [root / folder for folder in _LIBRARY_FOLDERS]
+    searched += [Path(folder) for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    return any(is_there(folder / _LIBRARY) for folder in searched)
+
+
+def nvidia_pci_devices(root: Path = Path("/")) -> int | None:
+    """How many NVIDIA display controllers are on the PCI bus; None where there is no such list.
+
+    Same as `lspci -d 10de::03xx | wc -l`.
+    """
+    devices = root / "sys/bus/pci/devices"
+    try:
+        return sum(_is_nvidia_display(device) for device in devices.iterdir())
+    except OSError:
+        return None
+
+
+def _is_nvidia_display(device: Path) -> bool:
+    try:
+        vendor, kind = (device / "vendor").read_text(), (device / "class").read_text()
+    except OSError:
+        return False
+    return vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY)
+
 
 NO_PERMISSION, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND = 4, 9, 10, 12
 GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 15, 16, 18
@@ -235,7 +281,7 @@ _of_this_program = Nvml()
 def session() -> Nvml | None:
     """The session of this program; None when the machine has no sign of an NVIDIA driver. That there is none is
     remembered until `cache_clear`: one may be installed or loaded meanwhile."""
-    return _of_this_program if signs.has_driver() else None
+    return _of_this_program if has_driver() else None
 
 
 def read_cards(nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Driver | None, tuple[Gpu, ...]]:
@@ -289,3 +335,27 @@ def _process(pid: int, memory_bytes: int | None) -> GpuProcess:
         name = "this program" if pid == os.getpid() else process.name()
         user = process.username()
     return GpuProcess(pid=pid, name=name, user=user, memory_bytes=memory_bytes)
+
+
+# What the kernel has noted of NVIDIA cards (Xid): a card that fell off the bus, memory that is worn out.
+#
+# Source: NVIDIA's "Xid Errors" guide; the kernel's Documentation/ABI/testing/dev-kmsg.
+
+_MOST_REPORTS = 5
+_RECORD_BYTES = 8192
+
+
+def gpu_reports(log: Path = Path("/dev/kmsg")) -> list[str]:
+    """The newest lines about cards since the machine was started; none where this user may not read them."""
+    found: list[str] = []
+    with suppress(OSError):
+        descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            while record := os.read(descriptor, _RECORD_BYTES):
+                lines = record.decode(errors="replace").splitlines()
+                found += [line.partition(";")[2] or line for line in lines if "NVRM: Xid" in line]
+        except BlockingIOError:
+            pass  # all of it was read
+        finally:
+            os.close(descriptor)
+    return found[-_MOST_REPORTS:]

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import psutil
 
-from tui_trainer.hardware import libraries, nvml, places, processor, signs
+from tui_trainer.hardware import libraries, nvml, processor
+from tui_trainer.hardware import nvml as signs
+from tui_trainer.hardware import storage as places
 from tui_trainer.hardware.cgroup import Limits, read_limits
 from tui_trainer.hardware.facts import Hardware
 

@@ -1,9 +1,14 @@
 """The processor: its name, its cores, and the instruction sets that decide what it computes natively."""
 
+import math
 import os
 import platform
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 import psutil
 
@@ -56,4 +61,129 @@ def _distinct_cores(allowed: Iterable[int], root: Path) -> int | None:
     try:
         return len({(cpus / f"cpu{index}/topology/thread_siblings_list").read_text().strip() for index in allowed})
     except OSError:
+        return None
+
+
+# How busy others keep this machine: the load of the last minute without what this process adds to it.
+#
+# Source: proc(5), /proc/PID/task/TID/stat; the load is a mean that forgets with a time constant of one minute.
+
+_MINUTE_SECONDS = 60.0
+
+
+def load_of_others(own: float | None = None) -> float | None:
+    """Runnable tasks of other processes, as the mean of the last minute; None where the system reports no load.
+
+    `own`: what this process has added to it, where that is known better than `own_load` measures it.
+    """
+    if not hasattr(os, "getloadavg"):
+        return None
+    return max(os.getloadavg()[0] - (own_load() if own is None else own), 0.0)
+
+
+def load_of_threads(threads: int, seconds: float) -> float:
+    """What so many threads have added to the load that were busy for the last seconds."""
+    return threads * (1 - math.exp(-seconds / _MINUTE_SECONDS))
+
+
+def own_load(tasks: Path = Path("/proc/self/task")) -> float:
+    """What the threads of this process have added to the load of the last minute; 0 where the system tells nothing.
+
+    One that runs now counts as if it always had. Of the others, which may be between two products or waiting for this
+    very thread, the mean of their life counts.
+    """
+    stats: dict[str, str] = {}
+    for task in tasks.iterdir() if tasks.is_dir() else ():
+        # A thread may have ended since.
+        with suppress(OSError):
+            stats[task.name] = (task / "stat").read_text(errors="replace")
+    if not stats:
+        return 0.0
+    asking = str(threading.get_native_id())
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return sum(_share(stat, now, counts_as_running=name != asking) for name, stat in stats.items())
+
+
+def _share(stat: str, now: float, *, counts_as_running: bool) -> float:
+    """0 to 1: of one thread. Its name stands in parentheses and may hold anything; fields are counted behind it."""
+    fields = stat.rpartition(")")[2].split()
+    ticks = os.sysconf("SC_CLK_TCK")
+    cpu_seconds, age_seconds = (int(fields[11]) + int(fields[12])) / ticks, now - int(fields[19]) / ticks
+    if age_seconds <= 0:
+        return 0.0
+    running = counts_as_running and fields[0] == "R"
+    busy_share = 1.0 if running else min(cpu_seconds / age_seconds, 1.0)
+    return busy_share * load_of_threads(1, age_seconds)
+
+
+# What a process waits for on its machine: cores that others have, and storage.
+#
+# Sources: the kernel's Documentation/scheduler/sched-stats.rst (/proc/PID/schedstat: nanoseconds on a core,
+# nanoseconds
+# runnable and waiting for one), filesystems/proc.rst (/proc/PID/io) and accounting/psi.rst (/proc/pressure/io).
+
+_LEAST_NANOSECONDS = 1e7
+
+
+class CoreWaits:
+    """Of all threads of this process, between two looks."""
+
+    def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:
+        self._tasks = tasks
+        self._before: dict[str, tuple[int, int]] = {}
+
+    def share(self) -> float | None:
+        """Of the time in which its threads could have computed, the share in which they waited for a core. None at the
+        first look, where the kernel does not count it, and where they had next to nothing to do.
+        """
+        before, self._before = self._before, self._times()
+        both = [(old, self._before[name]) for name, old in before.items() if name in self._before]
+        computed = sum(new[0] - old[0] for old, new in both)
+        waited = sum(new[1] - old[1] for old, new in both)
+        if computed + waited < _LEAST_NANOSECONDS:
+            return None
+        return round(waited / (computed + waited), 4)
+
+    def _times(self) -> dict[str, tuple[int, int]]:
+        found = {}
+        for task in self._tasks.iterdir() if self._tasks.is_dir() else ():
+            # A thread may have ended since, and some kernels do not count.
+            with suppress(OSError, ValueError, IndexError):
+                words = (task / "schedstat").read_text().split()
+                found[task.name] = (int(words[0]), int(words[1]))
+        return found
+
+
+class DiskReads:
+    """What this process read from storage, and how long anything on the machine waited for storage."""
+
+    def __init__(self, now: Callable[[], float] = monotonic, root: Path = Path("/proc")) -> None:
+        self._now, self._root = now, root
+        self._bytes_before: int | None = None
+        self._stall_before: tuple[float, float] | None = None
+
+    def bytes(self) -> int | None:
+        """Since the look before; None at the first and where it is not counted."""
+        before, self._bytes_before = self._bytes_before, self._read_bytes()
+        return None if before is None or self._bytes_before is None else max(self._bytes_before - before, 0)
+
+    def stall_share(self) -> float | None:
+        """0 to 1 of the time since the look before."""
+        stalled = self._stalled_seconds()
+        before, self._stall_before = self._stall_before, None if stalled is None else (stalled, self._now())
+        if before is None or self._stall_before is None or self._stall_before[1] <= before[1]:
+            return None
+        return round(min((self._stall_before[0] - before[0]) / (self._stall_before[1] - before[1]), 1.0), 4)
+
+    def _read_bytes(self) -> int | None:
+        with suppress(OSError, ValueError):
+            for line in (self._root / "self/io").read_text().splitlines():
+                if line.startswith("read_bytes:"):
+                    return int(line.split()[1])
+        return None
+
+    def _stalled_seconds(self) -> float | None:
+        with suppress(OSError, ValueError):
+            first = (self._root / "pressure/io").read_text().splitlines()[:1]
+            return int(first[0].rpartition("total=")[2]) / 1e6 if first else None
         return None

@@ -13,8 +13,8 @@ from tui_trainer.data.columns.row_kinds import CONVERSATION_NAMES
 from tui_trainer.data.sources.hub import MAIN, HubPath
 from tui_trainer.errors import name_hint
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.values import file_near
-from tui_trainer.safe_text import one_line
+from tui_trainer.importing.rules import file_near
+from tui_trainer.terminal.safe_text import one_line
 
 NAME = "dataset_info.json"
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}

@@ -15,7 +15,7 @@ from tui_trainer.config.load import all_settings
 from tui_trainer.errors import ConfigError, name_hint
 from tui_trainer.importing import importers
 from tui_trainer.importing.conversion import Conversion, Importer
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 _SHOWN_KEYS = 3
 # Of 2,050 public files, those of the tools that are read have at least 0.56 of known keys, others 0.50 at most.

@@ -13,10 +13,19 @@ from tui_trainer.config.load import validate
 from tui_trainer.importing.conversion import Conversion, Group
 from tui_trainer.importing.detection import find_importer, spread
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.rules import REFUSALS, Why
-from tui_trainer.importing.values import file_near, is_data_file, listed, listed_places, number, off, whole
-from tui_trainer.planning.strategies import whole_only
-from tui_trainer.safe_text import one_line
+from tui_trainer.importing.rules import (
+    REFUSALS,
+    Why,
+    file_near,
+    is_data_file,
+    listed,
+    listed_places,
+    number,
+    off,
+    whole,
+)
+from tui_trainer.planning.processes import whole_only
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tracking.contract import tracker_names
 
 EFFECTIVE = "training.effective_batch_size"

@@ -12,18 +12,16 @@ from typing import Any
 from tui_trainer.config.changes import same
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.load import flatten, validate
-from tui_trainer.config.profiles import find_profile
 from tui_trainer.config.save import table_lines
 from tui_trainer.config.sections import SCHEMA_VERSION
-from tui_trainer.config.toml_files import parse_toml
+from tui_trainer.config.toml_files import find_profile, parse_toml
 from tui_trainer.errors import ConfigError, Problem, name_hint
 from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
 from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, refuse_toml, spread
 from tui_trainer.importing.groups import EFFECTIVE, keep_whole, per_device
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.rules import REFUSALS, To, Why
-from tui_trainer.importing.values import empty
-from tui_trainer.safe_text import one_line
+from tui_trainer.importing.rules import REFUSALS, To, Why, empty
+from tui_trainer.terminal.safe_text import one_line
 
 _PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
 _COMMENT_WIDTH = 110

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
-from tui_trainer.importing.values import off
+from tui_trainer.importing.rules import off
 
 _ARGUMENTS = "transformers trl training_script modelforge llama_factory axolotl"
 # Plugins of axolotl that change only how it computes, or where it reports.

@@ -14,7 +14,7 @@ import yaml
 
 from tui_trainer.config.toml_files import parse_toml, read_config
 from tui_trainer.errors import ConfigError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 # PyYAML reads about 20 kB a second.
 MAX_YAML_BYTES = 64 * 1024

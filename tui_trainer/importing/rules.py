@@ -7,10 +7,25 @@ earlier table back.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+from tui_trainer.config.editing import toml_text
+from tui_trainer.config.fields import Setting
+from tui_trainer.config.load import all_settings, validate, value_of
+from tui_trainer.config.toml_files import MAX_LINE_CHARACTERS
+from tui_trainer.data.sources.hub import MAIN, PREFIX, HubPath
+from tui_trainer.errors import Problem
+from tui_trainer.files.hub_layout import could_be_on_the_hub, is_hub_name
+from tui_trainer.files.local_paths import is_here
+from tui_trainer.methods import optimizers
+from tui_trainer.tasks import task_names
+from tui_trainer.terminal.safe_text import one_line
 
 
 class Why(StrEnum):
@@ -98,3 +113,192 @@ def merge(*tables: Table) -> dict[str, Rule]:
 def under(prefix: str, table: Table) -> dict[str, Rule]:
     """The same names inside a table of the file."""
     return {f"{prefix}.{name}": rule for name, rule in merge(table).items()}
+
+
+# Values of other tools' files: what they say, whether one of our settings takes one, and in what form.
+#
+# The config's own schema is asked, nothing else. What reads a spelling raises ValueError with what is wrong with one.
+
+# As a whole number it would have more digits than a float is sure of.
+_WHOLE_BELOW = 1e15
+_FOLDERS_ABOVE = 3
+_FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")
+
+
+def fit(key: str, value: Any) -> Any:
+    """The value as the setting holds it. Raises ValueError with what the setting takes."""
+    setting = all_settings()[key]
+    problems: list[Problem] = []
+    config = validate({key: _number(setting, value)}, {}, problems)
+    if config is None:
+        raise ValueError(f"{key} must be {setting.expected}")
+    found = value_of(config, key)
+    if key == "task.type" and found not in task_names():
+        raise ValueError(f"{key} must be one of {', '.join(task_names())}")
+    if isinstance(found, str):
+        _refuse_unwritable(key, found)
+    return int(found) if isinstance(found, float) and found.is_integer() and abs(found) < _WHOLE_BELOW else found
+
+
+def number(value: Any) -> float | None:
+    """A number, also one in quotes; None for everything else. YAML reads `5e-5`, without a point, as a text."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        try:
+            value = float(value) if len(value) < 40 else None
+        except ValueError:
+            return None
+    return value if isinstance(value, int | float) else None
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, also as `8.0`; None for everything else."""
+    found = number(value)
+    return int(found) if found is not None and abs(found) < _WHOLE_BELOW and found == int(found) else None
+
+
+def empty(value: Any) -> bool:
+    """Whether a key stands there without saying anything."""
+    return value is None or value in ("", [], {})
+
+
+def file_near(folder: Path, name: str) -> Path | None:
+    """A file that a config in `folder` names: other tools look for it where they are started, which is that folder,
+    one above it or the current one."""
+    steps = (folder, *list(folder.absolute().parents)[:_FOLDERS_ABOVE], Path())
+    with suppress(OSError, ValueError):
+        return next((path for step in steps if (path := step / name).is_file()), None)
+    return None
+
+
+def off(value: Any) -> bool:
+    return empty(value) or value is False or value in (0, "none", "no", "off", "false")
+
+
+def _number(setting: Setting, value: Any) -> Any:
+    if str in setting.kinds or value in setting.choices:
+        return value
+    if int in setting.kinds and whole(value) is not None:
+        return whole(value)
+    if float in setting.kinds and number(value) is not None:
+        return number(value)
+    return value
+
+
+def _refuse_unwritable(key: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{key} must be a text of whole characters") from None
+    if len(toml_text(text)) + len(key) + 8 > MAX_LINE_CHARACTERS:
+        raise ValueError(f"{key} must be a text of fewer than {MAX_LINE_CHARACTERS} characters")
+
+
+DTYPES: Mapping[Any, Any] = {
+    **dict.fromkeys(("bf16", "torch.bfloat16"), "bfloat16"),
+    **dict.fromkeys(("fp16", "half", "torch.float16"), "float16"),
+    **dict.fromkeys(("fp32", "float", "torch.float32"), "float32"),
+}
+OPTIMIZERS: Mapping[Any, Any] = {
+    alias: name for name, optimizer in optimizers.OPTIMIZERS.items() for alias in optimizer.aliases
+}
+SCHEDULERS: Mapping[Any, Any] = {"warmup_linear": "linear", "constant_warmup": "constant_with_warmup"}
+
+_NO_PATTERN = set("\\^$*+?()[]|{}")
+# What is nearest by its meaning, where the name does not tell. The names are those of Hugging Face's pipelines and
+# of peft's task types.
+_NEAREST: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("text-classification", "sentiment-analysis"), ("sequence_classification",)),
+    **dict.fromkeys(("named-entity-recognition", "ner"), ("token_classification",)),
+    **dict.fromkeys(("translation", "text2text-generation"), ("seq2seq",)),
+    **dict.fromkeys(("conversational", "instruction-tuning"), ("chat",)),
+}
+
+
+def module_names(value: Any) -> Any:
+    """Names of layers as one text; `all` as `all-linear`. No regular expression."""
+    names = listed(value)
+    if any(isinstance(name, str) and _NO_PATTERN & set(name) for name in names):
+        raise ValueError("it is a pattern; names of layers, with commas, are taken")
+    return "all-linear" if value == "all" or names in (["all"], ["all-linear"]) else value
+
+
+def percent(value: Any) -> Any:
+    found = number(value)
+    return value if found is None else found / 100
+
+
+def share_of_rows(value: Any) -> Any:
+    """What is held out, where it is no number of rows."""
+    if (count := whole(value)) is not None and count >= 1:
+        raise ValueError("it is a number of rows; data.eval_fraction says their share")
+    return value
+
+
+def metric_name(value: Any) -> Any:
+    """`eval_loss` as `loss`."""
+    return value.removeprefix("eval_") if isinstance(value, str) else value
+
+
+def data_place(value: Any) -> Any:
+    """`owner/name` as `hub:owner/name` where no such path is here; everything else as it is.
+
+    Most tools take a path and a name on the hub in the same place.
+    """
+    is_name = isinstance(value, str) and "/" in value and could_be_on_the_hub(value) and not is_here(value)
+    return f"{PREFIX}{value}" if is_name else value
+
+
+def listed(value: Any) -> list[Any]:
+    """A list as it is, another value as the only one."""
+    return value if isinstance(value, list) else [value]
+
+
+def is_data_file(place: str) -> bool:
+    return place.endswith(_FILES)
+
+
+def listed_places(one: Mapping[str, Any]) -> list[str]:
+    """The paths of one entry of a list of data sets, as `datasets` is asked for it; empty where it names none."""
+    path = one.get("path")
+    files = [str(name) for name in listed(one.get("data_files") or [])]
+    if str(data_place(path)).startswith(PREFIX):
+        revision = str(one.get("revision") or MAIN)
+        return [str(HubPath(str(path), revision, inside)) for inside in files or [str(one.get("data_dir") or "")]]
+    local = files or ([str(path)] if path else [])
+    is_local = (is_data_file(one) or one.startswith(("/", "./", "../", "~")) or is_here(one) for one in local)
+    return local if all(is_local) else []
+
+
+def data_set_name(value: Any) -> Any:
+    """The same where the name is never a file's: no name without its owner."""
+    if isinstance(value, str) and is_hub_name(value) and "/" not in value and not is_here(value):
+        raise ValueError("data sets of the hub are named with their owner here; set data.path to hub:owner/name")
+    return data_place(value)
+
+
+def task_by(names: Mapping[str, str]) -> Callable[[Any], str]:
+    """The reader of a tool's own names for tasks, in any spelling: case, blanks and underscores do not matter.
+
+    Of all other names it says the nearest tasks.
+    """
+    known = {_plain(name): task for name, task in names.items()}
+
+    def task(value: Any) -> str:
+        tasks = f"tasks: {', '.join(task_names())}"
+        if not isinstance(value, str):
+            raise ValueError(f"no task; {tasks}")
+        name = _plain(value)
+        if name in known:
+            return known[name]
+        spelt = {**{_plain(task): task for task in task_names()}, **known}
+        near = _NEAREST.get(name) or [f"{spelt[found]} ({found})" for found in get_close_matches(name, spelt, n=2)]
+        nearest = f"nearest: {', '.join(near)}" if near else tasks
+        raise ValueError(f"no task here learns that; {nearest}")
+
+    return task
+
+
+def _plain(name: str) -> str:
+    return "-".join(one_line(name, 60).lower().replace("_", " ").replace("-", " ").split())

@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
+from threading import Thread
 from time import monotonic
 
+from tui_trainer.config.fields import names_in
+from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress as ProgressLine
 from tui_trainer.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_STOPPED,
+    FolderError,
     GroupOutOfMemory,
     InputError,
     Problem,
     RunError,
 )
-from tui_trainer.hardware.load import load_of_others, load_of_threads
+from tui_trainer.hardware.processor import load_of_others, load_of_threads
 from tui_trainer.launching import prepare
 from tui_trainer.launching.gauges import PERIOD_SECONDS, GaugeWriter
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, trains_apart
-from tui_trainer.launching.trackers import start_trackers
-from tui_trainer.planning.calibration import is_busy, keep_calibration
-from tui_trainer.planning.measured_memory import keep_measured_peak
+from tui_trainer.planning.measured_steps import StepKey, device_key, is_busy, keep_calibration, keep_measured_peak
 from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
 from tui_trainer.planning.records import Key
-from tui_trainer.planning.step_key import StepKey, device_key
 from tui_trainer.reporting.page import write_report
+from tui_trainer.runs import registry
 from tui_trainer.runs.events import (
     ControlApplied,
     Event,
@@ -48,9 +53,9 @@ from tui_trainer.runs.events import (
     RunProblem,
     RunStarted,
 )
-from tui_trainer.runs.folder import RunFolder, write_atomically
+from tui_trainer.runs.folder import RunFolder, open_log, write_atomically
 from tui_trainer.runs.journal import JournalReader, JournalWriter
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import (
     CheckpointFolder,
     clear_leftovers,
@@ -59,6 +64,49 @@ from tui_trainer.training.checkpoint_folder import (
     steps_saved,
 )
 from tui_trainer.training.job import Job, Reason, Result
+
+# The process that feeds the trackers of a run, started beside it. What it has to say becomes a line in the journal.
+#
+# Nothing of a tracker runs here: this process only waits for lines, in a thread that ends with them.
+
+_MODULE = "tui_trainer.tracking.reader"
+_TRACKERS_LOG_NAME = "tracking.txt"
+_LINE_LIMIT = 10_000
+
+
+def start_trackers(config: Config, folder: RunFolder, journal: JournalWriter) -> None:
+    """Start it where the config names trackers. That it cannot be started is a problem and ends nothing."""
+    names = list(dict.fromkeys(names_in(config.logging.report_to)))
+    if not names:
+        return
+    command = [sys.executable, "-P", "-m", _MODULE, str(folder.root), *names]
+    # The card is the run's: a library that looks for one finds none.
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    try:
+        with open_log(folder.logs / _TRACKERS_LOG_NAME) as log:
+            reader = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        Thread(target=_pass_on, args=(reader, journal), name="tui-trainer-trackers", daemon=True).start()
+    except (OSError, RuntimeError) as error:
+        hint = f"`tui-trainer track {folder.name}` hands the run over later"
+        journal.append(RunProblem(kind="tracker", message=f"no tracker could be started: {error}", hint=hint))
+
+
+def _pass_on(reader: subprocess.Popen[bytes], journal: JournalWriter) -> None:
+    with reader:
+        assert reader.stdout is not None
+        while line := reader.stdout.readline(_LINE_LIMIT):
+            with suppress(ValueError, LookupError, TypeError):
+                said = json.loads(line)
+                journal.catch_up()
+                journal.append_beside(RunProblem(kind="tracker", message=str(said["message"]), hint=str(said["hint"])))
+
 
 _LOG_NAME = "error.txt"
 _EARLIER_RUNS = count()
@@ -335,3 +383,48 @@ def _failed(run: OpenRun, error: Exception) -> Outcome:
         log_path, where = None, f"The traceback could not be written: {unwritten.strerror}"
     run.journal.append(RunFailed(step=_saved_step(run.folder), message=message, log_path=log_path))
     return Outcome(exit_code=EXIT_FAILED, failure=f"{message}. {where}")
+
+
+# A run in a thread of this process, owned and joined by `main()`: it is no daemon, so that no exit tears a save.
+#
+# The thread never calls back. What it does is read from the journal; what it should do is written to `control.json`,
+# but
+# for a stop.
+
+
+class RunThread:
+    """One run. `outcome` is there once `alive` is false."""
+
+    def __init__(self, run: OpenRun) -> None:
+        self.run = run
+        self.outcome: Outcome | None = None
+        self._thread = threading.Thread(target=self._work, name="training", daemon=False)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask for it, as a signal handler may. It is answered whatever the disk does."""
+        self.run.controls.stop()
+
+    def join(self, timeout_seconds: float | None = None) -> None:
+        self._thread.join(timeout_seconds)
+
+    def _work(self) -> None:
+        self.outcome = outcome = carry_out(self.run)
+        if is_refused(self.run, outcome):
+            discard(self.run)
+
+
+def discard(run: OpenRun) -> None:
+    """Take back the folder of a run that was refused before it had a plan."""
+    try:
+        gone = run.folder.discard()
+    except FolderError:
+        return
+    if gone:
+        registry.forget(run.folder.root)

@@ -19,10 +19,10 @@ from tui_trainer.config.document import Document
 from tui_trainer.config.load import Origin, Request, default_recipe, user_layers
 from tui_trainer.config.paths import absolute
 from tui_trainer.errors import Problem
-from tui_trainer.local_paths import is_here
+from tui_trainer.files.local_paths import is_here
 from tui_trainer.runs.folder import read_plain_file, write_atomically
 from tui_trainer.runs.registry import state_folder
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
 _LIMIT_BYTES = 256 * 1024

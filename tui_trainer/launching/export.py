@@ -15,7 +15,7 @@ from tui_trainer.exporting.export import expected_seconds, remove_unfinished, ta
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.command_process import SENTENCE, CommandProcess
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 _REASON_CHARACTERS: Final = 600
 

@@ -23,9 +23,9 @@ from tui_trainer.errors import ConfigError, DataError, InputError
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.runs.slurm import Allocation
-from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.parts.learns_from_data import COLUMNS, sources_of
+from tui_trainer.terminal.safe_text import one_line
 
 _TASK, _MODEL, _DATA = "task.type", "model.model_name_or_path", "data.path"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.

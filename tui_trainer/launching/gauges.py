@@ -18,7 +18,7 @@ from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.gauges import UNREADABLE, CpuTimes, cpu_share, cpu_times
 from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.hardware.probe import memory_available_now
-from tui_trainer.hardware.waits import CoreWaits, DiskReads
+from tui_trainer.hardware.processor import CoreWaits, DiskReads
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import GaugesRead, GpuReading
 from tui_trainer.runs.journal import JournalWriter

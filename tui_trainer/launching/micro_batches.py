@@ -4,13 +4,16 @@ the real model and data in a process of its own.
 The effective batch stays: candidates are its equal parts. It grows by doubling until one fails, and is bisected then.
 """
 
+import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from time import monotonic
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import LoadedConfig, Request
@@ -18,14 +21,35 @@ from tui_trainer.config.save import to_toml
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import RunError
 from tui_trainer.hardware.diagnosis import GpuChoice
-from tui_trainer.hardware.places import nearest_existing
-from tui_trainer.launching.questions import question_of, with_settings
+from tui_trainer.hardware.storage import nearest_existing
 from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE, MICRO, even_parts
-from tui_trainer.planning.kept_micro_batches import keep_micro_batch
+from tui_trainer.planning.measured_steps import keep_micro_batch
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.records import Key
 from tui_trainer.units import format_bytes, format_seconds
 from tui_trainer.worker.asking import WorkerFailed, ask
+
+# What is asked of a process that trains for a measurement: a request, as JSON has it.
+
+_REQUEST = TypeAdapter(Request)
+
+
+def question_of(request: Request, gpu: GpuChoice) -> dict[str, Any]:
+    return {**_REQUEST.dump_python(request, mode="json"), "gpu": gpu}
+
+
+def request_of(question: dict[str, Any]) -> Request:
+    """What `question_of` has put in words, among other things."""
+    return _REQUEST.validate_python(question)
+
+
+def with_settings(request: Request, patch: Patch) -> Request:
+    """The same with these settings instead."""
+    own = [one for one in request.assignments if one.partition("=")[0].strip() not in patch]
+    shortcuts = {key: value for key, value in request.shortcuts.items() if key not in patch}
+    ours = [f"{key}={json.dumps(value)}" for key, value in patch.items()]
+    return replace(request, assignments=(*own, *ours), shortcuts=shortcuts)
+
 
 # Of those that survive, so many of the largest are timed.
 _TIMED = 4

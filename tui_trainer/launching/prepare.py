@@ -16,22 +16,21 @@ from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import CheckpointError, ConfigError, DataError, FolderError, InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
-from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
+from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.micro_batches import tune_micro_batch
 from tui_trainer.planning import plan as planning
-from tui_trainer.planning.base_model import changed_base, commit_of
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.plan_file import DamagedPlanError, read_plan_file, write_plan_file
+from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, commit_of, read_plan_file, write_plan_file
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Baselines
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import kept_plan
 
 _PACKAGES = (

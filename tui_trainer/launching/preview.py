@@ -1,10 +1,12 @@
 """What a run would learn from, before it begins: the first rows of its own batches, and numbers about all rows."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
+from rich.cells import cell_len
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
@@ -15,22 +17,23 @@ from tui_trainer.data.columns.labels import MULTI
 from tui_trainer.data.preparing.cache import Counts, PreparedData
 from tui_trainer.data.preparing.row_notes import BAD_ROWS, CLASS_ROWS, cut_rows
 from tui_trainer.data.preparing.token_rows import LABELS, Rows
-from tui_trainer.data.previewing.preview import Lengths, Sample, names_in, samples
+from tui_trainer.data.previewing.preview import Lengths, Piece, Sample, ShownDocument, names_in, samples
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
-from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe, with_memory_now
+from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.models.loading import config_only
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.assemble import Decisions
+from tui_trainer.planning.batching import longest_row
 from tui_trainer.planning.conflicts import setting_problems
-from tui_trainer.planning.packing import longest_row
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.tasks.parts.task import Task
+from tui_trainer.terminal.safe_text import one_line, visible
 
 Choice = Literal["padded", "grouped", "packed"]
 Learns = Literal["tokens", "labels of rows", "answers"]
@@ -168,3 +171,275 @@ def _padding(
         packs=task.packs,
         width_step=task.width_step(made.shape.model_type),
     )
+
+
+# A preview as lines of marked text, for a terminal, a screen or a file, and as JSON.
+#
+# Trained tokens stand in double brackets and special tokens in pointed ones wherever colours may be missing; text from
+# the data passes `safe_text`.
+
+Mark = Literal["head", "text", "trained", "special", "note"]
+Marked = tuple[str, Mark]
+MOST_CHARACTERS = 6000
+_INDENT = 4
+_LABEL = 10
+_BAR = 24
+_SHOWN_CLASSES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What stands around trained text and around special tokens, and for a line break in the text."""
+
+    trained: tuple[str, str]
+    special: tuple[str, str]
+    line_break: str
+    bar: str
+
+
+UNICODE_SIGNS = Signs(("\u27e6", "\u27e7"), ("\u27e8", "\u27e9"), "\u23ce", "\u2588")
+ASCII_SIGNS = Signs(("[[", "]]"), ("{", "}"), "\\n", "#")
+NO_SIGNS = Signs(("", ""), ("", ""), "\u23ce", "\u2588")
+"""Where colours tell them apart."""
+
+
+# ------------------------------------------------------------------ samples
+
+
+def sample_lines(
+    sample: Sample, number: int, count: int, signs: Signs, width: int, most: int = MOST_CHARACTERS
+) -> Iterator[list[Marked]]:
+    """One row of a batch: a title, and each document. Of a text beyond `most` characters the middle is left out."""
+    place = f"step {sample.step}, pass {sample.forward_pass}, row {sample.row}"
+    yield [(f"sample {number} of {count}: {place}", "head")]
+    yield [(f"  {_sizes(sample)}", "note")]
+    for at, document in enumerate(sample.documents, 1):
+        yield [(f"  {_document_words(document, at, len(sample.documents))}", "note")]
+        if any(piece.tag for piece in document.pieces):
+            yield from _tagged(document.pieces, signs, width)
+        else:
+            yield from _flowing(document.pieces, signs, width, most)
+        if document.label:
+            yield [("  label: ", "note"), (one_line(document.label, 200), "trained")]
+        if document.answer:
+            yield [("  answer:", "note")]
+            yield from _flowing(document.answer, signs, width, most)
+
+
+def _sizes(sample: Sample) -> str:
+    several = f"{len(sample.documents)} documents, " if len(sample.documents) > 1 else ""
+    answer = f", +{sample.answer_padding:,} in the answer" if sample.answer_padding else ""
+    return f"{several}{_tokens(sample)}, +{sample.padding:,} padding{answer}"
+
+
+def _tokens(shown: Sample | ShownDocument) -> str:
+    """`12 tokens, 11 trained (92 %)`; a row with labels of its own, or a number, trains on them alone."""
+    parts = shown.documents if isinstance(shown, Sample) else (shown,)
+    counted = f"{shown.tokens:,} token{'' if shown.tokens == 1 else 's'}"
+    if parts and all(part.label for part in parts):
+        return f"{counted}, labelled"
+    return f"{counted}, {shown.trained_tokens:,} trained ({shown.trained_tokens / max(shown.tokens, 1):.0%})"
+
+
+def _document_words(document: ShownDocument, place: int, count: int) -> str:
+    cut = {True: ", cut", False: ", whole", None: ""}[document.cut]
+    if count == 1:
+        return f"row {document.number:,} of the training data{cut}"
+    return f"document {place}: row {document.number:,}, {_tokens(document)}{cut}"
+
+
+def _flowing(pieces: Sequence[Piece], signs: Signs, width: int, most: int) -> Iterator[list[Marked]]:
+    for line in _wrapped(list(_signed(_shortened(pieces, most), signs)), width - _INDENT):
+        yield [(" " * _INDENT, "text"), *line]
+
+
+def _shortened(pieces: Sequence[Piece], most: int) -> Iterator[Piece | str]:
+    """The pieces, and a remark where a part is not shown."""
+    total, at = sum(len(piece.text) for piece in pieces), 0
+    gap = (most // 2, total - most // 2) if total > most else (total, total)
+    for piece in pieces:
+        start, end = at, at + len(piece.text)
+        at = end
+        head, tail = piece.text[: max(gap[0] - start, 0)], piece.text[max(gap[1] - start, 0) :]
+        if end <= gap[0] or start >= gap[1]:
+            yield piece
+            continue
+        if head:
+            yield _part(piece, head)
+        if start <= gap[0] < end:
+            yield f" ... {gap[1] - gap[0]:,} characters are not shown ... "
+        if tail and end > gap[1]:
+            yield _part(piece, tail)
+
+
+def _part(piece: Piece, text: str) -> Piece:
+    return Piece(text=text, tokens=piece.tokens, trained=piece.trained, special=piece.special)
+
+
+def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
+    """Marked texts; brackets go around all trained pieces that stand together."""
+    for trained, together in groupby(pieces, key=lambda one: isinstance(one, Piece) and one.trained):
+        if trained:
+            yield signs.trained[0], "trained"
+        for one in together:
+            if isinstance(one, str):
+                yield one, "note"
+            elif one.special:
+                yield _special(one, signs), "special"
+            else:
+                # Line breaks are seen and kept; other control characters are only seen.
+                text = visible(one.text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
+                yield text, "trained" if trained else "text"
+        if trained:
+            yield signs.trained[1], "trained"
+
+
+def _special(piece: Piece, signs: Signs) -> str:
+    return f"{signs.special[0]}{one_line(piece.text)}{signs.special[1]}"
+
+
+def _wrapped(marked: Sequence[Marked], width: int) -> Iterator[list[Marked]]:
+    """Lines of at most `width` cells: at line breaks, else after the last blank, else anywhere."""
+    line: list[tuple[str, Mark]] = []
+    used = last_blank = 0
+    for text, mark in marked:
+        for sign in text:
+            if sign == "\n":
+                yield _joined(line)
+                line, used, last_blank = [], 0, 0
+                continue
+            cells = cell_len(sign)
+            if used + cells > max(width, 8):
+                cut = last_blank or len(line)
+                yield _joined(line[:cut])
+                line = line[cut:]
+                used, last_blank = sum(cell_len(one) for one, _ in line), 0
+            line.append((sign, mark))
+            used += cells
+            if sign == " ":
+                last_blank = len(line)
+    if line:
+        yield _joined(line)
+
+
+def _joined(line: Sequence[Marked]) -> list[Marked]:
+    return [("".join(sign for sign, _ in part), mark) for mark, part in groupby(line, key=lambda one: one[1])]
+
+
+def _tagged(pieces: Sequence[Piece], signs: Signs, width: int) -> Iterator[list[Marked]]:
+    """Each word above its tag, in columns."""
+    words: list[Marked] = []
+    tags: list[Marked] = []
+    used = 0
+    for piece in pieces:
+        text = _special(piece, signs) if piece.special else one_line(piece.text).strip()
+        tag = one_line(piece.tag, 40)
+        cells = max(cell_len(text), cell_len(tag)) + 1
+        if words and used + cells > width - _INDENT:
+            yield from _rows(words, tags)
+            words, tags, used = [], [], 0
+        mark: Mark = "special" if piece.special else "trained" if piece.tag else "text"
+        words.append((text + " " * (cells - cell_len(text)), mark))
+        tags.append((tag + " " * (cells - cell_len(tag)), "note"))
+        used += cells
+    yield from _rows(words, tags)
+
+
+def _rows(words: list[Marked], tags: list[Marked]) -> Iterator[list[Marked]]:
+    for cells in (words, tags):
+        yield [(" " * _INDENT, "text"), *cells]
+
+
+# ------------------------------------------------------------------ numbers
+
+
+def legend(signs: Signs) -> list[Marked]:
+    trained, special = signs.trained, signs.special
+    return [
+        (f"{trained[0]}trained{trained[1]}", "trained"),
+        ("  not trained  ", "text"),
+        (f"{special[0]}special token{special[1]}", "special"),
+    ]
+
+
+def summary_lines(preview: Preview, signs: Signs) -> Iterator[str]:
+    """Numbers over all rows: read, left out, trained, lengths, padding; bad rows and notes."""
+    yield f"{one_line(preview.source)}: {preview.task}"
+    yield from (f"{label:<{_LABEL}}{text}" for label, text in _rows_of_numbers(preview))
+    yield from _histogram(preview, signs)
+    yield f"{'padding':<{_LABEL}}{_padding_words(preview)}"
+    if preview.bad_rows:
+        yield "rows that cannot be used:"
+        yield from (f"  {one_line(str(problem))}" for problem in preview.bad_rows)
+    yield from (f"note: {one_line(note)}" for note in preview.notes)
+
+
+def _histogram(preview: Preview, signs: Signs) -> Iterator[str]:
+    most = max(rows for _, _, rows in preview.lengths.histogram)
+    digits = len(f"{preview.lengths.longest:,}")
+    for low, high, rows in preview.lengths.histogram:
+        bar = signs.bar * (max(1, round(rows / most * _BAR)) if rows else 0)
+        yield f"{'':<{_LABEL}}{low:>{digits},} to {high:>{digits},}  {bar:<{_BAR}} {rows:,}"
+
+
+def _rows_of_numbers(preview: Preview) -> Iterator[tuple[str, str]]:
+    counts, lengths = preview.counts, preview.lengths
+    yield "read", _read(preview)
+    yield "rows", f"{counts.train_rows:,} to train, {counts.eval_rows:,} held out, {preview.rows_left_out:,} left out"
+    labels, tokens = f"{counts.train_labels:,}", f"{counts.train_tokens:,}"
+    match preview.learns:
+        case "labels of rows":
+            often = "any number" if counts.train_labels > counts.train_rows else "one"
+            yield "labels", f"{often} a row{_classes(preview.class_rows)}"
+        case "answers":
+            yield "trained", f"{labels} tokens of answers, to {tokens} tokens that are read"
+        case _:
+            share = counts.train_labels / max(counts.train_tokens, 1)
+            yield "trained", f"{labels} of {tokens} tokens ({share:.0%})"
+    yield "lengths", f"median {lengths.median:,.0f}, 90 % up to {lengths.percent_90:,.0f}, longest {lengths.longest:,}"
+
+
+def _read(preview: Preview) -> str:
+    counts = preview.counts
+    faults = f"{counts.bad_rows:,} bad, {counts.repeated_rows:,} repeated, {counts.leaked_rows:,} leaked"
+    if counts.rows_read:
+        lost = f"{counts.truncated_rows:,} truncated, {counts.untrained_rows:,} without a trained token"
+        return f"{counts.rows_read:,} rows: {faults}, {lost}"
+    if counts.documents_read:
+        pieces = f" into {counts.pieces:,} pieces" if counts.cut_documents else ""
+        short = f"{counts.short_documents:,} shorter than two tokens"
+        return f"{counts.documents_read:,} documents: {faults}, {counts.cut_documents:,} cut{pieces}, {short}"
+    documents = counts.train_documents + counts.eval_documents
+    return f"{documents:,} documents: one stream of text, cut at every {preview.max_length:,} tokens"
+
+
+def _classes(class_rows: Mapping[str, int]) -> str:
+    if not class_rows:
+        return ""
+    ordered = sorted(class_rows.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{one_line(name, 30)} {rows:,}" for name, rows in ordered[:_SHOWN_CLASSES])
+    more = f", and {len(ordered) - _SHOWN_CLASSES:,} more" if len(ordered) > _SHOWN_CLASSES else ""
+    return f": {shown}{more}"
+
+
+def _padding_words(preview: Preview) -> str:
+    shares = preview.padding
+    if shares is None:
+        return "none: rows are cut from one stream of text"
+    packed = "" if shares.packed is None else f", packed {shares.packed:.0%}"
+    takes = {"padded": "pads", "grouped": "draws by length", "packed": "packs"}[preview.choice]
+    why = f" ({preview.choice_reason})" if preview.choice_reason else ""
+    return f"padded {shares.padded:.0%}, drawn by length {shares.grouped:.0%}{packed}; the plan {takes}{why}"
+
+
+# --------------------------------------------------------------------- JSON
+
+
+def as_values(preview: Preview) -> dict[str, Any]:
+    """The whole preview, nothing shortened."""
+    found = asdict(preview)
+    samples = [
+        {"tokens": sample.tokens, "trained_tokens": sample.trained_tokens, **values}
+        for sample, values in zip(preview.samples, found.pop("samples"), strict=True)
+    ]
+    return {**found, "rows_left_out": preview.rows_left_out, "samples": samples}

@@ -16,19 +16,18 @@ from tui_trainer.data.preparing.cache import PreparedData, read_entry
 from tui_trainer.errors import DataError, GroupOutOfMemory, InputError, RunError
 from tui_trainer.hardware.diagnosis import choose_gpu
 from tui_trainer.hardware.environment import prepare_environment
-from tui_trainer.hardware.places import prepared_data_folder
 from tui_trainer.hardware.probe import probe
+from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.gauges import GaugeWriter
 from tui_trainer.launching.prepare import read_plan, versions
-from tui_trainer.launching.rendezvous import Assignment
-from tui_trainer.launching.torchrun import STOP, hold_log, result_path, say, say_failing
+from tui_trainer.launching.torchrun import STOP, Assignment, hold_log, result_path, say, say_failing
 from tui_trainer.launching.torchrun_agent import end_by_parent_only
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.processes import cards_for
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.job import Job
 
 
@@ -60,7 +59,7 @@ def main() -> NoReturn:
 
 
 def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
-    from tui_trainer.training.device import device_of, use_device
+    from tui_trainer.training.process import device_of, use_device
     from tui_trainer.training.ranks import join_ranks
     from tui_trainer.training.run import run
 

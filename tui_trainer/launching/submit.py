@@ -19,7 +19,7 @@ from tui_trainer.errors import ConfigError, FolderError, Problem, RunError
 from tui_trainer.launching.start import free_name, name_problems, start_problems
 from tui_trainer.runs import registry, slurm
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 # Of the manual of sbatch: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes and
 # days-hours:minutes:seconds.

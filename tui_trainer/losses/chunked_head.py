@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from tui_trainer.losses.fused_cross_entropy import CrossEntropy
-from tui_trainer.models.logits import LogitTransform
+from tui_trainer.models.modules import LogitTransform
 
 # p - y in fp16 would be 0 below 6e-8. What no loss scale has reached yet is that much larger, and in the end smaller.
 FP16_LIFT = 256.0

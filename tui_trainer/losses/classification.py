@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tui_trainer.losses.masks import known_masks
-from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.micro_batch import MicroBatch, known_masks
 
 
 class ClassificationLoss:

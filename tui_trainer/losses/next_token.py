@@ -2,7 +2,7 @@
 
 The head sees only the places that have a label: what is padding, a prompt or the end of a document costs no logits.
 That is done in front of the head itself, so whatever the model does to its logits afterwards (scales, soft caps) stays.
-In chunks it is done here, by what `models/logits.py` knows of the model.
+In chunks it is done here, by what `models/modules.py` knows of the model.
 """
 
 from typing import Any, Literal
@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from tui_trainer.losses.chunked_head import HeadLoss, transform_product
 from tui_trainer.losses.fused_cross_entropy import CrossEntropy, reason_against
-from tui_trainer.losses.masks import known_masks
-from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.models.logits import LogitTransform, in_chunks, logit_transform
+from tui_trainer.losses.micro_batch import MicroBatch, known_masks
+from tui_trainer.models.modules import LogitTransform, in_chunks, logit_transform
 
 # Of the largest logit: matmuls in 16 bits are rounded to a 256th, and models round once more after the head.
 _MOST_DIFFERENCE = 0.02

@@ -1,21 +1,181 @@
 """What a model consists of, counted by building it without numbers: its modules, and what a pass reads with each."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
-from importlib import metadata
-from typing import Any
+from __future__ import annotations
 
-from tui_trainer.models.answers import Answers
-from tui_trainer.models.attention_facts import AttentionFacts, facts_of, recorded_calls
-from tui_trainer.models.config_fields import ALIASES, bad_model
-from tui_trainer.models.fake_tensors import empty_model, fake_tensors, inputs_of, model_config
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from tui_trainer.hardware.storage import prepared_data_folder
+from tui_trainer.models.config_json import ALIASES, bad_model
 from tui_trainer.models.files.weights import layer_count
-from tui_trainer.models.heads import CLASSIFYING, ENCODER_DECODER, Head
-from tui_trainer.models.modules import Linear, Part, Reads, place_in_block
-from tui_trainer.safe_text import one_line
-from tui_trainer.worker.asking import WorkerFailed
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, auto_class
+from tui_trainer.models.modules import AttentionFacts, Linear, Part, Reads, facts_of, place_in_block, recorded_calls
+from tui_trainer.runs.folder import write_atomically
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.worker.asking import WorkerFailed, shapes_worker
+from tui_trainer.worker.questions import QUESTIONS
+
+# What a model consists of and what its layers compute, as a process with torch has found it: asked once, and kept.
+#
+# Answers about the recipes and the models of the catalogue are shipped in `shipped_answers.json`, so that their first
+# plan asks nobody; `python -m tests.ship_answers` writes it. All others are kept on the disk, by version of
+# transformers.
+
+_SHIPPED = Path(__file__).with_name("shipped_answers.json")
+# A busy machine takes minutes to load torch.
+_TIMEOUT_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Answers:
+    """To the questions of one name. Those of another form of questions and answers, which `format_version` counts, are
+    not believed."""
+
+    name: str
+    format_version: int
+    _known: dict[str, Any] = field(default_factory=dict)
+    """What this process was told already, failures too: the screens plan anew after each edit."""
+
+    def ask(self, question: Mapping[str, Any], timeout_seconds: float = _TIMEOUT_SECONDS) -> Any:
+        """The answer, which is JSON; the first one about a model takes seconds. Raises WorkerFailed."""
+        text = json.dumps(question, sort_keys=True, default=str)
+        key = self.key(text)
+        if key not in self._known:
+            self._known[key] = self._find(key, text, timeout_seconds)
+        if isinstance(found := self._known[key], WorkerFailed):
+            raise found
+        return found
+
+    def key(self, question: str) -> str:
+        import xxhash
+
+        module = QUESTIONS[self.name].partition(":")[0]
+        return xxhash.xxh3_128(f"{self.format_version} {module} {question}".encode()).hexdigest()
+
+    def _find(self, key: str, question: str, timeout_seconds: float) -> Any:
+        if key in (shipped := shipped_answers()):
+            return shipped[key]
+        place = prepared_data_folder(os.environ) / "answers" / metadata.version("transformers") / f"{key}.json"
+        with suppress(OSError, ValueError):
+            return json.loads(place.read_text("utf-8"))
+        try:
+            found = shapes_worker.ask(self.name, json.loads(question), timeout_seconds=timeout_seconds)
+        except WorkerFailed as failure:
+            return failure
+        # What cannot be written costs seconds the next time, and nothing else.
+        with suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(place, json.dumps(found).encode())
+        return found
+
+
+@cache
+def shipped_answers() -> dict[str, Any]:
+    """By key; none where the file is not there."""
+    with suppress(OSError, ValueError):
+        return dict(json.loads(_SHIPPED.read_text("utf-8")))
+    return {}
+
+
+# Models whose tensors have a shape and no numbers, however large: what they consist of, and what they would compute.
+#
+# Loads torch and transformers: for the worker. No code that comes with a model is run.
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What could make transformers fetch or run code that a config names: the shape does not depend on it.
+_UNTRUSTED = {"auto_map", "model_type", "trust_remote_code", "attn_implementation", "quantization_config"}
+
+
+@contextmanager
+def fake_tensors(head: Head) -> Iterator[None]:
+    """All tensors that are made have no numbers, and nobody looks for any: transformers fills weights, looks for
+    documents in positions, leaves layers out by chance, and asks whether a mask masks any. None does here. Products of
+    experts are transformers' own, which keep the same: torch knows the shape of its own for bf16 only (2.11)."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from transformers import PreTrainedModel, masking_utils
+    from transformers.integrations import moe
+
+    draw = torch.rand
+    never = partial(_nothing, answer=False)
+
+    def rand(*size: Any, **more: Any) -> Any:
+        return draw(*size, **more) if size != ([],) else 1.0
+
+    changes: list[tuple[Any, str, Any]] = [
+        (torch.nn.Module, "_apply", _convert),
+        (torch, "rand", rand),
+        (PreTrainedModel, "initialize_weights", _nothing),
+        (masking_utils, "find_packed_sequence_indices", _nothing),
+        (moe, "_can_use_grouped_mm", never),
+    ]
+    if head != CAUSAL:
+        changes += [(masking_utils, f"_ignore_{kind}_mask_sdpa", never) for kind in ("causal", "bidirectional")]
+    with ExitStack() as stack:
+        for owner, name, value in changes:
+            if hasattr(owner, name):
+                stack.enter_context(patch.object(owner, name, value))
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        yield
+
+
+def model_config(config: dict[str, Any], labels: int = 0) -> Any:
+    """The config of transformers. Raises ValueError for an architecture that it does not know."""
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if config.get("model_type") not in CONFIG_MAPPING:
+        raise ValueError("transformers does not know the architecture")
+    fields = {name: value for name, value in config.items() if name not in _UNTRUSTED and not name.startswith("_")}
+    made = AutoConfig.for_model(config["model_type"], **fields)
+    if labels:
+        made.num_labels = labels
+    return made
+
+
+def inputs_of(head: Head, rows: int, row_tokens: int, answer_tokens: int) -> dict[str, Tensor]:
+    """What a forward pass takes, with a mask of the padding but for a causal head; for use within `fake_tensors`."""
+    import torch
+
+    inputs: dict[str, Any] = {"input_ids": torch.zeros(rows, row_tokens, dtype=torch.int64)}
+    if head != CAUSAL:
+        inputs["attention_mask"] = torch.ones(rows, row_tokens, dtype=torch.int64)
+    if head == ENCODER_DECODER:
+        inputs["decoder_input_ids"] = torch.zeros(rows, max(answer_tokens, 1), dtype=torch.int64)
+    # Keys and values are not kept for a next token.
+    return inputs if head in CLASSIFYING else inputs | {"use_cache": False}
+
+
+def empty_model(config: Any, head: Head, **more: Any) -> Any:
+    """The model of a config, in training; for use within `fake_tensors`."""
+    return auto_class(head).from_config(config, **more).train()
+
+
+def _nothing(*given: Any, answer: Any = None, **more: Any) -> Any:
+    return answer
+
+
+def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
+    """What `Module.to` and its like do, for tensors without numbers: torch's own way exchanges their insides."""
+    from torch import nn
+
+    for part in module.modules() if recurse else (module,):
+        for name, weight in part._parameters.items():
+            if weight is not None and (changed := change(weight.detach())).dtype != weight.dtype:
+                part._parameters[name] = nn.Parameter(changed, requires_grad=weight.requires_grad)
+    return module
+
 
 # Data decides the size of the vocabulary, and the number of classes: models are counted with these instead, so that
 # other data asks no new question. Primes that no other size of a model is.

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.architectures import read_config, read_json, refuse_other_kinds
 from tui_trainer.models.catalogue import CatalogueEntry, find_shape
-from tui_trainer.models.config_fields import bad_model
+from tui_trainer.models.config_json import bad_model, read_config, read_json, refuse_other_kinds
 from tui_trainer.models.files.headers import INDEX_FILE, SINGLE_FILE, TensorFacts, read_headers, weight_files
 from tui_trainer.models.files.hub_cache import cached_snapshot, local_folder, nearest_folder, remedies
 from tui_trainer.models.files.weights import with_names_of_today
 from tui_trainer.models.heads import CAUSAL, Head
 from tui_trainer.models.shape import ModelShape, shape_of
-from tui_trainer.models.tokenizing.tokenizer import tokenizer_files_in, tokenizer_key
+from tui_trainer.models.tokenizer import tokenizer_files_in, tokenizer_key
 
 Weights = Literal["safetensors", "bin", "none", "not here"]
 BIN_FILE, BIN_INDEX_FILE = "pytorch_model.bin", "pytorch_model.bin.index.json"

@@ -18,7 +18,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.modules import Linear
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import head_modules
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 if TYPE_CHECKING:
     import torch

@@ -13,16 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.model_sections import is_known_attention
-from tui_trainer.config.sections import Config, ModelSection
+from tui_trainer.config.sections import Config, ModelSection, is_known_attention
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.architectures import read_json
-from tui_trainer.models.attention_facts import soft_cap_of
-from tui_trainer.models.config_fields import bad_model
+from tui_trainer.models.config_json import bad_model, read_json
 from tui_trainer.models.four_bits import FourBits, bitsandbytes_config, refuse_poisoned_files
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, auto_class
-from tui_trainer.models.scratch import scratch_config
-from tui_trainer.safe_text import one_line
+from tui_trainer.models.modules import soft_cap_of
+from tui_trainer.models.shape import scratch_config
+from tui_trainer.terminal.safe_text import one_line
 
 if TYPE_CHECKING:
     import torch

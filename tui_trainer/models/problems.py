@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import Literal
 
 from tui_trainer.errors import Problem
-from tui_trainer.models.architectures import read_json
-from tui_trainer.models.config_fields import MODEL_KEY
+from tui_trainer.models.config_json import MODEL_KEY, read_json
 from tui_trainer.models.facts import ModelFacts
 from tui_trainer.models.files.fit import embedding_rows, misfits
 from tui_trainer.models.files.headers import SINGLE_FILE
 from tui_trainer.models.files.hub_cache import remedies
 from tui_trainer.models.files.pickles import foreign_calls
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.tokenizing.tokenizer import sentencepiece_file, tokenizer_command, tokenizer_facts
-from tui_trainer.safe_text import one_line
+from tui_trainer.models.tokenizer import sentencepiece_file, tokenizer_command, tokenizer_facts
+from tui_trainer.terminal.safe_text import one_line
 
 Init = Literal["pretrained", "scratch"]
 # Those that mark each text with its language, and take English where their files name none. A folder that does not name

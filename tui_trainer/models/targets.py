@@ -12,7 +12,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.modules import Linear, Part
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 ALL_LINEAR = "all-linear"
 _TARGETS_KEY, _SAVED_KEY = "tuning.target_modules", "tuning.modules_to_save"

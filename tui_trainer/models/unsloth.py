@@ -19,11 +19,11 @@ import tui_trainer
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import FolderError, Problem
-from tui_trainer.models.config_fields import bad_model
+from tui_trainer.models.config_json import bad_model
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.loading import keep_soft_cap, settle_padding
 from tui_trainer.runs.registry import state_folder
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.worker.answering import begin_anew
 from tui_trainer.worker.questions import MODULE as WORKER
 

@@ -9,27 +9,24 @@ from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.processor import training_threads
-from tui_trainer.lr_schedules import LR_SCHEDULES
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batching import BatchCut
-from tui_trainer.planning.calibration import read_calibration
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
 from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import fused_kernels
 from tui_trainer.planning.learning_rates import learning_rate
-from tui_trainer.planning.measured_memory import measured_words, nearest_peak
+from tui_trainer.planning.measured_steps import device_key, measured_words, nearest_peak, read_calibration, step_key
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.processes import Group
 from tui_trainer.planning.records import Key
-from tui_trainer.planning.step_key import device_key, step_key
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.runs.cadence import every, times
-from tui_trainer.runs.remaining import EVALUATION_SHARE
+from tui_trainer.runs.cadence import EVALUATION_SHARE, every, times
 from tui_trainer.tasks.contract import DataFacts
 
 

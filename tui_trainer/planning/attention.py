@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from tui_trainer.config.model_sections import is_known_attention
-from tui_trainer.hardware.abilities import Version, dotted
+from tui_trainer.config.sections import is_known_attention
 from tui_trainer.hardware.diagnosis import Device
-from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
+from tui_trainer.hardware.gpu_models import FLASH_KERNELS, HOPPER, Version, dotted
 from tui_trainer.hardware.libraries import numbers_of
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape

@@ -8,20 +8,18 @@ from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
-from tui_trainer.hardware.abilities import dotted
-from tui_trainer.hardware.compilers import lack_of_compiler
-from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
+from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, lack_of_compiler, training_device
 from tui_trainer.hardware.environment import determinism_problems
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
+from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
+from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZERS
+from tui_trainer.models.config_json import OVERFLOWS_IN_FP16
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.fp16 import OVERFLOWS_IN_FP16
 from tui_trainer.models.heads import CLASSIFYING
-from tui_trainer.models.logits import FEW_LABELS
+from tui_trainer.models.modules import FEW_LABELS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters, saves_head
-from tui_trainer.optimizers import ADAFACTOR, OPTIMIZERS
 from tui_trainer.planning.attention import EAGER, MATH, Attention, Machine, Rows, attention_of
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup

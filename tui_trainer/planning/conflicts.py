@@ -8,7 +8,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.lr_schedules import LR_SCHEDULES
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import KEY as PROVIDER_KEY
 from tui_trainer.models.unsloth import NAME as UNSLOTH
@@ -18,7 +18,7 @@ from tui_trainer.planning.batching import PROCESSES, batch_problems
 from tui_trainer.planning.fit import MemoryBudget, needed_bytes, with_dry_run
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task, task_names
-from tui_trainer.tasks.parts.metrics import METRIC_KEY, metric_problems
+from tui_trainer.tasks.parts.scores import METRIC_KEY, metric_problems
 from tui_trainer.tracking.contract import tracker_problems
 from tui_trainer.units import format_bytes
 

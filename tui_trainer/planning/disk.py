@@ -1,7 +1,7 @@
 """What a run writes."""
 
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.memory.parts import state_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB

@@ -10,11 +10,11 @@ import time
 from functools import cache
 from importlib.metadata import version
 
-from tui_trainer.hardware.catalogue import Card
+from tui_trainer.hardware.gpu_models import Card
 from tui_trainer.models.modules import Reads
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
-from tui_trainer.planning.calibration import Calibration
+from tui_trainer.planning.measured_steps import Calibration
 from tui_trainer.planning.planned import Planned, estimated
 from tui_trainer.planning.records import KINDS, MATMULS, Key, find_records, keep_record
 from tui_trainer.planning.training_setup import TrainingSetup

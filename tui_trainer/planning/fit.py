@@ -9,7 +9,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.automatic_values import Target
-from tui_trainer.planning.measured_memory import corrected, nearest_peak
+from tui_trainer.planning.measured_steps import corrected, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.parts import Batch, MemoryPart

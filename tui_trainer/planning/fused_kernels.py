@@ -9,8 +9,8 @@ from typing import Literal
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
-from tui_trainer.hardware.abilities import TENSOR_CORES_FROM, dotted
 from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, dotted
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import Target

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, TypeGuard
 
-from tui_trainer.config.profiles import Profile, all_profiles, find_profile
+from tui_trainer.config.toml_files import Profile, all_profiles, find_profile
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.hardware.abilities import dotted
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.safe_text import one_line
+from tui_trainer.hardware.gpu_models import dotted
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import GIB
 
 _CPU_KEYS = ("device", "name", "cores_at_most")

@@ -9,28 +9,27 @@ from dataclasses import replace
 from typing import Any
 
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.hardware.abilities import dotted
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
+from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
-from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.assemble import threads_of
 from tui_trainer.planning.automatic_values import Target
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
+from tui_trainer.planning.measured_steps import step_key
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.processes import cards_for, split_over, tightest
 from tui_trainer.planning.remedies import BITSANDBYTES
-from tui_trainer.planning.step_key import step_key
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes
 
 

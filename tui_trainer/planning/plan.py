@@ -17,28 +17,28 @@ from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
+from tui_trainer.hardware.gpu_models import FLASH_KERNELS
 from tui_trainer.hardware.probe import disk_free_bytes
-from tui_trainer.models.fp16 import fp16_problems
+from tui_trainer.models.config_json import fp16_problems
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.assemble import Decisions, assemble, requested_threads
 from tui_trainer.planning.attention import NOT_PLANNED, Attention
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batching import TUNE, cut_batch
+from tui_trainer.planning.batching import TUNE, cut_batch, longest_row, most_rows, packed_cut, packing, packing_problems
 from tui_trainer.planning.conflicts import disk_problems, four_bit_problems, memory_problems, setting_problems
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fuses_loss, kernel_problems
-from tui_trainer.planning.kept_micro_batches import kept_micro_batch, micro_batch_key
-from tui_trainer.planning.measured_memory import measured_peaks
+from tui_trainer.planning.measured_steps import kept_micro_batch, measured_peaks, micro_batch_key
 from tui_trainer.planning.memory.host import host_memory_problems
 from tui_trainer.planning.memory.parts import MemoryPart
-from tui_trainer.planning.packing import longest_row, most_rows, packed_cut, packing, packing_problems
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.processes import (
     COPIES,
     ON_THE_CARDS,
     ONE,
+    Strategy,
+    deepspeed_problems,
     offload_of,
     processes_of,
     split_over,
@@ -46,7 +46,6 @@ from tui_trainer.planning.processes import (
     tightest,
 )
 from tui_trainer.planning.remedies import remedies
-from tui_trainer.planning.strategies import Strategy, deepspeed_problems
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts

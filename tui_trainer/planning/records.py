@@ -9,12 +9,12 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tui_trainer.planning import old_tables
 from tui_trainer.runs.registry import state_folder
-from tui_trainer.standard_files import tell
+from tui_trainer.terminal.standard_files import tell
 from tui_trainer.units import utc_now
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: b
     """What `work` gives of the file; `otherwise` where it cannot be used, and where there is none and nothing to put
     into it."""
     path = state_folder() / FILE
-    if not (makes_file or path.exists() or old_tables.are_there(path.parent)):
+    if not (makes_file or path.exists() or are_there(path.parent)):
         return otherwise
     try:
         import sqlite3
@@ -200,7 +200,7 @@ def _is_ready(db: "Connection") -> bool:
         if (found := _format_of(db)) == 0:  # another program was as quick
             db.execute(_TABLE)
             db.execute("CREATE INDEX of_key ON records (kind, device, task, shape, setup)")
-            for kind, key, part, at, figures in old_tables.old_records(state_folder()):
+            for kind, key, part, at, figures in old_records(state_folder()):
                 with suppress(ValueError):  # text that is none in UTF-8
                     _insert(db, (kind, Key(**key), part, at, figures))
             db.execute(f"PRAGMA user_version = {_FORMAT}")
@@ -225,3 +225,86 @@ def _is_set_aside(path: Path, inode: int, error: Exception) -> bool:
     except OSError:
         return False
     return True
+
+
+# What earlier versions have measured, in a file of JSON for each kind: it is taken over once, and the files stay.
+
+# (kind, fields of the key, part, date, figures)
+OldRecord = tuple[str, dict[str, str], str, str, dict[str, Any]]
+_SUFFIXES = (", bf16", ", fp16", ", weights on the host")
+
+
+def are_there(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _READERS)
+
+
+def old_records(folder: Path) -> Iterator[OldRecord]:
+    """All that can be read of the tables in the state folder; what is damaged is left out."""
+    for name, read in _READERS.items():
+        path = folder / name
+        with suppress(OSError, ValueError):
+            table = json.loads(path.read_bytes())
+            at = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="milliseconds")
+            for key, entry in table.items() if isinstance(table, dict) else ():
+                with suppress(LookupError, TypeError, ValueError, AttributeError):
+                    found = list(read(key, entry, at.replace("+00:00", "Z")))
+                    yield from (record for record in found if isinstance(record[3], str))
+
+
+def _calibration(machine: str, steps: dict[str, Any], at: str) -> Iterator[OldRecord]:
+    for step, entry in steps.items():
+        with suppress(LookupError, TypeError, ValueError):
+            key, cut = _key_of(step, machine)
+            # Until each run was kept there was one, of which nothing was said.
+            for run in entry.get("runs", [entry]):
+                figures = {"flops": entry["flops"], "step_seconds": run["step_seconds"], "busy": run.get("busy", False)}
+                yield "step_seconds", key, cut, at, figures
+
+
+def _peaks(text: str, peaks: dict[str, list[int]], at: str) -> Iterator[OldRecord]:
+    key = _key_with_data(text)
+    for rows, several in peaks.items():
+        for peak in several:
+            yield "peak_memory", key, rows, at, {"bytes": peak}
+
+
+def _micro_batches(text: str, entry: dict[str, Any], at: str) -> Iterator[OldRecord]:
+    yield "micro_batch", _key_with_data(text), "", at, entry
+
+
+def _gains(machine: str, pairs: dict[str, Any], _: str) -> Iterator[OldRecord]:
+    for pair, gain in pairs.items():
+        with suppress(LookupError, TypeError, ValueError):
+            key = _key_of(gain["shapes"][gain["from"]], machine)[0]
+            yield "gain", key, pair, gain["at"], gain
+
+
+def _trials(machine: str, trial: dict[str, Any], _: str) -> Iterator[OldRecord]:
+    yield "trial", {"device": machine, "versions": f"torch {trial['torch']}"}, "", trial["at"], trial
+
+
+def _key_of(step: str, machine: str) -> tuple[dict[str, str], str]:
+    """(key, how rows are cut) of `TASK SHAPE, VERSIONS | SETUP | CUT`. Raises ValueError for one of before tasks and
+    libraries were part of it."""
+    model, setup, cut = step.split(" | ")
+    (task, shape), versions = model.partition(", ")[0].split(" "), model.partition(", ")[2]
+    for suffix in _SUFFIXES:
+        machine = machine.removesuffix(suffix)
+    return {"task": task, "shape": shape, "setup": setup, "device": machine, "versions": versions}, cut
+
+
+def _key_with_data(text: str) -> dict[str, str]:
+    """The key of `MACHINE: STEP: DIGEST OF THE DATA`: rows and data are part of the setup."""
+    machine_and_step, _, data = text.rpartition(": ")
+    machine, _, step = machine_and_step.rpartition(": ")
+    key, cut = _key_of(step, machine)
+    return key | {"setup": f"{key['setup']} | {cut} | {data}"}
+
+
+_READERS = {
+    "calibration.json": _calibration,
+    "memory.json": _peaks,
+    "micro_batches.json": _micro_batches,
+    "gains.json": _gains,
+    "trials.json": _trials,
+}

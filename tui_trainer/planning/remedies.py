@@ -9,7 +9,7 @@ from typing import Any
 
 from tui_trainer.config.changes import settings_words
 from tui_trainer.errors import ConfigError
-from tui_trainer.optimizers import OPTIMIZERS
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.units import format_bytes

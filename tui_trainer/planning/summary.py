@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui_trainer.safe_text import one_line
+from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.tasks import find_task
-from tui_trainer.tuning_methods import TUNING_METHODS
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_count, format_seconds
 
 if TYPE_CHECKING:

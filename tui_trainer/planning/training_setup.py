@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tui_trainer.hardware.diagnosis import Device
+from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
+from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CAUSAL, Head
-from tui_trainer.models.logits import in_chunks
-from tui_trainer.optimizers import DEFAULT as DEFAULT_OPTIMIZER
-from tui_trainer.tuning_methods import TUNING_METHODS
+from tui_trainer.models.modules import in_chunks
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Precision = Literal["fp32", "bf16", "fp16"]

@@ -9,9 +9,8 @@ from datetime import datetime
 
 from tui_trainer.runs.comparison import eval_curve, train_curve
 from tui_trainer.runs.events import Event, GaugesRead, RunStarted, StepDone
-from tui_trainer.runs.score_words import plain
-from tui_trainer.runs.state import RunState
-from tui_trainer.runs.sums import means
+from tui_trainer.runs.result import plain
+from tui_trainer.runs.state import RunState, means
 from tui_trainer.units import GIB
 
 MOST_POINTS = 600

@@ -2,16 +2,475 @@
 a heading, a link, a cell or HTML.
 """
 
+import json
+import math
 import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
-from tui_trainer.reporting.curves import Chart
-from tui_trainer.reporting.drawing import COLOURS, as_html, chart_figure
-from tui_trainer.reporting.facts import RunFacts, facts_of
-from tui_trainer.reporting.sections import Block, Code, Pairs, Table, Text, chart_summary, key_figures, sections, title
+from tui_trainer.doctor.examine import examine
+from tui_trainer.planning.summary import model_words, place_words, tuning_words
+from tui_trainer.reporting.curves import Chart, Curve, Points
+from tui_trainer.reporting.facts import Rows, RunFacts, Start, facts_of
 from tui_trainer.runs.folder import RunFolder, write_atomically
-from tui_trainer.safe_text import as_markdown, visible
+from tui_trainer.runs.overview import metric_value
+from tui_trainer.runs.result import best_before, ending_words, grade_of, number, plain, targets_of
+from tui_trainer.runs.state import spread_ends
+from tui_trainer.tasks import labels_rows
+from tui_trainer.terminal.safe_text import as_markdown, one_line, visible
+from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
+
+# A report in words: facts in, sections out. How they are drawn is for `markdown.py` and `page.py`.
+#
+# Texts are plain and may be foreign: whoever writes them out makes them harmless.
+
+_MOST_EVALUATIONS = 20
+_MOST_PROBLEMS = 50
+_MOST_SAMPLES = 3
+_MOST_SAMPLE_LINES = 30
+_VALUE_CHARACTERS = 300
+_JOULES_IN_KWH = 3.6e6
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Names and values below each other."""
+
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`rows` below the titles `head`."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """As it is, in letters of one width."""
+
+    text: str
+
+
+Block = Pairs | Table | Text | Code | Chart
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    blocks: tuple[Block, ...]
+
+
+def sections(facts: RunFacts) -> list[Section]:
+    made = [Section(title, tuple(make(facts))) for title, make in _SECTIONS.items()]
+    return [section for section in made if section.blocks]
+
+
+def title(facts: RunFacts) -> str:
+    return f"{facts.folder.name}: {facts.status_words}"
+
+
+def key_figures(facts: RunFacts) -> Rows:
+    state, model = facts.state, facts.model
+    rows = [
+        ("held-out loss", "--" if model.eval_loss is None else f"{model.eval_loss:.4f}"),
+        ("training loss", "--" if model.train_loss is None else f"{model.train_loss:.4f}"),
+        *((plain(name), number(value)) for name, value in list(model.scores.items())[:2]),
+        ("steps", f"{state.step:,}" + (f" of {state.total_steps:,}" if state.step < state.total_steps else "")),
+        ("time of steps", format_seconds(model.training_seconds)),
+        ("peak memory", format_bytes(facts.costs.peak_memory_bytes)),
+    ]
+    return [row for row in rows if row[1] != "--"]
+
+
+def _outcome(facts: RunFacts) -> Iterator[Block]:
+    state, finished, failed = facts.state, facts.state.finished, facts.state.failed
+    lines = []
+    if failed is not None:
+        log = f" The traceback is in {failed.log_path}." if failed.log_path else ""
+        lines.append(f"It failed: {failed.message}.{log}")
+    elif finished is None:
+        gone = "Its process is gone, and it did not note why."
+        lines.append(gone if facts.status == "interrupted" else "It is under way.")
+    else:
+        lines.append(f"It {ending_words(state)}.")
+    if facts.status in ("failed", "stopped", "interrupted"):
+        lines.append(f"`tui-trainer resume {facts.folder.name}` goes on with it.")
+    if best := best_before(state):
+        lines.append(f"It was better before: held-out loss {best.loss:.4f} at step {best.step:,}.")
+    yield Text(tuple(lines))
+    if state.steps or state.evals:
+        yield Pairs([(f"loss: {name}", value) for name, value in facts.model.loss_rows()])
+    if rows := facts.model.score_rows():
+        yield Pairs(rows)
+
+
+def _targets(facts: RunFacts) -> Iterator[Block]:
+    if targets := targets_of(facts.state):
+        over = facts.status in ("finished", "stopped", "failed")
+        rows = [(target.words, "not known" if over and target.met is None else target.verdict) for target in targets]
+        yield Pairs(rows)
+
+
+def _asked(facts: RunFacts) -> Iterator[Block]:
+    plan = facts.plan
+    if plan is not None:
+        profiles = f"recipe {plan.recipe or 'none'}, hardware profile {plan.hardware_profile or 'none'}"
+        yield Pairs(
+            [
+                ("task", plan.config.task.type),
+                ("model", f"{model_words(plan)}; {tuning_words(plan)}"),
+                ("data", plan.config.data.path),
+                ("presets", profiles),
+                ("place", place_words(plan)),
+            ]
+        )
+    if facts.plan_fault:
+        yield Text((f"What the plan states is left out: {facts.plan_fault}.",))
+    if facts.asked:
+        rows = tuple((one.key, _value(one.value), _value(one.default)) for one in facts.asked)
+        yield Text(("Settings that differ from their defaults:",))
+        yield Table(("setting", "value", "default"), rows)
+
+
+def _trained(facts: RunFacts) -> Iterator[Block]:
+    if facts.plan is not None and facts.state.steps:
+        yield Pairs(facts.model.setting_rows(facts.plan))
+
+
+def _evaluations(facts: RunFacts) -> Iterator[Block]:
+    evals = facts.state.evals
+    if not evals:
+        return
+    names = tuple(dict.fromkeys(name for done in evals for name in done.scores))
+    chosen = [evals[end - 1] for end in spread_ends(len(evals), _MOST_EVALUATIONS)]
+    best = max((done.step for done in evals if done.best), default=None)
+    rows = []
+    for done in chosen:
+        scores = (number(done.scores[name]) if name in done.scores else "--" for name in names)
+        rows.append((f"{done.step:,}" + (" (best)" if done.step == best else ""), f"{done.loss:.4f}", *scores))
+    yield Table(("step", "held-out loss", *map(plain, names)), tuple(rows))
+    if len(evals) > len(chosen):
+        yield Text((f"{len(chosen)} of {len(evals)} evaluations, evenly spread.",))
+    if (value := metric_value(evals[-1], facts.metric)) is not None and facts.metric != "loss":
+        yield Text((f"The best is chosen by {plain(facts.metric)}, {number(value)} at the last one.",))
+
+
+def _history(facts: RunFacts) -> Iterator[Block]:
+    if len(facts.starts) > 1 or (facts.starts and facts.status == "interrupted"):
+        silent = "no word: killed" if facts.status == "interrupted" else "not yet"
+        *before, last = facts.starts
+        rows = (*(_start_row(start, "no word: killed") for start in before), _start_row(last, silent))
+        yield Table(("begun (UTC)", "from step", "to step", "for", "ended"), rows)
+    problems = list(facts.state.problems)[-_MOST_PROBLEMS:]
+    if problems:
+        told = tuple((f"{one.step:,}", one.kind, "; ".join(filter(None, (one.message, one.hint)))) for one in problems)
+        yield Table(("step", "problem", "what happened"), told)
+    if not facts.starts:
+        yield Text(("Its journal holds no start.",))
+    if facts.journal_damage:
+        yield Text((f"{facts.journal_damage[0].upper()}{facts.journal_damage[1:]}.",))
+
+
+def _start_row(start: Start, silent: str) -> tuple[str, ...]:
+    """`silent`: what it means that the start noted no end."""
+    came_from = "new" if start.from_step is None else f"{start.from_step:,}"
+    begun, taken = start.at[:19].replace("T", " "), format_seconds(start.seconds)
+    return begun, came_from, f"{start.last_step:,}", taken, start.ending or silent
+
+
+def _data(facts: RunFacts) -> Iterator[Block]:
+    data = facts.state.data
+    if data is None:
+        return
+    yield Pairs(
+        [
+            ("rows to train on", f"{data.rows:,}"),
+            ("tokens", f"{data.tokens:,}"),
+            ("documents", f"{data.documents:,}"),
+            ("rows held out", f"{data.eval_rows:,} ({data.eval_tokens:,} tokens)"),
+            ("vocabulary", f"{data.vocabulary:,}"),
+        ]
+    )
+    notes = list(data.notes)
+    if facts.plan is not None:
+        notes += [source.words() for source in facts.plan.sources]
+    if notes:
+        yield Text(tuple(dict.fromkeys(notes)))
+
+
+def _costs(facts: RunFacts) -> Iterator[Block]:
+    state, costs = facts.state, facts.costs
+    if not state.started_at:
+        return
+    energy = "--"
+    if costs.energy_joules is not None:
+        mean = f", {costs.power_watts:.0f} W in the mean" if costs.power_watts is not None else ""
+        energy = f"{costs.energy_joules / _JOULES_IN_KWH:.3g} kWh{mean}"
+    rows = [
+        ("from start to end", format_seconds(costs.seconds)),
+        ("steps", format_seconds(costs.step_seconds)),
+        ("evaluations", f"{format_seconds(costs.evaluation_seconds)} ({len(state.evals)})"),
+        ("checkpoints", f"{format_seconds(costs.checkpoint_seconds)} ({len(state.checkpoints)})"),
+        ("throughput", grade_of(state) or "--"),
+        ("GPU-hours", "--" if costs.gpu_hours is None else f"{costs.gpu_hours:.2f}"),
+        ("energy of the GPU", energy),
+        ("samples per second", "--" if costs.samples_per_second is None else f"{costs.samples_per_second:.1f}"),
+        ("tokens per second", format_count(costs.tokens_per_second)),
+        ("peak memory", format_bytes(costs.peak_memory_bytes)),
+        ("of it the libraries", format_bytes(costs.library_memory_bytes)),
+        ("planned for training", format_bytes(costs.planned_memory_bytes)),
+        ("planned time", format_seconds(costs.planned_seconds)),
+        ("disk", format_bytes(costs.disk_bytes)),
+    ]
+    yield Pairs([row for row in rows if row[1] != "--"])
+
+
+def _doctor(facts: RunFacts) -> Iterator[Block]:
+    if not facts.state.steps:
+        return
+    verdict = examine(facts.state)
+    if verdict.leading is None:
+        yield Text((f"{verdict.healthy[:1].upper()}{verdict.healthy[1:]}.",))
+    if verdict.findings:
+        found = [(one, one.found) for one in verdict.findings]
+        rows = tuple((one.cost_words, it.cause, it.evidence, one.remedy_words or "--") for one, it in found)
+        yield Table(("costs", "cause", "evidence", "in the next run"), rows)
+
+
+def _exports(facts: RunFacts) -> Iterator[Block]:
+    if facts.exports:
+        rows = (_export_row(name, certificate) for name, certificate in facts.exports.items())
+        yield Table(("format", "held-out loss", "size", "ms a row", "certificate"), tuple(rows))
+
+
+def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
+    faults = certificate.get("faults")
+    verdict = "as it was trained" if certificate.get("is_good") is True else f"not as it was trained: {_value(faults)}"
+    return (
+        f"{certificate.get('format')} (export/{name})",
+        _from_to(certificate, "loss", lambda value: f"{value:.4f}"),
+        _from_to(certificate, "bytes", format_bytes),
+        _from_to(certificate, "seconds_per_row", lambda value: format_number(1e3 * value, 2)),
+        verdict,
+    )
+
+
+def _from_to(certificate: dict[str, Any], name: str, words: Callable[[float], str]) -> str:
+    """`2.8981 -> 2.8984`: of the trained model, and of the exported one."""
+    both = (certificate.get(which) for which in ("trained", "exported"))
+    values = [found.get(name) if isinstance(found, dict) else None for found in both]
+    return " \u2192 ".join(words(value) if isinstance(value, int | float) else "--" for value in values)
+
+
+def _samples(facts: RunFacts) -> Iterator[Block]:
+    border = "" if labels_rows(facts.state.task) else "\u00b7"
+    for sample in list(facts.state.samples)[-_MOST_SAMPLES:]:
+        yield Text((f"After step {sample.step:,}:",))
+        lines = f"{sample.prompt}{border}{sample.text}".split("\n")
+        left_out = len(lines) - _MOST_SAMPLE_LINES
+        yield Code("\n".join(lines[:_MOST_SAMPLE_LINES]))
+        if left_out > 0:
+            yield Text((f"and {left_out:,} more lines.",))
+
+
+def _again(facts: RunFacts) -> Iterator[Block]:
+    folder, plan = facts.folder, facts.plan
+    name = f"{folder.name}-again"[:64]
+    yield Code(shlex.join(["tui-trainer", "--no-ui", str(folder.config), "--set", f"output.name={name}"]))
+    if facts.config_text:
+        yield Text((f"{folder.config.name}:",))
+        yield Code(facts.config_text.rstrip())
+    if plan is not None:
+        keys = [
+            ("prepared data", plan.data_key),
+            ("base weights", plan.model_key),
+            ("commit of the base model", plan.model_commit),
+            ("card", plan.gpu_uuid),
+        ]
+        yield Pairs([("seed", str(plan.config.training.seed)), *(pair for pair in keys if pair[1])])
+    if facts.state.versions:
+        yield Pairs(list(facts.state.versions.items()))
+
+
+_SECTIONS: dict[str, Callable[[RunFacts], Iterator[Block]]] = {
+    "What happened": _outcome,
+    "Targets": _targets,
+    "Curves": lambda facts: iter(facts.charts),
+    "Evaluations": _evaluations,
+    "Problems and resumes": _history,
+    "What was asked": _asked,
+    "How it was trained": _trained,
+    "Data": _data,
+    "Costs": _costs,
+    "What the doctor says": _doctor,
+    "Exports": _exports,
+    "What it writes": _samples,
+    "How to do it again": _again,
+}
+
+
+def chart_summary(chart: Chart) -> Table:
+    """A chart where there are no pictures: where each curve begins, ends and turns."""
+    rows = []
+    for curve in chart.curves:
+        if curve.points:
+            values = [value for _, value in curve.points]
+            figures = (values[0], values[-1], min(values), max(values))
+            rows.append((curve.name, *map(short_number, figures)))
+    return Table((chart.title, "first", "last", "lowest", "highest"), tuple(rows))
+
+
+def short_number(value: float) -> str:
+    """Four digits, and no more zeros than they need: `1.5e-4` for 0.00015."""
+    if 0 < abs(value) < 1e-3:
+        digits, _, power = f"{value:.3e}".partition("e")
+        return f"{float(digits):g}e{int(power)}"
+    return f"{value:.4g}" if math.isfinite(value) else "--"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str) and value:
+        return value[:_VALUE_CHARACTERS]
+    return json.dumps(value, default=str)[:_VALUE_CHARACTERS]
+
+
+# Charts as SVG inside a page: no script, no font and no colour of their own but those of the page's style.
+
+COLOURS = 6
+_WIDTH, _HEIGHT = 480, 230
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 10, 30
+_CHART_TICKS = 5
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where values are drawn: the ranges of both axes."""
+
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+
+    def x(self, value: float) -> float:
+        share = (value - self.x_low) / ((self.x_high - self.x_low) or 1.0)
+        return _LEFT + share * (_WIDTH - _RIGHT - _LEFT)
+
+    def y(self, value: float) -> float:
+        share = (value - self.y_low) / ((self.y_high - self.y_low) or 1.0)
+        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
+
+    def path(self, points: Points) -> str:
+        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
+
+
+def chart_figure(chart: Chart) -> str:
+    curves = [curve for curve in chart.curves if curve.points]
+    lines = _stacked(curves) if chart.stacked else [curve.points for curve in curves]
+    xs = [x for points in lines for x, _ in points]
+    values = [y for points in lines for _, y in points] + [value for _, value in chart.levels]
+    y_ticks = nice_ticks(min(0.0, *values) if chart.from_zero else min(values), max(values))
+    frame = _Frame(min(0.0, *xs), max(xs), y_ticks[0], y_ticks[-1])
+    parts = [_axes(frame, y_ticks), *(_level(frame, name, value) for name, value in chart.levels)]
+    parts += [f'<path class="level" d="M{frame.x(step):.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>' for step in chart.resumed_at]
+    drawn = [_drawn(frame, lines, at, stacked=chart.stacked) for at in range(len(lines))]
+    name, picture = as_html(chart.title), "".join([*parts, *reversed(drawn)])
+    return (
+        f'<figure><figcaption>{name} <span class="dim">by {as_html(chart.x_unit)}</span></figcaption>'
+        f'<div class="legend">{_legend(chart, curves)}</div>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{name}">{picture}</svg></figure>'
+    )
+
+
+def _drawn(frame: _Frame, lines: Sequence[Points], at: int, *, stacked: bool) -> str:
+    points, colour = lines[at], f"c{at % COLOURS}"
+    if stacked:
+        floor = lines[at - 1] if at else [(x, frame.y_low) for x, _ in points]
+        return f'<polygon class="{colour}" points="{frame.path([*points, *reversed(floor)])}"/>'
+    dots = points if len(points) <= 40 else points[-1:]
+    marks = "".join(f'<circle class="{colour}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="2.5"/>' for x, y in dots)
+    return f'<polyline class="{colour}" points="{frame.path(points)}"/>{marks}'
+
+
+def _stacked(curves: Sequence[Curve]) -> list[Points]:
+    """Each curve on top of those before it; they have the same places."""
+    below, lines = [0.0] * min(len(curve.points) for curve in curves), []
+    for curve in curves:
+        below = [one + y for one, (_, y) in zip(below, curve.points, strict=False)]
+        lines.append([(x, y) for (x, _), y in zip(curve.points, below, strict=False)])
+    return lines
+
+
+def _axes(frame: _Frame, y_ticks: Sequence[float]) -> str:
+    right = _WIDTH - _RIGHT
+    parts = []
+    for tick in y_ticks:
+        y = frame.y(tick)
+        parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{right}"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{axis_number(tick)}</text>')
+    bottom = _HEIGHT - _BOTTOM + 18
+    inside = [tick for tick in nice_ticks(frame.x_low, frame.x_high) if frame.x_low <= tick <= frame.x_high]
+    for tick in inside:
+        anchor = "end" if frame.x(tick) > right - 20 else "middle"
+        parts.append(f'<text x="{frame.x(tick):.1f}" y="{bottom}" text-anchor="{anchor}">{axis_number(tick)}</text>')
+    return "".join(parts)
+
+
+def _level(frame: _Frame, name: str, value: float) -> str:
+    y, right = frame.y(value), _WIDTH - _RIGHT
+    text = f'<text x="{right}" y="{y - 4:.1f}" text-anchor="end">{as_html(name)}</text>'
+    return f'<path class="level" d="M{_LEFT} {y:.1f}H{right}"/>{text}'
+
+
+def axis_number(value: float) -> str:
+    """`20k` for 20000, `1.5e-4` for 0.00015."""
+    if 0 < abs(value) < 1e-3:
+        return short_number(value)
+    return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:.6g}"
+
+
+def nice_ticks(low: float, high: float) -> list[float]:
+    """Round numbers that span `low` to `high`, at most seven: the first at most `low`, the last at least `high`."""
+    if not high - low > 1e-9 * max(abs(low), abs(high)):
+        margin = abs(low) * 0.1 or 1.0
+        low, high = low - margin, high + margin
+    power = 10.0 ** math.floor(math.log10((high - low) / _CHART_TICKS))
+    step = next(step for factor in (1, 2, 2.5, 5, 10, 20) if (high - low) / (step := power * factor) <= _CHART_TICKS)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [at * step for at in range(first, last + 1)]
+
+
+def _legend(chart: Chart, curves: Sequence[Curve]) -> str:
+    lines = [
+        f'<span><i class="c{at % COLOURS}"></i>{as_html(curve.name)} <b>{short_number(curve.points[-1][1])}</b></span>'
+        for at, curve in enumerate(curves)
+    ]
+    lines += [
+        f'<span><i class="level"></i>{as_html(name)} <b>{short_number(value)}</b></span>'
+        for name, value in chart.levels
+    ]
+    if chart.resumed_at:
+        shown = ", ".join(f"{step:,}" for step in chart.resumed_at[:_MOST_NAMED])
+        more = " ..." if len(chart.resumed_at) > _MOST_NAMED else ""
+        lines.append(f'<span><i class="level"></i>resumed after <b>{shown}{more}</b></span>')
+    return "".join(lines)
+
+
+def as_html(text: str) -> str:
+    return escape(one_line(text))
+
 
 _TICKS = re.compile("`+")
 

@@ -17,7 +17,7 @@ from tui_trainer.runs import registry
 from tui_trainer.runs.folder import MARKER, RunFolder, check_name, folder_size, sync_folder
 from tui_trainer.runs.lock import RunLock, folder_lock, lock_hint, owner, refuse_in_use
 from tui_trainer.runs.slurm import active_job
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 _DELETING: Final = ".deleting-"
 

@@ -1,5 +1,10 @@
 """Steps: how many there are, and on which of them something happens."""
 
+from statistics import fmean
+from typing import Final
+
+from tui_trainer.runs.state import WARM_UP_STEPS, RunState
+
 
 def every(steps_or_share: float, total_steps: int) -> int:
     """A setting such as `eval_steps` as a number of steps: below 1 a share of all steps, 0 stays 0 (never)."""
@@ -20,3 +25,64 @@ def times(total_steps: int, every_steps: int, *, after: int = 0) -> int:
     if every_steps <= 0:
         return 1
     return total_steps // every_steps - after // every_steps + (total_steps % every_steps != 0)
+
+
+# How long a run still takes: the steps left, and what happens between them.
+
+# Until one was measured: forward alone is one of three equal parts of a step (the backward pass has two products for
+# each), and this many bytes of weights and two moments (12 a parameter) are copied, hashed and synced in a second.
+EVALUATION_SHARE: Final = 1 / 3
+_SAVE_BYTES_PER_SECOND: Final = 300e6
+_CHECKPOINT_BYTES_PER_PARAMETER: Final = 12
+# A text of 160 tokens from a model of four to eight layers: 0.3 to 1 s, the first one of a process the longest.
+_SAMPLE_SECONDS: Final = 0.5
+
+
+def eta_seconds(state: RunState) -> float | None:
+    """Seconds to the end: the steps left at a recent step's mean time, and what happens between them.
+
+    What comes between costs what it did so far in the mean; before that, what the plan's numbers suggest. None when
+    the run has ended or has no number of steps, and until three steps of this start are known: two warm up.
+    """
+    over = state.finished is not None or state.failed is not None
+    if over or state.total_steps <= 0 or state.steps_since_start <= WARM_UP_STEPS:
+        return None
+    steps_left = max(state.total_steps - state.step, 0)
+    mean_seconds = sum(done.step_seconds for done in state.recent) / len(state.recent)
+    return steps_left * mean_seconds + _between_seconds_left(state)
+
+
+def _between_seconds_left(state: RunState) -> float:
+    """Of evaluations, checkpoints and text samples."""
+    plan, rate = state.plan, state.samples_per_second
+    # What was done at step 0 does not come again.
+    evals = [(done.step, done.seconds) for done in state.evals if done.scheduled and done.step > 0]
+    saves = [(done.step, done.seconds) for done in state.checkpoints if done.step > 0]
+    if plan is None:
+        return _share_left(state, evals) + _share_left(state, saves)
+    eval_guess = (plan.eval_rows or 0) * EVALUATION_SHARE / rate if rate else 0.0
+    save_guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / _SAVE_BYTES_PER_SECOND
+    seconds = _seconds_left(state, evals, None if plan.eval_rows is None else plan.eval_every_steps, eval_guess)
+    seconds += _seconds_left(state, saves, plan.save_every_steps, save_guess)
+    if plan.sample_every_steps:
+        costs = [done.seconds for done in state.samples if done.seconds > 0]
+        texts = state.total_steps // plan.sample_every_steps - state.step // plan.sample_every_steps
+        seconds += texts * (fmean(costs) if costs else _SAMPLE_SECONDS)
+    return seconds
+
+
+_Costs = list[tuple[int, float]]
+"""After which step, and how many seconds."""
+
+
+def _seconds_left(state: RunState, costs: _Costs, every_steps: int | None, guess: float) -> float:
+    if every_steps is None:
+        return _share_left(state, costs)
+    mean_seconds = fmean(seconds for _, seconds in costs) if costs else guess
+    return times(state.total_steps, every_steps, after=state.step) * mean_seconds
+
+
+def _share_left(state: RunState, costs: _Costs) -> float:
+    """For journals that do not say how often something happens: a step's share of it, for all steps left."""
+    per_step = sum(seconds for _, seconds in costs) / costs[-1][0] if costs else 0.0
+    return max(state.total_steps - state.step, 0) * per_step

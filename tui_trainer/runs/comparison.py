@@ -20,10 +20,15 @@ from tui_trainer.runs.folder import RunFolder, read_fields, read_plain_file
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.runs.overview import metric_value, overview
-from tui_trainer.runs.result import best_evaluation, held_out_loss, kept_step, lowest_evaluation, newest_scores
-from tui_trainer.runs.state import RunState, smoothing_window
-from tui_trainer.runs.sums import spread_ends
-from tui_trainer.runs.targets import targets_summary
+from tui_trainer.runs.result import (
+    best_evaluation,
+    held_out_loss,
+    kept_step,
+    lowest_evaluation,
+    newest_scores,
+    targets_summary,
+)
+from tui_trainer.runs.state import RunState, smoothing_window, spread_ends
 from tui_trainer.units import MIB
 
 LEAST_RUNS: Final = 2

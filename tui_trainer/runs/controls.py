@@ -15,7 +15,7 @@ from typing import Final, Literal
 from tui_trainer.errors import FolderError
 from tui_trainer.runs.folder import read_plain_file, write_atomically
 from tui_trainer.runs.lock import folder_lock, owner
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
 Action = Literal["pause", "resume", "save", "evaluate", "stop"]

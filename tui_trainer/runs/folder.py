@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from tui_trainer.errors import FolderError, Problem
-from tui_trainer.local_paths import as_bytes, from_the_root, is_utf8
-from tui_trainer.safe_text import one_line
+from tui_trainer.files.local_paths import as_bytes, from_the_root, is_utf8
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB
 
 MARKER: Final = ".tui-trainer"

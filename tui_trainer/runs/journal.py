@@ -15,8 +15,17 @@ from pathlib import Path
 from typing import Final, Self
 
 from tui_trainer.errors import FolderError
-from tui_trainer.runs.event_lines import LINE_LIMIT_BYTES, from_line, to_line
-from tui_trainer.runs.events import Event, PhaseChanged, RunFailed, RunFinished, RunStarted, StepDone
+from tui_trainer.runs.events import (
+    LINE_LIMIT_BYTES,
+    Event,
+    PhaseChanged,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    from_line,
+    to_line,
+)
 from tui_trainer.units import KIB, MIB
 
 PENDING_LIMIT_BYTES: Final = 64 * MIB

@@ -24,7 +24,7 @@ from tui_trainer.errors import FolderError
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.json_fields import parsed, reader
 from tui_trainer.runs.slurm import Allocation, WatchedJob, has_ended
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
 _CONTENT_LIMIT_BYTES: Final = 4096

@@ -31,10 +31,16 @@ from tui_trainer.runs.folder import (
 )
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.lock import owner
-from tui_trainer.runs.result import best_evaluation, ending_words, held_out_loss, kept_step, newest_scores
-from tui_trainer.runs.score_words import number, plain
-from tui_trainer.runs.state import STOPPED_EARLY, RunState, Status
-from tui_trainer.runs.sums import means
+from tui_trainer.runs.result import (
+    best_evaluation,
+    ending_words,
+    held_out_loss,
+    kept_step,
+    newest_scores,
+    number,
+    plain,
+)
+from tui_trainer.runs.state import STOPPED_EARLY, RunState, Status, means
 from tui_trainer.units import MIB
 
 CURVE_POINTS: Final = 24

@@ -15,7 +15,7 @@ from typing import Final
 from tui_trainer.errors import FolderError, Problem
 from tui_trainer.runs.folder import RunFolder, read_plain_file, write_atomically
 from tui_trainer.runs.lock import folder_lock
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, utc_now
 
 _INDEX_LIMIT_BYTES: Final = 16 * MIB

@@ -1,13 +1,77 @@
 """What came of a run: which of its evaluations is that of its model, whether another was better, and how good its rate
-is beside the best that this machine has reached with steps of the same shape."""
+is beside the best that this machine has reached with steps of the same shape.
+"""
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from tui_trainer.runs.events import EvalDone
-from tui_trainer.runs.score_words import number, plain, score_words
 from tui_trainer.runs.state import RunState
-from tui_trainer.safe_text import one_line
-from tui_trainer.units import format_count
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import GIB, format_bytes, format_count
+
+# Scores of a run in words, each beside what a simple model reaches: `accuracy 0.83 (most frequent class 0.31)`.
+#
+# The baseline of a score is named "NAME of WHAT" (`tasks/contract.py`), such as "accuracy of the most frequent class".
+
+_OF = " of "
+_LESS_IS_BETTER = frozenset({"mse", "mae"})
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreWords:
+    """`name` for people, `value`, and what is to be beaten, if that is known: (what it is, its value)."""
+
+    name: str
+    value: float
+    baseline: tuple[str, float] | None
+    less_is_better: bool
+
+    @property
+    def beaten(self) -> bool | None:
+        if self.baseline is None:
+            return None
+        return self.value < self.baseline[1] if self.less_is_better else self.value > self.baseline[1]
+
+    def __str__(self) -> str:
+        beside = f" ({self.baseline[0]} {number(self.baseline[1])})" if self.baseline else ""
+        return f"{self.name} {number(self.value)}{beside}"
+
+
+def score_words(scores: Mapping[str, float], baselines: Mapping[str, float]) -> list[ScoreWords]:
+    """All scores, in their order; of several baselines of one score the first."""
+    known: dict[str, tuple[str, float]] = {}
+    for title, value in baselines.items():
+        name, of, what = title.partition(_OF)
+        if of:
+            known.setdefault(name, (what.removeprefix("the "), value))
+    return [ScoreWords(plain(name), value, known.get(name), name in _LESS_IS_BETTER) for name, value in scores.items()]
+
+
+def scores_line(scores: Mapping[str, float], baselines: Mapping[str, float]) -> str:
+    """`accuracy 0.83 (most frequent class 0.31), macro F1 0.80`."""
+    return ", ".join(map(str, score_words(scores, baselines)))
+
+
+def baselines_line(baselines: Mapping[str, float]) -> str:
+    """`accuracy 0.31 and macro F1 0.06 of the most frequent class`, what belongs together said once."""
+    groups: dict[str, list[str]] = {}
+    for title, value in baselines.items():
+        name, _, what = title.partition(_OF)
+        groups.setdefault(what, []).append(f"{plain(name)} {number(value)}")
+    return "; ".join(" and ".join(values) + (f" of {what}" if what else "") for what, values in groups.items())
+
+
+def plain(name: str) -> str:
+    """`macro_f1` as `macro F1`."""
+    return name.replace("_", " ").replace("f1", "F1")
+
+
+def number(value: float) -> str:
+    """Three decimals; of a larger number four digits."""
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
+
 
 _CLEARLY_WORSE = 1.02
 # Of the best rate that this machine had itself.
@@ -131,3 +195,82 @@ def grade_of(state: RunState) -> str:
     seconds, rows = sum(state.step_seconds), state.plan.effective_batch_size if state.plan else 0
     rate = state.samples_per_second or (len(state.steps) * rows / seconds if seconds else 0.0)
     return grade(rate, state.plan.best_samples_per_second if state.plan else None)
+
+
+# What a run was meant to reach, beside what it has reached: from the journal alone, while it runs and afterwards.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """One setting of [targets]. `measured` is None while it is not known; bytes where `requested` is bytes too."""
+
+    label: str
+    requested: float
+    measured: float | None
+    at_most: bool
+    show: Callable[[float], str] = number
+
+    @property
+    def met(self) -> bool | None:
+        """None: not known yet. A loss that is not a number meets nothing."""
+        if self.measured is None:
+            return None
+        return self.measured <= self.requested if self.at_most else self.measured >= self.requested
+
+    @property
+    def verdict(self) -> str:
+        return {True: "met", False: "not met", None: "not known yet"}[self.met]
+
+    @property
+    def words(self) -> str:
+        """`samples/s 28.3 (at least 20)`."""
+        measured = "--" if self.measured is None else self.show(self.measured)
+        bound = "at most" if self.at_most else "at least"
+        return f"{self.label} {measured} ({bound} {self.show(self.requested)})"
+
+
+def targets_of(state: RunState) -> list[Target]:
+    requested = state.plan.targets if state.plan else {}
+    metric = plain(state.plan.metric) if state.plan else ""
+    return [
+        Target(
+            label=metric if name == "score" else label,
+            requested=requested[name] * (GIB if in_bytes else 1),
+            measured=measure(state),
+            at_most=at_most,
+            show=format_bytes if in_bytes else number,
+        )
+        for name, (label, at_most, in_bytes, measure) in _TARGETS.items()
+        if requested.get(name)
+    ]
+
+
+def targets_summary(state: RunState) -> str:
+    """`2 of 3 met`; empty where none was set."""
+    targets = targets_of(state)
+    unknown = sum(target.met is None for target in targets)
+    met = f"{sum(target.met is True for target in targets)} of {len(targets)} met"
+    return "" if not targets else met + (f", {unknown} not known yet" if unknown else "")
+
+
+def _score(state: RunState) -> float | None:
+    """Of the model where it has one, of the best evaluation so far before."""
+    metric = state.plan.metric if state.plan else ""
+    best = best_evaluation(state)
+    scores = newest_scores(state) if state.finished or best is None else best.scores
+    return scores.get(metric)
+
+
+def _loss(state: RunState) -> float | None:
+    loss = held_out_loss(state) if state.finished else state.best_eval_loss
+    return None if loss is None else loss if math.isfinite(loss) else math.inf
+
+
+# By the name of the setting: label, whether less is better, whether it is set in GiB, what it is compared with.
+_TARGETS: dict[str, tuple[str, bool, bool, Callable[[RunState], float | None]]] = {
+    "samples_per_second": ("samples/s", False, False, lambda state: state.samples_per_second),
+    "memory_gib": ("memory", True, True, lambda state: state.peak_memory_bytes or None),
+    "model_size_gib": ("model size", True, True, lambda state: state.finished.model_bytes if state.finished else None),
+    "loss": ("held-out loss", True, False, _loss),
+    "score": ("score", False, False, _score),
+}

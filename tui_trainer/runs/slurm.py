@@ -16,7 +16,7 @@ from typing import Final
 
 from tui_trainer.errors import InputError, RunError
 from tui_trainer.runs.folder import RunFolder, read_fields
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 _PATIENCE_SECONDS: Final = 60.0
 # The controller answers everybody: administrators ask for no more than a few questions a minute.

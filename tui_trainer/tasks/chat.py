@@ -1,7 +1,7 @@
 """Conversations and instructions: a causal model learns to answer, by the chat template that it is later used with.
 
 A row is a conversation (`data/columns/conversations.py`). Only assistant turns carry loss, or what task.loss_on says,
-each with the token that ends it (`models/tokenizing/chat_rendering.py`). Conversations share rows as documents do. One
+each with the token that ends it (`models/chat_rendering.py`). Conversations share rows as documents do. One
 that is longer than data.max_length loses its end.
 """
 
@@ -22,17 +22,22 @@ from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
-from tui_trainer.models.tokenizing.chat_parts import REASONING
-from tui_trainer.models.tokenizing.chat_rendering import ConversationRenderer
-from tui_trainer.models.tokenizing.chat_template import KEY, ChatTemplate, no_template, template_problems, template_text
-from tui_trainer.models.tokenizing.chat_tokens import encode_conversations
+from tui_trainer.models.chat_rendering import (
+    KEY,
+    REASONING,
+    ChatTemplate,
+    ConversationRenderer,
+    no_template,
+    template_problems,
+    template_text,
+)
+from tui_trainer.models.token_ids import encode_conversations
 from tui_trainer.models.writing import continued
 from tui_trainer.tasks.contract import Baselines, InputReader
-from tui_trainer.tasks.parts.inputs import ConversationInputs
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
-from tui_trainer.tasks.parts.start import model_of
+from tui_trainer.tasks.parts.start import ConversationInputs, model_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer

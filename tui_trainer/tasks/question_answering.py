@@ -44,16 +44,15 @@ from tui_trainer.data.preparing.byte_bpe import FOR_CLASSES
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import Head, Labels
-from tui_trainer.models.tokenizing.token_ids import token_ids
+from tui_trainer.models.token_ids import token_ids
 from tui_trainer.models.writing import Sampling, pad_token_id, row_padding_id
-from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores, Tell
-from tui_trainer.tasks.parts.answers import normalised
 from tui_trainer.tasks.parts.labelled_texts import SEGMENTS
 from tui_trainer.tasks.parts.learns_from_data import TableReader
-from tui_trainer.tasks.parts.metrics import metric_problems
+from tui_trainer.tasks.parts.scores import metric_problems, normalised
 from tui_trainer.tasks.parts.start import model_of
 from tui_trainer.tasks.parts.task import Task
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes
 
 if TYPE_CHECKING:
@@ -258,7 +257,7 @@ class SpanLoss:
 
     def logits(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """float32 [B, T] each, of the first and of the last token; -inf where a row is filled up."""
-        from tui_trainer.losses.masks import known_masks
+        from tui_trainer.losses.micro_batch import known_masks
 
         inputs = {name: value for name, value in batch.inputs.items() if name != _WINDOW}
         with known_masks(batch):

@@ -19,17 +19,16 @@ from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.preparing.byte_bpe import FOR_ANSWERS
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.fp16 import fp16_problems
+from tui_trainer.models.config_json import fp16_problems
 from tui_trainer.models.heads import ENCODER_DECODER, Head
-from tui_trainer.models.tokenizing.token_ids import cut_token_ids
+from tui_trainer.models.token_ids import cut_token_ids
 from tui_trainer.models.writing import Sampling, answered, pad_token_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow
-from tui_trainer.tasks.parts.answers import SCORES, mean_scores
-from tui_trainer.tasks.parts.inputs import QuestionInputs
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
-from tui_trainer.tasks.parts.start import model_of
+from tui_trainer.tasks.parts.scores import SCORES, mean_scores
+from tui_trainer.tasks.parts.start import QuestionInputs, model_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer

@@ -20,10 +20,12 @@ from tui_trainer.data.preparing.byte_bpe import FOR_CLASSES
 from tui_trainer.data.preparing.token_rows import LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.heads import Head, Labels
-from tui_trainer.models.tokenizing.token_ids import cut_token_ids
+from tui_trainer.models.token_ids import cut_token_ids
 from tui_trainer.models.writing import NO_SAMPLING, Sampling, pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import Baselines, InputRow, Objective, Scorer, Scores
-from tui_trainer.tasks.parts.class_scores import (
+from tui_trainer.tasks.parts.labelled_texts import SEGMENTS, LabelledTexts, refuse_settings, without_spelt_ends
+from tui_trainer.tasks.parts.learns_from_data import TableReader
+from tui_trainer.tasks.parts.scores import (
     ALL_METRICS,
     MOST_CLASSES,
     balanced_weights,
@@ -33,10 +35,7 @@ from tui_trainer.tasks.parts.class_scores import (
     number_scores,
     ones_weights,
 )
-from tui_trainer.tasks.parts.inputs import logits_of
-from tui_trainer.tasks.parts.labelled_texts import SEGMENTS, LabelledTexts, refuse_settings, without_spelt_ends
-from tui_trainer.tasks.parts.learns_from_data import TableReader
-from tui_trainer.tasks.parts.start import model_of
+from tui_trainer.tasks.parts.start import logits_of, model_of
 from tui_trainer.tasks.parts.task import Task
 
 if TYPE_CHECKING:

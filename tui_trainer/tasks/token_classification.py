@@ -22,11 +22,9 @@ from tui_trainer.data.preparing.token_rows import LABELS, Rows, TokenRow
 from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.writing import Sampling, pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores
-from tui_trainer.tasks.parts.class_scores import balanced_weights
-from tui_trainer.tasks.parts.inputs import WordInputs, logits_of
 from tui_trainer.tasks.parts.learns_from_data import TableReader
-from tui_trainer.tasks.parts.start import model_of
-from tui_trainer.tasks.parts.tag_scores import METRICS, TagCounts
+from tui_trainer.tasks.parts.scores import METRICS, TagCounts, balanced_weights
+from tui_trainer.tasks.parts.start import WordInputs, logits_of, model_of
 from tui_trainer.tasks.parts.tagged_words import TaggedWords, WordTokens, own_labels, with_words_spaced, word_tokens
 from tui_trainer.tasks.parts.task import Task
 

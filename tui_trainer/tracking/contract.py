@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tui_trainer.errors import Problem, name_hint
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tracking import trackers
 
 KEY = "logging.report_to"

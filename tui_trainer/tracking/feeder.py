@@ -17,7 +17,7 @@ from tui_trainer.runs.events import EvalDone, Event, GaugesRead, RunStarted, Ste
 from tui_trainer.runs.folder import RunFolder, make_private_folder, read_fields, write_atomically
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.state import RunState
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tracking.contract import Metrics, TrackedRun, Tracker
 from tui_trainer.units import GIB
 

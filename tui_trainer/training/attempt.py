@@ -1,18 +1,47 @@
 """Work that may run out of memory: it is left as if it had never been begun, and can be tried again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Self, TypeVar
 
 import torch
+from torch import Tensor
 
+from tui_trainer.data.batching.layout import RowLayout
+from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
 from tui_trainer.hardware.probe import memory_available_now
-from tui_trainer.safe_text import one_line
-from tui_trainer.training.random_state import random_tensors, restore_random
+from tui_trainer.planning.moving import less_memory
+from tui_trainer.runs.events import MicroBatchReduced
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.training.components import Components
 from tui_trainer.training.recorder import peak_memory_bytes
 from tui_trainer.units import format_bytes
+
+# torch's own generators, which dropout draws from. Everything else draws from generators of its own.
+
+
+def random_tensors(rank: int = 0) -> dict[str, Tensor]:
+    """Their state, read without waiting for a card. Those of several processes have different names."""
+    found = {_name("cpu", rank): torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        found[_name("cuda", rank)] = torch.cuda.get_rng_state()
+    return found
+
+
+def restore_random(tensors: dict[str, Tensor], rank: int = 0) -> None:
+    """Put back what `random_tensors` gave. A process that was not there keeps what it has."""
+    if rank and _name("cpu", rank) not in tensors:
+        return
+    torch.set_rng_state(tensors[_name("cpu", rank)])
+    if _name("cuda", rank) in tensors and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(tensors[_name("cuda", rank)])
+
+
+def _name(device: str, rank: int) -> str:
+    return f"rank{rank}.{device}" if rank else device
+
 
 T = TypeVar("T")
 
@@ -62,3 +91,70 @@ def attempt_twice(work: Callable[[], T], device: torch.device) -> T:
     if isinstance(found, Shortage):
         raise MemoryError(f"not enough memory ({found.reason})")
     return found
+
+
+# Where memory ran out in a step or an evaluation: the layout that takes less of it, and what is written about it.
+
+_SHOWN_TOKENS, _SHOWN_CHARACTERS = 40, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Rows of the largest forward pass, how many passes there are, and the width of packed rows (0: not packed)."""
+
+    rows: int
+    passes: int
+    width: int = 0
+
+    @classmethod
+    def of(cls, layout: RowLayout, documents: Sequence[TokenRow]) -> Self:
+        passes = list(layout.passes(documents))
+        return cls(max(map(len, passes)), len(passes), layout.packed_width)
+
+    @classmethod
+    def of_step(cls, layout: RowLayout, documents: Sequence[TokenRow], effective_rows: int) -> Self:
+        """Of a whole effective batch: the last one of an epoch may be smaller. Packed ones fill more or fewer rows."""
+        split = cls.of(layout, documents)
+        return split if layout.packed_width else replace(split, passes=-(-effective_rows // split.rows))
+
+    def words(self, *, with_width: bool) -> str:
+        """`8 rows x 4`: rows of a pass, and passes."""
+        width = f" of {self.width:,} tokens" if with_width else ""
+        return f"{self.rows} row{'s' if self.rows != 1 else ''}{width} x {self.passes}"
+
+
+def reduction(
+    what: str, step: int, before: Split, after: Split, documents: Sequence[TokenRow], shortage: Shortage
+) -> MicroBatchReduced:
+    narrower = before.rows == after.rows
+    splits = [split.words(with_width=narrower) for split in (before, after)]
+    longest = max(map(len, documents))
+    place = "" if what == "training" else " in the evaluation"
+    return MicroBatchReduced(
+        step=step,
+        kind="out of memory",
+        message=f"out of memory{place}: {splits[0]} -> {splits[1]}, goes on",
+        hint=f"longest row {longest:,} tokens, {shortage.words}",
+        what=what,
+        rows_before=before.rows,
+        rows=after.rows,
+        passes=after.passes,
+        longest_row=longest,
+        peak_memory_bytes=shortage.peak_bytes,
+        free_memory_bytes=shortage.free_bytes,
+    )
+
+
+def too_large(components: Components, source: str, step: int, shortage: Shortage, *, saved: bool) -> str:
+    """Why a run ends whose forward passes have one row each: which row is the longest, and what to change."""
+    batches = components.batches
+    rows, numbers = batches.rows, batches.order.at(step)
+    index = int(numbers[rows.lengths[numbers].argmax()])
+    tokens = int(rows.lengths[index])
+    begins = one_line(str(components.tokenizer.decode(rows.row(index)[:_SHOWN_TOKENS].tolist())), _SHOWN_CHARACTERS)
+    stands = f"The checkpoint of step {step - 1} is saved. " if saved and step > 1 else ""
+    return (
+        f"out of memory at step {step} with one row in a pass ({shortage.words}). Its longest row has {tokens:,} "
+        f"tokens: row {index + 1:,} of those prepared from {one_line(source)}, which begins {begins!r}. {stands}"
+        f"A new run takes less memory with {less_memory(components.plan, tokens)}"
+    )

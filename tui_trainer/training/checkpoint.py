@@ -8,30 +8,285 @@ it as it is: weights are whole in their files. The optimizer's state may be in p
 """
 
 import json
+import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import Any, Self
 
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
-from tui_trainer.errors import CheckpointError
+from tui_trainer.errors import CheckpointError, RunError
 from tui_trainer.models.files import shards
+from tui_trainer.planning.memory.host import PINNED_BYTES
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import plan_bytes
+from tui_trainer.runs.events import CheckpointSaved, RunProblem
+from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training import checkpoint_folder
+from tui_trainer.training.attempt import attempt_twice, random_tensors, restore_random
 from tui_trainer.training.checkpoint_folder import PLAN, POSITION, CheckpointFolder
-from tui_trainer.training.checkpoint_tensors import SavedTensors, TensorWriter, divided
+from tui_trainer.training.clock import Between
 from tui_trainer.training.components import Components
-from tui_trainer.training.optimizer import RunOptimizer
+from tui_trainer.training.job import Job
+from tui_trainer.training.optimizer import RunOptimizer, apart
 from tui_trainer.training.position import Position
-from tui_trainer.training.random_state import random_tensors, restore_random
-from tui_trainer.training.ranks import ALONE, sendable
-from tui_trainer.training.sharded_tensors import fill
+from tui_trainer.training.ranks import ALONE, Ranks, sendable
+from tui_trainer.training.together import Box, InParts, box_of, fill, is_in_boxes, placed_as, whole, writes_part
+
+# Tensors in the files of a checkpoint, and back: each process writes a share of them, and reads what it needs.
+#
+# What is whole in every process, or has to be for others to load it, goes into files of whole tensors, which the
+# processes write in turn. What each has a part of (`DTensor`) is written as it lies: part files name the place of each
+# part in the whole as torch.distributed.checkpoint does (`HuggingFaceStorageWriter`), and its reader takes them. The
+# writer there is not used: it has all that a process writes on the host, twice, for one file (torch 2.15), and syncs
+# no
+# folder.
+#
+# Any number of processes reads them back, split in any way.
+
+LEAST_BYTES = 64 * 1024
+"""Of a file, where there is more: a few numbers are not worth a file of each process."""
+# The names of torch.distributed.checkpoint (`_hf_utils.py`).
+_PLACES, _OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
+
+
+class TensorWriter:
+    """What this process writes into the folder of a checkpoint; all of `ranks` call the same.
+
+    Where there are others an error is kept to the end, as they would wait for this process in what they do together.
+    """
+
+    def __init__(self, folder: Path, ranks: Ranks) -> None:
+        self.folder, self._ranks, self.is_first = folder, ranks, ranks.is_first
+        self.files: list[str] = []
+        self.error: Exception | None = None
+
+    def attempt(self, work: Callable[[], object]) -> None:
+        """Nothing after an error."""
+        if self.error:
+            return
+        try:
+            work()
+        except Exception as error:  # of the disk, of safetensors, of the tokenizers library
+            if self._ranks.count == 1:
+                raise
+            self.error = error
+
+    def write_whole(
+        self,
+        tensors: Mapping[str, Tensor | InParts],
+        single: str,
+        *,
+        in_one_file: bool = False,
+        metadata: dict[str, str] | None = None,
+    ) -> dict[str, list[str]]:
+        """Every tensor whole in one of several files, or in the file `single`. Returns the names in each."""
+        count, total = self._ranks.count, sum(tensor.nbytes for tensor in tensors.values())
+        # All processes together have as much on the host as one alone.
+        limit = total if in_one_file else min(shards.SHARD_BYTES, max(total, LEAST_BYTES * count)) / count
+        split = shards.split([([name], tensor.nbytes) for name, tensor in tensors.items()], limit)
+        files = dict(zip(shards.file_names(single, len(split)), split, strict=True))
+        waiting = iter(files.items())
+        own: dict[str, Tensor] = {}
+        while turn := list(islice(waiting, count)):
+            for number, (_, names) in enumerate(turn):
+                if number == self._ranks.number:
+                    own = _on_host(tensors, names)
+                else:
+                    for name in names:
+                        whole(tensors[name])
+            if self._ranks.number < len(turn):
+                self._write(own, turn[self._ranks.number][0], metadata)
+            own = {}
+        return files
+
+    def write_parts(self, tensors: Mapping[str, Tensor], single: str) -> None:
+        """What this process has of each, without the others."""
+        parts = {name: t for name, t in tensors.items() if isinstance(t, DTensor) and writes_part(t, name)}
+        local = {name: tensor.to_local() for name, tensor in parts.items()}
+        split = shards.split(
+            [([name], tensor.nbytes) for name, tensor in local.items()], shards.SHARD_BYTES / self._ranks.count
+        )
+        for file, names in zip(shards.part_names(single, self._ranks.number, len(split)), split, strict=True):
+            places = {name: {_OFFSETS: [along.start for along in box_of(parts[name])]} for name in names}
+            if names:
+                self._write(_on_host(local, names), file, {"format": "pt", _PLACES: json.dumps(places)})
+
+    def _write(self, tensors: dict[str, Tensor], file: str, metadata: dict[str, str] | None) -> None:
+        self.attempt(lambda: save_file(tensors, self.folder / file, metadata=metadata))
+        self.files.append(file)
+
+
+def _on_host(tensors: Mapping[str, Tensor | InParts], names: Iterable[str]) -> dict[str, Tensor]:
+    copies, found = _HostCopies(), dict[str, Tensor]()
+    for name in names:
+        source = whole(tensors[name])
+        found[name] = copies.begin(source.detach())
+        if source is not tensors[name]:
+            # It was gathered for this copy, and goes before the next one comes.
+            copies.finish()
+    copies.finish()
+    return apart(found)
+
+
+class _HostCopies:
+    """Copies of a card's tensors in the machine's memory, through two pinned buffers: a stream of their own fills one
+    while this thread empties the other, and waits for that copy alone. Into memory that is not pinned a driver copies
+    piece by piece, and waits for each.
+    """
+
+    def __init__(self) -> None:
+        self._stream: torch.cuda.Stream | None = None
+        self._buffers: list[Tensor] = []
+        self._filled: list[torch.cuda.Event] = []
+        self._pieces: tuple[list[tuple[Tensor, Tensor]], ...] = ([], [])
+        """Of each buffer: a piece of it, and where that belongs."""
+        self._current, self._used_bytes, self._is_refused = 0, 0, False
+
+    def begin(self, source: Tensor) -> Tensor:
+        """A copy that is whole after `finish`; `source` has to stay until then."""
+        if not source.is_cuda or not source.is_contiguous() or not self._has_buffers(source.device):
+            return source.cpu().contiguous()
+        assert self._stream
+        copy = torch.empty(source.shape, dtype=source.dtype)
+        given, wanted = (tensor.view(-1).view(torch.uint8) for tensor in (source, copy))
+        # What computes the source may still wait in its own stream.
+        self._stream.wait_stream(torch.cuda.current_stream(source.device))
+        begin = 0
+        while begin < len(given):
+            if self._used_bytes == len(self._buffers[0]):
+                self._turn()
+            count = min(len(given) - begin, len(self._buffers[0]) - self._used_bytes)
+            piece = self._buffers[self._current][self._used_bytes : self._used_bytes + count]
+            with torch.cuda.stream(self._stream):
+                piece.copy_(given[begin : begin + count], non_blocking=True)
+            self._pieces[self._current].append((piece, wanted[begin : begin + count]))
+            self._used_bytes += count
+            begin += count
+        return copy
+
+    def finish(self) -> None:
+        """Wait for all copies."""
+        for _ in self._buffers:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Go on with the other buffer, once it is empty."""
+        self._filled[self._current].record(self._stream)
+        self._current, self._used_bytes = 1 - self._current, 0
+        pieces = self._pieces[self._current]
+        if pieces:
+            self._filled[self._current].synchronize()
+        for piece, place in pieces:
+            place.copy_(piece)
+        pieces.clear()
+
+    def _has_buffers(self, device: torch.device) -> bool:
+        """Memory may not be pinned where a container or the driver allows no more of it."""
+        if not self._buffers and not self._is_refused:
+            try:
+                self._buffers = [torch.empty(PINNED_BYTES // 2, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+            except RuntimeError:
+                self._is_refused = True
+                return False
+            self._stream, self._filled = torch.cuda.Stream(device), [torch.cuda.Event() for _ in range(2)]
+        return not self._is_refused
+
+
+def divided(tensors: Mapping[str, Tensor | InParts]) -> tuple[dict[str, Tensor | InParts], dict[str, Tensor]]:
+    """(those that are written whole, those of which each process writes its part), by name: in the order of a state
+    that was read from files as in any other."""
+    parts: dict[str, Tensor] = {name: found for name, found in sorted(tensors.items()) if is_in_boxes(found)}
+    return {name: tensors[name] for name in sorted(tensors) if name not in parts}, parts
+
+
+class SavedTensors:
+    """Tensors of some files, whole or in parts, read when they are asked for."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._parts: dict[str, dict[tuple[int, ...], tuple[Any, Box]]] = {}
+        """The file of each part and its box, by name and by where the box begins."""
+        with ExitStack() as opened:
+            for path in paths:
+                file = opened.enter_context(safe_open(path, framework="pt"))
+                places = json.loads((file.metadata() or {}).get(_PLACES, "{}"))
+                for name in file.keys():  # noqa: SIM118 - it is no mapping
+                    sizes = file.get_slice(name).get_shape()
+                    offsets = tuple(places[name][_OFFSETS]) if name in places else (0,) * len(sizes)
+                    box = tuple(slice(start, start + size) for start, size in zip(offsets, sizes, strict=True))
+                    # Where processes hold the same, more than one may have written it.
+                    self._parts.setdefault(name, {})[offsets] = (file, box)
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._parts)
+
+    def shape(self, name: str) -> torch.Size:
+        """Of the whole."""
+        ends = [[along.stop for along in box] for _, box in self._parts[name].values()]
+        return torch.Size(max(along) for along in zip(*ends, strict=True))
+
+    def read(self, name: str, box: Box | None = None) -> Tensor:
+        """All of a tensor, or a box of it, in memory of its own. Raises CheckpointError where a part is not there."""
+        box = tuple(slice(0, size) for size in self.shape(name)) if box is None else box
+        if () in self._parts[name]:
+            [(file, _)] = self._parts[name].values()
+            return file.get_tensor(name).clone()  # type: ignore[no-any-return]
+        found: Tensor | None = None
+        missing = _count(box)
+        for file, part in self._parts[name].values():
+            starts = [max(a.start, b.start) for a, b in zip(part, box, strict=True)]
+            ends = [min(a.stop, b.stop) for a, b in zip(part, box, strict=True)]
+            common = tuple(slice(start, max(start, end)) for start, end in zip(starts, ends, strict=True))
+            if found is None:
+                dtype = file.get_slice(name)[tuple(slice(0, 0) for _ in box)].dtype
+                found = torch.empty([along.stop - along.start for along in box], dtype=dtype)
+            if count := _count(common):
+                found[_within(box, common)] = file.get_slice(name)[_within(part, common)]
+                missing -= count
+        if missing or found is None:
+            raise CheckpointError(f"a part of {name} is in none of the files")
+        return found
+
+    def like(self, name: str, tensor: Tensor | InParts | None) -> Tensor:
+        """As `tensor` lies in this process, where it has that shape; else whole, on the host."""
+        if not isinstance(tensor, DTensor) or self.shape(name) != tensor.shape:
+            return self.read(name)
+        if not is_in_boxes(tensor):
+            return placed_as(self.read(name), tensor)
+        read = self.read(name, box_of(tensor))
+        found = torch.empty_like(tensor, dtype=read.dtype)
+        assert isinstance(found, DTensor)
+        found.to_local().copy_(read)
+        return found
+
+
+def _within(box: Box, inner: Box) -> Box:
+    """The same place, counted from the beginning of `box`."""
+    return tuple(slice(b.start - a.start, b.stop - a.start) for a, b in zip(box, inner, strict=True))
+
+
+def _count(box: Box) -> int:
+    return math.prod(along.stop - along.start for along in box)
+
 
 OPTIMIZER, RANDOM = "optimizer.safetensors", "rng_state.safetensors"
 
@@ -141,3 +396,87 @@ def load_weights(folder: Path, components: Components) -> None:
             f"{folder.name} does not have the weights of this model: {min(odd)} and {len(odd) - 1} more differ"
         )
     components.together.weights_were_loaded()
+
+
+# When a checkpoint was written, whether it is there, and what is told of it.
+
+NOT_WRITTEN = (OSError, SafetensorError, MemoryError)
+_FAILED_SAVES_IN_A_ROW = 3
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """Those of a run. Where several processes train together all of them call `save`."""
+
+    job: Job
+    components: Components
+    journal: JournalWriter
+    between: Between
+    saved_step: int
+    failure: str = ""
+    """Why the last one could not be written; empty: it was."""
+    _failed_steps: set[int] = field(default_factory=set)
+
+    def save(self, position: Position, plan: Plan, reason: str) -> bool:
+        """As `Session.save`."""
+        if position.step == self.saved_step:
+            return True
+        self.journal.sync()
+        started, ranks = perf_counter(), self.components.ranks
+        random: dict[str, Tensor] = {}
+        if ranks.count > 1:
+            for tensors in ranks.gathered(random_tensors(ranks.number)):
+                random |= tensors
+        folder = self.job.folder
+        write = partial(save_checkpoint, folder.checkpoints, self.components, position, plan, random=random)
+        try:
+            if self.components.together.splits_state:
+                saved = write()
+            else:
+                saved = ranks.by_first(partial(attempt_twice, write, self.components.device))
+        except NOT_WRITTEN as error:
+            self._failed_steps.add(position.step)
+            self.failure = str(error)
+            message = f"the checkpoint of step {position.step} could not be written: {error}"
+            if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
+                raise RunError(f"{message}. This was the third failure in a row. {self.stands()}") from error
+            self._problem(position.step, "save failed", message, "the checkpoint before it stands")
+            return False
+        self.saved_step, self.failure = position.step, ""
+        self._failed_steps.clear()
+        seconds = perf_counter() - started
+        self.between.count(seconds)
+        self.journal.append(
+            CheckpointSaved(
+                step=saved.step,
+                path=str(saved.path.relative_to(folder.root)),
+                bytes=saved.bytes,
+                seconds=round(seconds, 3),
+                reason=reason,
+            )
+        )
+        if ranks.is_first:
+            self._rotate(position)
+        return True
+
+    def stands(self) -> str:
+        """What a run that cannot write can be gone on with."""
+        folder, step = self.job.folder, self.saved_step
+        if not folder.root.is_dir():
+            return f"The folder of the run is gone: {folder.root}"
+        if not step:
+            return f"No checkpoint was saved before: once there is room, `tui-trainer resume {folder.name}` begins anew"
+        goes_on = f"once there is room, `tui-trainer resume {folder.name}` goes on from there"
+        return f"The checkpoint of step {step} stands: {goes_on}"
+
+    def _rotate(self, position: Position) -> None:
+        config = self.job.plan.config
+        spare = [position.best_step] if config.evaluation.early_stopping_patience else []
+        try:
+            checkpoint_folder.rotate(self.job.folder.checkpoints, config.checkpoint.save_total_limit, spare)
+        except OSError as error:
+            message = f"an old checkpoint could not be removed: {error}"
+            self._problem(position.step, "rotation failed", message, "it takes space")
+
+    def _problem(self, step: int, kind: str, message: str, hint: str) -> None:
+        self.journal.append(RunProblem(step=step, kind=kind, message=message, hint=hint))

@@ -15,9 +15,9 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.named import LossSum, Sums, no_terms
 from tui_trainer.planning.plan import Plan
 from tui_trainer.training.batches import Batches
-from tui_trainer.training.device import reason_to_fall_back
 from tui_trainer.training.job import Tell
 from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.process import reason_to_fall_back
 from tui_trainer.units import format_seconds
 
 _MOST_COMPILATIONS = 32

@@ -8,15 +8,15 @@ import yaml
 
 from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.sections import Config
-from tui_trainer.hub_layout import is_hub_name, published_name
+from tui_trainer.files.hub_layout import is_hub_name, published_name
 from tui_trainer.models.heads import auto_class_name
 from tui_trainer.planning.plan import Plan
-from tui_trainer.reporting.model_rows import ModelFacts, Rows
+from tui_trainer.reporting.facts import ModelFacts, Rows
 from tui_trainer.runs.folder import make_durable, put_in_place
 from tui_trainer.runs.result import ended_words
-from tui_trainer.safe_text import as_markdown, one_line
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Baselines
+from tui_trainer.terminal.safe_text import as_markdown, one_line
 from tui_trainer.training.checkpoint import save_tokenizer
 from tui_trainer.training.components import Components
 from tui_trainer.training.job import Job

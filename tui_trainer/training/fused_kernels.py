@@ -20,10 +20,10 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.fused_kernels import LIBRARY, Kernels
 from tui_trainer.training import fused_lora
 from tui_trainer.training.compiled import Trainable
-from tui_trainer.training.device import reason_to_fall_back
 from tui_trainer.training.job import Tell
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.rounding_probe import reason_against
+from tui_trainer.training.probes import reason_against
+from tui_trainer.training.process import reason_to_fall_back
 
 _ABSENT = object()
 Change = tuple[Any, str, Any]

@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import fmean
 from time import monotonic
 
+from tui_trainer.hardware.cgroup import MemoryLeft, memory_left
 from tui_trainer.hardware.gauges import UNREADABLE
-from tui_trainer.hardware.memory_left import MemoryLeft, memory_left
 from tui_trainer.units import format_bytes, format_seconds
 
 HINT = "end other programs, or set dataloader.num_workers = 1 in a new run"

@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import CheckpointError, RunError
 from tui_trainer.hardware.out_of_memory import is_out_of_memory
-from tui_trainer.optimizers import ADAFACTOR, OPTIMIZERS
-from tui_trainer.safe_text import one_line
-from tui_trainer.training.sharded_tensors import InParts, placed_as, whole
+from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZERS
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.training.together import InParts, placed_as, whole
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 MASTER = "master"

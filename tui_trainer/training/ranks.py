@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tui_trainer.errors import RunError
-from tui_trainer.training.communication import GroupTimes
+from tui_trainer.training.clock import GroupTimes
 
 T = TypeVar("T")
 # A checkpoint of a large model to a slow disk, while the others wait.

@@ -19,11 +19,10 @@ from torch.nn import functional
 
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import RunError
-from tui_trainer.optimizers import OPTIMIZERS
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.runs.events import Event, StepDone
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.training.between import Between
-from tui_trainer.training.communication import GroupTimes, seconds_of
+from tui_trainer.training.clock import Between, GroupTimes, seconds_of
 from tui_trainer.training.position import Position
 from tui_trainer.training.step import StepReport
 

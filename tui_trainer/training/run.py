@@ -12,13 +12,12 @@ from tui_trainer.runs.events import LibrariesLoaded, PhaseChanged, RunFinished
 from tui_trainer.runs.folder import RunFolder, folder_size
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.compiled import compiler
-from tui_trainer.training.control_handler import ControlHandler
 from tui_trainer.training.fused_kernels import taken_back
 from tui_trainer.training.job import Job, Reason, Result
 from tui_trainer.training.process import kernel_threads, settings_of
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import memory_before, peak_memory_bytes
-from tui_trainer.training.session import Session
+from tui_trainer.training.session import ControlHandler, Session
 
 
 def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = ALONE) -> Result:

@@ -1,8 +1,11 @@
 """The parts of a run that is under way, and what can be done with them between two steps."""
 
 import math
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from time import monotonic, perf_counter
 
 import numpy as np
@@ -15,17 +18,26 @@ from tui_trainer.losses.named import NamedLoss
 from tui_trainer.planning.moving import less_memory, with_smaller_passes
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.runs.cadence import due
-from tui_trainer.runs.events import EpochDone, EvalDone, MicroBatchReduced, Progress, RunProblem, TextSampled
+from tui_trainer.runs.controls import Controls
+from tui_trainer.runs.events import (
+    ControlApplied,
+    EpochDone,
+    EvalDone,
+    MicroBatchReduced,
+    PhaseChanged,
+    Progress,
+    RunProblem,
+    TextSampled,
+)
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training import checkpoint, checkpoint_folder, fused_lora
-from tui_trainer.training.attempt import Shortage, attempt, attempt_twice
+from tui_trainer.training.attempt import Shortage, Split, attempt, attempt_twice, reduction, too_large
 from tui_trainer.training.batches import Layout, windows
-from tui_trainer.training.between import Between
-from tui_trainer.training.checkpoints import NOT_WRITTEN, Checkpoints
+from tui_trainer.training.checkpoint import NOT_WRITTEN, Checkpoints
+from tui_trainer.training.clock import Between
 from tui_trainer.training.compiled import without_cuda_graphs
 from tui_trainer.training.components import Components
-from tui_trainer.training.device import breaks_the_device
 from tui_trainer.training.evaluate import (
     Evaluation,
     Observed,
@@ -34,18 +46,18 @@ from tui_trainer.training.evaluate import (
     observe,
     observe_terms,
     terms_of_all,
+    write_text,
 )
 from tui_trainer.training.final_model import write_final_model
 from tui_trainer.training.host_memory import HINT, HostMemoryWatch
 from tui_trainer.training.job import Job
 from tui_trainer.training.position import Position
+from tui_trainer.training.process import breaks_the_device
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import Recorder
 from tui_trainer.training.row_values import RowReader
-from tui_trainer.training.sample import write_text
-from tui_trainer.training.sharded_tensors import gather_model
-from tui_trainer.training.smaller_passes import Split, reduction, too_large
 from tui_trainer.training.step import StepReport
+from tui_trainer.training.together import gather_model
 
 _PROGRESS_SECONDS = 1.0
 
@@ -429,3 +441,64 @@ class Session:
             return not self._is_interrupted()
 
         return go_on
+
+
+# Answers requests between two steps: pause, resume, save, evaluate, stop.
+#
+# None of them changes a later loss: evaluation and saving draw nothing from the random state that training uses.
+
+_PAUSE_POLL_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class ControlHandler:
+    controls: Controls
+    session: Session
+    journal: JournalWriter
+    _paused: bool = False
+    _stop: bool = False
+
+    def __post_init__(self) -> None:
+        ranks = self.session.ranks
+        ranks.has_news = self.controls.has_news if ranks.is_first else lambda: self.controls.is_stopped_here
+
+    def wants_stop(self) -> bool:
+        """Do what was asked since the last step; waits here while paused."""
+        self._answer()
+        while self._paused and not self._stop:
+            time.sleep(_PAUSE_POLL_SECONDS)
+            self._answer()
+        return self._stop
+
+    def _answer(self) -> None:
+        """Where several processes train together, all answer what the first has read and a stop that any was told, and
+        at the same step: where one has said that there is something, or while they wait for it."""
+        ranks = self.session.ranks
+        if not (ranks.hears_news or self._paused):
+            return
+        requests = dict.fromkeys(chain(*ranks.gathered(self.controls.wanted(of_file=ranks.is_first))))
+        # It would have given up an evaluation under way, so it does not wait for one that has not begun.
+        stops = any(request.action == "stop" for request in requests)
+        for request in requests:
+            match request.action:
+                case "pause":
+                    self._pause(True)
+                case "resume":
+                    self._pause(False)
+                case "save":
+                    self.session.save("requested")
+                case "evaluate" if not stops:
+                    self.session.evaluate(scheduled=False)
+                case "stop":
+                    self._stop = True
+            step = self.session.position.step
+            self.journal.append(ControlApplied(step=step, action=request.action, request_id=request.id))
+
+    def _pause(self, paused: bool) -> None:
+        if paused == self._paused:
+            return
+        self._paused = paused
+        self.session.flush()
+        self.session.between.forget()
+        step = self.session.position.step
+        self.journal.append(PhaseChanged(step=step, phase="paused" if paused else "training"))

@@ -16,8 +16,7 @@ from torch import Tensor
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.named import LossSum, NamedLoss, Sums, idle_sums
 from tui_trainer.training.batches import idle
-from tui_trainer.training.clock import Clock, seconds_between
-from tui_trainer.training.communication import Span, seconds_of
+from tui_trainer.training.clock import Clock, Span, seconds_between, seconds_of
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from tui_trainer.hardware.flash_kernels import FLASH_KERNELS, HOPPER
+from tui_trainer.hardware.gpu_models import FLASH_KERNELS, HOPPER
 from tui_trainer.hardware.libraries import read_versions
-from tui_trainer.models.attention_facts import soft_cap_of
+from tui_trainer.models.modules import soft_cap_of
 
 NAME = "tui_trainer_varlen"
 # With one of them a kernel says that it takes fewer heads of keys than of queries; `causal` is flash-attn's, which

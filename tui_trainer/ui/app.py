@@ -21,17 +21,15 @@ from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import AwaitMount
 
-from tui_trainer.safe_text import one_line
-from tui_trainer.ui.actions import PLACES, Action, Place, key_sign
-from tui_trainer.ui.application import Leaving
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.keymap import ActionCommands, Keymap, KeysInOrder, textual_key
+from tui_trainer.ui.keymap import PLACES, Action, ActionCommands, Keymap, KeysInOrder, Place, key_sign, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.processes import Background
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, Preferences
-from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import Leaving, Workbench
 
 if TYPE_CHECKING:
     from tui_trainer.checklist.contract import Finding
@@ -138,7 +136,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.bench.background.do("runs", living_runs, found)
 
     def found_draft(self, draft: "Draft") -> None:
-        from tui_trainer.ui.screens.config_files import offer_draft
+        from tui_trainer.ui.screens.config_dialogs import offer_draft
 
         if document := self.bench.document:
             self.bench.ask_when_free(partial(offer_draft, self.bench, document, draft))

@@ -12,13 +12,12 @@ from textual.events import Click, Key, Resize
 from textual.screen import ModalScreen
 from textual.widget import Widget
 
-from tui_trainer.safe_text import one_line
-from tui_trainer.ui.actions import TITLES, Action, Place, key_sign
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.driver import tighten
-from tui_trainer.ui.keymap import Keymap, textual_key
+from tui_trainer.ui.keymap import TITLES, Action, Keymap, Place, key_sign, textual_key
 from tui_trainer.ui.spans import Glyphs, Line, Span, beside, folded, hanging, pad, paragraph, width_of
 from tui_trainer.ui.theme import HasGlyphs
-from tui_trainer.ui.widgets.fields import LineInput
+from tui_trainer.ui.widgets.lists import LineInput
 from tui_trainer.ui.widgets.pane import Pane
 
 _WIDE = 120

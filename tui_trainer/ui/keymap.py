@@ -9,11 +9,11 @@
 import os
 import tomllib
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from textual.app import App
 from textual.binding import Binding
@@ -23,8 +23,174 @@ from textual.keys import Keys
 from textual.markup import escape
 
 from tui_trainer.runs.json_fields import dotted_keys
-from tui_trainer.safe_text import one_line
-from tui_trainer.ui.actions import ACTIONS, PLACES, TITLES, Action, Place, key_sign
+from tui_trainer.terminal.safe_text import one_line
+
+# Every action there is, once: footer, help, palette, key dispatch and the user's own key map are made from this list.
+#
+# An action `config.undo` is carried out by the method `undo` of the config page; actions of `app` belong to every
+# page.
+
+Place = Literal["app", "hardware", "config", "checklist", "train", "runs"]
+PLACES: Final[tuple[Place, ...]] = ("app", "hardware", "config", "checklist", "train", "runs")
+TITLES: Final[dict[Place, str]] = {place: "Everywhere" if place == "app" else place.title() for place in PLACES}
+SIGNS: Final[dict[str, str]] = {
+    "up": "\u2191", "down": "\u2193", "left": "\u2190", "right": "\u2192", "enter": "Enter", "escape": "Esc",
+    "space": "Space", "pageup": "PgUp", "pagedown": "PgDn", "home": "Home", "end": "End", "tab": "Tab",
+    "shift+tab": "Shift+Tab", "backspace": "Backspace", "delete": "Del",
+}  # fmt: skip
+_ASCII_SIGNS: Final = {"up": "Up", "down": "Down", "left": "Left", "right": "Right"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Action:
+    """`keys` as Textual names them, or the sign itself; `label` is for the footer, `help` a sentence for the help.
+
+    `footer` orders the footer, 0 stays out of it.
+    """
+
+    place: Place
+    name: str
+    keys: tuple[str, ...]
+    label: str
+    help: str
+    footer: int = 0
+
+    @property
+    def id(self) -> str:
+        return f"{self.place}.{self.name}"
+
+
+def _action(place: Place, name: str, keys: str, label: str, help: str, footer: int = 0) -> Action:
+    return Action(place=place, name=name, keys=tuple(keys.split()), label=label, help=help, footer=footer)
+
+
+def _moves(
+    place: Place, up: str, down: str, first: str, last: str, first_label: str = "first", last_label: str = "last"
+) -> tuple[Action, ...]:
+    return (
+        _action(place, "up", "up k", "up", up),
+        _action(place, "down", "down j", "down", down),
+        _action(place, "page_up", "pageup", "page up", "One page up."),
+        _action(place, "page_down", "pagedown", "page down", "One page down."),
+        _action(place, "first", "home g", first_label, first),
+        _action(place, "last", "end G", last_label, last),
+    )
+
+
+ACTIONS: Final[tuple[Action, ...]] = (
+    _action("app", "go_hardware", "1", "hardware", "The Hardware screen: what this machine has, and what is wrong."),
+    _action("app", "go_config", "2", "config", "The Config screen: every setting, with presets and a live plan."),
+    _action("app", "go_checklist", "3", "checklist", "The Checklist screen: is it ready, and is it fast?"),
+    _action("app", "go_train", "4", "train", "The Train screen: the run as it goes."),
+    _action("app", "go_runs", "5", "runs", "The Runs screen: all runs of this disk."),
+    _action("app", "next_screen", "tab", "next screen", "Go to the next screen."),
+    _action("app", "previous_screen", "shift+tab", "previous screen", "Go to the previous screen."),
+    _action("app", "start", "t", "start", "Show what would happen, and start the run after one more key.", 5),
+    _action("app", "help", "? f1", "help", "What every key does here."),
+    _action("app", "palette", ": ctrl+p", "commands", "Find an action by its name, and do it."),
+    _action("app", "redraw", "ctrl+l", "redraw", "Draw the whole screen again, when something else has written on it."),
+    _action("app", "save_screen", "f12", "save screen", "Write this screen as a picture (SVG) to a file."),
+    _action("app", "theme", "T", "theme", "Choose the colours of the screens; the choice is kept."),
+    _action("app", "bell", "B", "bell", "Ring the bell when a run ends and this terminal has no focus, or not."),
+    _action("app", "interrupt", "ctrl+c", "copy selection", "Copy the selected text. It stops nothing."),
+    _action("app", "suspend", "ctrl+z", "to the shell", "Stop everything: `bg` lets it train on, `fg` comes back."),
+    _action("app", "quit", "q ctrl+q", "quit", "Leave. With a run alive it asks: train on, save and stop, stay.", 95),
+    #
+    *_moves("hardware", "Scroll up.", "Scroll down.", "To the top.", "To the end.", "to the top", "to the end"),
+    _action("hardware", "next_gpu", "n", "next GPU", "Choose another card; after the last comes the freest again.", 20),
+    _action("hardware", "try_out", "m", "measure", "Try precisions, attention, rates and disks, in some seconds.", 15),
+    _action("hardware", "look_again", "r", "look again", "Read the machine anew: cards, memory, disks.", 10),
+    #
+    *_moves("config", "To the setting above.", "To the setting below.", "To the first setting.",
+            "To the last setting."),
+    _action("config", "previous_group", "{", "previous group", "To the group of settings above."),
+    _action("config", "next_group", "}", "next group", "To the group of settings below."),
+    _action("config", "edit", "enter", "edit", "Change the value in place.", 10),
+    _action("config", "toggle", "space", "toggle", "The next choice, or true and false."),
+    _action("config", "less", "left h", "less", "One step down: half a batch, the rate below, the choice before."),
+    _action("config", "more", "right l", "more", "One step up: twice the batch, the rate above, the next choice."),
+    _action("config", "undo", "u", "undo", "Take the last change back.", 20),
+    _action("config", "redo", "ctrl+r U", "redo", "Do again what was taken back."),
+    _action("config", "reset", "r", "reset", "This setting as the preset has it."),
+    _action("config", "reset_all", "R", "reset all", "All settings as the presets have them; undo brings them back."),
+    _action("config", "recipe", "p", "presets", "Choose a recipe; see first what it would change.", 30),
+    _action("config", "filter", "/", "filter", "Show settings whose name has these letters.", 50),
+    _action("config", "clear", "escape", "clear", "Take the filter away."),
+    _action("config", "changed_only", "c", "changed", "Only what differs from the presets, or all again.", 60),
+    _action("config", "advanced", "x", "advanced", "Show the settings that are rarely changed, or hide them."),
+    _action("config", "next_problem", "!", "next problem", "To the next setting with a problem."),
+    _action("config", "save", "s", "save", "Write what differs from the presets to the config file.", 40),
+    _action("config", "save_as", "S", "save as", "Write it to another file."),
+    _action("config", "editor", "e", "open in $EDITOR", "Open the settings as TOML in your editor, read them back."),
+    _action("config", "preview", "v", "preview", "Rows of a batch as the model gets them, trained tokens marked.", 55),
+    _action("config", "rehearse", "d", "rehearse", "Try the largest batches, an evaluation and a save first.", 57),
+    _action("config", "tune", "m", "tune", "Measure which settings are the fastest here; `a` takes them.", 58),
+    _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),
+    #
+    *_moves("checklist", "To the check above.", "To the check below.", "To the first check.", "To the last check."),
+    _action("checklist", "show_fix", "enter", "show fix", "What the fix of this check sets, and the key for it."),
+    _action("checklist", "apply", "a", "apply fix", "Change the config as this check proposes.", 10),
+    _action("checklist", "apply_all", "A", "apply all", "Apply every fix that is proposed, as one change.", 15),
+    _action("checklist", "measure", "m", "measure", "Measure here what this check gains, with and without it.", 25),
+    _action("checklist", "measure_all", "M", "measure all", "Measure every check that has something to switch."),
+    _action("checklist", "cancel", "escape", "end measuring", "End the measuring; what is measured is kept.", 5),
+    _action("checklist", "undo", "u", "undo", "Take the last change of the config back.", 20),
+    _action("checklist", "open_only", "o", "only open", "Only what needs a look, or all checks again.", 40),
+    _action("checklist", "again", "r", "check again", "Run all checks anew.", 30),
+    #
+    _action("train", "pause", "p", "pause", "Pause the run, or let it go on. No loss changes by it.", 10),
+    _action("train", "save", "s", "save", "Write a checkpoint after this step.", 20),
+    _action("train", "evaluate", "e", "evaluate", "Measure the held-out loss after this step.", 30),
+    _action("train", "stop", "S", "stop", "Save and stop after this step; `resume` goes on later.", 40),
+    _action("train", "smoothing", "m", "smoothing", "How strongly the loss is smoothed: 0, 0.6, 0.9, 0.98."),
+    _action("train", "log_scale", "y", "log scale", "Linear or logarithmic losses.", 60),
+    _action("train", "metric", "v", "metric", "Loss, learning rate, gradient norm, tokens per second, step time.", 50),
+    _action("train", "zoom_in", "+ =", "zoom in", "Show fewer steps."),
+    _action("train", "zoom_out", "-", "zoom out", "Show more steps."),
+    _action("train", "zoom_all", "0", "all steps", "Show all steps again."),
+    _action("train", "tail", "a", "newest steps", "Only the newest steps, or all of them."),
+    _action("train", "cross_left", "left h", "read left", "Read values off the chart: to the left."),
+    _action("train", "cross_right", "right l", "read right", "Read values off the chart: to the right."),
+    _action("train", "clear", "escape", "clear", "Take the reading line away."),
+    _action("train", "doctor", "d", "doctor", "What the run loses its time to, and what to do in the next one.", 45),
+    _action("train", "log", "L", "log", "Show what programs wrote to standard output, or hide it."),
+    _action("train", "table", "c", "scores", "Show the scores of each class: a confusion matrix, or each kind of tag."),
+    _action("train", "freeze", "space", "freeze", "Hold the picture still while training goes on, or let it move."),
+    _action("train", "up", "up k", "older", "Older events."),
+    _action("train", "down", "down j", "newer", "Newer events."),
+    _action("train", "try_model", "w", "try the model", "Let the newest weights continue a text.", 70),
+    _action("train", "export", "x", "export", "Write the model of the run in another form, and compare it.", 80),
+    _action("train", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
+    #
+    *_moves("runs", "To the run above.", "To the run below.", "To the newest run.", "To the oldest run."),
+    _action("runs", "open", "enter", "open", "Show the run on the Train screen, while it trains and afterwards.", 10),
+    _action("runs", "resume", "p", "resume", "Go on from the newest checkpoint of the run, after one more key.", 20),
+    _action("runs", "stop", "S", "stop", "Save and stop a run that trains, after one more key.", 20),
+    _action("runs", "mark", "space", "mark", "Mark the run for comparing, or take the mark away.", 30),
+    _action("runs", "compare", "C", "compare", "Two to six marked runs: curves, scores, settings that differ.", 25),
+    _action("runs", "new", "c", "new from config", "Take the settings of the run, to start another one.", 40),
+    _action("runs", "rename", "n", "rename", "Give a run that is not running another name.", 60),
+    _action("runs", "delete", "D", "delete", "Delete a run that is not running; see first what that frees.", 50),
+    _action("runs", "copy", "y", "copy path", "Copy the path of the run's folder (OSC 52), and show it."),
+    _action("runs", "export", "x", "export", "Write the model of the run in another form, and compare it.", 65),
+    _action("runs", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
+    _action("runs", "filter", "/", "filter", "Show runs with these words in name, state, task or model.", 45),
+    _action("runs", "clear", "escape", "clear", "Take the filter away, or else the marks."),
+    _action("runs", "again", "r", "read again", "Read the list of runs anew."),
+)  # fmt: skip
+
+
+def key_sign(key: str, *, ascii_only: bool = False) -> str:
+    if " " in key and len(key) > 1:
+        return ("/" if ascii_only else "").join(key_sign(one, ascii_only=ascii_only) for one in key.split())
+    if ascii_only and key in _ASCII_SIGNS:
+        return _ASCII_SIGNS[key]
+    if key in SIGNS:
+        return SIGNS[key]
+    if key.startswith("ctrl+"):
+        return f"Ctrl+{key[5:].upper()}"
+    return key.upper() if len(key) > 1 else key
+
 
 _LIMIT_BYTES = 100_000
 # Terminals send the same byte for them, or act on them themselves.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, InputError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe
-from tui_trainer.standard_files import Interrupts, patient, tell
+from tui_trainer.terminal.standard_files import Interrupts, patient, tell
 from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.terminal import TerminalGuard, has_mouse, refuse_unfit, speaks_unicode
 
@@ -130,7 +130,7 @@ class Signals:
 
     def pass_on(self) -> None:
         """The screens are up: what came before they could hear is told them now."""
-        from tui_trainer.ui.application import Leaving
+        from tui_trainer.ui.workbench import Leaving
 
         if self.heard:
             self._app.leave_soon(Leaving.TERMINATED if self.ask_for_stop else Leaving.LOST)
@@ -150,7 +150,7 @@ class Signals:
 
 def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
     """The terminal is given back. Take care of the run, and say what is to be said."""
-    from tui_trainer.ui.application import Leaving
+    from tui_trainer.ui.workbench import Leaving
 
     if app.crash:
         _tell_crash(app.crash, logs)
@@ -183,7 +183,7 @@ def _carry_out_what_was_asked(bench: Workbench) -> None:
 
 def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines: bool) -> None:
     """Until the run has ended; then say how it did."""
-    from tui_trainer.journal_printer import Follower, Printing
+    from tui_trainer.lines.journal_printer import Follower, Printing
 
     is_asked, printing = False, None
     if has_lines:
@@ -203,7 +203,7 @@ def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines:
 
 def _tell_end(run: CurrentRun, *, has_lines: bool = False) -> None:
     """The last lines of the run, as without a screen, where they have not been printed."""
-    from tui_trainer.journal_printer import ending
+    from tui_trainer.lines.journal_printer import ending
 
     run.poll()
     if not has_lines:

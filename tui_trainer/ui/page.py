@@ -18,16 +18,14 @@ from textual.screen import ModalScreen, Screen
 
 from tui_trainer.hardware import describe
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.safe_text import one_line
-from tui_trainer.ui.actions import ACTIONS, PLACES, TITLES, Action, Place
-from tui_trainer.ui.application import Leaving
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import KeyHint, KeyLine, footer_hints, help_hint
 from tui_trainer.ui.driver import tighten
-from tui_trainer.ui.keymap import TakesKeys
+from tui_trainer.ui.keymap import ACTIONS, PLACES, TITLES, Action, Place, TakesKeys
 from tui_trainer.ui.spans import Glyphs, Line, beside, sparkline, width_of
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import Leaving, Workbench
 from tui_trainer.units import GIB
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
-    from tui_trainer.bench.config_process import ConfigProcess, GainProcess
+    from tui_trainer.bench.rehearsal import ConfigProcess, GainProcess
     from tui_trainer.config.document import Document
     from tui_trainer.hardware.diagnosis import GpuChoice
     from tui_trainer.launching.command_process import CommandProcess
@@ -204,7 +204,7 @@ class Measurement(OwnProcess[C]):
             return BESIDE_A_RUN
         if loaded is None:
             return "the config has a problem, which comes first" if bench.document else "the config is still being read"
-        from tui_trainer.bench import config_process
+        from tui_trainer.bench import rehearsal as config_process
 
         make: Callable[..., C] = getattr(config_process, self._kind)
         return self._begin(lambda: make(loaded, *filter(None, [names]), bench.chosen_gpu))

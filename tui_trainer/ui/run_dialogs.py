@@ -12,8 +12,8 @@ from textual.widget import Widget
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.doctor.contract import Finding, Verdict
 from tui_trainer.errors import FolderError, InputError, TuiTrainerError
-from tui_trainer.safe_text import one_line, visible
 from tui_trainer.tasks import find_task
+from tui_trainer.terminal.safe_text import one_line, visible
 from tui_trainer.ui.dialogs import Dialog, FieldDialog
 from tui_trainer.ui.processes import GivenUp
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, folded, labelled, pad, paragraph, rows_of
@@ -25,8 +25,7 @@ from tui_trainer.ui.workbench import TRYING, Workbench
 from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from tui_trainer.exporting.conversation import Conversation
-    from tui_trainer.exporting.generate import Sampling, Writer
+    from tui_trainer.exporting.generate import Conversation, Sampling, Writer
     from tui_trainer.launching.export import Choice, ExportProcess
     from tui_trainer.runs.folder import RunFolder
 
@@ -195,7 +194,7 @@ class TryDialog(FieldDialog):
 
     def _converse(self, line: str, sampling: Sampling) -> None:
         """As `tui-trainer chat` does with a line."""
-        from tui_trainer.exporting.conversation import Conversation
+        from tui_trainer.exporting.generate import Conversation
 
         if self._conversation is None:
             self._transcript = self._transcript[-1:]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from tui_trainer.safe_text import one_line, visible
+from tui_trainer.terminal.safe_text import one_line, visible
 
 Role = Literal[
     "text", "dim", "bold", "accent", "good", "warn", "bad", "rule",

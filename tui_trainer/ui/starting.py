@@ -8,13 +8,12 @@ from pathlib import Path
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import ConfigError, InputError, Problem
 from tui_trainer.launching.start import OpenRun
-from tui_trainer.lines import REHEARSAL_SECONDS
+from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
+from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.summary import threads_words, tuning_words
 from tui_trainer.runs.folder import RunFolder, read_plain_file
-from tui_trainer.safe_text import one_line
-from tui_trainer.tuning_methods import TUNING_METHODS
-from tui_trainer.ui.application import Leaving
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, Row
 from tui_trainer.ui.processes import GivenUp
 from tui_trainer.ui.screens.config_dialogs import RehearsalDialog, offer
@@ -22,7 +21,7 @@ from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
-from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import Leaving, Workbench
 from tui_trainer.units import format_bytes
 
 _LABEL = 12

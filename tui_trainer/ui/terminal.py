@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import IO
 
 from tui_trainer.errors import InputError
-from tui_trainer.standard_files import PatientStream
+from tui_trainer.terminal.standard_files import PatientStream
 
 # Mode switches and the brackets around a frame: never let go, or the terminal stays in a mode.
 _ALWAYS_KEPT_CHARACTERS = 64

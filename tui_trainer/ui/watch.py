@@ -8,18 +8,17 @@ from collections import deque
 from pathlib import Path
 from threading import Lock
 
-from tui_trainer import lines
 from tui_trainer.doctor.examine import Doctor
 from tui_trainer.errors import EXIT_FAILED, FolderError, Problem, RunError
-from tui_trainer.launching.carry_out import Outcome
+from tui_trainer.launching.carry_out import Outcome, RunThread
 from tui_trainer.launching.start import OpenRun
-from tui_trainer.launching.thread import RunThread
+from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.runs import controls, events, slurm
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.lock import is_under_way, owner
 from tui_trainer.runs.state import RunState
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Role
 
 EVENTS_KEPT = 500

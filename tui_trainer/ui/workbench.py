@@ -5,30 +5,72 @@ Slow things happen in `Background`; their results arrive here, in the event loop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
-from tui_trainer.safe_text import one_line
-from tui_trainer.ui.application import Application, Leaving
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.processes import Exports, Gains, Measurement
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.worker.asking import end_workers, shapes_worker
 
+# What the workbench and the screens ask of the application that shows them.
+
 if TYPE_CHECKING:
-    from tui_trainer.bench.config_process import ConfigProcess
+    from tui_trainer.checklist.contract import Finding
+    from tui_trainer.launching.drafts import Draft
+    from tui_trainer.ui.dialogs import Answer, Dialog, Row
+    from tui_trainer.ui.keymap import Action, Keymap
+
+
+class Leaving(Enum):
+    QUIT = "asked to"
+    TRAINING_ON = "asked to, and the run goes on"
+    LOST = "connection lost"
+    TERMINATED = "terminated"
+
+
+class Application(Protocol):
+    """What is asked of the application that shows this: it draws, and asks the person."""
+
+    keymap: Keymap
+
+    @property
+    def takes_text(self) -> bool: ...
+    @property
+    def offered_actions(self) -> list[Action]: ...
+    def is_available(self, action: Action) -> bool: ...
+    def carry_out(self, action_id: str) -> None: ...
+    def draw(self) -> None: ...
+    def show_page(self, number: int) -> None: ...
+    def soon(self) -> None: ...
+    def open(self, dialog: Dialog) -> None: ...
+    def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None: ...
+    def take_back(self, heading: str) -> bool: ...
+    def open_next(self, dialog: Dialog) -> None: ...
+    def leave(self, how: Leaving = Leaving.QUIT) -> None: ...
+    def key_of(self, action_id: str) -> str: ...
+    def find_living_runs(self) -> None: ...
+    def found_draft(self, draft: Draft) -> None: ...
+    def checked(self, findings: list[Finding]) -> None: ...
+    def run_changed(self) -> None: ...
+
+
+if TYPE_CHECKING:
+    from tui_trainer.bench.rehearsal import ConfigProcess
     from tui_trainer.checklist.contract import Finding
     from tui_trainer.config.changes import Edits
     from tui_trainer.config.document import Document
     from tui_trainer.config.load import LoadedConfig, Request
-    from tui_trainer.config.profiles import Profile
+    from tui_trainer.config.toml_files import Profile
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.launching.start import OpenRun
     from tui_trainer.planning.plan import Plan

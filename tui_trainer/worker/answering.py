@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from tui_trainer.errors import InputError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.worker.questions import ASKING_PROCESS, QUESTIONS
 
 # torch and transformers hold some hundred megabytes.

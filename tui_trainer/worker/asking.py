@@ -15,7 +15,7 @@ from contextlib import suppress
 from math import inf
 from typing import IO, Any
 
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.worker.questions import ASKING_PROCESS, MODULE, OF_SHAPES
 
 # A process that ends takes seconds on a busy machine.

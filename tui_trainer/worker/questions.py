@@ -12,12 +12,12 @@ MODULE: Final = "tui_trainer.worker"
 QUESTIONS: Final = {
     "count_model": "tui_trainer.models.counting:answer",
     "dry_run": "tui_trainer.planning.memory.dry_run_child:answer",
-    "try_machine": "tui_trainer.launching.trial_parts:try_parts",
-    "rehearse": "tui_trainer.bench.measured_session:rehearse",
-    "try_micro_batches": "tui_trainer.bench.measured_session:try_sizes",
-    "take_steps": "tui_trainer.bench.measured_session:take_steps",
-    "run_model": "tui_trainer.bench.measured_inference:measure",
-    "write_format": "tui_trainer.bench.measured_inference:write",
+    "try_machine": "tui_trainer.launching.trial:try_parts",
+    "rehearse": "tui_trainer.bench.rounds:rehearse",
+    "try_micro_batches": "tui_trainer.bench.rounds:try_sizes",
+    "take_steps": "tui_trainer.bench.rounds:take_steps",
+    "run_model": "tui_trainer.bench.inference:measure",
+    "write_format": "tui_trainer.bench.inference:write",
     "compare_export": "tui_trainer.exporting.measured:measure",
 }
 # Of models without their weights: asked again and again while somebody plans, and of one process, as each loads torch.

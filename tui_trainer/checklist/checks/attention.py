@@ -4,8 +4,8 @@ Source: Dao et al., FlashAttention, arXiv:2205.14135.
 """
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
-from tui_trainer.config.model_sections import is_known_attention
-from tui_trainer.hardware.flash_kernels import FLASH_KERNELS
+from tui_trainer.config.sections import is_known_attention
+from tui_trainer.hardware.gpu_models import FLASH_KERNELS
 from tui_trainer.planning.memory.parts import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import format_bytes

@@ -8,8 +8,7 @@ from typing import Any
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.config.load import value_of
-from tui_trainer.runs.cadence import every, times
-from tui_trainer.runs.remaining import EVALUATION_SHARE
+from tui_trainer.runs.cadence import EVALUATION_SHARE, every, times
 from tui_trainer.units import format_seconds
 
 _MOST_SHARE, _GOOD_SHARE = 0.1, 0.08

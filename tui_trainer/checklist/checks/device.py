@@ -1,8 +1,8 @@
 """A run that was meant for a card and lands on the CPU takes ten to a hundred times as long."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
+from tui_trainer.hardware.diagnosis import torch_problem
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.hardware.problems import torch_problem
 from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.units import format_bytes
 

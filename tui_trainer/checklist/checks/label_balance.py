@@ -2,7 +2,7 @@
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.data.preparing.row_notes import CLASS_ROWS
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 _KEY = "task.class_weights"
 _MOST_UNEVEN = 10

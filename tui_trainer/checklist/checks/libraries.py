@@ -1,10 +1,10 @@
 """A torch that does not fit the driver falls back to the CPU without a word."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, not_applicable, passed, warned
-from tui_trainer.hardware.abilities import dotted
-from tui_trainer.hardware.problems import torch_problem
-from tui_trainer.optimizers import DEFAULT, OPTIMIZERS
-from tui_trainer.tuning_methods import TUNING_METHODS
+from tui_trainer.hardware.diagnosis import torch_problem
+from tui_trainer.hardware.gpu_models import dotted
+from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZERS
+from tui_trainer.methods.tuning_methods import TUNING_METHODS
 
 
 @check(order=30, title="Libraries fit the driver", needs_plan=False)

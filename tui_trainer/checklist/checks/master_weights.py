@@ -7,7 +7,7 @@ results of layers in fp32.
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
 from tui_trainer.planning.automatic_values import DTYPE
-from tui_trainer.planning.strategies import SPLITTING, ZERO_STAGES
+from tui_trainer.planning.processes import SPLITTING, ZERO_STAGES
 from tui_trainer.planning.training_setup import Dtype
 from tui_trainer.units import format_bytes
 

@@ -9,7 +9,7 @@ from typing import Any
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, way_to_fit
 from tui_trainer.models.shape import scratch_shape
-from tui_trainer.planning.measured_memory import LASTING
+from tui_trainer.planning.measured_steps import LASTING
 from tui_trainer.planning.remedies import METHOD
 from tui_trainer.units import format_bytes, format_count, format_number
 

@@ -3,7 +3,7 @@
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
 from tui_trainer.checklist.memory_fit import is_short, way_to_fit
 from tui_trainer.config.changes import with_changes
-from tui_trainer.optimizers import ADAFACTOR, DEFAULT, OPTIMIZERS
+from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZERS
 from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.remedies import OPTIMIZER

@@ -4,8 +4,8 @@ Source: Krell et al., Efficient Sequence Packing without Cross-contamination, ar
 """
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.planning.packing import KEY as PACKING
-from tui_trainer.planning.packing import SEES_OTHERS
+from tui_trainer.planning.batching import KEY as PACKING
+from tui_trainer.planning.batching import SEES_OTHERS
 from tui_trainer.tasks.contract import DataFacts
 
 _GROUPED = "data.group_by_length"

@@ -4,7 +4,7 @@ Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983.
 """
 
 from tui_trainer.checklist.contract import Context, Verdict, check, passed, warned
-from tui_trainer.lr_schedules import LR_SCHEDULES
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 
 _KEY = "training.lr_scheduler_type"
 

@@ -4,7 +4,7 @@ Source: NVIDIA A100 data sheet.
 """
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.hardware.abilities import dotted
+from tui_trainer.hardware.gpu_models import dotted
 
 _KEY = "training.tf32"
 

@@ -4,7 +4,7 @@ Source: Ansel et al., PyTorch 2, ASPLOS 2024.
 """
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.hardware.abilities import TENSOR_CORES_FROM, dotted
+from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, dotted
 from tui_trainer.units import format_seconds
 
 _KEY = "training.torch_compile"

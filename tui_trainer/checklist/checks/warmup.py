@@ -4,7 +4,7 @@ Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2
 """
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.lr_schedules import LR_SCHEDULES
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 
 _KEY, _GOOD_SHARE, _MOST_SHARE = "training.warmup_steps", 0.05, 0.2
 

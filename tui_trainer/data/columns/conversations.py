@@ -37,7 +37,7 @@ from tui_trainer.data.columns.row import (
 from tui_trainer.data.columns.row_kinds import CONVERSATION_NAMES, CONVERSATIONS, refuse_unlearnt
 from tui_trainer.data.columns.text_column import ColumnChoices, checked_text
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 Message = dict[str, Any]
 

@@ -32,7 +32,7 @@ from tui_trainer.data.columns.row import (
 )  # fmt: skip
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 Kind = Literal["single_label_classification", "multi_label_classification", "regression"]
 SINGLE, MULTI, REGRESSION = get_args(Kind)

@@ -25,7 +25,7 @@ from tui_trainer.data.columns.row import (
 from tui_trainer.data.columns.row_kinds import refuse_unlearnt
 from tui_trainer.data.columns.text_column import ColumnChoices, checked_text
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 TRANSLATION = "translation"
 # How lists of answers begin that pandas wrote into a CSV.

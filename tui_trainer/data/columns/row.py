@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 AUTO = "auto"
 SHOWN_COLUMNS = 12

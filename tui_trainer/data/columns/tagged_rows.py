@@ -34,7 +34,7 @@ from tui_trainer.data.columns.tags import OUTSIDE
 from tui_trainer.data.columns.text_column import ColumnChoices, checked_text
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 # What tools call the parts of a span: spaCy and Prodigy, doccano, Label Studio, the pipelines of transformers.
 _NAMES = {

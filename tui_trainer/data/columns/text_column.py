@@ -22,7 +22,7 @@ from tui_trainer.data.columns.row import (
 from tui_trainer.data.columns.row_kinds import kind_of_rows, refuse_unlearnt
 from tui_trainer.data.decoding import MAX_LINE_BYTES, refuse_surrogates, with_plain_line_ends
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
 USUAL_NAMES = ("text", "content", "document", "body", "sentence", "passage", "article", "paragraph", "story", "review")

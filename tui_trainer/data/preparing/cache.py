@@ -23,7 +23,7 @@ from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 COLUMN, LABELS, DOCUMENT_LENGTHS = "input_ids", "labels", "document_lengths"
 Tokens = NDArray[np.int32]

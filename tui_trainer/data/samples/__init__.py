@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 PREFIX = "sample:"
 

@@ -19,7 +19,7 @@ from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.decoding import text_lines_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 WORDS, TAGS = "tokens", "ner_tags"
 SENTENCE_COLUMNS = ("sentence #", "sentence#", "sentence_id", "sentence id", "sentenceid", "sent_id", "sentence_idx",

@@ -19,7 +19,7 @@ from tui_trainer.data.columns.text_column import NUMBER, USUAL_NAMES, ColumnChoi
 from tui_trainer.data.decoding import MAX_LINE_BYTES, text_lines_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
 TAB = "\t"

@@ -17,9 +17,9 @@ from typing import Any
 from tui_trainer.data.sources.named_splits import NamedSplits, Part, split_in
 from tui_trainer.data.sources.source_file import SourceFile
 from tui_trainer.errors import DataError
-from tui_trainer.hub_layout import huggingface_folder, repository_folder
-from tui_trainer.local_paths import from_the_root
-from tui_trainer.safe_text import one_line
+from tui_trainer.files.hub_layout import huggingface_folder, repository_folder
+from tui_trainer.files.local_paths import from_the_root
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB
 
 README = "README.md"

@@ -20,9 +20,9 @@ from tui_trainer.data.sources.named_splits import NamedSplits, Part, Split, spli
 from tui_trainer.data.sources.nearest_path import nearest_path
 from tui_trainer.data.sources.source_file import SUPPORTED, SourceFile, can_be_used, candidate, named_file
 from tui_trainer.errors import DataError
-from tui_trainer.hub_layout import could_be_on_the_hub, repository_folder
-from tui_trainer.local_paths import at_home
-from tui_trainer.safe_text import one_line
+from tui_trainer.files.hub_layout import could_be_on_the_hub, repository_folder
+from tui_trainer.files.local_paths import at_home
+from tui_trainer.terminal.safe_text import one_line
 
 _MOST_SHOWN = 6
 _FETCH_AGAIN = "copy or download the data set again"

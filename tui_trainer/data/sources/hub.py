@@ -21,7 +21,7 @@ from tui_trainer.data.sources.declared_splits import ABOUT, LATER_WORK, README, 
 from tui_trainer.data.sources.named_splits import NamedSplits, is_about_the_data
 from tui_trainer.data.sources.source_file import SourceFile, form_of
 from tui_trainer.errors import DataError
-from tui_trainer.hub_layout import (
+from tui_trainer.files.hub_layout import (
     NAME_PART,
     cache_folder,
     is_hub_name,
@@ -30,7 +30,7 @@ from tui_trainer.hub_layout import (
     network_reason,
     repository_folder,
 )
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 PREFIX = "hub:"
 MAIN = "main"

@@ -16,7 +16,7 @@ from tui_trainer.data.columns.row import Row, kind_of_value
 from tui_trainer.data.decoding import MAX_LINE_BYTES, chunks_of, decoded, lines_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
 FIRST_LINE_BYTES = 4 * MIB  # a longer first line of a .json is not taken for a row

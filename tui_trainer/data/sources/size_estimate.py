@@ -17,7 +17,7 @@ from tui_trainer.data.sources.reading import Document, count_rows, documents_of,
 from tui_trainer.data.sources.source import Source
 from tui_trainer.data.sources.source_file import PACKED_INSIDE, Form, SourceFile, open_bytes
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 LOOK_FILES = 8
 LOOK_BYTES = 512 * 1024  # of the files of one form together

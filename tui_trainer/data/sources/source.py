@@ -24,7 +24,7 @@ from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.reading import Document, count_rows, documents_of, first_characters, read_file, rows_of
 from tui_trainer.data.sources.source_file import SourceFile, open_bytes, refuse_unsupported
 from tui_trainer.errors import DataError, Problem
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
 T = TypeVar("T")

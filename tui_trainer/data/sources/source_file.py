@@ -12,8 +12,8 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal
 
 from tui_trainer.errors import DataError
-from tui_trainer.hub_layout import network_errors, network_reason
-from tui_trainer.safe_text import one_line
+from tui_trainer.files.hub_layout import network_errors, network_reason
+from tui_trainer.terminal.safe_text import one_line
 
 Form = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "conll", "unsupported", "unknown"]
 

@@ -10,7 +10,7 @@ from tui_trainer.data.sources.files import SplitFiles
 from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.source import EVERYTHING, Source, join_sources, open_sources, source_of_files
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 RowsRead = dict[Path, list[tuple[int, float]]]
 """Of each file, by its path without links: the first row that is read, and the one behind the last."""

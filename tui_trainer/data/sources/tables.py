@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from tui_trainer.data.columns.row import Row, refuse_doubles
 from tui_trainer.data.decoding import CHUNK_BYTES
 from tui_trainer.errors import DataError
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB
 
 BATCH_ROWS = 1000

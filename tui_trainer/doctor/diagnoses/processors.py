@@ -5,8 +5,7 @@ from statistics import median
 from tui_trainer.config.changes import Patch
 from tui_trainer.doctor.contract import BAR_SHARE, IDLE_GPU, Cause, diagnosis, percent
 from tui_trainer.doctor.view import RunView
-from tui_trainer.runs.slowest_rank import slowest_rank
-from tui_trainer.runs.state import WARM_UP_STEPS
+from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
 from tui_trainer.units import format_bytes, format_number, format_seconds
 
 # Of the cores, and of the memory of a card.

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tui_trainer.data.columns.conversations import ROLES
-from tui_trainer.importing.chat_templates import QWEN2_5, QWEN3, SETTING, write_template
-from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.conversion import QWEN2_5, QWEN3, SETTING, Conversion, Group, Importer, write_template
 from tui_trainer.importing.groups import (
     DEEPSPEED,
     EFFECTIVE,
@@ -26,9 +25,23 @@ from tui_trainer.importing.groups import (
     write_places,
 )
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Refused, Same, To, Why
-from tui_trainer.importing.values import empty, file_near, off, share_of_rows, whole
-from tui_trainer.safe_text import one_line
+from tui_trainer.importing.rules import (
+    Always,
+    Automatic,
+    NotNeeded,
+    NotSupported,
+    Off,
+    Refused,
+    Same,
+    To,
+    Why,
+    empty,
+    file_near,
+    off,
+    share_of_rows,
+    whole,
+)
+from tui_trainer.terminal.safe_text import one_line
 
 _CONVERSATIONS = ("chat_template", "sharegpt")
 # Of one data set: where it is, and what changes none of its rows.

@@ -8,8 +8,7 @@ from typing import Any
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import ZERO_STRATEGIES, switches
 from tui_trainer.importing.importers.transformers import OTHER_TOOL
-from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, Same, To, Why
-from tui_trainer.importing.values import OPTIMIZERS, number, whole
+from tui_trainer.importing.rules import OPTIMIZERS, Automatic, NotNeeded, Off, Refused, Same, To, Why, number, whole
 
 _OF_THE_SCRIPT = Automatic("the script beside it says it")
 _OFFLOADS = ("zero_optimization.offload_optimizer", "zero_optimization.offload_param")

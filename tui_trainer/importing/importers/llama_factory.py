@@ -7,13 +7,24 @@ from pathlib import Path
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.data.sources.hub import PREFIX
-from tui_trainer.importing.chat_templates import PHI4, QWEN2_5, QWEN3, write_template
-from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.conversion import PHI4, QWEN2_5, QWEN3, Conversion, Group, Importer, write_template
 from tui_trainer.importing.dataset_info import find_list, read_list
 from tui_trainer.importing.groups import batch, method
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Refused, Same, To, Why
-from tui_trainer.importing.values import listed, share_of_rows, whole
+from tui_trainer.importing.rules import (
+    Always,
+    Automatic,
+    NotNeeded,
+    NotSupported,
+    Off,
+    Refused,
+    Same,
+    To,
+    Why,
+    listed,
+    share_of_rows,
+    whole,
+)
 
 STAGES = {"pt": "causal_lm", "sft": "chat"}
 KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}

@@ -19,8 +19,21 @@ from tui_trainer.importing.groups import (
 from tui_trainer.importing.importers import llama_factory as v0
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Refused, Same, To, Why
-from tui_trainer.importing.values import DTYPES, data_place, file_near, whole
+from tui_trainer.importing.rules import (
+    DTYPES,
+    Always,
+    Automatic,
+    NotNeeded,
+    NotSupported,
+    Off,
+    Refused,
+    Same,
+    To,
+    Why,
+    data_place,
+    file_near,
+    whole,
+)
 
 _ONLY_SUPERVISED = Refused("models learn from texts and answers, not from preferences or rewards")
 _LISTS = (".yaml", ".yml")

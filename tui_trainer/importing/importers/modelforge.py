@@ -6,8 +6,7 @@ Source: ModelForge/schemas/training_schemas.py and strategies/ of ForgeOpus/Mode
 from tui_trainer.importing.conversion import Importer
 from tui_trainer.importing.groups import OWN_FILES, PRECISION, TRACKERS, WARMUP, batch, method
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Always, Automatic, Refused, To
-from tui_trainer.importing.values import data_place, task_by
+from tui_trainer.importing.rules import Always, Automatic, Refused, To, data_place, task_by
 
 _TASKS = {
     "text-generation": "causal_lm", "summarization": "seq2seq", "summarisation": "seq2seq",

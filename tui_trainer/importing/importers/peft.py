@@ -6,8 +6,7 @@ Source: `LoraConfig` of peft 0.21.
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import method, usual_layers
 from tui_trainer.importing.importers.transformers import LAYERS, OTHER_TOOL, SEVERAL_PROCESSES, WHOLE_LAYERS
-from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, To, Why
-from tui_trainer.importing.values import task_by
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, To, Why, task_by
 
 _TASKS = {
     "CAUSAL_LM": "causal_lm",

@@ -7,7 +7,7 @@ Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; 
 
 from typing import Any
 
-from tui_trainer.importing import values
+from tui_trainer.importing import rules as values
 from tui_trainer.importing.conversion import Conversion, Group, Importer
 from tui_trainer.importing.groups import (
     BEST_WEIGHTS,

@@ -26,9 +26,21 @@ from tui_trainer.importing.groups import (
     write_places,
 )  # fmt: skip
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, Same, To, Why, under
-from tui_trainer.importing.values import file_near, listed, off, whole
-from tui_trainer.safe_text import one_line
+from tui_trainer.importing.rules import (
+    Automatic,
+    NotNeeded,
+    Off,
+    Refused,
+    Same,
+    To,
+    Why,
+    file_near,
+    listed,
+    off,
+    under,
+    whole,
+)
+from tui_trainer.terminal.safe_text import one_line
 
 # Which are found by their names.
 _USUAL_COLUMNS = frozenset("messages conversations prompt completion text".split())

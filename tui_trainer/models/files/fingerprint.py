@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.models.architectures import read_json
-from tui_trainer.models.config_fields import bad_model
+from tui_trainer.models.config_json import bad_model, read_json
 from tui_trainer.models.facts import BIN_INDEX_FILE, ModelFacts
 from tui_trainer.models.files.headers import INDEX_FILE, tensor_starts
-from tui_trainer.models.tokenizing.tokenizer import add_whole_file
+from tui_trainer.models.tokenizer import add_whole_file
 
 SAMPLES = 64  # of each file with weights, evenly spread
 SAMPLE_BYTES = 64 * 1024

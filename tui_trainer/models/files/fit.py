@@ -8,7 +8,7 @@ from tui_trainer.models.files.weights import has_head, layer_count
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.modules import Part, place_in_block
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 
 # Whose tensors are stored under the names of their modules, so that a missing one is a mistake and not another name.
 _NAMED_AS_STORED = frozenset(

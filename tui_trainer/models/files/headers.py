@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.config_fields import MODEL_KEY
-from tui_trainer.safe_text import one_line
+from tui_trainer.models.config_json import MODEL_KEY
+from tui_trainer.terminal.safe_text import one_line
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tui_trainer.models.answers import Answers
-from tui_trainer.models.counting import deciding_fields
+from tui_trainer.models.counting import Answers, deciding_fields
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 from tui_trainer.worker.asking import WorkerFailed

@@ -18,10 +18,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from tui_trainer.models.counting import decoder_layers
-from tui_trainer.models.fake_tensors import empty_model, fake_tensors, inputs_of, model_config
+from tui_trainer.methods.tuning_methods import TUNING_METHODS
+from tui_trainer.models.counting import decoder_layers, empty_model, fake_tensors, inputs_of, model_config
 from tui_trainer.models.heads import ENCODER_DECODER, Head
-from tui_trainer.tuning_methods import TUNING_METHODS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

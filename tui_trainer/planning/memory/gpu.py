@@ -6,8 +6,8 @@ needs most. Allocated bytes agree within 4 % with simulated runs of real models 
 and 16384 tokens, 35 cases); fragmentation and context are assumptions that no card has confirmed yet.
 """
 
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.memory.parts import FLOAT, Batch, MemoryPart, ModelMemory, largest_parameter
 from tui_trainer.planning.memory.split import Moment, split_moments, split_part
 from tui_trainer.planning.memory.zero import zero_lasting, zero_moment

@@ -30,7 +30,7 @@ _READERS = 4
 # A copy on the host, and one more as safetensors before 0.6 makes it of each tensor.
 _SAVED_COPIES = 2
 PINNED_BYTES = 64 * MIB
-"""That copies from a card pass through on their way into a file (`training/checkpoint_tensors.py`)."""
+"""That copies from a card pass through on their way into a file (`training/checkpoint.py`)."""
 # Ids, labels, positions and mask of a token, as int64.
 _TOKEN_BYTES = 32
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.four_bits import quantised_linears
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.modules import Linear
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted, lora_parameters
-from tui_trainer.optimizers import OPTIMIZERS
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 FLOAT, HALF = 4, 2

@@ -26,11 +26,10 @@ from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import ENCODER_DECODER, Head, types_with
-from tui_trainer.models.tokenizing.token_ids import cut_token_ids
-from tui_trainer.safe_text import one_line
-from tui_trainer.tasks.parts.class_scores import METRICS_OF
+from tui_trainer.models.token_ids import cut_token_ids
 from tui_trainer.tasks.parts.learns_from_data import TableReader
-from tui_trainer.tasks.parts.metrics import metric_problems
+from tui_trainer.tasks.parts.scores import METRICS_OF, metric_problems
+from tui_trainer.terminal.safe_text import one_line
 
 SEGMENTS = "token_type_ids"
 _SHOWN_CLASSES = 12

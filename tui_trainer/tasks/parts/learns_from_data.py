@@ -34,7 +34,6 @@ from tui_trainer.data.sources.split_use import training_and_evaluation
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.models.heads import Head
-from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.tasks.parts.start import (
     made_tokenizer,
@@ -42,6 +41,7 @@ from tui_trainer.tasks.parts.start import (
     tokenizer_of,
     tokens_a_character,
 )
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB
 
 if TYPE_CHECKING:

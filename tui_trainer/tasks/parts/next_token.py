@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate
-from tui_trainer.models.tokenizing.token_ids import marked_once, token_ids
+from tui_trainer.models.token_ids import marked_once, token_ids
 from tui_trainer.models.writing import Sampling, continued, most_tokens, pad_token_id, written
 from tui_trainer.tasks.contract import InputRow, Objective
 from tui_trainer.tasks.parts.task import Task

@@ -18,10 +18,9 @@ from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import Head
-from tui_trainer.safe_text import one_line
 from tui_trainer.tasks.parts.learns_from_data import TableReader
-from tui_trainer.tasks.parts.metrics import metric_problems
-from tui_trainer.tasks.parts.tag_scores import metrics_of
+from tui_trainer.tasks.parts.scores import metric_problems, metrics_of
+from tui_trainer.terminal.safe_text import one_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tui_trainer.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tracking.contract import Metrics, TrackedRun
 
 

@@ -11,11 +11,11 @@ from textual.app import ComposeResult
 from tui_trainer.checklist.contract import ALL, STATUSES, Finding, Status
 from tui_trainer.checklist.run import counts
 from tui_trainer.config.changes import settings_words
-from tui_trainer.safe_text import one_line
-from tui_trainer.ui.actions import Action
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.processes import BESIDE_A_RUN
-from tui_trainer.ui.screens.config_model import settings_count
+from tui_trainer.ui.screens.config_view import settings_count
 from tui_trainer.ui.spans import Glyphs, Line, Role, beside, fit, labelled, pad, paragraph, width_of
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import Area, Pane, Scroller, Section

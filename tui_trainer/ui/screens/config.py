@@ -10,11 +10,11 @@ from textual.widget import Widget
 from tui_trainer.data.samples import samples
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.errors import ConfigError
-from tui_trainer.safe_text import one_line
 from tui_trainer.tasks import task_names
-from tui_trainer.ui.actions import Action
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
-from tui_trainer.ui.screens import config_files as files
+from tui_trainer.ui.screens import config_dialogs as files
 from tui_trainer.ui.screens.config_dialogs import (
     PreviewDialog,
     RecipeChooser,
@@ -23,11 +23,9 @@ from tui_trainer.ui.screens.config_dialogs import (
     TuneDialog,
     offer,
 )
-from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells
-from tui_trainer.ui.screens.config_view import ConfigPanes
+from tui_trainer.ui.screens.config_view import ConfigModel, ConfigPanes, Editor, name_cells
 from tui_trainer.ui.spans import Line, pad
-from tui_trainer.ui.widgets.fields import ChoiceField, LineField
-from tui_trainer.ui.widgets.lists import SettingsTable
+from tui_trainer.ui.widgets.lists import ChoiceField, LineField, SettingsTable
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 

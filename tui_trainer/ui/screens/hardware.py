@@ -14,18 +14,17 @@ from rich.cells import cell_len
 from textual.app import ComposeResult
 
 from tui_trainer.errors import ConfigError
+from tui_trainer.files.local_paths import from_the_root
 from tui_trainer.hardware import describe
-from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, diagnose
+from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, HardwareProblem, Severity, diagnose
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.hardware.places import read_place
 from tui_trainer.hardware.probe import probe_again
-from tui_trainer.hardware.problems import HardwareProblem, Severity
+from tui_trainer.hardware.storage import read_place
 from tui_trainer.launching.trial import Trial, kept_trial, trial_problems, trial_rows, try_machine
-from tui_trainer.local_paths import from_the_root
 from tui_trainer.planning.hardware_match import choose_hardware_profile
-from tui_trainer.safe_text import one_line
-from tui_trainer.ui.actions import Action
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.processes import BESIDE_A_RUN
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, hanging, labelled, pad, paragraph, title_rule, width_of

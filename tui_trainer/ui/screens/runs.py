@@ -1,34 +1,376 @@
 """5 Runs: all runs of this disk, the newest first; what can be done with each of them, and several compared."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
+import numpy as np
 from textual.app import ComposeResult
+from textual.containers import VerticalScroll
 from textual.events import ScreenResume
+from textual.widget import Widget
 
-from tui_trainer.errors import FolderError, Problem
-from tui_trainer.lines import age_words
+from tui_trainer.errors import FolderError, InputError, Problem
+from tui_trainer.lines.comparison_lines import comparison_lines
+from tui_trainer.lines.plan_and_events import age_words, loss_words, steps_words
 from tui_trainer.runs import at_rest
+from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Comparison, CurvePoint, compare
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.overview import Overviews, RunOverview
-from tui_trainer.safe_text import one_line
-from tui_trainer.ui.actions import Action
-from tui_trainer.ui.dialogs import Row, TextDialog
+from tui_trainer.runs.result import number, plain
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.chart import GUTTER, Bounds, Raster, column_of, row_of, settle, with_y_axis, x_axis
+from tui_trainer.ui.dialogs import Dialog, Row, TextDialog
+from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, ListPage, bindings
 from tui_trainer.ui.run_dialogs import ExportDialog
-from tui_trainer.ui.screens import runs_view as view
-from tui_trainer.ui.screens.runs_view import CompareDialog, RunsModel
-from tui_trainer.ui.spans import Line, beside
+from tui_trainer.ui.spans import Glyphs, Line, Role, beside, fit, pad, paragraph, sparkline
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
-from tui_trainer.ui.widgets.fields import LineField
-from tui_trainer.ui.widgets.lists import LineList
+from tui_trainer.ui.widgets.lists import LineField, LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
+
+# The list of runs as lines, what is known about the chosen one, and two to six runs beside each other.
+
+SIGNS: Final = "ABCDEF"
+"""What stands for the runs that are compared, in the order in which they were marked."""
+# Title, cells, and from which width of the screen on; the name has what is left.
+_COLUMNS: Final = (
+    ("state", 13, 0), ("done", 4, 0), ("curve", 6, 0), ("loss", 7, 100), ("held out", 8, 0), ("score", 18, 120),
+    ("OOM", 3, 140), ("last event", 11, 0), ("size", 10, 0), ("task", 20, 160), ("model", 26, 180),
+)  # fmt: skip
+_RIGHT: Final = frozenset({"done", "OOM", "loss", "held out", "last event", "size"})
+_STATE_ROLES: Final[dict[str, Role]] = {
+    "training": "good", "preparing": "good", "paused": "warn", "interrupted": "warn", "failed": "bad",
+    "unreadable": "bad", "half deleted": "warn", "finished": "text", "stopped": "text",
+    "submitted": "text",
+}  # fmt: skip
+_EXPLANATIONS: Final = {
+    "half deleted": "It was being deleted when that was interrupted: deleting it again removes the rest.",
+    "no run folder": "No run made what is here: it is left alone.",
+    "unreadable": "The system does not let its journal be read, or a link stands in its place.",
+    "gone": "Its folder is gone: deleting it takes it off the list.",
+}
+ROLES: Final[tuple[Role, ...]] = ("accent", "warn", "good", "bad", "text", "chart_raw")
+_Points = Sequence[tuple[float, float]]
+_FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
+
+
+@dataclass
+class RunsModel:
+    """The runs, newest first, which of them match the filter, the chosen one, and those marked for comparing."""
+
+    found: Sequence[RunOverview] | None = None
+    """None: they were not read yet."""
+    words: str = ""
+    path: Path | None = None
+    """Of the chosen one."""
+    marked: list[Path] = field(default_factory=list)
+    shown: list[RunOverview] = field(default_factory=list)
+    place: int = 0
+    """Of the chosen one among those shown."""
+
+    def take(self, found: Sequence[RunOverview]) -> None:
+        """A newer list. The choice stays with its run, and with its place when the run is not there any more."""
+        self.found = found
+        listed = {one.path for one in found if one.is_run}
+        self.marked = [path for path in self.marked if path in listed]
+        self._settle()
+
+    def narrow(self, words: str) -> None:
+        """Show those whose name, state, task or model have all these words. Runs that are gone are asked for."""
+        self.words = words.lower()
+        self._settle()
+
+    def _settle(self) -> None:
+        words = self.words.split()
+
+        def matches(one: RunOverview) -> bool:
+            text = f"{one.name} {one.status} {one.status_words} {one.task} {one.model}".lower()
+            return all(word in text for word in words) and (one.status != "gone" or "gone" in words)
+
+        self.shown = [one for one in self.found or () if matches(one)]
+        here = next((place for place, one in enumerate(self.shown) if one.path == self.path), self.place)
+        self.choose(here)
+
+    def choose(self, place: int) -> None:
+        self.place = max(min(place, len(self.shown) - 1), 0)
+        self.path = self.shown[self.place].path if self.shown else None
+
+    @property
+    def chosen(self) -> RunOverview | None:
+        return self.shown[self.place] if self.shown else None
+
+    @property
+    def can_compare(self) -> bool:
+        return LEAST_RUNS <= len(self.marked) <= MOST_RUNS
+
+    def toggle_mark(self) -> str:
+        if self.path is None or self.path in self.marked:
+            self.marked = [path for path in self.marked if path != self.path]
+        elif len(self.marked) == MOST_RUNS:
+            return f"no more than {MOST_RUNS} runs are compared"
+        else:
+            self.marked.append(self.path)
+        return ""
+
+
+def refusal(action: str, one: RunOverview, stop_key: str) -> str:
+    if action in ("open", "resume", "stop", "mark", "new", "rename") and not one.is_run:
+        return f"{one.name} is {'' if one.status == 'no run folder' else 'a run that is '}{one.status}"
+    if action == "stop" and not one.alive:
+        waits = "waits in the queue: open it, and stop it there"
+        return f"{one.name} {waits if one.status == 'submitted' else 'is not running'}"
+    if action in ("resume", "rename", "delete") and one.alive:
+        return f"{one.name} is running; {stop_key} stops it"
+    if action == "resume" and one.status == "finished" and one.has_model:
+        return f"{one.name} is finished"
+    if action == "export" and one.status != "finished":
+        return f"{one.name} is {one.status}: a finished run has a model to export"
+    if action == "delete" and one.status == "no run folder":
+        return "no run made this folder: it is left alone"
+    return ""
+
+
+def empty_words(model: RunsModel, start_key: str) -> str:
+    """What stands in the place of the runs where none is shown."""
+    if model.found is None:
+        return "reading ..."
+    return "no run matches the filter" if model.words else f"no run yet; {start_key} starts one"
+
+
+def summary(model: RunsModel) -> str:
+    """`12 here, 3 with 'chat', 2 marked`."""
+    if model.found is None:
+        return "reading ..."
+    gone = sum(one.status == "gone" for one in model.found)
+    parts = [f"{len(model.found) - gone} here"]
+    parts += [f"{len(model.shown)} with {one_line(model.words, 30)!r}"] if model.words else []
+    parts += [f"{gone} gone"] if gone else []
+    parts += [f"{len(model.marked)} marked"] if model.marked else []
+    return ", ".join(parts)
+
+
+def head(width: int) -> Line:
+    titles = {title: title for title in ("run", *(title for title, _ in _columns(width)))}
+    return [("  ", "text"), *((text, "dim") for text, _ in _cells(titles, width))]
+
+
+def run_row(one: RunOverview, model: RunsModel, width: int, now: datetime, glyphs: Glyphs) -> Line:
+    is_chosen = one.path == model.path
+    sign = SIGNS[model.marked.index(one.path)] if one.path in model.marked else glyphs.pointer if is_chosen else " "
+    share = one.share_done
+    values = {
+        "run": _cut_inside(one_line(one.name), _name_cells(width), glyphs),
+        "state": one.status_words,
+        "done": "" if share is None else f"{int(100 * share)}%",
+        "curve": sparkline(one.loss_curve, dict(_columns(width))["curve"], glyphs),
+        "loss": loss_words(one.loss) if one.is_run else "",
+        "held out": loss_words(one.eval_loss) if one.is_run else "",
+        "score": one.score,
+        "OOM": str(one.out_of_memory_events or "") if one.is_run else "",
+        "last event": age_words(one, now) if one.is_run else "",
+        "size": format_bytes(one.size_bytes) if one.size_bytes is not None else "",
+        "task": one.task,
+        "model": Path(one.model).name,
+    }
+    roles: dict[str, Role] = {"OOM": "warn", "state": _STATE_ROLES.get(one.status, "dim"), "curve": "chart_smooth"}
+    usual: Role = "text" if one.is_run else "dim"
+    line: Line = [(f"{sign} ", "accent")]
+    line += [(text, roles.get(title, usual)) for text, title in _cells(values, width)]
+    return [(text, "cursor") for text, _ in line] if is_chosen else line
+
+
+def _columns(width: int) -> list[tuple[str, int]]:
+    """Titles and cells. A curve is worth as many cells as it has values, where they are to be had."""
+    wider = 4 if width >= 160 else 2 if width >= 120 else 1
+    columns = [(title, cells) for title, cells, least in _COLUMNS if width >= least]
+    return [(title, cells * wider if title == "curve" else cells) for title, cells in columns]
+
+
+def _name_cells(width: int) -> int:
+    return width - 2 - sum(cells + 1 for _, cells in _columns(width))
+
+
+def _cells(values: dict[str, str], width: int) -> list[tuple[str, str]]:
+    cells = [(pad(one_line(values["run"]), _name_cells(width)), "run")]
+    for title, size in _columns(width):
+        text = one_line(values[title])
+        cells.append((" " + pad(text.rjust(size) if title in _RIGHT else text, size), title))
+    return cells
+
+
+def _cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
+    """A name that is too long without its middle: names differ at their ends, in the time."""
+    if len(name) <= cells:
+        return name
+    behind = min(cells * 3 // 4, 15)
+    return f"{name[: cells - behind - 1]}{glyphs.ellipsis}{name[-behind:]}"
+
+
+def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs) -> list[Line]:
+    begin: Line = [(glyphs.rule * 2 + " ", "rule"), (one_line(one.name), "title")]
+    begin += [(f" {one.status_words} ", _STATE_ROLES.get(one.status, "dim"))]
+    rows = _facts(one, now) if one.is_run else [_EXPLANATIONS[one.status], f"size {format_bytes(one.size_bytes)}"]
+    lines: list[Line] = [fit([*begin, (glyphs.rule * width, "rule")], width, glyphs.rule)]
+    lines += [row for text in rows for row in paragraph(text, width)]
+    return lines + paragraph(one_line(str(one.path)), width, "dim")
+
+
+def _facts(one: RunOverview, now: datetime) -> list[str]:
+    kept = one.stopped_early or one.kept_step is not None
+    steps = one.ending if kept else f"steps {steps_words(one)}"
+    epoch = "" if one.epoch is None else f", epoch {one.epoch:.2f}"
+    best = "" if one.best is None else f", best {plain(one.metric)} {number(one.best)}"
+    scores = "".join(f", {plain(name)} {number(value)}" for name, value in one.scores.items())
+    age = age_words(one, now) + ("" if one.clock_is_ahead(now) else " ago")
+    shortages = one.out_of_memory_events
+    memory = f", out of memory {'once' if shortages == 1 else f'{shortages} times'}" if shortages else ""
+    freed = "" if one.freed_bytes is None else f", frees {format_bytes(one.freed_bytes)}"
+    started = one.started_at[:16].replace("T", " ")
+    return [
+        f"{one.task or '--'}, {one.model or 'from scratch'}, {steps}{epoch}{memory}",
+        f"training loss {loss_words(one.loss)}, held-out loss {loss_words(one.eval_loss)}{best}{scores}",
+        f"began {started or '--'} UTC, last event {age}, {format_bytes(one.size_bytes)}{freed}",
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """`points` (x, y) by growing x are joined; `marks` stand alone. `sign` is one character."""
+
+    sign: str
+    points: _Points = ()
+    marks: _Points = ()
+
+    def scaled(self, log: bool) -> "Curve":
+        points, marks = (
+            [(x, math.log10(y) if log else y) for x, y in found if math.isfinite(y) and (y > 0 or not log)]
+            for found in (self.points, self.marks)
+        )
+        return Curve(sign=self.sign, points=points, marks=marks)
+
+
+def curves_lines(
+    curves: Sequence[Curve], unit: str, width: int, height: int, glyphs: Glyphs, *, log: bool = False
+) -> list[Line]:
+    """The curves in `width` x `height` cells with their axes; a curve has the role of its place in `ROLES`."""
+    drawn = [(curve.scaled(log), role) for curve, role in zip(curves, ROLES, strict=False)]
+    every = [point for curve, _ in drawn for point in (*curve.points, *curve.marks)]
+    if not every or height < 4 or width < 3 * GUTTER:
+        return [[("there is no loss to draw", "dim")]]
+    raster = Raster(width - GUTTER, height - 2, glyphs)
+    window = Bounds(0, max(x for x, _ in every) or 1)
+    bounds = settle(None, min(y for _, y in every), max(y for _, y in every))
+
+    def mark(points: _Points, sign: str, role: Role) -> None:
+        for x, y in points:
+            raster.mark(column_of(x, window, raster.width), row_of(y, bounds, raster.height), sign, role)
+
+    # In layers: the signs of a curve are not covered by the marks of another one.
+    for curve, role in drawn:
+        _join(raster, curve.points, window, bounds, role)
+    for curve, role in drawn:
+        mark(curve.marks, glyphs.eval_mark, role)
+    for place, (curve, role) in enumerate(drawn):
+        mark(_signed(curve.points, place, len(drawn)), curve.sign, role)
+    rows = with_y_axis(raster.lines(), bounds, max(raster.height // 3, 2), glyphs, log=log)
+    return [*rows, *x_axis(raster.width, window, unit, glyphs)]
+
+
+def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role: Role) -> None:
+    if not points:
+        return
+    x, y = np.array(points, np.float64).T
+    at = np.linspace(window.low, window.high, raster.dots_across)
+    # A dot column may fall between two points; what lies before the first and behind the last is nothing.
+    values = np.interp(at, x, y, right=np.nan, left=np.nan)
+    values[np.argmin(np.abs(at - x[-1]))] = y[-1]
+    raster.curve(values, values, bounds, role)
+
+
+def _signed(points: _Points, place: int, count: int) -> _Points:
+    """Where the sign of a curve stands: at its end, and twice before, beside those of the others."""
+    shares = [(place + 0.5) / count / 2, 0.5 + (place + 0.5) / count / 2]
+    return [points[int(share * (len(points) - 1))] for share in (*shares, 1.0)] if points else []
+
+
+class Curves(Pane):
+    def __init__(self) -> None:
+        super().__init__(lambda w, h: curves_lines(self.curves, self.unit, w, h, self.glyphs, log=self.is_log))
+        self.curves: Sequence[Curve] = ()
+        self.unit, self.is_log = "steps", False
+
+
+class CompareDialog(Dialog):
+    heading = "Compare"
+    keys = (("x", "steps, tokens, seconds"), ("y", "log scale"), ("up down", "scroll"), ("escape", "close"))
+
+    def __init__(self, bench: Workbench, folders: Sequence[RunFolder]) -> None:
+        super().__init__()
+        self._bench, self._folders = bench, folders
+        self._answer: Comparison | str | None = None
+        self._curves = Curves()
+
+    def inside(self) -> Iterable[Widget]:
+        with VerticalScroll(id="inside", can_focus=False):
+            yield Pane(lambda *_: self._legend())
+            yield self._curves
+            yield Pane(lambda width, _: self.lines(width))
+
+    def on_mount(self) -> None:
+        self._bench.background.do("comparison", self._compare, self._compared)
+
+    def _compare(self) -> Comparison | str:
+        try:
+            return compare(self._folders)
+        except (InputError, OSError) as error:
+            return one_line(str(error))
+
+    def _compared(self, answer: Comparison | str) -> None:
+        self._answer = answer
+        if self.is_attached:
+            self._show_curves()
+            self.redraw()
+
+    def _show_curves(self) -> None:
+        def points(curve: Sequence[CurvePoint]) -> list[tuple[float, float]]:
+            return [(float(getattr(point, _FIELDS[self._curves.unit])), point.loss) for point in curve]
+
+        if isinstance(self._answer, Comparison):
+            signed = zip(SIGNS, self._answer.runs, strict=False)
+            self._curves.curves = [Curve(sign, points(run.train_curve), points(run.eval_curve)) for sign, run in signed]
+
+    def _legend(self) -> list[Line]:
+        mark = self.glyphs.eval_mark
+        names: list[Line] = [
+            [(f"{sign} ", role), (one_line(folder.name), "text"), (f"  {one_line(str(folder.root.parent))}", "dim")]
+            for sign, role, folder in zip(SIGNS, ROLES, self._folders, strict=False)
+        ]
+        scale = ", logarithmic" if self._curves.is_log else ""
+        return [*names, [(f"training loss over {self._curves.unit}{scale}; {mark} held-out loss", "dim")]]
+
+    def lines(self, width: int) -> list[Line]:
+        if not isinstance(self._answer, Comparison):
+            return [[(self._answer or "reading the journals ...", "text")]]
+        rows = comparison_lines(self._answer, width, SIGNS[: len(self._answer.runs)])
+        return [[(row, "text")] for row in ["", *rows]]
+
+    def press(self, key: str, character: str | None) -> bool:
+        if key == "x":
+            units = list(_FIELDS)
+            self._curves.unit = units[(units.index(self._curves.unit) + 1) % len(units)]
+            self._show_curves()
+        elif key == "y":
+            self._curves.is_log = not self._curves.is_log
+        return True
+
 
 T = TypeVar("T")
 _READ_EVERY_TICKS = 3
@@ -56,7 +398,7 @@ class RunsPage(ListPage):
         self._overviews = Overviews()
         self._list = LineList(
             self._row, lambda: (len(self.model.shown), self.model.place), id="runs",
-            empty=lambda: view.empty_words(self.model, self.bench.app.key_of("app.start")),
+            empty=lambda: empty_words(self.model, self.bench.app.key_of("app.start")),
         )  # fmt: skip
         self._filter = LineField(id="filter")
         self._filter.placeholder = "name, state, task or model"
@@ -65,23 +407,23 @@ class RunsPage(ListPage):
         """At which `_stage` of its run the size of a folder was measured."""
 
     def body(self) -> ComposeResult:
-        yield Pane(lambda width, _: [view.head(width)], id="head")
+        yield Pane(lambda width, _: [head(width)], id="head")
         yield self._list
         yield self._filter
         yield Pane(self._details, id="details")
         yield Pane(self._summary, id="summary")
 
     def _row(self, place: int, width: int) -> Line:
-        return view.run_row(self.model.shown[place], self.model, width, _now(), self.bench.glyphs)
+        return run_row(self.model.shown[place], self.model, width, _now(), self.bench.glyphs)
 
     def _details(self, width: int, _: int) -> list[Line]:
         chosen = self.model.chosen
-        return view.detail_lines(chosen, _now(), width, self.bench.glyphs) if chosen else []
+        return detail_lines(chosen, _now(), width, self.bench.glyphs) if chosen else []
 
     def _summary(self, width: int, _: int) -> list[Line]:
         seen, count = self._list.seen_places, len(self.model.shown)
         where = f"{seen.start + 1}-{seen.stop} of {count}" if len(seen) < count else ""
-        return [beside([(view.summary(self.model), "dim")], [(where, "dim")], width)]
+        return [beside([(summary(self.model), "dim")], [(where, "dim")], width)]
 
     def by_clock(self) -> object:
         now, shown = _now(), self.model.shown
@@ -188,7 +530,7 @@ class RunsPage(ListPage):
             return "no run is shown"
         if action.name in ("rename", "delete") and self.bench.exports.is_of(one.path):
             return f"{one.name} is being exported"
-        return view.refusal(action.name, one, self.bench.app.key_of("runs.stop"))
+        return refusal(action.name, one, self.bench.app.key_of("runs.stop"))
 
     @property
     def _chosen(self) -> RunOverview:

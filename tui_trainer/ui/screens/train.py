@@ -8,14 +8,14 @@ from textual.app import ComposeResult
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.runs.slowest_rank import slowest_rank
-from tui_trainer.runs.targets import targets_summary
-from tui_trainer.ui.actions import Action
-from tui_trainer.ui.chart.drawing import METRICS, MOST_HALVINGS, ChartView, LossChart
+from tui_trainer.runs.result import targets_summary
+from tui_trainer.runs.state import slowest_rank
+from tui_trainer.ui.chart import METRICS, MOST_HALVINGS, ChartView, LossChart
+from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
 from tui_trainer.ui.run_dialogs import DoctorDialog, ExportDialog, offer_try
 from tui_trainer.ui.screens import train_lines as lines
-from tui_trainer.ui.screens import train_story as story
+from tui_trainer.ui.screens import train_lines as story
 from tui_trainer.ui.screens.train_lines import TrainScene
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.starting import offer_lines, offer_resume, offer_stop

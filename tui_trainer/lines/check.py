@@ -1,0 +1,115 @@
+"""The checklist as lines for people or JSON for programs, and a config file with every fix applied."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.checklist.contract import Finding, Status
+from tui_trainer.checklist.gather import gather
+from tui_trainer.checklist.run import apply_fixes, counts, run_checks, worst
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.save import to_toml
+from tui_trainer.config.toml_files import refuse_existing, write_new
+from tui_trainer.data.progress import Progress
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.runs.json_fields import finite
+from tui_trainer.terminal.safe_text import one_line
+
+_SHOWN_FIX_WIDTH = 60
+_COUNTED: tuple[Status, ...] = ("pass", "warn", "fail", "n/a", "error")
+
+
+def print_checks(
+    loaded: LoadedConfig,
+    *,
+    as_json: bool,
+    fix: Path | None = None,
+    progress: Progress | None = None,
+    gpu: GpuChoice = None,
+) -> int:
+    """Print what the checks find; with `fix`, write a config with all fixes there first and check that one.
+
+    Returns the exit code: 0, or 1 when something fails. Raises InputError when `fix` exists or cannot be written.
+    """
+    look = partial(gather, progress=progress, gpu=gpu)
+    changes: dict[str, Any] = {}
+    if fix is None:
+        findings = run_checks(look(loaded))
+    else:
+        refuse_existing(fix)
+        loaded, changes, findings = apply_fixes(loaded, look)
+        write_new(fix, to_toml(loaded))
+    print(_as_json(findings, changes, fix) if as_json else "\n".join(check_lines(findings, changes, fix)))
+    return EXIT_FAILED if worst(findings) in ("fail", "error") else EXIT_DONE
+
+
+def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> list[str]:
+    """One line for each check, what can be done below it, and the counts: `27 pass, 1 warn, 0 fail, 9 n/a`."""
+    width = max((len(finding.title) for finding in findings), default=0)
+    lines = []
+    for finding in findings:
+        lines += _finding_lines(finding, width)
+    found = counts(findings)
+    lines += ["", ", ".join(f"{found[status]} {status}" for status in _COUNTED if found[status] or status != "error")]
+    if fix is not None:
+        lines += [f"set    {key} = {_shown(value)}" for key, value in changes.items()]
+        lines.append(f"wrote {one_line(str(fix))}: try tui-trainer plan {one_line(str(fix))}")
+    elif any(finding.fix for finding in findings):
+        lines.append("fixes are written to a new file by: tui-trainer check --fix OUT.toml")
+    return lines
+
+
+def _finding_lines(finding: Finding, width: int) -> list[str]:
+    verdict, indent = finding.verdict, " " * 7
+    lines = [f"{finding.status:<5}  {finding.title:<{width}}  {one_line(verdict.evidence)}"]
+    if not finding.is_open:
+        return [*lines, f"{indent}gain: {finding.gain_words}"] if finding.gain else lines
+    lines += [f"{indent}{one_line(detail)}" for detail in verdict.details]
+    lines += [f"{indent}fix: {c.key} = {_shown(c.old)} -> {_shown(c.new)}" for c in finding.changes]
+    lines += [f"{indent}do: {one_line(verdict.advice)}"] if verdict.advice else []
+    if finding.fix:
+        published = f"; published: {finding.check.published}" if finding.check.published else ""
+        lines.append(f"{indent}gain: {finding.gain_words}{published}")
+    return lines
+
+
+def _shown(value: Any) -> str:
+    return one_line(json.dumps(value), _SHOWN_FIX_WIDTH)
+
+
+def _as_json(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> str:
+    objects = [_as_object(finding) for finding in findings]
+    written = {} if fix is None else {"fixed": changes, "written": str(fix)}
+    result = {"worst": worst(findings), "counts": counts(findings), "findings": objects, **written}
+    return json.dumps(finite(result), indent=1, allow_nan=False)
+
+
+def _as_object(finding: Finding) -> dict[str, Any]:
+    check, verdict = finding.check, finding.verdict
+    return {
+        "check": check.name,
+        "title": check.title,
+        "status": finding.status,
+        "evidence": verdict.evidence,
+        "details": list(verdict.details),
+        "fix": {change.key: {"old": change.old, "new": change.new} for change in finding.changes} or None,
+        "advice": verdict.advice,
+        "why": check.why,
+        "published_gain": check.published,
+        "measured_gain": finding.measured_gain,
+        "reckoned_gain": verdict.reckoned_gain,
+        "measured": _measured(finding),
+    }
+
+
+def _measured(finding: Finding) -> dict[str, Any] | None:
+    """What `measured_gain` is the median of; None: nothing was measured."""
+    gain = finding.gain
+    if gain is None:
+        return None
+    of = "fix" if finding.fix else "compared_with"
+    return {**asdict(gain), of: dict(finding.alternative or {}), "is_difference": gain.is_difference}

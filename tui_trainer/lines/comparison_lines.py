@@ -1,0 +1,72 @@
+"""Runs beside each other as plain lines: a column for each run where they fit, else a line for each value."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tui_trainer.lines.plan_and_events import loss_words, steps_words, table_lines
+from tui_trainer.runs.comparison import ComparedRun, Comparison
+from tui_trainer.runs.result import number, plain
+from tui_trainer.runs.state import STOPPED_EARLY
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import format_bytes, format_count, format_seconds
+
+_VALUE_WIDTH = 60
+
+_ROWS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (
+    ("state", lambda run: STOPPED_EARLY if run.stopped_early else run.status),
+    ("task", lambda run: run.task or "--"),
+    ("parameters", lambda run: format_count(run.parameters)),
+    ("trainable", lambda run: format_count(run.trained_parameters)),
+    ("steps", steps_words),
+    ("training loss", lambda run: loss_words(run.loss)),
+    ("held-out loss", lambda run: loss_words(run.eval_loss)),
+    ("best held-out loss", lambda run: _at_step(run.best_eval_loss, run.best_eval_step)),
+    ("best by", lambda run: run.metric if run.best is not None else "--"),
+    ("best", lambda run: _at_step(run.best, run.best_step)),
+    ("time of steps", lambda run: format_seconds(run.seconds)),
+    ("tokens per second", lambda run: format_count(run.tokens_per_second and round(run.tokens_per_second))),
+    ("peak memory", lambda run: format_bytes(run.peak_memory_bytes)),
+    ("targets", lambda run: run.targets or "--"),
+)
+
+
+def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = ()) -> list[str]:
+    """The whole comparison but for the curves. `signs` stand for the runs where their names would be too long."""
+    runs = comparison.runs
+    result = [[label, *map(words, runs)] for label, words in _ROWS]
+    if all(run.metric == "loss" for run in runs):
+        result = [row for row in result if row[0] not in ("best by", "best")]
+    if not any(run.targets for run in runs):
+        result = [row for row in result if row[0] != "targets"]
+    for name in dict.fromkeys(name for run in runs for name in run.scores):
+        result.append([plain(name), *(number(run.scores[name]) if name in run.scores else "--" for run in runs)])
+    settings = [[one_line(one.key), *map(_value, one.values)] for one in comparison.differences]
+    heads = list(signs) or [one_line(run.name) for run in runs]
+    if len(set(heads)) < len(heads):
+        heads = [one_line(str(run.path)) for run in runs]
+    lines = _section(["", *heads], result, width)
+    if not settings:
+        return [*lines, "", "no setting differs"]
+    return [*lines, "", *_section(["settings that differ", *heads], settings, width)]
+
+
+def _section(head: list[str], rows: list[list[str]], width: int) -> list[str]:
+    table = [head, *rows]
+    if sum(max(map(len, cells)) + 2 for cells in zip(*table, strict=True)) - 2 <= width:
+        return table_lines(table, width)
+    names = max(map(len, head[1:]))
+    lines = [head[0]] if head[0] else []
+    for label, *values in rows:
+        pairs = (f"  {name:<{names}}  {value}" for name, value in zip(head[1:], values, strict=True))
+        lines += [label, *(one_line(pair, width) for pair in pairs)]
+    return lines
+
+
+def _at_step(value: float | None, step: int | None) -> str:
+    return "--" if value is None else f"{value:.3f} at {step}"
+
+
+def _value(value: Any) -> str:
+    words = value if isinstance(value, str) and value else json.dumps(value)
+    return "--" if value is None else one_line(words, _VALUE_WIDTH)

@@ -1,0 +1,178 @@
+"""`tui-trainer diagnose`: the machine, what training would use, and what is wrong, as lines or as JSON."""
+
+import json
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import Any
+
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, InputError, name_hint
+from tui_trainer.hardware import describe
+from tui_trainer.hardware.describe import Row
+from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, HardwareProblem, diagnose
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.trial import Trial, kept_trial, trial_problems, trial_rows
+from tui_trainer.planning.hardware_match import choose_hardware_profile
+from tui_trainer.planning.records import KINDS, KindCount, clear_records, count_kinds, set_aside
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import format_bytes
+
+_LABEL_WIDTH = 15
+_LEAST_WIDTH = 40
+_ALL = "all"
+_MARKS = {"bad": "bad ", "warn": "warn", "info": "note"}
+
+
+def print_diagnosis(*, gpu: GpuChoice, as_json: bool) -> int:
+    """Prints, and returns 1 when something is bad, else 0. Raises InputError when there is no such GPU."""
+    hardware = probe()
+    diagnosis = diagnose(hardware, gpu)
+    chosen, why = choose_hardware_profile("auto", hardware, gpu)
+    profile = (chosen.name if chosen else "", why)
+    trial, kept = kept_trial(hardware, gpu), count_kinds()
+    if as_json:
+        print(
+            json.dumps(
+                as_document(hardware, diagnosis, profile) | {"tried": trial, "measured": _kept_document(kept)}, indent=1
+            )
+        )
+    else:
+        width = max(shutil.get_terminal_size((100, 24)).columns, _LEAST_WIDTH)
+        print("\n".join(diagnosis_lines(hardware, diagnosis, profile, width, trial, _kept_rows(kept))))
+    return EXIT_FAILED if diagnosis.is_bad else EXIT_DONE
+
+
+def diagnosis_lines(
+    hardware: Hardware,
+    diagnosis: Diagnosis,
+    profile: Row,
+    width: int,
+    trial: Trial | None = None,
+    measured: Sequence[Row] = (),
+) -> list[str]:
+    """Lines for people, none wider than `width` unless one word is."""
+    tried = [("nothing yet", "tui-trainer diagnose --try does it in some seconds")]
+    if trial is not None:
+        tried = [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
+    sections = [
+        *_sections(hardware, diagnosis, profile),
+        ("tried", tried),
+        *([("measured", measured)] if measured else []),
+    ]
+    return [line for title, rows in sections for line in _section(title, rows, width)]
+
+
+def _sections(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> Iterator[tuple[str, list[Row]]]:
+    device = describe.device_rows(diagnosis, hardware, profile)
+    # What is used is said first: training on the CPU by accident is the commonest mistake.
+    yield "training", device
+    none = [("none", "nothing was found that would hinder training")]
+    yield "problems", list(_problem_rows(diagnosis.problems)) or none
+    if hardware.gpus:
+        yield "GPUs", [(f"GPU {gpu.index}", _gpu_words(gpu)) for gpu in hardware.gpus]
+    if rows := describe.gpu_rows(diagnosis, hardware):
+        yield f"GPU {diagnosis.gpu.index}" if diagnosis.gpu else "NVIDIA driver", rows
+    memory = f"{format_bytes(hardware.memory_available_bytes)} available of {format_bytes(hardware.memory_bytes)}"
+    yield "processor", [*describe.processor_rows(hardware), ("memory", memory)]
+    yield "disk", [(p.label, f"{describe.room_words(p)}, {describe.place_path(p)}") for p in hardware.places]
+    if others := describe.other_process_rows(hardware, diagnosis.gpu):
+        yield "on the other GPUs", others
+    installed, missing = describe.library_words(hardware)
+    yield "libraries", [*installed, ("not installed", ", ".join(missing) or "none")]
+    yield "system", describe.system_rows(hardware)
+
+
+def clear_measured(names: Sequence[str]) -> str:
+    """Forget the records of these kinds, or of all; what was done, as a sentence. Raises InputError for other names."""
+    known = [*KINDS, _ALL]
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"nothing is measured as {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], known))
+    count = clear_records(KINDS if _ALL in names else names)
+    return f"{count} record{'' if count == 1 else 's'} of {', '.join(names)} cleared"
+
+
+def _kept_rows(kept: Sequence[KindCount]) -> list[Row]:
+    """What was measured in runs on this machine: how often, when last, and for what."""
+    rows = []
+    for one in kept:
+        about = ", ".join(filter(None, (one.newest.task, one.newest.shape, one.newest.device)))
+        when = one.newest_at[:16].replace("T", " ")
+        records = f"{one.count} record{'' if one.count == 1 else 's'}"
+        rows.append((one.kind, one_line(f"{records}, the newest of {when} UTC: {about}", 200)))
+    rows += [("damaged", f"set aside as {one_line(str(path))}") for path in set_aside()]
+    if find_spec("_sqlite3") is None:
+        rows.append(("not kept", "this Python was built without sqlite3: nothing that is measured is remembered"))
+    return rows or [("nothing yet", "runs, rehearse, tune and check --measure do it")]
+
+
+def _kept_document(kept: Sequence[KindCount]) -> dict[str, Any]:
+    return {one.kind: {"records": one.count, "newest_at": one.newest_at, "newest": asdict(one.newest)} for one in kept}
+
+
+def _problem_rows(problems: Iterable[HardwareProblem]) -> Iterator[Row]:
+    for problem in problems:
+        yield _MARKS[problem.severity], problem.sentence
+        if problem.remedy:
+            yield "  remedy", problem.remedy
+
+
+def _gpu_words(gpu: Gpu) -> str:
+    if gpu.problem:
+        return f"{describe.full_name(gpu)}: {one_line(gpu.problem)}"
+    use = "" if gpu.utilisation_share is None else f", {gpu.utilisation_share:.0%} busy"
+    hidden = "" if gpu.visible else ", hidden by CUDA_VISIBLE_DEVICES"
+    return f"{describe.full_name(gpu)}, {describe.memory_words(gpu)}{use}{hidden}"
+
+
+def _section(title: str, rows: Iterable[Row], width: int) -> Iterator[str]:
+    yield title
+    for label, text in rows:
+        start = f"  {label:{_LABEL_WIDTH}} "
+        yield from textwrap.wrap(
+            text,
+            width,
+            initial_indent=start,
+            subsequent_indent=" " * len(start),
+            # Commands and paths are copied from here.
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [start.rstrip()]
+
+
+_STATED = (
+    "host", "platform", "python_version", "nvidia_pci_devices", "memory_bytes", "memory_available_bytes",
+    "machine_memory_bytes", "torch_cuda",
+)  # fmt: skip
+
+
+def as_document(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> dict[str, Any]:
+    """For programs: the keys are always the same, null is "not reported", bytes are bytes, shares are 0 to 1."""
+    return {name: getattr(hardware, name) for name in _STATED} | {
+        "device": diagnosis.device,
+        "device_reason": diagnosis.device_reason,
+        "hardware_profile": profile[0] or None,
+        "hardware_reason": profile[1],
+        "problems": [asdict(problem) for problem in diagnosis.problems],
+        "gpu": diagnosis.gpu.index if diagnosis.gpu else None,
+        "gpu_reason": diagnosis.gpu_reason or None,
+        "gpus": [_gpu_document(gpu) for gpu in hardware.gpus],
+        "driver": asdict(hardware.driver) if hardware.driver else None,
+        "cpu": {
+            "name": hardware.cpu_name,
+            "usable_cores": hardware.usable_cores,
+            "physical_cores": hardware.physical_cores,
+            "logical_cores": hardware.logical_cores,
+            "flags": sorted(hardware.cpu_flags),
+        },
+        "libraries": dict(hardware.libraries),
+        "places": [asdict(place) for place in hardware.places],
+    }
+
+
+def _gpu_document(gpu: Gpu) -> dict[str, Any]:
+    """A card, what it can do, and the maker's rates in 10^12 operations a second."""
+    can, card = gpu.abilities, gpu.card
+    return asdict(gpu) | {"abilities": asdict(can) if can else None, "card": asdict(card) if card else None}

@@ -1,0 +1,257 @@
+"""The journal of a run as lines that are printed while it grows: for people on a terminal, plain ones in a pipe, the
+journal's own for programs. Nobody has to listen: a closed output is survived, and one that nobody reads holds up only
+the thread that prints.
+"""
+
+import os
+import shutil
+import sys
+import textwrap
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from time import monotonic
+
+from tui_trainer.doctor.contract import Verdict
+from tui_trainer.doctor.examine import Doctor, examine
+from tui_trainer.exporting.trained_model import adapter_base
+from tui_trainer.lines import plan_and_events as lines
+from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone, to_line
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.state import GaugeSummary, RunState, slowest_rank
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.standard_files import fd_of, silence_output, tell, write_all
+
+_SECONDS_BETWEEN_STEP_LINES = 5.0
+_SECONDS_BETWEEN_EPOCH_LINES = 5.0
+_STEPS_BETWEEN_GAUGE_LINES = 100
+_POLL_SECONDS = 0.2
+# At the end of a run: for how long a reader may take nothing, and what all the waiting may come to where a signal has
+# asked for the end.
+_PATIENCE_SECONDS = 30.0
+_HURRIED_SECONDS = 3.0
+
+
+class Follower:
+    """The journal of a run, printed as it grows. What an earlier start wrote belongs to the state, but is not news."""
+
+    def __init__(self, folder: RunFolder, *, as_json: bool = False) -> None:
+        self._folder, self._reader = folder, JournalReader(folder.journal)
+        self.state = RunState()
+        for event in self._reader.read_new():
+            self.state.apply(event)
+        self._doctor = Doctor(self.state)
+        self.printer: Printer = Printer() if as_json else _LinePrinter(self.state)
+
+    def show_new(self) -> None:
+        for event in self._reader.read_new():
+            self.state.apply(event)
+            self.printer.show(event)
+        if news := self._doctor.look():
+            self.printer.show_verdict(news)
+        self.printer.refresh()
+
+    def end(self) -> None:
+        self.show_new()
+        self.printer.end(self._folder, self.state)
+
+
+class Printing(threading.Thread):
+    """A follower at work. Who reads slowly gets every line, as the journal is on the disk; who does not read at all
+    holds up this thread and nothing else.
+    """
+
+    def __init__(self, follower: Follower, greeting: Iterable[str] = ()) -> None:
+        super().__init__(name="journal-lines", daemon=True)
+        self._follower = follower
+        self._notes = deque(greeting)
+        self._noted: set[str] = set()
+        self._over = threading.Event()
+        self._has_ending = False
+
+    def note(self, text: str) -> None:
+        """A word of this program, between what the journal says."""
+        self._notes.append(text)
+
+    def note_once(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            self.note(text)
+
+    def run(self) -> None:
+        try:
+            self._print()
+        except Exception as error:  # no failure of the lines is one of the run
+            tell(f"no more lines are printed: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
+
+    def _print(self) -> None:
+        is_over, patience_seconds = False, 0.0
+        while not is_over:
+            is_over, patience_seconds = self._over.wait(patience_seconds), _POLL_SECONDS
+            while self._notes:
+                self._follower.printer.note(self._notes.popleft())
+            # The run frees memory when it misses some; what is new is printed then.
+            with suppress(MemoryError):
+                self._follower.show_new()
+        if self._has_ending:
+            self._follower.end()
+
+    def end(self, is_hurried: Callable[[], bool], *, has_ending: bool = True) -> bool:
+        """Print what is left, with how the run has ended or without it. Whether all of it was read."""
+        output = self._follower.printer.output
+        before = output.seconds_waited
+        self._has_ending = has_ending
+        self._over.set()
+        while self.is_alive():
+            self.join(_POLL_SECONDS)
+            too_long = is_hurried() and output.seconds_waited - before > _HURRIED_SECONDS
+            if too_long or output.seconds_of_this_wait > _PATIENCE_SECONDS:
+                return False
+        return True
+
+
+def ending(folder: RunFolder, state: RunState) -> list[str]:
+    return lines.end_lines(state, folder.name, str(folder.root), adapter_base(folder.model))
+
+
+class Output:
+    """Standard output, until nobody reads it any more; then silence."""
+
+    def __init__(self) -> None:
+        # What stands there later may be another one, for what libraries print.
+        self._stream, self._fd = sys.stdout, fd_of(sys.stdout)
+        self.open = self._stream is not None
+        self.is_terminal = self.open and self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._waited_seconds = 0.0
+        self._waits_since: float | None = None
+
+    @property
+    def seconds_of_this_wait(self) -> float:
+        """For how long the reader has taken nothing of what is being written."""
+        since = self._waits_since
+        return 0.0 if since is None else monotonic() - since
+
+    @property
+    def seconds_waited(self) -> float:
+        """For the reader, in all."""
+        return self._waited_seconds + self.seconds_of_this_wait
+
+    def write(self, text: str) -> None:
+        if not self.open:
+            return
+        self._waits_since = monotonic()
+        try:
+            if self._fd is None:
+                self._stream.write(text)
+                self._stream.flush()
+            else:
+                # Past the buffer: the interpreter would wait for what is left in it when it ends.
+                write_all(self._fd, text.encode(self._stream.encoding, "replace"))
+        except (OSError, ValueError):
+            self.open = False
+            silence_output()
+        self._waited_seconds, self._waits_since = self.seconds_waited, None
+
+
+class Printer:
+    """Shows events as they come: the journal's lines, as they are, and nothing else."""
+
+    def __init__(self) -> None:
+        self.output = Output()
+
+    def show(self, event: Event) -> None:
+        self.output.write(to_line(event) + "\n")
+
+    def show_verdict(self, verdict: Verdict) -> None:
+        """What the doctor says now: the first time, and when another cause leads."""
+
+    def refresh(self) -> None:
+        """Called a few times a second."""
+
+    def note(self, text: str) -> None:
+        """A word of this program itself, not of the run."""
+
+    def end(self, folder: RunFolder, state: RunState) -> None:
+        """The run is over."""
+
+
+class _LinePrinter(Printer):
+    """Lines for people. On a terminal the last line is alive: it shows the newest step or how far long work is."""
+
+    def __init__(self, state: RunState) -> None:
+        super().__init__()
+        self._state = state
+        self._live = ""
+        self._shown_live = ""
+        self._last_step_line = monotonic()
+        self._last_epoch_line = 0.0
+        self._gauges = GaugeSummary()
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            self._show_passing(lines.progress_line(event))
+        elif isinstance(event, StepDone):
+            self._show_passing(lines.step_line(event, self._state))
+            if event.step % _STEPS_BETWEEN_GAUGE_LINES == 0:
+                self._show_gauges(event.step)
+        elif isinstance(event, GaugesRead):
+            self._gauges.add(event)
+        else:
+            if isinstance(event, PhaseChanged):
+                self._live = ""
+            if isinstance(event, EpochDone):
+                # Small data has several epochs a second: not each of them is news.
+                if monotonic() - self._last_epoch_line < _SECONDS_BETWEEN_EPOCH_LINES:
+                    return
+                self._last_epoch_line = monotonic()
+            if line := lines.event_line(event, self._state):
+                self._print(line)
+
+    def refresh(self) -> None:
+        if self.output.is_terminal and self._live != self._shown_live:
+            # Not os.get_terminal_size: it raises once the terminal is gone, and says 0 where no size was set.
+            width = shutil.get_terminal_size().columns
+            self.output.write(f"\r\x1b[K{self._live[: width - 1]}")
+            self._shown_live = self._live
+
+    def show_verdict(self, verdict: Verdict) -> None:
+        self._print(f"step {verdict.step}: doctor: {verdict.words}")
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def end(self, folder: RunFolder, state: RunState) -> None:
+        self._live = ""
+        self._show_gauges(state.step)
+        for line in ending(folder, state):
+            self._print(line)
+        if state.steps:
+            verdict = examine(state)
+            more = f"; `tui-trainer doctor {one_line(folder.name)}` shows all" if verdict.findings else ""
+            self._print(f"{'doctor':<14} {verdict.words}{more}")
+        self.refresh()
+
+    def _show_gauges(self, step: int) -> None:
+        if line := lines.gauges_line(step, self._gauges):
+            self._print(line)
+        if slowest := slowest_rank(self._state):
+            self._print(f"step {step}: {slowest.words}")
+        self._gauges = GaugeSummary()
+
+    def _show_passing(self, line: str) -> None:
+        """What the next such line replaces: on a terminal in place, in a pipe once in a few seconds."""
+        self._live = line
+        if not self.output.is_terminal and monotonic() - self._last_step_line >= _SECONDS_BETWEEN_STEP_LINES:
+            self._print(line)
+            self._last_step_line = monotonic()
+
+    def _print(self, text: str) -> None:
+        if self.output.is_terminal:
+            width = max(shutil.get_terminal_size().columns - 1, 1)
+            folded = "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in text.split("\n"))
+            self.output.write(f"\r\x1b[K{folded}\n")
+            self._shown_live = ""
+        else:
+            self.output.write(text + "\n")

@@ -1,0 +1,361 @@
+"""What is said about plans and events, as plain lines, with a screen and without. Pure: objects in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from tui_trainer.planning.summary import model_words, place_words, tuning_words
+from tui_trainer.runs import events
+from tui_trainer.runs.cadence import eta_seconds
+from tui_trainer.runs.result import (
+    baselines_line,
+    best_before,
+    ending_words,
+    grade,
+    grade_of,
+    kept_step,
+    number,
+    plain,
+    score_lines,
+    scores_line,
+    targets_of,
+    targets_summary,
+)
+from tui_trainer.runs.state import GaugeSummary, RunState
+from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from tui_trainer.config.toml_files import Profile
+    from tui_trainer.planning.plan import Plan
+    from tui_trainer.planning.planned import Planned
+    from tui_trainer.runs.comparison import ComparedRun
+    from tui_trainer.runs.overview import RunOverview
+
+_PHASES = {"loading": "loading torch and transformers, building the model", "saving": "writing the final model"}
+
+
+def event_line(event: events.Event, state: RunState) -> str | None:
+    """One line for an event that people want to read; None for the rest."""
+    match event:
+        case events.RunStarted(resumed_from_step=int(step)):
+            how = f"goes on from step {step}" if step else "starts again: it had no checkpoint"
+            return f"run {event.name} {how}"
+        case events.DataPrepared():
+            return _data_line(event)
+        case events.PlanMade():
+            return _plan_made_line(event)
+        case events.BaselinesMeasured():
+            return _baselines_line(event)
+        case events.PhaseChanged(phase="paused"):
+            return f"paused; go on with: tui-trainer ask {state.name} resume"
+        case events.PhaseChanged(phase=phase):
+            return _PHASES.get(phase)
+        case events.StepDone():
+            return step_line(event, state)
+        case events.EvalDone():
+            note = " (best so far)" if event.best else "" if event.scheduled else " (asked for)"
+            loss, targets = state.loss_smoothed, targets_summary(state)
+            parts = [
+                f"step {event.step}: held-out loss {event.loss:.4f}{note}",
+                scores_line(event.scores, state.baselines.scores if state.baselines else {}),
+                "" if loss is None else f"training loss of the last steps {loss:.4f}",
+                format_seconds(event.seconds),
+                targets and f"targets {targets}",
+            ]
+            return ", ".join(filter(None, parts))
+        case events.EpochDone():
+            rates = f"{event.samples_per_second:.0f} rows/s, {format_count(event.tokens_per_second)} tokens/s"
+            graded = grade(event.samples_per_second, state.plan.best_samples_per_second if state.plan else None)
+            rates += f": {graded}" if graded else ""
+            return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {format_seconds(event.seconds)}, {rates}"
+        case events.CheckpointSaved():
+            cost = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
+            return f"step {event.step}: saved {event.path} ({cost})"
+        case events.TextSampled():
+            verb = "writes" if not labels_rows(state.task) else "reads"
+            return f"step {event.step}: {verb} | {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
+        case events.ControlApplied():
+            return f"step {event.step}: {event.action} (asked for)"
+        case events.RunProblem():
+            return f"step {event.step}: " + "; ".join(one_line(text) for text in (event.message, event.hint) if text)
+    return None
+
+
+def _baselines_line(event: events.BaselinesMeasured) -> str | None:
+    losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
+    parts = [f"held-out loss of n-gram models of this text: {losses} nats a {event.unit}"] if losses else []
+    parts += [one_line(baselines_line(event.scores))] if event.scores else []
+    return f"to beat: {'; '.join(parts)}" if parts else None
+
+
+def _plan_made_line(event: events.PlanMade) -> str:
+    cut = f"{event.gradient_accumulation_steps} x {event.per_device_train_batch_size}"
+    is_cut = event.gradient_accumulation_steps > 1 or event.processes > 1
+    if event.processes > 1:
+        cut += f" in each of {event.processes} processes"
+    rows = f"{event.effective_batch_size} rows" + (f" ({cut})" if is_cut else "")
+    return (
+        (
+            f"plan: {event.total_steps:,} steps of {rows}, {event.steps_per_epoch:,} in an epoch; "
+            f"{format_count(event.parameters)} parameters, memory about {format_bytes(event.memory_bytes)}, "
+            f"disk {format_bytes(event.disk_bytes)}, time about {format_seconds(event.duration_seconds)}"
+        )
+        + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
+        + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
+    )
+
+
+def _data_line(event: events.DataPrepared) -> str:
+    how = "as prepared before" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
+    apart = f"{event.eval_rows:,} held out ({event.eval_documents:,} documents)" if event.eval_rows else "none held out"
+    line = (
+        f"data: {event.rows:,} rows to train on ({event.documents:,} documents, {format_count(event.tokens)} tokens), "
+        f"{apart}, vocabulary {event.vocabulary:,}; {how}"
+    )
+    return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
+
+
+def step_line(event: events.StepDone, state: RunState) -> str:
+    """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`; the loss is a mean of 50 steps, and
+    so are the scores that follow it, if any."""
+    loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
+    rate = format_count(state.tokens_per_second or event.tokens_per_second)
+    seconds = eta_seconds(state)
+    eta = f"  ETA {format_seconds(seconds)}" if seconds else ""
+    scores = "".join(f"  {one_line(plain(name), 40)} {number(mean)}" for name, mean in state.training_scores.items())
+    return (
+        f"step {event.step}/{state.total_steps}  loss {loss:.4f}{scores}  lr {event.lr:.1e}  "
+        f"grad {event.grad_norm:.2f}  {rate} tokens/s{eta}"
+    )
+
+
+def progress_line(event: events.Progress) -> str:
+    """`tokenising 42 % of 1.2 M characters`."""
+    what = one_line(event.what, 60)
+    if event.total:
+        return f"{what} {event.done / event.total:4.0%} of {format_count(event.total)} {event.unit}"
+    return f"{what} {format_count(event.done)} {event.unit}"
+
+
+def gauges_line(step: int, summary: GaugeSummary) -> str | None:
+    """`step 1200: GPU 93 %, 61.3 of 139.8 GiB, 512 W, 71 \u00b0C; process 3.2 GiB, CPU 1.4 of 2 cores`: means, and of
+    memory and temperature the peaks. None when nothing was reported.
+    """
+    words = gauges_words(summary)
+    return f"step {step}: {words}" if words else None
+
+
+def gauges_words(summary: GaugeSummary) -> str:
+    """What was reported of several readings; empty when nothing was."""
+    share, used, total = summary.utilization_share.value, summary.peak_gpu_memory_bytes, summary.gpu_memory_bytes
+    watts, celsius = summary.power_watts.value, summary.peak_temperature_celsius
+    memory, cores, usable = summary.peak_process_memory_bytes, summary.busy_cores.value, summary.usable_cores
+    gpu = [
+        f"{share:.0%}".replace("%", " %") if share is not None else "",
+        format_bytes_of(used, total) if used is not None and total else "",
+        f"{watts:.0f} W" if watts is not None else "",
+        f"{celsius:.0f} \u00b0C" if celsius is not None else "",
+    ]
+    process = [
+        f"process {format_bytes(memory)}" if memory is not None else "",
+        f"CPU {cores:.1f} of {usable:g} cores" if cores is not None and usable is not None else "",
+    ]
+    on_gpu = ", ".join(filter(None, gpu))
+    return "; ".join(filter(None, [on_gpu and f"GPU {on_gpu}", ", ".join(filter(None, process))]))
+
+
+REHEARSAL_SECONDS = 600.0
+"""Runs that are planned to take longer are worth a rehearsal of a minute."""
+
+
+def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
+    """What is about to happen; the exact plan follows once the data is prepared."""
+    profiles = ", ".join(
+        filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
+    )
+    lines = [one_line(f"run {name} in {folder}"), profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
+    if not plan.train_rows.exact:
+        lines.append(
+            f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
+            f"time {format_seconds(plan.duration_seconds.value)}, as far as can be said before the data is prepared"
+        )
+    if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
+        lines.append("`tui-trainer rehearse` with the same arguments tries largest batch, save and evaluation first")
+    return lines
+
+
+def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -> list[str]:
+    """What came out of a run. `adapter_base` is the model that an adapter is for; empty for a whole model."""
+    finished, name = state.finished, one_line(name)
+    if finished is None:
+        return []
+    if finished.reason == "stopped":
+        verb = "go on" if finished.step else "begin"
+        return [f"{ending_words(state)}; {verb} with: tui-trainer resume {name}"]
+    lines = [f"{ending_words(state)}, {format_seconds(finished.seconds)} of training"]
+    if finished.eval_loss is not None:
+        kept = kept_step(state)
+        at = "" if kept is None else f", at step {kept:,}"
+        lines.append(f"held-out loss  {finished.eval_loss:.4f}{loss_unit(state.task)}{at}")
+        if state.baselines:
+            lines += [
+                f"  {label:<12} {loss:.4f}  ({'beaten' if finished.eval_loss < loss else 'not beaten'})"
+                for label, loss in state.baselines.losses.items()
+            ]
+    lines += score_lines(state)
+    lines += [f"{'target':<14} {one_line(one.words)}: {one.verdict}" for one in targets_of(state)]
+    if graded := grade_of(state):
+        lines.append(f"{'throughput':<14} {graded}")
+    if words := gauges_words(state.gauge_summary):
+        lines.append(f"{'used':<14} {words} (means; memory and temperature: peaks)")
+    if advice := better_before(state):
+        lines.append(advice)
+    if finished.model_path:
+        lines.append(f"{'adapter' if adapter_base else 'model':<14} {one_line(folder)}/{finished.model_path}")
+        lines += [f"  on           {adapter_base}; its README.md says how peft loads it"] if adapter_base else []
+        lines.append(f"try it         tui-trainer {'chat' if holds_conversations(state.task) else 'generate'} {name}")
+    return lines
+
+
+def better_before(state: RunState) -> str | None:
+    """A word for the one whose run was clearly better at an earlier evaluation than at its end; else None."""
+    if (best := best_before(state)) is None:
+        return None
+    return (
+        f"it was better before: {best.loss:.4f} at step {best.step}. This model has the weights of the last step; "
+        "evaluation.early_stopping_patience = 3 stops in time and keeps the best"
+    )
+
+
+_ADDED = "what training adds to a process with its libraries loaded"
+
+
+def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ()) -> list[str]:
+    """The whole plan, each number with its reason; `~` marks an estimate. `found` says what the data is, `notes` what
+    was made of the config.
+    """
+    lines = [
+        f"{plan.recipe or 'no recipe'}: {plan.config.task.type}, {model_words(plan)}",
+        *(found or [f"learns from {one_line(plan.config.data.path)}"]),
+        *(f"  {one_line(source.words(exact=plan.train_rows.exact))}" for source in plan.sources),
+        *(f"  {one_line(use.words())}" for use in plan.splits),
+        f"trains {place_words(plan)}",
+        f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
+        *map(one_line, notes),
+    ]
+    lines += _number_lines(plan)
+    for needed, parts in ((None, plan.memory_parts), (plan.host_memory_bytes, plan.host_memory_parts)):
+        lines += [_plan_line("host memory", needed, format_bytes(needed.value))] if needed else []
+        lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in parts]
+    lines.append(_plan_line("time of a step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
+    lines.append(_plan_line("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)))
+    memory = "that of the card" if plan.device == "cuda" else _ADDED
+    return [*lines, "", f"~ estimated, = exact; memory is {memory}"]
+
+
+def _number_lines(plan: Plan) -> Iterator[str]:
+    """What is off is left out."""
+    yield _plan_line("rows to train on", plan.train_rows)
+    yield _plan_line("rows held out", plan.eval_rows)
+    yield _plan_line("packing", plan.packing, "yes" if plan.packing.value else "no")
+    yield _plan_line("vocabulary", plan.vocabulary)
+    yield _plan_line("parameters", plan.parameters, format_count(plan.parameters.value))
+    if (trained := plan.trained_parameters).value < plan.parameters.value:
+        yield _plan_line("trained parameters", trained, format_count(trained.value))
+    yield _plan_line("precision", plan.precision, plan.precision.value)
+    if (attention := plan.attention).kernel:
+        yield f"{'attention':<19} {one_line(attention.kernel):>12} = {one_line(attention.because)}"
+    yield _plan_line("weights", plan.weights_dtype, plan.weights_dtype.value)
+    yield _plan_line("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}")
+    if (chunk := plan.loss_chunk_tokens).value or plan.device == "cuda":
+        yield _plan_line("tokens of a loss", chunk, "" if chunk.value else "all")
+    if plan.loader_workers.value:
+        yield _plan_line("loader threads", plan.loader_workers)
+    yield _plan_line("effective batch", plan.effective_batch_size)
+    if plan.is_group:
+        yield _plan_line("processes", plan.processes)
+        yield _plan_line("strategy", plan.strategy, plan.strategy.value)
+    if plan.config.distributed.cpu_offload:
+        yield _plan_line("CPU offload", plan.cpu_offload, "yes" if plan.cpu_offload.value else "no")
+    yield _plan_line("micro-batch", plan.per_device_train_batch_size)
+    yield _plan_line("accumulation", plan.gradient_accumulation_steps)
+    yield _plan_line("evaluation batch", plan.per_device_eval_batch_size)
+    yield _plan_line("steps in an epoch", plan.steps_per_epoch)
+    yield _plan_line("steps", plan.total_steps)
+    yield _plan_line("warm-up steps", plan.warmup_steps)
+    yield _plan_line("evaluates every", plan.eval_every_steps)
+    yield _plan_line("saves every", plan.save_every_steps)
+    yield _plan_line("writes text every", plan.sample_every_steps)
+    yield _plan_line("CPU threads", plan.threads)
+    yield _plan_line("checkpoint", plan.checkpoint_bytes, format_bytes(plan.checkpoint_bytes.value))
+    yield _plan_line("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value))
+    yield _plan_line("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value))
+
+
+def _plan_line(label: str, planned: Planned[Any], shown: str = "") -> str:
+    return f"{label:<19} {shown or f'{planned.value:,}':>12} {'=' if planned.exact else '~'} {planned.reason}"
+
+
+def profile_line(profile: Profile, reason: str) -> str:
+    """One line of `tui-trainer profiles`; `*` marks what matches this machine."""
+    why = f"  [{reason}]" if reason else ""
+    return f"{'*' if reason else ' '} {profile.name:<19} {profile.title}{why}"
+
+
+def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> list[str]:
+    """The table of `tui-trainer runs`: the columns that fit, from the left."""
+    head = ("run", "state", "steps", "loss", "held out", "score", "last event", "size", "started (UTC)", "folder")
+    rows = [head, *(_run_row(one, now) for one in overviews)]
+    if not any(one.scores for one in overviews):  # only some tasks have scores beside the loss
+        rows = [row[:5] + row[6:] for row in rows]
+    return table_lines(rows, width, right=("steps", "loss", "held out", "last event", "size"))
+
+
+def table_lines(rows: Sequence[Sequence[str]], width: int, right: Collection[str] = ()) -> list[str]:
+    """Rows below each other, as many columns as fit; those of the titles `right` are set to the right."""
+    columns = [(max(map(len, cells)), cells[0] in right) for cells in zip(*rows, strict=True)]
+    ends = list(accumulate(size + 2 for size, _ in columns))
+    fitting = max(sum(end - 2 <= width for end in ends), 1)
+    shown = [
+        [
+            cell.rjust(size) if to_right else cell.ljust(size)
+            for cell, (size, to_right) in zip(row, columns, strict=True)
+        ]
+        for row in rows
+    ]
+    return ["  ".join(cells[:fitting]).rstrip() for cells in shown]
+
+
+def age_words(one: RunOverview, now: datetime) -> str:
+    """How long ago a run's last event was; `clock ahead` where another machine's clock is ahead of this one's."""
+    return "clock ahead" if one.clock_is_ahead(now) else format_seconds(one.age_seconds(now))
+
+
+def _run_row(one: RunOverview, now: datetime) -> tuple[str, ...]:
+    return (
+        one_line(one.name, 32),
+        one.status_words,
+        steps_words(one) if one.is_run else "--",
+        loss_words(one.loss),
+        loss_words(one.eval_loss),
+        one_line(one.score, 24) or "--",
+        age_words(one, now),
+        format_bytes(one.size_bytes),
+        one_line(one.started_at[:16].replace("T", " ")),
+        one_line(str(one.path)),
+    )
+
+
+def steps_words(one: RunOverview | ComparedRun) -> str:
+    """`120/500`; `40/102, kept 30` where the model went back to an earlier step."""
+    steps = f"{one.step}/{one.total_steps}" if one.total_steps else str(one.step or "--")
+    return steps if one.kept_step is None else f"{steps}, kept {one.kept_step}"
+
+
+def loss_words(loss: float | None) -> str:
+    return "--" if loss is None else f"{loss:.3f}"

@@ -1,0 +1,89 @@
+"""What the doctor finds in a run, as lines for people or JSON for programs, and a config with its remedies."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.checklist.run import patched
+from tui_trainer.config.changes import settings_words
+from tui_trainer.config.load import Request
+from tui_trainer.config.save import to_toml
+from tui_trainer.config.toml_files import refuse_existing, write_new
+from tui_trainer.doctor.contract import Finding, Verdict, percent
+from tui_trainer.doctor.examine import examine
+from tui_trainer.errors import InputError
+from tui_trainer.launching.start import load_config
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.json_fields import finite
+from tui_trainer.runs.state import RunState
+from tui_trainer.terminal.safe_text import one_line
+
+_COST_WIDTH = 7
+
+
+def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) -> None:
+    """Read the journal of a run once and print what ails it; with `fix`, write its config with the remedies there.
+
+    Raises InputError when `fix` exists, cannot be written, or there is nothing to set.
+    """
+    if fix is not None:
+        refuse_existing(fix)
+    state = RunState(name=folder.name)
+    journal = JournalReader(folder.journal)
+    for event in journal.stream():
+        state.apply(event)
+    verdict = examine(state)
+    if fix is not None:
+        if not verdict.fix:
+            raise InputError(
+                f"there is no setting that the doctor would change after {folder.name}", hint=verdict.words
+            )
+        config = load_config(Request(config_file=folder.config))
+        write_new(fix, to_toml(patched(config, {**verdict.fix, "output.name": ""})))
+    if as_json:
+        told = _as_object(folder, state, verdict, fix) | {"journal_damage": journal.damage}
+        print(json.dumps(finite(told), indent=1, allow_nan=False))
+    else:
+        print("\n".join([*verdict_lines(folder.name, state, verdict, fix), *filter(None, [journal.damage])]))
+
+
+def verdict_lines(name: str, state: RunState, verdict: Verdict, fix: Path | None = None) -> list[str]:
+    """One line for what was looked at, then each finding with its numbers and remedy, the costliest first."""
+    lines = [f"{one_line(name)}: {state.status}, step {state.step} of {state.total_steps}", ""]
+    for one in verdict.findings:
+        lines += _finding_lines(one)
+    if verdict.leading is None:
+        lines.append(verdict.healthy)
+    if fix is not None:
+        lines += ["", f"wrote {one_line(str(fix))}: {settings_words(verdict.fix)}"]
+    elif verdict.fix:
+        lines += ["", f"a config with these settings: tui-trainer doctor {one_line(name)} --fix OUT.toml"]
+    return lines
+
+
+def _finding_lines(one: Finding) -> list[str]:
+    found, indent = one.found, " " * (_COST_WIDTH + 2)
+    cost = "fault" if found.is_fault else percent(found.share) if one.matters else "note"
+    lines = [f"{cost:<{_COST_WIDTH}}  {one_line(found.cause)}", f"{indent}{one_line(found.evidence)}"]
+    lines += [f"{indent}set: {settings_words(found.fix)}"] if found.fix else []
+    lines += [f"{indent}do: {one_line(found.advice)}"] if found.advice else []
+    return [*lines, f"{indent}why: {one.diagnosis.why}"]
+
+
+def _as_object(folder: RunFolder, state: RunState, verdict: Verdict, fix: Path | None) -> dict[str, Any]:
+    result = {
+        "run": folder.name,
+        "status": state.status,
+        "step": state.step,
+        "verdict": verdict.name or None,
+        "words": verdict.words,
+        "findings": [
+            {"diagnosis": one.name, **{name: getattr(one.diagnosis, name) for name in ("title", "why")}}
+            | asdict(one.found)
+            for one in verdict.findings
+        ],
+        "fix": verdict.fix or None,
+    }
+    return result if fix is None else result | {"written": str(fix)}

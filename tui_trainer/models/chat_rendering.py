@@ -1,0 +1,634 @@
+"""A conversation as text, and which of its characters carry loss.
+
+An assistant turn begins where generation would: behind the conversation up to it, rendered with the generation prompt.
+It ends with the first token that stops generation. A template that marks these turns itself ({% generation %}) is
+believed; of any other, the conversation up to a turn, with the prompt, must be the beginning of the conversation with
+it (renders must nest).
+
+What a template does not write of a conversation is never learnt from in silence: `chat_parts` looks for each part.
+
+Text of the data that spells a special token stays text: before rendering, such spellings are broken by a sign that no
+text has, so that those which the template writes can be told from them.
+"""
+
+import ctypes
+import difflib
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tui_trainer.data.columns.conversations import Conversation, Message
+from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.models.tokenizer import tokenizer_facts
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import MIB, format_number
+
+# The chat template of a run: the tokenizer's own, one of the files in chat_templates/, or a file of the user.
+#
+# The named ones are written after the formats that their models document, in plain Jinja that other programs read too.
+
+KEY = "task.chat_template"
+_FOLDER = Path(__file__).parent / "chat_templates"
+_ENDING = ".jinja"
+_LARGEST = MIB
+# How config.json, or the tokenizer, calls the family, and the named template that its chat models were trained with.
+_OF_FAMILY = {
+    "llama": "llama3", "mistral": "mistral", "mixtral": "mistral", "gemma": "gemma", "gemma2": "gemma", "phi3": "phi3",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """`text` is Jinja; `special` what it may name, such as eos_token. `for_tools` replaces it for conversations
+    with tools, where a tokenizer has a template of its own for them."""
+
+    name: str
+    text: str
+    special: Mapping[str, str] = field(default_factory=dict)
+    for_tools: str = ""
+
+    def text_for(self, tools: object) -> str:
+        return self.for_tools if tools and self.for_tools else self.text
+
+
+def template_names() -> list[str]:
+    return sorted(path.stem for path in _FOLDER.glob(f"*{_ENDING}"))
+
+
+def is_file_name(wanted: str) -> bool:
+    """Whether a file is meant, and not one of the names."""
+    return "/" in wanted or wanted.endswith(_ENDING)
+
+
+def template_text(wanted: str) -> str:
+    """The text of a named template, or of a file. Raises ConfigError with the nearest name."""
+    if wanted in template_names():
+        return (_FOLDER / f"{wanted}{_ENDING}").read_text(encoding="utf-8")
+    if not is_file_name(wanted):
+        near = difflib.get_close_matches(wanted, template_names(), n=1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        hint = f"{guess}known: {', '.join(template_names())}, or the path of a {_ENDING} file"
+        raise _problem(f"there is no chat template {one_line(wanted, 60)!r}", hint)
+    try:
+        with Path(wanted).expanduser().open("rb") as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise _problem(f"{one_line(wanted, 120)} is no chat template: it is larger than a megabyte", "name another")
+        return content.decode("utf-8")
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or "no home folder"
+        raise _problem(f"{one_line(wanted, 120)} cannot be read: {reason}", _hint()) from None
+    except UnicodeDecodeError:
+        raise _problem(f"{one_line(wanted, 120)} is not UTF-8", "write it again as UTF-8") from None
+
+
+def template_problems(wanted: str, folder: Path | None, family: str) -> list[Problem]:
+    """What is wrong with a choice. `folder` is that of a model whose own template is meant where none is named."""
+    if wanted:
+        try:
+            template_text(wanted)
+        except ConfigError as error:
+            return list(error.problems)
+        return []
+    found = tokenizer_facts(folder) if folder else None
+    if found is None or found.has_chat_template:
+        return []
+    return list(no_template(str(folder), family).problems)
+
+
+def no_template(model: str, family: str = "") -> ConfigError:
+    """For a model whose tokenizer has no template, and none was named."""
+    likely = _OF_FAMILY.get(family)
+    hint = f"{_hint()}; {likely} is what chat models of this family use" if likely else _hint()
+    return _problem("the tokenizer has no chat template", hint, one_line(model, 120))
+
+
+def _hint() -> str:
+    return f"set it to one of {', '.join(template_names())}, or to a {_ENDING} file"
+
+
+def _problem(message: str, hint: str, where: str = "") -> ConfigError:
+    return ConfigError(Problem(message=message, key=KEY, hint=hint, where=where))
+
+
+# A limit on the processor time that one rendering of a chat template takes: a loop in it may have no end.
+#
+# A thread looks on and raises an exception in the one that renders. Processor time, not the clock: a program may be
+# suspended, and a machine busy with others.
+
+T = TypeVar("T")
+# The longest conversations take a fraction of a second.
+LIMIT_SECONDS = 5.0
+_LOOKS_EVERY_SECONDS = 0.25
+_IDLE_LOOKS = 40
+
+
+class RenderingTooLongError(Exception):
+    """It took more than `LIMIT_SECONDS` of processor time, and was ended."""
+
+
+class _Ended(BaseException):
+    """Raised from outside, at any moment: no `except Exception` of a library may take it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Rendering:
+    """Of one thread. `done` and `is_raised` are each written by one side before it reads the other's."""
+
+    thread: int
+    clock: int
+    until: float
+    done: bool = False
+    is_raised: bool = False
+    is_taken_back: bool = False
+    has_arrived: bool = False
+
+
+@dataclass(slots=True)
+class _Watch:
+    renderings: set[_Rendering] = field(default_factory=set)
+    starting: threading.Lock = field(default_factory=threading.Lock)
+    thread: threading.Thread | None = None
+
+    def add(self, rendering: _Rendering) -> None:
+        with self.starting:
+            self.renderings.add(rendering)
+            if self.thread is None or not self.thread.is_alive():
+                self.thread = threading.Thread(target=self._look_on, name="chat template", daemon=True)
+                self.thread.start()
+
+    def _look_on(self) -> None:
+        idle = 0
+        while True:
+            time.sleep(_LOOKS_EVERY_SECONDS)
+            found = list(self.renderings)
+            for one in found:
+                if not one.is_raised and time.clock_gettime(one.clock) > one.until:
+                    self._end(one)
+            idle = 0 if found else idle + 1
+            with self.starting:
+                if idle > _IDLE_LOOKS and not self.renderings:
+                    self.thread = None
+                    return
+
+    def _end(self, one: _Rendering) -> None:
+        one.is_raised = True
+        if one.done:
+            one.is_taken_back = True
+        else:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(one.thread), ctypes.py_object(_Ended))
+
+
+_watch = _Watch()
+
+
+def _begin_anew() -> None:
+    """In a forked process, which has none of the threads."""
+    global _watch
+    _watch = _Watch()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+def limited(render: Callable[[], T]) -> T:
+    """What `render` gives. Raises RenderingTooLongError."""
+    thread = threading.get_ident()
+    clock = time.pthread_getcpuclockid(thread)
+    one = _Rendering(thread, clock, time.clock_gettime(clock) + LIMIT_SECONDS)
+    watch = _watch
+    try:
+        watch.add(one)
+        try:
+            return render()
+        except _Ended:
+            one.has_arrived = True
+            raise
+        finally:
+            one.done = True
+            # What was raised arrives here, and nowhere behind.
+            while one.is_raised and not (one.is_taken_back or one.has_arrived):
+                time.sleep(0.001)
+    except _Ended:
+        raise RenderingTooLongError from None
+    finally:
+        watch.renderings.discard(one)
+
+
+# Whether a rendered conversation writes all that its row has: templates leave out in silence what they have no place
+# for.
+#
+# Contents may be stripped, arguments written in another form; what a part says has to stand there. Parts of a turn are
+# looked for behind those of the turn before it, or where the turn is known to stand.
+
+# What a turn has thought before it answers. Source: DeepSeek's and Qwen's templates, OpenRouter's service, gpt-oss.
+REASONING = ("reasoning_content", "reasoning", "thinking")
+NAMES = "names"
+_THOUGHT_BEGINS = re.compile(r"<(?:\w+:)?think(?:ing)?>|\[THINK\]|◁think▷")
+_THOUGHT_ENDS = re.compile(r"</(?:\w+:)?think(?:ing)?>|\[/THINK\]|◁/think▷")
+_KEYS_READ = re.compile(rf"(?:\.|\[?['\"])({'|'.join(REASONING)})\b")
+_NO_WORD = re.compile(r"\W+")
+
+
+def unwritten_parts(
+    text: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], answers: Mapping[int, tuple[int, int]]
+) -> tuple[str, list[str]]:
+    """(the first part that is lost and must not be, else empty; what else is left out: REASONING[0] or NAMES, once for
+    each turn). `answers`: where in the text some of the messages are known to stand."""
+    for tool in tools:
+        function = tool.get("function", tool)
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if isinstance(name, str) and _end_of(name, text, 0, len(text)) < 0:
+            return f"the tool '{one_line(name, 40)}'", []
+    thoughts: list[tuple[int, str, int, int]] = []
+    left_out: list[str] = []
+    ends: list[int] = []
+    done, length = 0, len(text)
+    for number, message in enumerate(messages):
+        role, content = message["role"], message["content"]
+        # Some templates lead the first question with it, others the last.
+        first, last = (0, length) if role == "system" else answers.get(number, (done, length))
+        if role == "assistant" and ("think" in content or "THINK" in content):
+            *before, content = _THOUGHT_ENDS.split(content)
+            thoughts += [(number, _THOUGHT_BEGINS.sub("", part), first, last) for part in before]
+        at = text.find(content, first, last)
+        end = at + len(content) if at >= 0 else _end_of(content, text, first, last)
+        if end < 0:
+            return f"the content of message {number + 1} ({role})", []
+        if len(message) > 2:
+            for what, part in _more_parts(message):
+                if (at := _end_of(part, text, first, last)) < 0:
+                    return f"{what} of message {number + 1}", []
+                end = max(end, at)
+            thoughts += [
+                (number, message[name], first, last) for name in REASONING if isinstance(message.get(name), str)
+            ]
+            name = message.get("name")
+            left_out += [NAMES] if isinstance(name, str) and name not in text else []
+        ends.append(end)
+        # Results of tools may stand in the order of the calls.
+        if role not in ("system", "tool"):
+            done = max(end, answers[number][1] if number in answers else 0)
+    if not thoughts:
+        return "", left_out
+    lost = {}
+    for number, thought, first, last in thoughts:
+        following = next((end for end in ends[number + 1 :] if end > first), last)
+        if _end_of(thought, text, first, min(last, following)) < 0:
+            lost[number] = REASONING[0]
+            if not (_THOUGHT_ENDS.split(messages[number]["content"])[-1].strip() or messages[number].get("tool_calls")):
+                return f"the reasoning of message {number + 1}, which has nothing else", []
+    return "", [*left_out, *lost.values()]
+
+
+def reasoning_keys(template: str) -> tuple[str, ...]:
+    """Under which names a template reads what a turn has thought."""
+    read = set(_KEYS_READ.findall(template))
+    return tuple(name for name in REASONING if name in read)
+
+
+def _more_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        name = one_line(function["name"], 40)
+        yield f"the tool call '{name}'", function["name"]
+        for leaf in _leaves(function["arguments"]):
+            yield f"'{one_line(leaf, 40)}' in the tool call '{name}'", leaf
+
+
+def _leaves(value: object) -> Iterator[str]:
+    """Names, texts and whole numbers; fractions and truth values are written in many ways."""
+    if isinstance(value, str) or type(value) is int:
+        yield str(value)
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield str(name)
+            yield from _leaves(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _leaves(inner)
+
+
+def _end_of(part: str, text: str, first: int, last: int) -> int:
+    """Where the first such part of a text ends; -1 for none."""
+    part = part.strip()
+    at = text.find(part, first, last)
+    if at >= 0:
+        return at + len(part)
+    escaped = json.dumps(part, ensure_ascii=False)[1:-1]
+    for form in (escaped, json.dumps(part)[1:-1], json.dumps(escaped, ensure_ascii=False)[1:-1]):
+        if (at := text.find(form, first, last)) >= 0:
+            return at + len(form)
+    words = _NO_WORD.sub(" ", part).strip()
+    return first if words and words in _NO_WORD.sub(" ", text[first:last]) else -1
+
+
+Span = tuple[int, int]
+
+_SIGN = "\ufdd0"  # one of Unicode's noncharacters: never part of a text that is exchanged
+_ENDS_OF_PYTHON = (ArithmeticError, RecursionError, MemoryError)
+_MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_PROBE = "wb3vq"
+_SHOWN = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """`trained` are the characters that carry loss. `controls` are the special tokens that the template wrote, `spelt`
+    how many the data only spells. `adds_end`: the end token follows, and carries loss. `left_out`: what the template
+    does not write, once for each turn, as `chat_parts` names it."""
+
+    text: str
+    trained: tuple[Span, ...]
+    controls: tuple[Span, ...]
+    spelt: int = 0
+    adds_end: bool = False
+    left_out: tuple[str, ...] = ()
+
+
+class ConversationRenderer:
+    """Renders conversations with one template for one tokenizer.
+
+    `special` are the texts of the tokenizer's special tokens, `added` those of all that it never cuts, `stops` those
+    that end generation.
+    """
+
+    def __init__(
+        self, template: ChatTemplate, special: Sequence[str], added: Sequence[str], stops: Sequence[str], loss_on: str
+    ) -> None:
+        """Raises ConfigError for a template that cannot render a question and an answer."""
+        _refuse_powers(template)
+        self._template, self._loss_on = template, loss_on
+        self.turn_end, self._tail = self._find_end(added)
+        # What the template ends a turn with where that is no token of the tokenizer.
+        plain_end = "" if self.turn_end else self._tail.strip()
+        self._untold = plain_end if self.turn_end in ("", *special) else self.turn_end
+        self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stops]))
+        longest_first = sorted({*special, *self.stops}, key=len, reverse=True)
+        self._controls = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._reasoning_keys = reasoning_keys(template.text)
+
+    def reads(self, key: str) -> bool:
+        """Whether the template may read this key of a turn."""
+        if not re.search(rf"\b{re.escape(key)}\b", self._template.text + self._template.for_tools):
+            return False
+        if key != "name":
+            return True
+        # A function has a name as well.
+        for roles in (("user", "assistant"), ("user", "assistant", "tool")):
+            with suppress(DataError):
+                if _PROBE in self._text([{"role": role, "content": "Q", key: _PROBE} for role in roles], []):
+                    return True
+        return False
+
+    def render_prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Rendered:
+        """A conversation up to where the assistant goes on. Raises DataError, without a place, as `render`."""
+        safe_messages, spelt = self._broken(self._renamed(messages))
+        safe_tools, more = self._broken(list(tools))
+        text, signs = _without_signs(self._text(safe_messages, safe_tools, prompt=True))
+        left_out = self._left_out(text, messages, tools, {})
+        return Rendered(text, (), tuple(self._controls_in(text, signs)), spelt + more, left_out=left_out)
+
+    def render(self, conversation: Conversation) -> Rendered:
+        """Raises DataError, without a place, for a conversation that the template does not take, does not write whole
+        or does not nest in."""
+        if self._untold and any(self._untold in message["content"] for message in conversation.messages):
+            message = f"the text holds {self._untold!r}, with which the chat template {self._template.name} ends a turn"
+            raise DataError(message, hint="it is no special token of the tokenizer, so the two cannot be told apart")
+        messages, spelt = self._broken(self._renamed(conversation.messages))
+        tools, more = self._broken(list(conversation.tools))
+        if self._loss_on == "all":
+            text, spans = self._text(messages, tools), None
+        elif is_marked := bool(_MARKS.search(self._template.text_for(tools))):
+            text, spans = self._marked(messages, tools)
+        else:
+            text, spans = self._compared(messages, tools)
+        text, signs = _without_signs(text)
+        answers: dict[int, Span] = {}
+        if spans is not None:
+            spans = [(_moved(start, signs), _moved(end, signs)) for start, end in spans]
+            if not is_marked:
+                numbers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+                answers = dict(zip(numbers[-len(spans) :], spans, strict=False))
+            spans = self._learnt(spans, messages)
+        left_out = self._left_out(text, conversation.messages, conversation.tools, answers)
+        ended = self._ended(text, spans, self._controls_in(text, signs), spelt + more)
+        return replace(ended, left_out=left_out) if left_out else ended
+
+    def _renamed(self, messages: Sequence[Message]) -> list[Message]:
+        """With the reasoning of each turn under the name that the template reads it by."""
+        if not self._reasoning_keys:
+            return list(messages)
+        return [
+            {self._reasoning_keys[0] if name in REASONING else name: value for name, value in message.items()}
+            if len(message) > 2 and message.keys().isdisjoint(self._reasoning_keys)
+            else message
+            for message in messages
+        ]
+
+    def _left_out(
+        self, text: str, messages: Sequence[Message], tools: Sequence[Any], answers: Mapping[int, Span]
+    ) -> tuple[str, ...]:
+        """What may be, of all that a text lacks. Raises DataError for the rest."""
+        lost, left_out = unwritten_parts(text, messages, tools, answers)
+        if lost:
+            hint = f"set {KEY} to one that does, such as chatml, or leave the row out"
+            raise DataError(f"the chat template {self._template.name} does not write {lost}", hint=hint)
+        return tuple(left_out)
+
+    def _learnt(self, spans: list[Span], messages: list[Any]) -> list[Span]:
+        """Without the answers that the data leaves out, whose `weight` is 0."""
+        answers = [message for message in messages if message["role"] == "assistant"]
+        if self._loss_on == "completion":
+            answers = answers[-1:]
+        learnt = [message.get("weight", 1) != 0 for message in answers]
+        if all(learnt):
+            return spans
+        if len(learnt) != len(spans):
+            message = f"an answer is left out, and the chat template {self._template.name} does not mark each one"
+            raise DataError(message, hint=f"set {KEY} to another, such as chatml, or leave the row out")
+        return [span for span, learns in zip(spans, learnt, strict=True) if learns]
+
+    def _controls_in(self, text: str, signs: Sequence[int]) -> list[Span]:
+        """The special tokens that the template wrote: no sign stood inside of them."""
+        broken = [place - number for number, place in enumerate(signs)]
+        return [
+            found.span()
+            for found in self._controls.finditer(text)
+            if not any(found.start() < place < found.end() for place in broken)
+        ]
+
+    def _ended(self, text: str, spans: list[Span] | None, controls: list[Span], spelt: int) -> Rendered:
+        """Each answer up to the token that stops generation; the last one gets one where the template writes none."""
+        stops = [(start, end) for start, end in controls if text[start:end] in self.stops]
+        if spans is None:
+            closed = bool(stops) and not text[stops[-1][1] :].strip()
+            end = stops[-1][1] if closed else self._tail_cut(text, len(text))
+            return Rendered(text[:end], ((0, end),), _within(controls, end), spelt, adds_end=not closed)
+        trained, adds_end = [], False
+        for start, end in spans:
+            stop = next((stop for first, stop in stops if start <= first <= end), None)
+            adds_end = stop is None and end == spans[-1][1] and not text[end:].strip()
+            trained.append((start, stop if stop is not None else self._tail_cut(text, end)))
+        if adds_end:
+            text = text[: trained[-1][1]]
+        return Rendered(text, tuple(trained), _within(controls, len(text)), spelt, adds_end=adds_end)
+
+    def _tail_cut(self, text: str, end: int) -> int:
+        """Without the blank that the template writes behind a turn."""
+        blank = len(self._tail) - len(self._tail.rstrip())
+        return end - blank if self._tail and text[:end].endswith(self._tail) else end
+
+    def _marked(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
+        text, found = self._rendered(messages, tools, marks=True)
+        spans: list[Span] = []
+        for start, end in found:
+            if spans and start <= spans[-1][1]:
+                spans[-1] = (spans[-1][0], end)
+            else:
+                spans.append((start, end))
+        return text, spans[-1:] if self._loss_on == "completion" else spans
+
+    def _compared(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
+        """By comparing renders of the conversation up to each answer, and with it."""
+        text = self._text(messages, tools)
+        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        if answers and answers[0] == 0:
+            raise DataError(
+                "the conversation begins with an answer", hint="give the question before it, or leave the row out"
+            )
+        spans = []
+        for place in answers[-1:] if self._loss_on == "completion" else answers:
+            before = self._text(messages[:place], tools, prompt=True)
+            until = text if place == len(messages) - 1 else self._text(messages[: place + 1], tools)
+            if not until.startswith(before) or not text.startswith(until):
+                raise self._not_nested(answers.index(place) + 1, len(answers), before, until, text)
+            spans.append((len(before), len(until)))
+        return text, spans
+
+    def _not_nested(self, number: int, answers: int, before: str, until: str, text: str) -> DataError:
+        if until.startswith(before):
+            what, shorter, longer = f"writes answer {number} otherwise once the conversation goes on", until, text
+        else:
+            what = f"writes otherwise what stands before answer {number} once it is given"
+            shorter, longer = before, until
+        pairs = enumerate(zip(shorter, longer, strict=False))
+        at = next((place for place, (one, other) in pairs if one != other), min(len(shorter), len(longer)))
+        texts = (part[max(0, at - _SHOWN // 2) : at + _SHOWN // 2].replace(_SIGN, "") for part in (shorter, longer))
+        shown = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)
+        message = f"the chat template {self._template.name} {what} ({shown}), so its tokens cannot be told"
+        way = 'task.loss_on = "completion" to learn the last answer only, or ' if number < answers else ""
+        return DataError(message, hint=f"set {way}{KEY} to another, such as chatml")
+
+    def _text(self, messages: list[Any], tools: list[Any], *, prompt: bool = False) -> str:
+        return self._rendered(messages, tools, prompt=prompt)[0]
+
+    def _rendered(
+        self, messages: list[Any], tools: list[Any], *, prompt: bool = False, marks: bool = False
+    ) -> tuple[str, list[Span]]:
+        from jinja2 import TemplateError
+        from transformers.utils import chat_template_utils
+
+        render_template: Any = chat_template_utils.render_jinja_template
+        render = partial(
+            render_template,
+            conversations=[messages],
+            tools=tools or None,
+            chat_template=self._template.text_for(tools),
+            return_assistant_tokens_mask=marks,
+            add_generation_prompt=prompt,
+            **self._template.special,
+        )
+        try:
+            texts, spans = limited(render)
+        except RenderingTooLongError:
+            seconds = format_number(LIMIT_SECONDS)
+            message = f"the chat template {self._template.name} does not end: {seconds} s went into one conversation"
+            hint = f"take the loop out of it, or set {KEY} to another, such as chatml"
+            raise ConfigError(Problem(message=message, key=KEY, hint=hint)) from None
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, *_ENDS_OF_PYTHON) as error:
+            number, reason = getattr(error, "lineno", None), str(error).strip().rstrip(".") or type(error).__name__
+            name = f"{self._template.name}, line {number}," if number else self._template.name
+            message = f"the chat template {name} does not take this conversation: {one_line(reason, 160)}"
+            hint = f"change the conversation, or choose another {KEY}, such as chatml"
+            raise DataError(message, hint=hint) from None
+        return str(texts[0]), [(start, end) for start, end in spans[0]] if marks else []
+
+    def _broken(self, value: Any) -> tuple[Any, int]:
+        """A copy in which no string spells a special token, and how many did."""
+        count = 0
+
+        def each(part: Any) -> Any:
+            nonlocal count
+            if isinstance(part, str):
+                if _SIGN in part:
+                    raise DataError("the text holds U+FDD0, which is no character", hint="leave the row out")
+                text, found = self._controls.subn(lambda match: match[0][0] + _SIGN + match[0][1:], part)
+                count += found
+                return text
+            if isinstance(part, Mapping):
+                return {name: each(inner) for name, inner in part.items()}
+            return [each(inner) for inner in part] if isinstance(part, list | tuple) else part
+
+        return each(value), count
+
+    def _find_end(self, added: Sequence[str]) -> tuple[str, str]:
+        """(the token that ends a turn or "", all that stands behind an answer)."""
+        messages = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": _PROBE}]
+        try:
+            text = self._text(messages, [])
+        except DataError as error:
+            problem = error.problems[0]
+            raise ConfigError(Problem(message=problem.message, key=KEY, hint=problem.hint)) from None
+        if _PROBE not in text:
+            message = f"the chat template {self._template.name} leaves out what the assistant says"
+            raise ConfigError(Problem(message=message, key=KEY, hint="choose another, such as chatml"))
+        tail = text.rpartition(_PROBE)[2]
+        begins = [token for token in added if token and not token.isspace() and tail.lstrip().startswith(token)]
+        return max(begins, key=len, default=""), tail
+
+
+def _refuse_powers(template: ChatTemplate) -> None:
+    """Raises ConfigError: one operation on whole numbers that takes hours cannot be ended from outside."""
+    from jinja2 import Environment, TemplateError
+
+    with suppress(TemplateError):
+        for text in filter(None, (template.text, template.for_tools)):
+            for line, kind, word in Environment().lex(text):
+                if (kind, word) == ("operator", "**"):
+                    message = f"the chat template {template.name}, line {line}, raises a number to a power"
+                    hint = f"that may never end, and no conversation needs it: set {KEY} to another, such as chatml"
+                    raise ConfigError(Problem(message=message, key=KEY, hint=hint))
+
+
+def sections(rendered: Rendered) -> list[tuple[int, int, bool]]:
+    """The text cut where loss begins and ends: (start, end, carries loss), none of them empty."""
+    found = []
+    edges = [0, *(place for span in rendered.trained for place in span), len(rendered.text)]
+    for number, (start, end) in enumerate(pairwise(edges)):
+        if end > start:
+            found.append((start, end, number % 2 == 1))
+    return found
+
+
+def _without_signs(text: str) -> tuple[str, list[int]]:
+    """The text, and where signs stood in the longer one."""
+    signs = [found.start() for found in re.finditer(_SIGN, text)]
+    return (text.replace(_SIGN, ""), signs) if signs else (text, signs)
+
+
+def _moved(place: int, signs: Sequence[int]) -> int:
+    return place - sum(sign < place for sign in signs)
+
+
+def _within(spans: Sequence[Span], end: int) -> tuple[Span, ...]:
+    return tuple(span for span in spans if span[1] <= end)

@@ -1,0 +1,190 @@
+"""Reading a model's config.json: one question, whatever the architecture calls it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.config.sections import Config
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.heads import CAUSAL, ENCODERS, Head, instead, is_unfit, lack_of
+from tui_trainer.terminal.safe_text import one_line
+
+MODEL_KEY = "model.model_name_or_path"
+_LARGEST = 10**9
+# Source: `attribute_map` and the names of fields in the configuration files of transformers 5.23 and older.
+ALIASES: dict[str, list[str]] = {
+    "hidden_size": "hidden_size n_embd n_embed d_model dim".split(),
+    "num_hidden_layers": "encoder_layers num_hidden_layers n_layer num_layers n_layers".split(),
+    "num_attention_heads": "num_attention_heads n_head num_heads n_heads encoder_attention_heads".split(),
+    "num_key_value_heads": "num_key_value_heads num_kv_heads n_head_kv".split(),
+    "intermediate_size": "intermediate_size ffn_dim n_inner ffn_hidden_size hidden_dim d_ff encoder_ffn_dim".split(),
+    # CANINE's: of code points, each a row in tables that many share.
+    "vocab_size": "vocab_size num_hash_buckets".split(),
+    "max_position_embeddings": "max_position_embeddings n_positions n_ctx seq_length max_seq_len".split(),
+    "attention_dropout": "attention_dropout attn_pdrop attention_probs_dropout_prob dropout_rate".split(),
+}
+
+
+def bad_model(message: str, hint: str = "", where: str = "") -> ConfigError:
+    """A mistake in what `model.model_name_or_path` names."""
+    return ConfigError(Problem(message=message, hint=hint, where=one_line(where), key=MODEL_KEY))
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFields:
+    """The fields of a config.json. Numbers that cannot be right are ConfigErrors that name the field."""
+
+    values: Mapping[str, Any]
+
+    @property
+    def model_type(self) -> str:
+        return one_line(str(self.values.get("model_type") or ""), 80)
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A positive whole number; without a default it has to be there."""
+        found = self.optional(name)
+        if found is not None:
+            return found
+        if default is None:
+            raise bad_model(f"config.json has no {name}", hint="it is damaged, or of a kind that is no decoder")
+        return default
+
+    def optional(self, name: str) -> int | None:
+        """A positive whole number, or None where it is missing or null."""
+        for alias in ALIASES.get(name, [name]):
+            value = self.values.get(alias)
+            if value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < _LARGEST:
+                raise bad_model(
+                    f"config.json: {alias} is {one_line(repr(value), 40)}, not a positive whole number",
+                    hint="the file is damaged: copy it again",
+                )
+            return value
+        return None
+
+    def share(self, name: str) -> float:
+        """A number from 0 to below 1; 0 where it is missing."""
+        for alias in ALIASES.get(name, [name]):
+            value = self.values.get(alias)
+            if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1:
+                return float(value)
+        return 0.0
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false; the default where it is missing or null."""
+        value = self.values.get(name)
+        return default if value is None else bool(value)
+
+
+# What config.json says that a model is, and which models cannot be trained for a task.
+
+_LARGEST_CONFIG = 16 * 1024 * 1024
+_CLASSIFIERS = {
+    "ForSequenceClassification": "a classifier of texts",
+    "ForTokenClassification": "a classifier of tokens",
+    "ForQuestionAnswering": "a finder of answers",
+    "ForMultipleChoice": "a chooser among answers",
+    "ForImageClassification": "a classifier of images",
+    "ForSpeechSeq2Seq": "a transcriber of speech",
+}
+
+
+def read_json(path: Path, largest: int = _LARGEST_CONFIG) -> dict[str, Any] | None:
+    """The object in a JSON file; None where there is no such file. Raises ConfigError for anything else."""
+    if not path.is_file():
+        return None
+    try:
+        if path.stat().st_size > largest:
+            raise ValueError
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise bad_model(f"{path.name} cannot be read as JSON", hint="copy it again", where=str(path.parent))
+    return content
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a folder. Raises ConfigError that says what the folder holds instead."""
+    config = read_json(folder / "config.json")
+    if config is not None:
+        return config
+    where = str(folder)
+    if adapter := read_json(folder / "adapter_config.json"):
+        base = one_line(str(adapter.get("base_model_name_or_path") or "a base model"), 120)
+        hint = f"name {base}, or merge the adapter into it first and give the merged folder"
+        raise bad_model(f"the folder holds an adapter for {base} and no model", hint, where)
+    if any(folder.glob("*.gguf")):
+        hint = "take the version of the model with config.json and .safetensors files"
+        raise bad_model("the folder holds .gguf files only, the form of llama.cpp, which is not trained", hint, where)
+    if nested := sorted(path.parent.name for path in folder.glob("*/config.json"))[:3]:
+        raise bad_model("the folder has no config.json", f"its folders have: {one_line(', '.join(nested))}", where)
+    raise bad_model("the folder has no config.json", "give the folder that transformers saved a model in", where)
+
+
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """The class that the weights were saved from, `LlamaForCausalLM`; empty where it is not said."""
+    names = config.get("architectures")
+    return one_line(str(names[0]), 80) if isinstance(names, list) and names else ""
+
+
+def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | None = CAUSAL) -> None:
+    """Raises ConfigError for a model that cannot have this head, and says what it is; None: any head will do."""
+    name, model_type = architecture_of(config), one_line(str(config.get("model_type")), 80)
+    is_mixed, hint = "text_config" in config or "vision_config" in config, ""
+    what = "a model of several kinds of input (images or sound beside text)" if is_mixed else ""
+    if not is_mixed and head == CAUSAL:
+        what, hint = _no_decoder(config, name), instead(model_type)
+    if what:
+        hint = "; ".join(filter(None, ("take a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM", hint)))
+        raise bad_model(f"{name or model_type} is {what}, and does not continue a text", hint, where)
+    if head not in (None, CAUSAL) and is_unfit(model_type, head):
+        raise bad_model(lack_of(model_type, head), instead(model_type), where)
+
+
+def _no_decoder(config: Mapping[str, Any], name: str) -> str:
+    """What a model is that does not continue texts; empty for one that does."""
+    if config.get("is_encoder_decoder"):
+        return "a sequence-to-sequence model, an encoder with a decoder"
+    for ending, what in _CLASSIFIERS.items():
+        if name.endswith(ending):
+            return what
+    if name.endswith("ForMaskedLM"):
+        return "an encoder, which fills gaps"
+    if config.get("model_type") in ENCODERS and not config.get("is_decoder"):
+        return "an encoder"
+    return ""
+
+
+# Families that reach numbers inside which fp16 does not have: they were trained in bf16 or fp32.
+
+_T5 = "github.com/huggingface/transformers/issues/5651, and _keep_in_fp32_modules = ['wo'] in modeling_t5.py"
+_GEMMA_3 = "github.com/huggingface/transformers/issues/36822, unsloth.ai/blog/gemma3: beyond 65,504, and so NaN"
+_GEMMA_3N = "unsloth.ai/blog/gemma-3n: activations become infinite in fp16 as well"
+_GEMMA_4 = "github.com/unslothai/unsloth-zoo/pull/600: the MLP's products pass 65,504 under autocast"
+_GPT_OSS = "github.com/microsoft/onnxruntime-genai/pull/2444: beyond 65,504 in the last layer, and so NaN"
+
+# `model_type` and where it is written. Loss scaling does not help: it is the forward pass that overflows.
+OVERFLOWS_IN_FP16: Mapping[str, str] = {
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "switch_transformers", "udop", "pop2piano"), _T5),
+    **dict.fromkeys(("gemma3", "gemma3_text"), _GEMMA_3),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), _GEMMA_3N),
+    **dict.fromkeys(("gemma4", "gemma4_text"), _GEMMA_4),
+    "gpt_oss": _GPT_OSS,
+}
+
+
+def fp16_problems(config: Config, model_type: str) -> list[Problem]:
+    """fp16 that was asked for, of a model that overflows in it."""
+    if model_type not in OVERFLOWS_IN_FP16:
+        return []
+    message = f"{model_type} overflows in fp16: numbers inside it pass 65,504"
+    hint = "set it to auto: bf16 where the card has it, else fp32"
+    asked = {
+        "training.mixed_precision": config.training.mixed_precision == "fp16",
+        "model.dtype": config.model.dtype == "float16",
+    }
+    return [Problem(message=message, key=key, hint=hint) for key, is_asked in asked.items() if is_asked]

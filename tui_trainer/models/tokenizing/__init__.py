@@ -1,1 +1,0 @@
-"""Texts and conversations into tokens, by the model's own tokenizer and chat template."""

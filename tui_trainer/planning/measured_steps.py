@@ -1,0 +1,349 @@
+"""What decides how long a step takes and what it holds: the key of everything that is measured of one.
+
+The first screen reads measurements, so neither pydantic nor the settings are loaded here.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from statistics import median
+from typing import TYPE_CHECKING
+
+from pydantic import PositiveFloat, PositiveInt
+
+from tui_trainer.config.load import LoadedConfig, value_of
+from tui_trainer.hardware.describe import full_name
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.models.heads import CAUSAL
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning.memory.parts import MemoryPart
+from tui_trainer.planning.records import MICRO_BATCH, PEAK, STEP_SECONDS, Key, figures_as, find_records, keep_record
+from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
+from tui_trainer.units import MIB, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from tui_trainer.config.sections import Config
+    from tui_trainer.models.shape import ModelShape
+    from tui_trainer.planning.training_setup import TrainingSetup
+
+# What decides how long a step takes, or what it holds, and is no word of a key.
+_SETTINGS = (
+    "model.attn_implementation", "model.kernels", "model.dtype", "data.group_by_length", "tuning.target_modules",
+    "tuning.modules_to_save", "tuning.use_dora", "training.optim", "training.loss_chunk_tokens", "training.tf32",
+    "training.torch_compile_mode", "training.deterministic", "dataloader.num_workers", "distributed.strategy",
+)  # fmt: skip
+
+
+def device_key(cpu_name: str, threads: int, card_name: str = "") -> str:
+    """The name under which the figures of a device are kept: those of a card, whatever processor it sits beside."""
+    return card_name or f"{cpu_name}, {threads} threads"
+
+
+@dataclass(frozen=True, slots=True)
+class StepKey:
+    """What a number that was measured holds for, beside the device (`device_key`): elsewhere nothing was measured.
+
+    `model`: the task, the model's shape, what it computes in and with which libraries: `TASK SHAPE, VERSIONS`. `setup`:
+    how it is trained. `cut`: how many rows of how many tokens a step has, and in what passes.
+    """
+
+    model: str
+    setup: str
+    cut: str
+
+    def __str__(self) -> str:
+        return " | ".join((self.model, self.setup, self.cut))
+
+    @classmethod
+    def read(cls, text: object) -> "StepKey | None":
+        """None for a key of before tasks and libraries were part of it."""
+        parts = text.split(" | ") if isinstance(text, str) else []
+        return cls(*parts) if len(parts) == 3 else None
+
+    def on(self, device: str, data: str = "") -> Key:
+        """The key of a record about such steps on this device; with `data`, about this cut of that data alone."""
+        first, _, versions = self.model.partition(", ")
+        task, _, shape = first.partition(" ")
+        return Key(task, shape, f"{self.setup} | {self.cut} | {data}" if data else self.setup, device, versions)
+
+    def has_setup_of(self, other: "StepKey") -> bool:
+        """Whether both train one model in one way, whatever their rows."""
+        return (self.model, self.setup) == (other.model, other.setup)
+
+
+def step_key(
+    config: "Config",
+    libraries: Mapping[str, str | None],
+    shape: "ModelShape",
+    setup: "TrainingSetup",
+    micro_batch: int,
+    effective_batch: int,
+    row_tokens: int,
+    processes: int = 1,
+) -> StepKey:
+    """`effective_batch`: rows of one process in a step. Nothing of how fast a model learns is part of it."""
+    from tui_trainer.config.load import value_of
+
+    sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
+    model = "-".join(map(str, [shape.model_type, *sizes, shape.vocabulary, shape.parameters, setup.precision]))
+    if shape.head != CAUSAL:
+        model += f"-{shape.head}"
+    versions = [f"{name} {libraries.get(name) or 'unknown'}" for name in ("torch", "transformers")]
+    more = {
+        setup.provider: setup.provider != "transformers",
+        f"{processes}processes": processes > 1,
+        "ckpt": setup.gradient_checkpointing,
+        "packed": setup.packed,
+        "offloaded": setup.cpu_offload,
+        "compiled": setup.compiled,
+        "dropout": bool(shape.attention_dropout),
+        f"answers{setup.target_tokens}": setup.target_tokens > 0,
+    }
+    how = [setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
+    others = json.dumps([value_of(config, key) for key in _SETTINGS], default=str).encode()
+    return StepKey(
+        model=", ".join((f"{config.task.type} {model}", *versions)),
+        setup="-".join([*how, *(word for word, is_so in more.items() if is_so), sha256(others).hexdigest()[:8]]),
+        cut=f"{micro_batch}of{effective_batch}x{row_tokens}",
+    )
+
+
+# What earlier runs on this machine measured, so that the next estimate is better than the first.
+#
+# A record (`records.py`) for each of the last runs under the key of its steps: their floating-point operations, the
+# seconds of a step and how busy others kept the machine. The rate of another model, or of another setup, says nothing.
+# Others only ever slow a run down: of the runs on a calm machine the fastest quarter counts, and the rest only where
+# there is no such run.
+
+# Runnable tasks of others for each thread that trains, from which on a run is a poor measure.
+_CALM_LOAD, _LEAST_LOAD = 0.25, 0.5
+# A tiny step is all overhead and says nothing about a large one: rates hold for steps of similar work.
+_SIMILAR_FACTOR = 4.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """`step_seconds` of this very step, `flops_per_second` of the most similar one of this model; None: not measured.
+
+    `runs`: from how many runs the first of the two comes that is there; `busy`: others kept the machine busy in each.
+    """
+
+    step_seconds: float | None = None
+    flops_per_second: float | None = None
+    runs: int = 0
+    busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    flops: PositiveFloat
+    step_seconds: PositiveFloat
+    busy: bool = False
+
+
+@dataclass(slots=True)
+class _Shape:
+    """Runs with one cut of rows."""
+
+    runs: list[_Run]
+
+    @property
+    def flops(self) -> float:
+        return self.runs[-1].flops
+
+    @property
+    def busy(self) -> bool:
+        return all(run.busy for run in self.runs)
+
+    @property
+    def seconds(self) -> list[float]:
+        """Those that count, the shortest first."""
+        return sorted(run.step_seconds for run in self.runs if run.busy == self.busy)
+
+    @property
+    def step_seconds(self) -> float:
+        return median(self.seconds[: -(-len(self.seconds) // 4)])
+
+    def distance(self, flops: float) -> float:
+        return abs(math.log(self.flops / flops))
+
+
+def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
+    """What is known about steps of `flops` operations on this device."""
+    shapes: dict[str, _Shape] = {}
+    for record in find_records(STEP_SECONDS, key.on(device)):
+        if run := figures_as(_Run, record.figures):
+            shapes.setdefault(record.part, _Shape([])).runs.append(run)
+    this = shapes.get(key.cut)
+    similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
+    nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
+    if this and this.busy and nearest and not nearest.busy:
+        this = None  # other rows on a calm machine say more
+    told = this or nearest
+    return Calibration(
+        step_seconds=this.step_seconds if this else None,
+        flops_per_second=nearest.flops / nearest.step_seconds if nearest else None,
+        runs=len(told.seconds) if told else 0,
+        busy=told.busy if told else False,
+    )
+
+
+def keep_calibration(device: str, key: StepKey, *, step_seconds: float, flops: float, busy: bool = False) -> None:
+    """Remember the seconds of a step of `flops` operations."""
+    keep_record(STEP_SECONDS, key.on(device), asdict(_Run(flops, step_seconds, busy)), part=key.cut)
+
+
+def is_busy(load: float | None, threads: int) -> bool:
+    """Whether runnable tasks of others (`hardware/processor.py`) slow down so many threads; None: nobody tells."""
+    return load is not None and load > max(_CALM_LOAD * threads, _LEAST_LOAD)
+
+
+# Micro-batches that `per_device_train_batch_size = "tune"` has measured: a record (`records.py`) under the key of the
+# steps, with what else decides their memory and their time.
+
+# Beside what stands in the key of a step: which rows are longest, and who wrote the model's code.
+_MICRO_BATCH_SETTINGS = ("model.model_name_or_path", "data.path")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptMicroBatch:
+    """`step_seconds`: of the micro-batches that were timed; `step_rows` is what they cut."""
+
+    rows: PositiveInt
+    step_rows: int
+    step_seconds: Mapping[int, float]
+
+    @property
+    def words(self) -> str:
+        """`measured: 16 rows x 2: 210 ms a step, 32 x 1: 230 ms`, the fastest first."""
+        if not self.step_seconds:
+            return f"measured: {self.rows} x {self._passes(self.rows)} survives the largest passes, and none was timed"
+        fastest_first = sorted(self.step_seconds.items(), key=lambda pair: (pair[0] != self.rows, pair[1], -pair[0]))
+        (first, seconds), *others = fastest_first
+        rows = f"{first} row{'s' if first != 1 else ''}"
+        fastest = f"measured: {rows} x {self._passes(first)}: {format_seconds(seconds)} a step"
+        return ", ".join(
+            [fastest, *(f"{size} x {self._passes(size)}: {format_seconds(value)}" for size, value in others)]
+        )
+
+    def _passes(self, rows: int) -> int:
+        return -(-self.step_rows // rows)
+
+
+def micro_batch_key(
+    loaded: LoadedConfig,
+    hardware: Hardware,
+    gpu: Gpu | None,
+    shape: ModelShape,
+    setup: TrainingSetup,
+    threads: int,
+    processes: int,
+) -> Key:
+    device = device_key(hardware.cpu_name, threads, full_name(gpu) if gpu else "")
+    share = -(-loaded.config.training.effective_batch_size // processes)
+    step = step_key(loaded.config, hardware.libraries, shape, setup, 0, share, setup.longest_row, processes)
+    others = [value_of(loaded.config, key) for key in _MICRO_BATCH_SETTINGS]
+    return step.on(device, data=sha256(json.dumps(others, default=str).encode()).hexdigest()[:16])
+
+
+def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
+    """None where none was measured, and where the record is damaged."""
+    records = find_records(MICRO_BATCH, key)
+    found = figures_as(KeptMicroBatch, records[-1].figures) if records else None
+    is_sound = found and found.rows <= found.step_rows and (not found.step_seconds or found.rows in found.step_seconds)
+    return found if is_sound else None
+
+
+def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[int, tuple[float, ...]]) -> None:
+    """Remember it in the place of an earlier one."""
+    medians = {size: median(measured) for size, measured in step_seconds.items()}
+    keep_record(MICRO_BATCH, key, {"rows": rows, "step_rows": step_rows, "step_seconds": medians})
+
+
+# Peaks of memory that runs and rehearsals had here, so that the next plan of such a run is not a formula's alone.
+#
+# Records (`records.py`) under the key of a measured micro-batch (`kept_micro_batches.micro_batch_key`): the last peaks
+# of
+# each number of rows in a pass.
+
+# Known to the byte.
+LASTING = ("weights", "master weights", "gradients", "optimizer")
+# Of a card's memory: torch does not count them among what it has allocated.
+NOT_ALLOCATED = ("pieces", "context")
+# The same whatever goes through the model: what a measurement corrects is the rest.
+_FIXED_BYTES = 128 * MIB
+_CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries")
+# Of what passes of another size had more or less: what a CPU's allocator holds differs from size to size. By the
+# figures of `memory_grid.py --calibrate`, which goes from half of the rows to all, 38 of 41 plans lie within 10 % with
+# none of it, 40 with half, 37 with all.
+_OTHER_ROWS_SHARE = 0.5
+
+
+def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
+    """The highest peak of each number of rows; none where nothing was measured."""
+    peaks: dict[str, list[int]] = {}
+    for record in find_records(PEAK, key):
+        if isinstance(peak := record.figures.get("bytes"), int) and peak > 0:
+            peaks.setdefault(record.part, []).append(peak)
+    found = []
+    for part, several in peaks.items():
+        with suppress(ValueError):
+            rows, eval_rows = map(int, part.split("+"))
+            if min(rows, eval_rows) > 0:
+                found.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(several), runs=len(several)))
+    return tuple(found)
+
+
+def keep_measured_peak(key: Key, rows: int, eval_rows: int, peak_bytes: int) -> None:
+    """`peak_bytes` as the plan counts: on a CPU without the libraries."""
+    keep_record(PEAK, key, {"bytes": peak_bytes}, part=f"{rows}+{eval_rows}")
+
+
+def nearest_peak(peaks: Sequence[MeasuredPeak], rows: int, eval_rows: int) -> MeasuredPeak | None:
+    """That of the most similar passes; None: there is none."""
+
+    def distance(one: MeasuredPeak) -> float:
+        return abs(math.log(one.rows / rows)) + abs(math.log(one.eval_rows / eval_rows))
+
+    return min(peaks, key=distance, default=None)
+
+
+def corrected(
+    parts: tuple[MemoryPart, ...],
+    rows: int,
+    device: str,
+    peak: MeasuredPeak,
+    parts_then: Callable[[int, int], tuple[MemoryPart, ...]],
+) -> tuple[MemoryPart, ...]:
+    """The parts of a plan of so many `rows` in a pass with what `peak` teaches: those that go with the rows take as
+    much more or less as they did then. `parts_then` gives the parts of so many rows in a pass of training and of
+    evaluation."""
+    then = [part for part in parts_then(peak.rows, peak.eval_rows) if part.name not in NOT_ALLOCATED]
+    total, passing, now = sum(part.bytes for part in then), _passing(then), _passing(parts)
+    if not passing or not now:
+        return parts
+    share = 1.0 if device == "cuda" or peak.rows == rows else _OTHER_ROWS_SHARE
+    difference = share * (peak.bytes - total)
+    # What libraries take at first use, or not, is the same for any number of rows.
+    fixed = max(-_FIXED_BYTES, min(difference, _FIXED_BYTES))
+    times = max(0.0, now * (1 + (difference - fixed) / passing) + fixed) / now
+    return tuple(
+        part
+        if part.name in _CONSTANT
+        else replace(part, bytes=round(times * part.bytes), formula=f"{part.formula}; x {times:.2f}, as measured here")
+        for part in parts
+    )
+
+
+def _passing(parts: Sequence[MemoryPart]) -> int:
+    return sum(part.bytes for part in parts if part.name not in _CONSTANT)
+
+
+def measured_words(peak: MeasuredPeak) -> str:
+    """`1 run here, with 8 rows in a pass, had a peak of 1.2 GiB`."""
+    runs = "1 run" if peak.runs == 1 else f"{peak.runs} runs"
+    rows = f"{peak.rows} row{'s' if peak.rows != 1 else ''}"
+    return f"{runs} here, with {rows} in a pass, had a peak of {format_bytes(peak.bytes)}"

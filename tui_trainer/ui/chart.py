@@ -1,0 +1,768 @@
+"""The axes of a chart: nice numbers, ranges that move rarely so that what is drawn stays where it is, and their text.
+
+Pure text, without numpy.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from textual.events import MouseDown, MouseMove, MouseScrollDown, MouseScrollUp, MouseUp
+from textual.reactive import reactive
+
+from tui_trainer.runs.state import RunState
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, fit, title_rule, width_of
+from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.units import format_count, format_seconds
+
+FIRST_DOMAIN_STEPS: Final = 32
+LABEL_CELLS: Final = 7
+GUTTER: Final = LABEL_CELLS + 1
+_PADDING: Final = 0.08
+# A range is drawn closer once the values fill less than this share of it.
+_KEPT_FILL: Final = 0.6
+_NEARLY: Final = 1e-9
+_CELLS_PER_LABEL: Final = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The range of an axis, in the axis' own unit: powers of ten where it is logarithmic."""
+
+    low: float
+    high: float
+
+    @property
+    def span(self) -> float:
+        return self.high - self.low
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis, in the axis' own unit, and what is written there."""
+
+    at: float
+    label: str
+
+
+def settle(present: Bounds | None, low: float, high: float) -> Bounds:
+    """The range to draw `low` to `high` in: the present one while they fit into it and fill most of it."""
+    fits = present is not None and present.low <= low and high <= present.high
+    if present is not None and fits and high - low >= _KEPT_FILL * present.span:
+        return present
+    # A span that drowns in the rounding of its ends cannot be divided into rows.
+    padding = (high - low) * _PADDING if high - low > 1e-12 * max(abs(low), abs(high)) else abs(low) * 0.1 or 1.0
+    return Bounds(low - padding, high + padding)
+
+
+def domain_steps(last_step: int, total_steps: int) -> int:
+    """Steps that the x axis holds: it doubles when it is full, and ends with the run, so that columns stay put."""
+    steps = FIRST_DOMAIN_STEPS
+    while steps < last_step:
+        steps *= 2
+    return total_steps if last_step <= total_steps < steps else steps
+
+
+def window(domain: int, last_step: int, halvings: int, around: int | None) -> Bounds:
+    """The steps that are shown: all of them, or a part that holds `around`, else the tail.
+
+    A part begins at a multiple of half its length, so that it jumps now and then instead of sliding at each step.
+    """
+    length = domain / 2**halvings
+    if not halvings:
+        return Bounds(0, domain)
+    half = length / 2
+    wanted = last_step if around is None else around
+    begin = max(math.floor(wanted / half) - (around is None), 0) * half
+    if around is not None and begin > 0 and wanted - begin < half / 2:
+        begin -= half / 2
+    return Bounds(begin, begin + length)
+
+
+def ticks(bounds: Bounds, most: int) -> list[Tick]:
+    """At most `most` nice values within the bounds, from low to high."""
+    for parts in range(most + 1, 0, -1):
+        least = bounds.span / parts
+        base = 10.0 ** math.floor(math.log10(least))
+        step = next(factor * base for factor in (1, 2, 5, 10) if least <= factor * base * (1 + _NEARLY))
+        first = math.ceil(bounds.low / step - _NEARLY)
+        last = math.floor(bounds.high / step + _NEARLY)
+        values = [number * step for number in range(first, last + 1)]
+        if len(values) <= most:
+            return [Tick(value, label) for value, label in zip(values, labels(values, step), strict=True)]
+    return []
+
+
+def log_ticks(bounds: Bounds, most: int) -> list[Tick]:
+    """1-2-5 of each power of ten, or only powers of ten where those are too many; nice values on a short range."""
+
+    def short(value: float) -> str:
+        return labels([value], 10.0 ** math.floor(math.log10(value)))[0]
+
+    low, high = 10.0**bounds.low, 10.0**bounds.high
+    powers = range(math.floor(bounds.low), math.ceil(bounds.high) + 1)
+    for factors in ((1, 2, 5), (1,)):
+        values = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
+        if 2 <= len(values) <= most:
+            return [Tick(math.log10(value), short(value)) for value in values]
+    if high / low > 100:
+        every = math.ceil(len(powers) / most)
+        return [Tick(power, short(10.0**power)) for power in powers[::every] if bounds.low <= power <= bounds.high]
+    return [Tick(math.log10(tick.at), tick.label) for tick in ticks(Bounds(low, high), most) if tick.at > 0]
+
+
+def labels(values: Sequence[float], step: float) -> list[str]:
+    """The values with one unit and as many digits as the step between them needs; at most 7 signs each."""
+    largest = max(map(abs, values), default=0.0)
+    if largest and (largest < 1e-2 or largest >= 1e12):
+        digits = 1 if all(len(f"{value:.1e}") <= LABEL_CELLS for value in values) else 0
+        return [f"{value:.{digits}e}" if value else "0" for value in values]
+    units = (("G", 1e9), ("M", 1e6), ("k", 1e3))
+    unit, size = next((pair for pair in units if largest >= 10 * pair[1]), ("", 1.0))
+    decimals = min(max(0, -math.floor(math.log10(step / size) + _NEARLY)), 5)
+    return [f"{value / size:.{decimals}f}{unit}" for value in values]
+
+
+def row_of(value: float, bounds: Bounds, rows: int) -> int:
+    """The row of cells of a value, counted from the top; the first or the last one when it is out of bounds."""
+    return min(max(int((bounds.high - value) / bounds.span * rows), 0), rows - 1)
+
+
+def column_of(step: float, window: Bounds, columns: int) -> int:
+    """The column of cells of a step; the first or the last one when it is not in the window."""
+    return min(max(int((step - window.low) / window.span * columns), 0), columns - 1)
+
+
+def with_y_axis(plot: Sequence[Line], bounds: Bounds, most: int, glyphs: Glyphs, *, log: bool) -> list[Line]:
+    """The rows of a plot behind `GUTTER` cells each: the label of the tick that falls into it, and the axis."""
+    names = {row_of(tick.at, bounds, len(plot)): tick.label for tick in (log_ticks if log else ticks)(bounds, most)}
+    return [
+        [
+            (names.get(row, "").rjust(LABEL_CELLS), "dim"),
+            (glyphs.tick_left if row in names else glyphs.vertical, "rule"),
+            *line,
+        ]
+        for row, line in enumerate(plot)
+    ]
+
+
+def x_axis(
+    columns: int, window: Bounds, unit: str, glyphs: Glyphs, *,
+    keeps_unit: bool = True, bad_columns: Sequence[int] = (), inline: bool = False,
+) -> list[Line]:  # fmt: skip
+    """The axis below a plot of so many columns, with red marks; its labels in a line of their own unless `inline`.
+
+    The unit stands at the end; unless it `keeps_unit`, only where no label is.
+    """
+    marks = [tick for tick in ticks(window, max(columns // _CELLS_PER_LABEL, 2)) if tick.at == int(tick.at)]
+    places = {column_of(tick.at, window, columns): tick.label for tick in marks}
+    words = _placed(places, bad_columns if inline else (), columns, unit, keeps_unit)
+    axis: list[Span] = [(glyphs.tick_down if place in places else glyphs.rule, "rule") for place in range(columns)]
+    if inline:
+        axis = [(word, "dim") if word != " " else (glyphs.rule, "rule") for word in words]
+    for column in bad_columns:
+        axis[column] = (glyphs.bad[0], "bad")
+    merged = [("".join(sign for sign, _ in cells), role) for role, cells in groupby(axis, key=itemgetter(1))]
+    line: Line = [(" " * LABEL_CELLS, "text"), (glyphs.corner, "rule"), *merged]
+    return [line] if inline else [line, [(" " * GUTTER, "text"), (words, "dim")]]
+
+
+def _placed(places: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
+    """The labels around their columns, but none over `kept_free` or over another one, and the unit."""
+    row, end = [" "] * columns, columns - (len(unit) + 1) * keeps_unit
+    for column, label in places.items():
+        begin = max(min(column - (len(label) - 1) // 2, end - len(label)), 0)
+        behind = begin + len(label)
+        if "".join(row[max(begin - 1, 0) : behind]).isspace() and not any(begin <= at < behind for at in kept_free):
+            row[begin:behind] = label
+    beginning = columns - len(unit)
+    is_free = "".join(row[beginning - 2 :]).isspace() and not any(at >= beginning - 1 for at in kept_free)
+    if keeps_unit or is_free:
+        row[beginning:] = unit
+    return "".join(row)
+
+
+# The points of a curve, smoothed, reduced to the columns of a chart, and painted: braille with 2 x 4 dots a cell, or
+# ASCII with 1 x 2.
+#
+# All points are reduced anew at each draw: numpy passes over 100,000 of them in a few milliseconds, at any zoom, and
+# there is no pyramid that a resumed run could leave stale. Only the smoothing, which cannot be vectorised, is carried
+# on.
+# What is painted later covers: the steps, their mean above, then evaluations, the losses to beat, and the crosshair.
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+_TAIL_SHARE: Final = 2.0  # percent
+_MARGIN: Final = 0.5
+# Quantiles of all points would cost more than everything else in a draw.
+_QUANTILE_POINTS: Final = 8192
+_LABEL_LIMIT: Final = 16
+_MARK_EVERY: Final = 4
+# The bits of U+2800 by row and column of the cell.
+_BRAILLE_BITS: Final = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
+_BRAILLE: Final = np.array([chr(0x2800 + bits) for bits in range(256)])
+_ASCII_BITS: Final = np.array([[1], [2]])
+_ASCII_THIN: Final = np.array([" ", "'", ".", ":"])
+_ASCII_THICK: Final = np.array([" ", "*", "*", "*"])
+_ROLES: Final[tuple[Role, ...]] = (
+    "text", "dim", "chart_raw", "chart_smooth", "chart_eval", "chart_cross", "bad", "accent", "good", "warn",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What falls into each of `n` dot columns; NaN where there is nothing. `bad` where a value is not finite."""
+
+    low: Floats
+    high: Floats
+    smoothed: Floats
+    bad: NDArray[np.bool_]
+
+
+class Series:
+    """Steps that grow strictly, their values, and the values' exponential moving average."""
+
+    def __init__(self, smoothing: float) -> None:
+        self.smoothing = smoothing
+        self.steps: Whole = np.empty(0, np.int64)
+        self.values: Floats = np.empty(0)
+        self.smoothed: Floats = np.empty(0)
+        self._mean = self._weight = 0.0
+
+    def take(self, steps: Whole, values: Floats) -> bool:
+        """Makes these the points. True when points that were there before have changed or are gone."""
+        known = len(self.steps)
+        # Values are compared by their bits: NaN is no other NaN.
+        same_values = np.array_equal(values[:known].view(np.int64), self.values.view(np.int64))
+        same = same_values and np.array_equal(steps[:known], self.steps)
+        if not same:
+            known, self._mean, self._weight = 0, 0.0, 0.0
+        self.smoothed = np.concatenate([self.smoothed[:known], self._smooth(values[known:])])
+        self.steps, self.values = steps, values
+        return not same
+
+    def _smooth(self, values: Floats) -> Floats:
+        """Bias-corrected as in Adam (arXiv:1412.6980); a value that is not finite leaves a gap and is passed over."""
+        if not self.smoothing:
+            return np.where(np.isfinite(values), values, np.nan)
+        beta, mean, weight = self.smoothing, self._mean, self._weight
+        smoothed = []
+        for value, finite in zip(values.tolist(), np.isfinite(values).tolist(), strict=True):
+            if finite:
+                mean, weight = beta * mean + (1 - beta) * value, beta * weight + (1 - beta)
+            smoothed.append(mean / weight if finite else np.nan)
+        self._mean, self._weight = mean, weight
+        return np.array(smoothed, dtype=np.float64)
+
+    def columns(self, window: Bounds, dots: int) -> Columns:
+        """The points of the window in `dots` columns of equal length; between points that are further apart, a line."""
+        begin, end = np.searchsorted(self.steps, [window.low, window.high], side="left")
+        end += end < len(self.steps) and self.steps[end] == window.high
+        place = (self.steps[begin:end] - window.low) * (dots / window.span)
+        column = np.minimum(place.astype(np.int64), dots - 1)
+        starts = np.flatnonzero(np.diff(column, prepend=-1))
+        values, smoothed = self.values[begin:end], self.smoothed[begin:end]
+        finite = np.isfinite(values)
+        plain = np.where(finite, values, np.nan)
+        found = column[starts]
+        low, high, last = np.full((3, dots), np.nan)
+        bad = np.zeros(dots, bool)
+        if len(starts):
+            low[found], high[found] = np.fmin.reduceat(plain, starts), np.fmax.reduceat(plain, starts)
+            last[found] = smoothed[np.append(starts[1:], len(column)) - 1]
+            bad[column[~finite]] = True
+            _join(found, low, high, last)
+        return Columns(low, high, last, bad)
+
+    def core(self, window: Bounds, robust: bool, log: bool) -> Bounds | None:
+        """The range that the window's values ask for; `log`: that of their logarithms, where they have one.
+
+        `robust`: without the few that are far from the rest.
+        """
+        values = self._within(window)
+        values = np.log10(values[values > 0]) if log else values
+        if not len(values):
+            return None
+        low, high = float(values.min()), float(values.max())
+        thinned = values[:: -(-len(values) // _QUANTILE_POINTS)]
+        bottom, top = np.percentile(thinned, [_TAIL_SHARE, 100 - _TAIL_SHARE]).tolist()
+        margin = (top - bottom) * _MARGIN
+        if not robust or not margin:
+            return Bounds(low, high)
+        return Bounds(max(low, bottom - margin), min(high, top + margin))
+
+    def nearest(self, step: float) -> int | None:
+        """The index of the point that is nearest to the step; None without points."""
+        return int(np.abs(self.steps - step).argmin()) if len(self.steps) else None
+
+    def nearest_step(self, step: float) -> int | None:
+        at = self.nearest(step)
+        return None if at is None else int(self.steps[at])
+
+    def outside(self, window: Bounds, bounds: Bounds) -> tuple[int, int]:
+        """How many values of the window are below and above the bounds."""
+        values = self._within(window)
+        return int((values < bounds.low).sum()), int((values > bounds.high).sum())
+
+    def _within(self, window: Bounds) -> Floats:
+        begin, end = np.searchsorted(self.steps, [window.low, window.high + 1])
+        values = self.values[begin:end]
+        return values[np.isfinite(values)]
+
+    def last_bad(self) -> int | None:
+        bad = np.flatnonzero(~np.isfinite(self.values))
+        return int(bad[-1]) if len(bad) else None
+
+
+def _join(found: Whole, *rows: Floats) -> None:
+    """Fills the columns between two that hold points; next to a value that is not finite they stay empty."""
+    between = np.setdiff1d(np.arange(found[0], found[-1] + 1), found, assume_unique=True)
+    if len(between):
+        for row in rows:
+            row[between] = np.interp(between, found, row[found])
+
+
+class Raster:
+    """`width` x `height` cells. Dot rows are counted from the top, dot columns from the left."""
+
+    def __init__(self, width: int, height: int, glyphs: Glyphs) -> None:
+        self.width, self.height, self.glyphs = width, height, glyphs
+        self._bits = _ASCII_BITS if glyphs.ascii else _BRAILLE_BITS
+        self.cell_rows, self.cell_columns = self._bits.shape
+        self.dots_across, self.dots_down = width * self.cell_columns, height * self.cell_rows
+        self._signs = np.full((height, width), " ")
+        self._roles = np.zeros((height, width), np.int8)
+        self.bad_columns: list[int] = []
+
+    def curve(self, low: NDArray[np.float64], high: NDArray[np.float64], bounds: Bounds, role: Role) -> None:
+        """In each dot column all dots from `low` to `high`, and those that connect it with the column before."""
+        top, bottom = (np.rint((bounds.high - values) / bounds.span * (self.dots_down - 1)) for values in (high, low))
+        before_top, before_bottom = np.roll(top, 1), np.roll(bottom, 1)
+        before_top[0] = before_bottom[0] = np.nan
+        top = np.fmin(top, before_bottom + 1, where=~np.isnan(top), out=top.copy())
+        bottom = np.fmax(bottom, before_top - 1, where=~np.isnan(bottom), out=bottom.copy())
+        rows = np.arange(self.dots_down)[:, None]
+        self.dots((rows >= top) & (rows <= bottom), role)
+
+    def dots(self, mask: NDArray[np.bool_], role: Role) -> None:
+        """Sets the dots of a mask of dot rows x dot columns; cells without one stay as they are."""
+        cells = mask.reshape(self.height, self.cell_rows, self.width, self.cell_columns)
+        bits = np.einsum("hrwc,rc->hw", cells.astype(np.int64), self._bits)
+        table = _BRAILLE if not self.glyphs.ascii else _ASCII_THICK if role == "chart_smooth" else _ASCII_THIN
+        painted = bits > 0
+        self._signs[painted] = table[bits[painted]]
+        self._roles[painted] = _ROLES.index(role)
+
+    def mark(self, column: int, row: int, sign: str, role: Role) -> None:
+        self._signs[row, column], self._roles[row, column] = sign, _ROLES.index(role)
+
+    def cross(self, column: int, sign: str) -> None:
+        """A line from top to bottom through a column of cells; what is drawn there keeps its sign."""
+        empty = self._signs[:, column] == " "
+        self._signs[empty, column] = sign
+        self._roles[:, column] = _ROLES.index("chart_cross")
+
+    def label(self, row: int, text: str, role: Role) -> None:
+        """A text at the right end of a row of cells, where there is room and nothing stands."""
+        begin = self.width - len(text)
+        if begin >= 0 and (self._signs[row, max(begin - 1, 0) :] == " ").all():
+            self._signs[row, begin:], self._roles[row, begin:] = list(text), _ROLES.index(role)
+
+    def lines(self) -> list[Line]:
+        return [self._line(row) for row in range(self.height)]
+
+    def _line(self, row: int) -> Line:
+        roles = self._roles[row]
+        ends = [*(np.flatnonzero(np.diff(roles)) + 1).tolist(), self.width]
+        signs = self._signs[row].tolist()
+        return [
+            ("".join(signs[begin:end]), _ROLES[roles[begin]]) for begin, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]
+
+
+def plot(
+    series: Series, evals: Sequence[tuple[int, float]], baselines: Mapping[str, float], window: Bounds, bounds: Bounds,
+    size: tuple[int, int], glyphs: Glyphs, *, log: bool, cross_step: int | None,
+) -> Raster:  # fmt: skip
+    """A raster of `size` cells, width first. `evals` and `bounds` are in the unit of the y axis."""
+    raster = Raster(*size, glyphs)
+    columns = series.columns(window, raster.dots_across)
+    low, high, smoothed = (_scaled(values, log) for values in (columns.low, columns.high, columns.smoothed))
+    raster.curve(low, high, bounds, "chart_raw" if series.smoothing else "chart_smooth")
+    for beyond, row, sign in (
+        (high > bounds.high, 0, glyphs.above),
+        (low < bounds.low, raster.height - 1, glyphs.below),
+    ):
+        for column in set((np.flatnonzero(beyond) // raster.cell_columns).tolist()):
+            raster.mark(column, row, sign, "chart_raw")
+    if series.smoothing:
+        raster.curve(smoothed, smoothed, bounds, "chart_smooth")
+    _evaluations(raster, evals, window, bounds)
+    _baselines(raster, baselines, bounds, log)
+    if cross_step is not None:
+        raster.cross(column_of(cross_step, window, raster.width), glyphs.vertical)
+    raster.bad_columns = sorted(set((np.flatnonzero(columns.bad) // raster.cell_columns).tolist()))
+    return raster
+
+
+def _scaled(values: Floats, log: bool) -> Floats:
+    if not log:
+        return values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # What has no logarithm lies below any range.
+        return np.where(values > 0, np.log10(values), np.where(np.isnan(values), np.nan, -np.inf))
+
+
+def _baselines(raster: Raster, baselines: Mapping[str, float], bounds: Bounds, log: bool) -> None:
+    """The losses to beat, as names at the right end of their rows: lines across would look like steps.
+
+    Those that lie beyond the range, or under the curve, are left out; of several in one row, all but the lowest.
+    """
+    drawn: set[int] = set()
+    for name, loss in sorted(baselines.items(), key=lambda item: item[1]):
+        value = math.log10(loss) if log and loss > 0 else loss
+        row = row_of(value, bounds, raster.height)
+        if bounds.low <= value <= bounds.high and row not in drawn:
+            drawn.add(row)
+            line = "---" if raster.glyphs.ascii else "┈┈┈"
+            raster.label(row, f"{line} {raster.glyphs.only(one_line(name[:_LABEL_LIMIT]))}", "dim")
+
+
+def _evaluations(raster: Raster, evals: Sequence[tuple[int, float]], window: Bounds, bounds: Bounds) -> None:
+    """One mark in each few columns at most, the newest: a row of marks would hide the curve."""
+    glyphs, per_step = raster.glyphs, raster.width / window.span / _MARK_EVERY
+    for step, value in {int((step - window.low) * per_step): (step, value) for step, value in evals}.values():
+        sign = glyphs.above if value > bounds.high else glyphs.below if value < bounds.low else glyphs.eval_mark
+        column, row = column_of(step, window, raster.width), row_of(value, bounds, raster.height)
+        raster.mark(column, row, sign, "chart_eval")
+
+
+# A chart of one metric over the steps of a run, as lines of text, and as a widget.
+#
+# Columns that are drawn do not move while steps are added: the x axis doubles when it is full, and the y axis changes
+# only when the values leave it or use little of it. numpy is loaded by the first draw.
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+SMOOTHINGS: Final = (0.9, 0.98, 0.0, 0.6)
+MOST_HALVINGS: Final = 12
+_SMALLEST = (GUTTER + 10, 3)
+_TICKS_TALL: Final = 5
+# A chart lower than this has its x labels within the axis.
+_LABELS_FROM: Final = 11
+_TAIL_HALVINGS = 2
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`values` gives one number per step of `state.steps`.
+
+    What is noisy is smoothed, and the few values that are far off may leave the range.
+    """
+
+    values: Callable[[RunState], NDArray[np.float64]]
+    show: Callable[[float], str]
+    is_noisy: bool = True
+
+
+def _column(name: str) -> Callable[[RunState], NDArray[np.float64]]:
+    def read(state: RunState) -> NDArray[np.float64]:
+        import numpy as np
+
+        # A copy made in one call: a view would lock the column against the thread that appends to it.
+        column: array[float] = getattr(state, name)
+        return np.frombuffer(column.tobytes(), np.float64)
+
+    return read
+
+
+def _tokens_per_second(state: RunState) -> NDArray[np.float64]:
+    import numpy as np
+
+    tokens, seconds = np.frombuffer(state.token_counts.tobytes(), np.int64), _column("step_seconds")(state)
+    length = min(len(tokens), len(seconds))
+    tokens, seconds = tokens[:length], seconds[:length]
+    rates: NDArray[np.float64] = np.divide(tokens, seconds, out=np.full(length, np.nan), where=seconds > 0)
+    return rates
+
+
+METRICS: Final[dict[str, Metric]] = {
+    "loss": Metric(_column("losses"), "{:.4f}".format),
+    "learning rate": Metric(_column("lrs"), "{:.2e}".format, is_noisy=False),
+    "gradient norm": Metric(_column("grad_norms"), "{:.3g}".format),
+    "tokens/s": Metric(_tokens_per_second, format_count),
+    "step seconds": Metric(_column("step_seconds"), format_seconds),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChartView:
+    """What is chosen of a chart. The x axis is halved `halvings` times, around the crosshair or at the tail."""
+
+    metric: str = "loss"
+    smoothing: float = SMOOTHINGS[0]
+    log: bool = False
+    halvings: int = 0
+    cross_step: int | None = None
+    compact: bool = False
+
+
+class ChartDrawing:
+    """Draws one chart; remembers what has to stay from one picture to the next: the smoothed series and the ranges."""
+
+    def __init__(self) -> None:
+        self._view: ChartView | None = None
+        self._series: Series | None = None
+        self._bounds: Bounds | None = None
+        self._shown: tuple[Bounds, int] | None = None
+
+    def draw(self, state: RunState, view: ChartView, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+        """`height` lines of `width` cells: a title rule with the legend, the plot, its x axis and the labels."""
+        if width < _SMALLEST[0] or height < _SMALLEST[1]:
+            return [fit([], width)] * height
+        series = self._take(state, view)
+        if view.cross_step is not None:
+            view = replace(view, cross_step=series.nearest_step(view.cross_step))
+        last_step = int(series.steps[-1]) if len(series.steps) else 0
+        shown = window(domain_steps(last_step, state.total_steps), last_step, view.halvings, view.cross_step)
+        self._shown = (shown, width - GUTTER)
+        picture = _Picture(state, view, series, shown, glyphs)
+        if (wanted := picture.wanted_bounds()) is not None:
+            self._bounds = settle(self._bounds, wanted.low, wanted.high)
+            return [picture.title(width, self._bounds), *picture.plot(self._bounds, width, height - 1)]
+        lines = [picture.title(width, None), *[fit([], width)] * (height - 1)]
+        text = "no value that could be drawn" if len(series.steps) else "no step has been taken yet"
+        lines[height // 2] = fit([(text.center(width), "dim")], width, glyphs.ellipsis)
+        return lines
+
+    def moved_cross(self, cross_step: int | None, columns: int) -> int | None:
+        """The step of a crosshair that moves by so many columns, at least to the next point; the first is the last."""
+        if self._series is None or self._shown is None or not len(self._series.steps):
+            return cross_step
+        (shown, across), steps = self._shown, self._series.steps
+        at = len(steps) - 1
+        if cross_step is not None:
+            at = self._series.nearest(cross_step) or 0
+            moved = self._series.nearest(int(steps[at]) + columns * shown.span / across) or 0
+            at = min(max(moved if moved != at else at + (1 if columns > 0 else -1), 0), len(steps) - 1)
+        return int(steps[at])
+
+    def step_at(self, x: int) -> int | None:
+        """The step of the point that is nearest to the cell `x`; None while nothing is drawn."""
+        if self._series is None or self._shown is None:
+            return None
+        shown, across = self._shown
+        return self._series.nearest_step(shown.low + (x - GUTTER + 0.5) * shown.span / across)
+
+    def _take(self, state: RunState, view: ChartView) -> Series:
+        import numpy as np
+
+        before, metric = self._view, METRICS[view.metric]
+        if before is None or (before.metric, before.smoothing) != (view.metric, view.smoothing):
+            self._series = None
+        if before is None or (before.metric, before.log, before.halvings) != (view.metric, view.log, view.halvings):
+            self._bounds = None
+        self._view = view
+        if self._series is None:
+            self._series = Series(view.smoothing if metric.is_noisy else 0.0)
+        values = metric.values(state)
+        steps = np.frombuffer(state.steps.tobytes(), np.int64)
+        # A step may be appended between the two copies.
+        length = min(len(steps), len(values))
+        if self._series.take(steps[:length], values[:length]):
+            self._bounds = None
+        return self._series
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    state: RunState
+    view: ChartView
+    series: Series
+    shown: Bounds
+    glyphs: Glyphs
+
+    @property
+    def _shows_loss(self) -> bool:
+        return self.view.metric == "loss"
+
+    @property
+    def _show(self) -> Callable[[float], str]:
+        return METRICS[self.view.metric].show
+
+    def _evals(self) -> list[tuple[int, float]]:
+        """Step and value, in the unit of the y axis, of the evaluations in the window."""
+        evals = self.state.evals if self._shows_loss else []
+        begin = bisect_left(evals, self.shown.low, key=attrgetter("step"))
+        inside = [(done.step, done.loss) for done in islice(evals, begin, None) if done.step <= self.shown.high]
+        finite = [(step, loss) for step, loss in inside if math.isfinite(loss)]
+        return [(step, math.log10(loss)) for step, loss in finite if loss > 0] if self.view.log else finite
+
+    def wanted_bounds(self) -> Bounds | None:
+        """The range of the values, and of the evaluations that are near them; None without any."""
+        core = self.series.core(self.shown, METRICS[self.view.metric].is_noisy, self.view.log)
+        values = [value for _, value in self._evals()]
+        if core is None:
+            return Bounds(min(values), max(values)) if values else None
+        reach = core.span / 2 or math.inf
+        near = [value for value in values if core.low - reach <= value <= core.high + reach]
+        return Bounds(min(core.low, *near), max(core.high, *near)) if near else core
+
+    def plot(self, bounds: Bounds, width: int, height: int) -> list[Line]:
+
+        view, columns, inline = self.view, width - GUTTER, height + 1 < _LABELS_FROM
+        rows = height - (0 if view.compact else 1 if inline else 2)
+        baselines = self.state.baselines if self._shows_loss and not view.compact else None
+        raster = plot(
+            self.series, self._evals(), baselines.losses if baselines else {}, self.shown, bounds, (columns, rows),
+            self.glyphs, log=view.log, cross_step=None if view.compact else view.cross_step,
+        )  # fmt: skip
+        body = with_y_axis(raster.lines(), bounds, min(rows // 2 + 1, _TICKS_TALL), self.glyphs, log=view.log)
+        if view.compact:
+            return body
+        axis = x_axis(columns, self.shown, "step", self.glyphs, keeps_unit=False, bad_columns=raster.bad_columns,
+                      inline=inline)  # fmt: skip
+        return [*body, *axis]
+
+    def title(self, width: int, bounds: Bounds | None) -> Line:
+        """The metric with its newest value, what stands under the crosshair, an alarm, or what the marks mean."""
+        view, series, glyphs = self.view, self.series, self.glyphs
+        if view.compact:
+            value = self._show(float(series.values[-1])) if len(series.values) else "--"
+            return title_rule(view.metric, width, glyphs, [(value.rjust(9), "text")])
+        if view.cross_step is not None:
+            return title_rule(self._reading(view.cross_step), width, glyphs)
+        note = ", ".join(["log"] * view.log + [f"1/{2**view.halvings} of the axis"] * bool(view.halvings))
+        if (bad := series.last_bad()) is not None:
+            what = "NaN" if math.isnan(series.values[bad]) else "infinite"
+            return title_rule([(f"{view.metric} is {what} at step {series.steps[bad]}", "bad")], width, glyphs, note)
+        marks = self._legend(bounds)
+        while len(marks) > 1 and width_of(marks) > width - 6:
+            marks.pop()
+        return title_rule(marks, width, glyphs, note)
+
+    def _reading(self, step: int) -> Line:
+        """`step 120  loss 1.8531  smoothed 1.9012  ◆ 1.9100 at step 100`; the last is the nearest evaluation."""
+        at = self.series.nearest(step) or 0
+        value, mean = float(self.series.values[at]), float(self.series.smoothed[at])
+        shown = self._show(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
+        line: Line = [(f"step {step}", "chart_cross"), (f"  {self.view.metric} {shown}", "text")]
+        if self.series.smoothing and math.isfinite(mean):
+            line.append((f"  smoothed {self._show(mean)}", "chart_smooth"))
+        if self.state.evals and self._shows_loss:
+            nearest = min(self.state.evals, key=lambda done: abs(done.step - step))
+            words = f"  {self.glyphs.eval_mark} {self._show(nearest.loss)} at step {nearest.step}"
+            line.append((words, "chart_eval"))
+        return line
+
+    def _legend(self, bounds: Bounds | None) -> Line:
+        glyphs, smoothing = self.glyphs, self.series.smoothing
+        line: Line = [(self.view.metric, "title")]
+        if smoothing:
+            line += [("  " + (":" if glyphs.ascii else "⡇") + " steps", "chart_raw")]
+            line += [("  " + ("*" if glyphs.ascii else "⠒") + f" smoothed {smoothing:g}", "chart_smooth")]
+        if self.state.evals and self._shows_loss:
+            line.append((f"  {glyphs.eval_mark} held out", "chart_eval"))
+        if bounds is not None:
+            linear = Bounds(10.0**bounds.low, 10.0**bounds.high) if self.view.log else bounds
+            below, above = self.series.outside(self.shown, linear)
+            line += [(f"  {glyphs.above} {above} above", "chart_raw")] if above else []
+            line += [(f"  {glyphs.below} {below} below", "chart_raw")] if below else []
+        return line
+
+
+_ALL = ChartView()
+
+
+def _next(choices: Sequence[T], present: T) -> T:
+    return choices[(choices.index(present) + 1) % len(choices)]
+
+
+class LossChart(Pane):
+    """Draws the run that `state` gives, as `view` says; a `view` that changes is drawn at once."""
+
+    DEFAULT_CSS = "LossChart { height: 1fr; min-height: 4; }"
+    ALLOW_SELECT = False
+
+    view: reactive[ChartView] = reactive(_ALL, repaint=False, init=False)
+
+    def __init__(
+        self, state: Callable[[], RunState], view: ChartView = _ALL, *, id: str | None = None, disabled: bool = False
+    ) -> None:
+        super().__init__(lambda w, h: self._drawing.draw(state(), self.view, w, h, self.glyphs), id=id)
+        self.disabled = disabled
+        self._state, self._drawing = state, ChartDrawing()
+        self.set_reactive(LossChart.view, view)
+
+    def forget(self) -> None:
+        """Another run: it is drawn as nothing was before, with what was chosen about the marks."""
+        self._drawing = ChartDrawing()
+        self.set_reactive(LossChart.view, replace(self.view, halvings=0, cross_step=None, log=False))
+
+    def watch_view(self) -> None:
+        self.redraw()
+
+    def next_smoothing(self) -> None:
+        self.view = replace(self.view, smoothing=_next(SMOOTHINGS, self.view.smoothing))
+
+    def next_metric(self) -> None:
+        self.view = replace(self.view, metric=_next(list(METRICS), self.view.metric), log=False)
+
+    def toggle_log(self) -> str:
+        """Linear or logarithmic y. Returns why not when no value is above zero, else nothing."""
+        metric = self.view.metric
+        if not self.view.log and not (METRICS[metric].values(self._state()) > 0).any():
+            return f"a logarithmic axis needs values above zero, and {metric} has none"
+        self.view = replace(self.view, log=not self.view.log)
+        return ""
+
+    def zoom(self, halvings: int) -> None:
+        self.view = replace(self.view, halvings=min(max(self.view.halvings + halvings, 0), MOST_HALVINGS))
+
+    def toggle_tail(self) -> None:
+        self.view = replace(self.view, halvings=0 if self.view.halvings else _TAIL_HALVINGS, cross_step=None)
+
+    def move_cross(self, columns: int) -> None:
+        """Move the crosshair; the first move shows it at the last step."""
+        self.view = replace(self.view, cross_step=self._drawing.moved_cross(self.view.cross_step, columns))
+
+    def clear_cross(self) -> None:
+        self.view = replace(self.view, cross_step=None)
+
+    def on_mouse_down(self, event: MouseDown) -> None:
+        self.capture_mouse()
+        self._read_at(event.x)
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        if self.app.mouse_captured is self:
+            self._read_at(event.x)
+
+    def on_mouse_up(self, event: MouseUp) -> None:
+        self.release_mouse()
+
+    def _read_at(self, x: int) -> None:
+        if not self.view.compact:
+            self.view = replace(self.view, cross_step=self._drawing.step_at(x))
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        event.stop()
+        self.zoom(1)
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        event.stop()
+        self.zoom(-1)
