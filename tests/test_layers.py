@@ -14,11 +14,11 @@ PACKAGE = Path(tui_trainer.__file__).resolve().parent
 # From the top down. A room sees the lines below its own and not its neighbours.
 LEVELS = (
     {"cli", "__main__"},
-    {"ui", "headless", "conversation", "diagnose", "check", "verdict"},
+    {"ui"},
     {"bench"},
-    {"comparison_lines", "journal_printer"},
-    {"checklist", "lines"},
-    {"launching", "importing", "downloading", "publishing"},
+    {"lines"},
+    {"checklist"},
+    {"launching", "importing", "downloading"},
     {"training", "exporting"},
     {"reporting"},
     {"doctor"},
@@ -27,9 +27,10 @@ LEVELS = (
     {"losses"},
     {"models", "tracking"},
     {"data", "config", "hardware", "runs"},
-    {"standard_files", "optimizers", "lr_schedules", "tuning_methods", "worker"},
-    {"errors", "units", "hub_layout"},
-    {"local_paths", "safe_text"},
+    {"methods", "worker"},
+    {"files"},
+    {"terminal"},
+    {"errors", "units"},
 )
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 ONE_ROOM = {"__main__": "cli"}
@@ -116,6 +117,8 @@ def test_every_room_has_its_line():
     rooms = {room_of(path.relative_to(PACKAGE).as_posix()) for path in PACKAGE.rglob("*.py")} - {"__init__"}
     assert rooms <= set(LEVEL_OF)
     assert len(rooms) >= 14
+    loose = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert loose == {"__main__", "errors", "units"}
 
 
 def test_an_import_that_goes_up_or_sideways_is_found():
@@ -123,9 +126,9 @@ def test_an_import_that_goes_up_or_sideways_is_found():
         ("data/preparing/token_rows.py", "from tui_trainer.training.step import take_step"),
         ("data/preparing/token_rows.py", "from tui_trainer.config.sections import Config"),
         ("data/preparing/token_rows.py", "def f():\n    import tui_trainer.cli"),
-        ("runs/events.py", "from tui_trainer import headless"),
-        ("ui/app.py", "from tui_trainer.lines.headless import follow"),
-        ("ui/app.py", "if TYPE_CHECKING:\n    from tui_trainer import conversation"),
+        ("runs/events.py", "from tui_trainer import ui"),
+        ("lines/headless.py", "from tui_trainer.ui.main import run"),
+        ("lines/headless.py", "if TYPE_CHECKING:\n    from tui_trainer.ui import app"),
         ("exporting/merge.py", "from tui_trainer.training.step import take_step"),
         ("training/run.py", "from ..exporting import generate"),
         ("planning/plan.py", "from tui_trainer.nowhere import thing"),
@@ -135,7 +138,7 @@ def test_an_import_that_goes_up_or_sideways_is_found():
         assert len(upward_imports(text, path)) == 1, (path, text)
     right = [
         ("cli.py", "from tui_trainer.runs.registry import find_run"),
-        ("headless.py", "from tui_trainer import lines"),
+        ("ui/app.py", "from tui_trainer import lines"),
         ("exporting/generate.py", "from tui_trainer.training.checkpoint_folder import newest_whole"),
         ("training/run.py", "from .step import take_step\nfrom ..runs import events"),
     ]
@@ -155,7 +158,7 @@ def test_a_misplaced_library_is_found():
         ("tasks/chat.py", "class A:\n    import peft"),
         ("tasks/chat.py", "if TYPE_CHECKING:\n    import torch\nelse:\n    import datasets"),
         ("data/sources/source.py", "from safetensors.torch import load_file"),
-        ("headless.py", "def f():\n    from textual.app import App"),
+        ("lines/headless.py", "def f():\n    from textual.app import App"),
         ("hardware/gauges.py", "import pynvml"),
     ]
     for path, text in wrong:

@@ -1,0 +1,1 @@
+"""Paths as people write them, and names on the Hugging Face Hub."""
