@@ -9,7 +9,7 @@ import pytest
 
 from tui_trainer.cli import main
 from tui_trainer.errors import DataError
-from tui_trainer.exporting.generate import COMMANDS, Conversation, Writer
+from tui_trainer.exporting.generate import COMMANDS, ChatSession, Writer
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.lines.conversation import hold
 from tui_trainer.models.writing import Sampling
@@ -38,7 +38,7 @@ def holding():
 
     def hold_it(writers, *lines: str, system: str = "") -> tuple[str, str]:
         shown, told = [], []
-        conversation = Conversation(writers, SAMPLING, system, show=shown.append, tell=told.append)
+        conversation = ChatSession(writers, SAMPLING, system, show=shown.append, tell=told.append)
         for line in lines:
             if not conversation.take(line):
                 told.append("LEFT")
@@ -134,7 +134,7 @@ def test_at_a_terminal_ctrl_c_at_the_prompt_says_how_to_leave(monkeypatch, capsy
 
     monkeypatch.setattr("builtins.input", typed)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    hold(Conversation({"tuned": FakeWriter()}, SAMPLING, show=lambda piece: None, tell=lambda words: None))
+    hold(ChatSession({"tuned": FakeWriter()}, SAMPLING, show=lambda piece: None, tell=lambda words: None))
     assert "/quit or Ctrl+D leaves" in capsys.readouterr().err
 
 

@@ -25,7 +25,7 @@ from tests.programs import run_program
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.exporting.contract import Tolerance, format_names, format_of
-from tui_trainer.exporting.export import Certificate, Measured, expected_seconds
+from tui_trainer.exporting.export import Certificate, MeasuredExport, expected_seconds
 from tui_trainer.exporting.formats import merged, onnx
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.models.files import shards
@@ -195,7 +195,7 @@ def test_what_is_not_the_trained_model_is_found_kept_and_marked(adapted, monkeyp
 
 
 def test_a_certificate_is_json_for_programs_where_a_model_gives_no_numbers():
-    before, after = (Measured(loss=loss, scores={}, seconds_per_row=0.1, bytes=9) for loss in (2.5, float("nan")))
+    before, after = (MeasuredExport(loss=loss, scores={}, seconds_per_row=0.1, bytes=9) for loss in (2.5, float("nan")))
     found = Certificate(
         format="int8", rows=3, logit_difference=float("inf"), tolerance=Tolerance(logits=0.25, loss=0.05),
         trained=before, exported=after, faults=("its held-out loss is nan instead of 2.5000",),

@@ -19,7 +19,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.errors import RunError
 from tui_trainer.launching import micro_batches
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.micro_batches import MicroBatch, MicroBatches, next_rows, try_micro_batches
+from tui_trainer.launching.micro_batches import MicroBatches, TriedMicroBatch, next_rows, try_micro_batches
 from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.planning.batching import even_parts
@@ -84,7 +84,7 @@ def test_where_failures_are_not_monotone_it_ends_with_one_that_survived():
         assert tried == {size: fate[size] for size in tried}
         found = MicroBatches(step_rows=candidates[-1])
         found.tried = {
-            size: MicroBatch(rows=size, passes=1, failed="" if survived else "out of memory")
+            size: TriedMicroBatch(rows=size, passes=1, failed="" if survived else "out of memory")
             for size, survived in tried.items()
         }
         assert not found.largest or fate[found.largest]
@@ -244,7 +244,7 @@ class Steps:
         for rows in candidates or even_parts(EFFECTIVE):
             fails = rows > self.largest or any(self.matches(part, patch or {}) for part in self.failing)
             passes = -(-EFFECTIVE // rows)
-            found.tried[rows] = MicroBatch(rows=rows, passes=passes, failed="planted" if fails else "")
+            found.tried[rows] = TriedMicroBatch(rows=rows, passes=passes, failed="planted" if fails else "")
         return found
 
     @staticmethod

@@ -23,14 +23,14 @@ from tui_trainer.hardware.gpu_models import BF16_FROM, Version
 from tui_trainer.models.config_json import OVERFLOWS_IN_FP16
 from tui_trainer.models.heads import Head
 from tui_trainer.models.shape import ModelShape, shape_of
-from tui_trainer.planning.attention import Attention, Machine, Rows, attention_of
+from tui_trainer.planning.attention import Attention, AttentionMachine, AttentionRows, attention_of
 from tui_trainer.planning.training_setup import Precision
 
 CARDS: dict[str, Version] = {"V100": (7, 0), "T4": (7, 5), "RTX 3090": (8, 6), "RTX 4090": (8, 9), "H100": (9, 0)}
 ROWS = {
-    "packed": Rows(packed=True, longest=2048, widths_vary=False),
-    "padded": Rows(packed=False, longest=2048, widths_vary=True),
-    "full": Rows(packed=False, longest=2048, widths_vary=False),
+    "packed": AttentionRows(packed=True, longest=2048, widths_vary=False),
+    "padded": AttentionRows(packed=False, longest=2048, widths_vary=True),
+    "full": AttentionRows(packed=False, longest=2048, widths_vary=False),
 }
 
 
@@ -105,7 +105,9 @@ def cells(torch_version: str) -> Iterator[Cell]:
             overflows = half == "fp16" and shape.model_type in OVERFLOWS_IN_FP16
             for precision in ("fp32",) if overflows else ("fp32", half):
                 libraries = {"torch": torch_version}
-                machine = Machine(device="cuda", capability=capability, precision=precision, libraries=libraries)
+                machine = AttentionMachine(
+                    device="cuda", capability=capability, precision=precision, libraries=libraries
+                )
                 found = attention_of(shape, rows, machine, "auto")
                 yield Cell(model=name, card=card, precision=precision, rows=kind, attention=found)
 

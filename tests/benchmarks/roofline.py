@@ -439,7 +439,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
     labels = 2 if case.head in CLASSIFYING else 0
     config = model_config(case.config, labels)
     shape = shape_of(config.to_dict(), head=case.head, labels=labels)
-    target = automatic_values.Target(device="cuda", reason="", gpu=None)
+    target = automatic_values.TrainingDevice(device="cuda", reason="", gpu=None)
     weights = automatic_values.weights_dtype(loaded, "bf16", shape).value
     chunk = 0 if plain else automatic_values.loss_chunk(loaded, target, shape).value
     tuning = loaded.config.tuning

@@ -12,7 +12,7 @@ import pytest
 from tui_trainer.checklist.gather import gather
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware import processor as load
-from tui_trainer.hardware.cgroup import Limits
+from tui_trainer.hardware.cgroup import CgroupLimits
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import load_config
@@ -29,7 +29,7 @@ def limited(monkeypatch):
     """`limited(free_bytes)`: the container has that much left."""
 
     def limit(free_bytes: int) -> None:
-        now = Limits(memory_bytes=4 * GIB, memory_used_bytes=4 * GIB - free_bytes)
+        now = CgroupLimits(memory_bytes=4 * GIB, memory_used_bytes=4 * GIB - free_bytes)
         monkeypatch.setattr("tui_trainer.hardware.probe.read_limits", lambda: now)
 
     return limit

@@ -9,7 +9,7 @@ from time import perf_counter
 import pytest
 
 from tui_trainer.config.changes import PRESET, Change
-from tui_trainer.config.document import Document
+from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.load import Origin, Request, all_settings, load
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.toml_files import find_profile
@@ -28,15 +28,15 @@ def choose_hardware(requested: str):
     return find_profile(requested, "hardware"), ""
 
 
-def opened(text: str = "", *assignments: str, profile: str = "") -> Document:
+def opened(text: str = "", *assignments: str, profile: str = "") -> ConfigDocument:
     path = Path("my.toml") if text else None
     if path:
         path.write_text(text)
     request = Request(config_file=path, assignments=assignments, profile=profile)
-    return Document(request, choose_hardware)
+    return ConfigDocument(request, choose_hardware)
 
 
-def state(document: Document):
+def state(document: ConfigDocument):
     return {key: (document.value(key), document.where(key)) for key in all_settings()}
 
 

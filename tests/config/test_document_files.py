@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tui_trainer.config.changes import PRESET
-from tui_trainer.config.document import Document
+from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.editing import edit_text
 from tui_trainer.config.load import Request, all_settings, load
 from tui_trainer.config.paths import with_absolute_paths
@@ -33,8 +33,8 @@ scratch = {hidden_size = 64}
 """
 
 
-def opened(path: Path | None = None, **more) -> Document:
-    return Document(Request(config_file=path, **more), lambda requested: NONE)
+def opened(path: Path | None = None, **more) -> ConfigDocument:
+    return ConfigDocument(Request(config_file=path, **more), lambda requested: NONE)
 
 
 def own_file(text: str = COMMENTED) -> Path:
@@ -43,7 +43,7 @@ def own_file(text: str = COMMENTED) -> Path:
     return path
 
 
-def refused(document: Document, path: Path, words: str, **more) -> None:
+def refused(document: ConfigDocument, path: Path, words: str, **more) -> None:
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(ConfigError, match=words):
         save(document, path, **more)
@@ -191,7 +191,7 @@ def test_a_draft_is_offered_for_the_model_and_data_that_it_was_made_for(tmp_path
         return Request(shortcuts={"model.model_name_or_path": model, "data.path": data})
 
     (tmp_path / "llama").mkdir()
-    first = Document(asked("./llama"), lambda requested: NONE)
+    first = ConfigDocument(asked("./llama"), lambda requested: NONE)
     first.set(RATE, 2e-4)
     keep_draft(first)
     draft = draft_for(asked("./llama"))

@@ -17,13 +17,13 @@ from tui_trainer.config.editing import (
     unit_text,
 )
 from tui_trainer.config.explain import TITLES, groups
-from tui_trainer.config.fields import Section, option, settings_of
+from tui_trainer.config.fields import SettingsSection, option, settings_of
 from tui_trainer.config.load import all_settings, all_tables
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 
 
-class Things(Section):
+class Things(SettingsSection):
     flag: bool = option(False, "A.")
     share: float = option(0.1, "B.", low=0, high=0.3, step="+0.05")
     colour: Literal["red", "green"] = option("red", "C.")

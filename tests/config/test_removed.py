@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.config.document import Document
+from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.load import LoadedConfig, Request, load
 from tui_trainer.config.removed import REMOVED, Removed, without_removed
 from tui_trainer.config.save import save
@@ -104,7 +104,7 @@ def test_the_plan_of_a_finished_run_is_read_whatever_it_says_of_what_is_gone():
 
 def test_the_editor_reports_it_and_saving_removes_it():
     Path("my.toml").write_text("[targets]\ndeadline = '3h'  # by noon\n[training]\nmax_steps = 3\n")
-    document = Document(Request(config_file=Path("my.toml")), lambda name: (None, name))
+    document = ConfigDocument(Request(config_file=Path("my.toml")), lambda name: (None, name))
     assert [note for note in document.loaded.notes if "targets.deadline" in note]
     document.set("training.max_steps", 4)
     save(document, Path("my.toml"))

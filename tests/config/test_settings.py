@@ -13,7 +13,7 @@ import tui_trainer
 from tui_trainer.cli import main
 from tui_trainer.config import sections
 from tui_trainer.config.explain import describe, find_settings
-from tui_trainer.config.fields import Section, option, settings_of
+from tui_trainer.config.fields import SettingsSection, option, settings_of
 from tui_trainer.config.load import Request, all_settings, load
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError
@@ -101,7 +101,7 @@ def test_a_setting_that_is_not_there_is_told_with_the_nearest():
 
 
 def test_a_declaration_says_in_words_what_it_takes():
-    class Things(Section):
+    class Things(SettingsSection):
         share: float = option(0.5, "A.", above=0, below=1)
         count: int = option(1, "B.", low=1, high=9)
 

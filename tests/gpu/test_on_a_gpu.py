@@ -29,7 +29,7 @@ from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.planning.attention import CUDNN, EAGER, Machine, attention_of, planned_mask
+from tui_trainer.planning.attention import CUDNN, EAGER, AttentionMachine, attention_of, planned_mask
 from tui_trainer.planning.measured_steps import NOT_ALLOCATED
 from tui_trainer.runs.events import EvalDone, GaugesRead, MicroBatchReduced, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
@@ -264,7 +264,7 @@ def test_torch_takes_the_kernel_that_is_planned(model, precision, rows):
     shape, capability = attention_table.shape_of_model(model), torch.cuda.get_device_capability()
     if precision == "bf16" and capability < BF16_FROM:
         pytest.skip("the card has no bf16")
-    machine = Machine(device="cuda", capability=capability, precision=precision, libraries=read_versions())
+    machine = AttentionMachine(device="cuda", capability=capability, precision=precision, libraries=read_versions())
     planned = attention_of(shape, attention_table.ROWS[rows], machine, "auto")
     if planned.kernel == EAGER:
         pytest.skip("the model computes attention by itself")

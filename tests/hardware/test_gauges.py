@@ -8,7 +8,7 @@ from threading import Event
 
 import psutil
 
-from tui_trainer.hardware.cgroup import Limits
+from tui_trainer.hardware.cgroup import CgroupLimits
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.gauges import CpuTimes, GaugeSampler, cpu_share, cpu_times, read_gauges
 from tui_trainer.hardware.nvml import Nvml
@@ -37,7 +37,7 @@ def test_a_look_reports_this_machine_and_its_cards(fake_nvml, tmp_path):
 
 
 def test_a_container_limit_is_the_memory_that_is_shown(tmp_path):
-    gauges = read_gauges(tmp_path, None, Limits(memory_bytes=1 << 20, memory_used_bytes=1 << 18))
+    gauges = read_gauges(tmp_path, None, CgroupLimits(memory_bytes=1 << 20, memory_used_bytes=1 << 18))
     assert (gauges.memory_used_bytes, gauges.memory_bytes) == (1 << 18, 1 << 20)
     assert gauges.gpus == ()
 
@@ -68,9 +68,9 @@ def test_the_share_of_the_processor_is_between_two_looks():
 
 
 def test_a_quota_counts_as_the_whole():
-    times = cpu_times(Limits(cores=1.5, cpu_used_seconds=3.0), lambda: 10.0)
+    times = cpu_times(CgroupLimits(cores=1.5, cpu_used_seconds=3.0), lambda: 10.0)
     assert times == CpuTimes(3.0, 15.0)
-    everything = cpu_times(Limits())
+    everything = cpu_times(CgroupLimits())
     assert 0 < everything.busy_seconds <= everything.room_seconds
 
 

@@ -15,7 +15,7 @@ from tui_trainer.files.hub_layout import cache_folder
 from tui_trainer.hardware import libraries, processor
 from tui_trainer.hardware import nvml as signs
 from tui_trainer.hardware import storage as places
-from tui_trainer.hardware.cgroup import Limits, memory_left, read_limits
+from tui_trainer.hardware.cgroup import CgroupLimits, memory_left, read_limits
 from tui_trainer.hardware.probe import disk_free_bytes, look, probe, with_memory_now
 
 
@@ -99,9 +99,9 @@ def test_memory_is_read_anew_and_nothing_else(monkeypatch):
     before = probe()
     free = namedtuple("free", "available total")(123 << 20, 64 << 30)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
-    monkeypatch.setattr("tui_trainer.hardware.probe.read_limits", Limits)
+    monkeypatch.setattr("tui_trainer.hardware.probe.read_limits", CgroupLimits)
     assert with_memory_now(before) == replace(before, memory_available_bytes=123 << 20)
-    limits = Limits(memory_bytes=100 << 20, memory_used_bytes=60 << 20)
+    limits = CgroupLimits(memory_bytes=100 << 20, memory_used_bytes=60 << 20)
     monkeypatch.setattr("tui_trainer.hardware.probe.read_limits", lambda: limits)
     assert with_memory_now(before).memory_available_bytes == 40 << 20
 
@@ -121,7 +121,7 @@ def test_the_tightest_limit_of_nested_groups_counts(tmp_path):
             "sys/fs/cgroup/job/step/cpu.stat": "usage_usec 2500000\n",
         },
     )
-    assert read_limits(root) == Limits(memory_bytes=1000, memory_used_bytes=450, cores=1.5, cpu_used_seconds=2.5)
+    assert read_limits(root) == CgroupLimits(memory_bytes=1000, memory_used_bytes=450, cores=1.5, cpu_used_seconds=2.5)
 
 
 def test_groups_of_version_1_are_read_too(tmp_path):
@@ -137,7 +137,7 @@ def test_groups_of_version_1_are_read_too(tmp_path):
             "sys/fs/cgroup/cpu,cpuacct/cpuacct.usage": "3000000000",
         },
     )
-    assert read_limits(root) == Limits(memory_bytes=2000, memory_used_bytes=400, cores=2.0, cpu_used_seconds=3.0)
+    assert read_limits(root) == CgroupLimits(memory_bytes=2000, memory_used_bytes=400, cores=2.0, cpu_used_seconds=3.0)
 
 
 HYBRID = {
@@ -153,28 +153,28 @@ HYBRID = {
 
 def test_version_1_counts_beside_a_version_2_that_has_no_controllers(tmp_path):
     limits = read_limits(write(tmp_path, HYBRID))
-    assert limits == Limits(memory_bytes=8 << 30, memory_used_bytes=2 << 30, cores=4.0, cpu_used_seconds=5.0)
+    assert limits == CgroupLimits(memory_bytes=8 << 30, memory_used_bytes=2 << 30, cores=4.0, cpu_used_seconds=5.0)
 
 
 def test_a_controller_that_version_1_does_not_have_is_read_from_version_2(tmp_path):
     root = write(tmp_path, HYBRID | {"proc/self/cgroup": "4:cpu,cpuacct:/job\n0::/user\n"})
     write(root, {"sys/fs/cgroup/unified/user/memory.max": "1000", "sys/fs/cgroup/unified/user/memory.current": "1"})
-    assert read_limits(root) == Limits(memory_bytes=1000, memory_used_bytes=1, cores=4.0, cpu_used_seconds=5.0)
+    assert read_limits(root) == CgroupLimits(memory_bytes=1000, memory_used_bytes=1, cores=4.0, cpu_used_seconds=5.0)
 
 
 def test_no_limit_is_none(tmp_path):
-    assert read_limits(tmp_path) == Limits()
+    assert read_limits(tmp_path) == CgroupLimits()
     write(
         tmp_path,
         {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max", "sys/fs/cgroup/cpu.max": "max 100000"},
     )
-    assert read_limits(tmp_path) == Limits()
+    assert read_limits(tmp_path) == CgroupLimits()
 
 
 def test_a_quota_takes_cores_away():
-    free = processor.usable_cores(Limits())
-    assert processor.usable_cores(Limits(cores=0.5)) == 1
-    assert processor.usable_cores(Limits(cores=1000)) == free
+    free = processor.usable_cores(CgroupLimits())
+    assert processor.usable_cores(CgroupLimits(cores=0.5)) == 1
+    assert processor.usable_cores(CgroupLimits(cores=1000)) == free
 
 
 def test_from_four_cores_on_one_is_left_free():
@@ -191,20 +191,20 @@ def test_both_threads_of_a_core_are_one_core(monkeypatch, tmp_path):
     root = threads_of(tmp_path, *(f"{index % 8},{index % 8 + 8}" for index in range(16)))
     allowed = {0, 1, 2, 3, 8, 9, 10, 11}
     monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: allowed, raising=False)
-    assert processor.usable_cores(Limits(), root) == 4
-    assert processor.usable_cores(Limits(cores=2.5), root) == 2
+    assert processor.usable_cores(CgroupLimits(), root) == 4
+    assert processor.usable_cores(CgroupLimits(cores=2.5), root) == 2
     allowed |= set(range(16))
-    assert processor.usable_cores(Limits(), root) == 8
+    assert processor.usable_cores(CgroupLimits(), root) == 8
     allowed -= set(range(8))
-    assert processor.usable_cores(Limits(), root) == 8
+    assert processor.usable_cores(CgroupLimits(), root) == 8
 
 
 def test_cores_are_counted_where_the_kernel_does_not_say_whose_they_are(monkeypatch, tmp_path):
     monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
     monkeypatch.setattr(processor.psutil, "cpu_count", lambda logical: 16 if logical else 8)
-    assert processor.usable_cores(Limits(), threads_of(tmp_path, "0,8")) == 3
+    assert processor.usable_cores(CgroupLimits(), threads_of(tmp_path, "0,8")) == 3
     monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
-    assert processor.usable_cores(Limits(), tmp_path) == 8
+    assert processor.usable_cores(CgroupLimits(), tmp_path) == 8
 
 
 def test_processors_tell_their_instruction_sets(tmp_path):

@@ -184,7 +184,7 @@ def test_a_plan_counts_on_chunks_exactly_where_the_loss_is_chunked(family, named
         monkeypatch.setattr(logits, "_OTHERWISE", logits._OTHERWISE | {family})
     model = changed_model(family) if family in CHANGED else tiny_model(family)
     shape = shape_of(model.config.to_dict(), head="seq2seq_lm" if family in SEQ2SEQ else "causal_lm")
-    card = choices.Target(device="cuda", reason="", gpu=None)
+    card = choices.TrainingDevice(device="cuda", reason="", gpu=None)
     for asked, wanted in (("auto", logits.FEW_LABELS), (7, 7), (0, 0)):
         loaded = load_config(Request(assignments=(f"training.loss_chunk_tokens={asked}",)))
         planned = choices.loss_chunk(loaded, card, shape)
@@ -203,7 +203,9 @@ def test_as_many_labels_as_a_chunk_has_are_in_chunks(labels, chunk_tokens, expec
 
 def test_a_classifier_is_not_planned_in_chunks():
     shape = shape_of(tiny_model("llama").config.to_dict(), head="token_classification", labels=3)
-    planned = choices.loss_chunk(load_config(Request()), choices.Target(device="cuda", reason="", gpu=None), shape)
+    planned = choices.loss_chunk(
+        load_config(Request()), choices.TrainingDevice(device="cuda", reason="", gpu=None), shape
+    )
     assert (planned.value, planned.reason) == (0, "a classifier has few logits")
 
 

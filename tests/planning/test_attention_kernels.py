@@ -26,7 +26,7 @@ from tui_trainer.models.modules import AttentionFacts
 from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning import plan as planning
-from tui_trainer.planning.attention import Machine, Rows, attention_of
+from tui_trainer.planning.attention import AttentionMachine, AttentionRows, attention_of
 from tui_trainer.runs.events import PlanMade
 from tui_trainer.runs.state import RunState
 from tui_trainer.ui.screens.train_lines import TrainScene
@@ -41,7 +41,7 @@ def refusals(requested: str, **installed: str) -> list[str]:
     packages = {name.replace("_", "-"): version for name, version in installed.items()}
     hardware = replace(H200, libraries={**H200.libraries, **packages})
     loaded = loaded_on(hardware, assignments=(f"{KEY}={requested}",))
-    found = choices.precision_problems(loaded, hardware, choices.Target.of(hardware))
+    found = choices.precision_problems(loaded, hardware, choices.TrainingDevice.of(hardware))
     return [problem.message for problem in found if problem.key == KEY]
 
 
@@ -73,7 +73,7 @@ def test_a_card_that_is_too_old_for_a_kernel_is_refused():
     old = machine("Tesla T4", (7, 5), 15360)
     hardware = replace(old, libraries={**old.libraries, "flash-attn": "2.8.3"})
     loaded = loaded_on(hardware, assignments=(f"{KEY}=flash_attention_2",))
-    found = choices.precision_problems(loaded, hardware, choices.Target.of(hardware))
+    found = choices.precision_problems(loaded, hardware, choices.TrainingDevice.of(hardware))
     assert [problem.message for problem in found if problem.key == KEY] == [
         "flash_attention_2: it needs compute capability 8.0, this card has 7.5"
     ]
@@ -137,8 +137,8 @@ def test_each_run_of_the_table_has_a_kernel_with_its_reason_and_source(table):
 
 def test_heads_that_no_fused_kernel_takes_leave_all_scores():
     odd = replace(scratch_shape(ScratchSection(), 100), attention=AttentionFacts(head_size=70, value_size=70))
-    rows = Rows(packed=False, longest=64, widths_vary=True)
-    on_t4 = Machine(device="cuda", capability=(7, 5), precision="fp16", libraries={"torch": "2.11.0"})
+    rows = AttentionRows(packed=False, longest=64, widths_vary=True)
+    on_t4 = AttentionMachine(device="cuda", capability=(7, 5), precision="fp16", libraries={"torch": "2.11.0"})
     found = attention_of(odd, rows, on_t4, "auto")
     assert (found.kernel, found.keeps_scores) == ("math", True)
     assert "memory-efficient takes heads of multiples of 8 numbers, and one has 70" in found.reason

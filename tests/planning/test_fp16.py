@@ -27,7 +27,7 @@ T4, A100 = machine("Tesla T4", (7, 5), 15360), machine("NVIDIA A100-SXM4-40GB", 
 def test_auto_does_not_choose_fp16_for_a_family_that_overflows_in_it(family, on_t4):
     for hardware, expected in ((T4, on_t4), (A100, "bf16")):
         shape = SimpleNamespace(model_type=family, hidden_size=640)
-        found = choices.precision(loaded_on(hardware), hardware, choices.Target.of(hardware), shape)
+        found = choices.precision(loaded_on(hardware), hardware, choices.TrainingDevice.of(hardware), shape)
         assert found.value == expected
         assert ("overflows in fp16" in found.reason) == (expected == "fp32")
 

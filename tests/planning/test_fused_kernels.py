@@ -11,7 +11,7 @@ from tests.checklist.test_on_gpus import H200, PASCAL
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.launching.start import load_config
-from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.fused_kernels import LIGER_FAMILIES, fused_kernels, kernel_problems
 
 LIGER = replace(H200, libraries={**H200.libraries, "liger-kernel": "0.8.5"})
@@ -21,7 +21,7 @@ CPU = replace(LIGER, gpus=(), driver=None)
 def planned(hardware: Hardware, family: str = "llama", **settings):
     """(what it becomes, its reason, why it is refused)."""
     assignments = tuple(f"{key.replace('__', '.')}={value}" for key, value in settings.items())
-    loaded, target = load_config(Request(assignments=assignments)), Target.of(hardware)
+    loaded, target = load_config(Request(assignments=assignments)), TrainingDevice.of(hardware)
     shape = SimpleNamespace(model_type=family)
     found = fused_kernels(loaded, hardware, target, shape)
     problems = kernel_problems(loaded, hardware, target, shape)

@@ -381,7 +381,7 @@ def test_a_card_without_bf16_computes_t5_in_fp32_and_bart_in_fp16(loaded):
     from tests.planning.test_profiles_on_machines import machine
 
     hardware = machine("Tesla T4", (7, 5), 15360)
-    target = choices.Target.of(hardware)
+    target = choices.TrainingDevice.of(hardware)
     for family, wanted in (("t5", "fp32"), ("bart", "fp16")):
         config = loaded(family)
         found = choices.precision(config, hardware, target, TASK.model_shape(config.config, 0))

@@ -22,7 +22,7 @@ from tui_trainer.launching.start import open_again, open_new
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.assemble import threads_of
 from tui_trainer.planning.attention import NOT_PLANNED
-from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.fit import GPU_SHARE, parts_of_run
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.moving import moved, setup_of
@@ -221,7 +221,7 @@ def test_a_run_stays_on_its_own_card_with_the_plan_as_it_is(machine, begun):
 
 def test_on_a_smaller_card_the_step_is_split_anew_and_learns_the_same(machine, begun):
     plan = begun
-    target = Target.of(machine(CARD), 0)
+    target = TrainingDevice.of(machine(CARD), 0)
     shape, setup = setup_of(plan, target)
     needed = {
         rows: memory.total_bytes(parts_of_run(shape, setup, plan.config, rows, min(rows, 4))) for rows in (1, 2, 3, 4)

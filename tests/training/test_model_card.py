@@ -13,10 +13,10 @@ from markdown_it import MarkdownIt
 from tests.trained_runs import training_row, write_rows
 from tui_trainer.config.changes import with_changes
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.reporting.facts import ModelFacts
+from tui_trainer.reporting.facts import ReportedModel
 from tui_trainer.training.final_model import model_card
 
-FACTS = ModelFacts(step=2, weights_step=2, training_seconds=1.0, train_loss=1.0, eval_loss=None)
+FACTS = ReportedModel(step=2, weights_step=2, training_seconds=1.0, train_loss=1.0, eval_loss=None)
 HOSTILE = [
     "a: b",
     "#hash",

@@ -20,7 +20,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.launching import prepare
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.attention import CUDNN, EFFICIENT, FLASH, NOT_PLANNED, Attention
-from tui_trainer.planning.automatic_values import Target, precision_problems
+from tui_trainer.planning.automatic_values import TrainingDevice, precision_problems
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all
@@ -265,7 +265,7 @@ def test_what_cublas_reads_once_is_set_when_the_program_starts(monkeypatch, caps
 def test_a_plan_refuses_a_deterministic_run_where_the_environment_sets_cublas_otherwise(tiny_config, monkeypatch):
     monkeypatch.setenv(WORKSPACE, ":0:0")
     card = Gpu(index=0, name="NVIDIA L4", capability=(8, 9), memory_bytes=2**34, memory_free_bytes=2**34)
-    target = Target(device="cuda", reason="", gpu=card)
+    target = TrainingDevice(device="cuda", reason="", gpu=card)
     machine = Hardware(
         cpu_name="Test CPU", usable_cores=2, memory_bytes=2**36, memory_available_bytes=2**36, platform="Linux",
         python_version="3.11", gpus=(card,),
@@ -274,7 +274,7 @@ def test_a_plan_refuses_a_deterministic_run_where_the_environment_sets_cublas_ot
     [problem] = precision_problems(strict, machine, target)
     assert (problem.key, problem.where) == ("training.deterministic", "--set")
     assert precision_problems(plain, machine, target) == []
-    assert precision_problems(strict, machine, Target(device="cpu", reason="", gpu=None)) == []
+    assert precision_problems(strict, machine, TrainingDevice(device="cpu", reason="", gpu=None)) == []
 
 
 def test_what_the_user_has_set_for_cublas_stays(monkeypatch, capsys):

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
-from tui_trainer.config.document import Document
+from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.launching.export import Choice
+from tui_trainer.launching.export import ExportChoice
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.planned import estimated
@@ -143,7 +143,7 @@ class CannedBench(Workbench):
         request = Request(
             profile="quickstart", assignments=("training.learning_rate=2e-3", "output.runs_dir=/data/runs")
         )
-        self.document = Document(request, self._choose_hardware)
+        self.document = ConfigDocument(request, self._choose_hardware)
         plan = planning.make(self.document.loaded, self.hardware, FACTS)
         seconds = plan.duration_seconds.model_copy(update={"value": 70.0})
         step = estimated(0.138, "numpy multiplies at 150 GFLOP/s here, of which this width reaches about 46%")
@@ -227,7 +227,7 @@ COMPARISON = Comparison(
 )
 
 CHOICES = tuple(
-    Choice(
+    ExportChoice(
         name=name, title=title, needed_bytes=needed * MIB, refusal=refusal, is_there=name == "int8",
         expected_seconds=41.0 if name == "adapter" else None,
     )

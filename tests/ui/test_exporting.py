@@ -13,7 +13,7 @@ from tests.ui.bare_app import seen
 from tests.ui.canned import CERTIFICATE_WORDS, CHOICES, RUNS
 from tui_trainer.errors import FolderError
 from tui_trainer.launching import export as launching
-from tui_trainer.launching.export import ExportProcess, Outcome
+from tui_trainer.launching.export import ExportOutcome, ExportProcess
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.ui.processes import Exports
 from tui_trainer.ui.run_dialogs import ExportDialog
@@ -28,7 +28,7 @@ FOLDER = RunFolder(Path("/data/runs/chat"))
 class FakeProcess:
     """An export as it is told to be."""
 
-    def __init__(self, run: RunFolder, name: str, outcome: Outcome | None = None) -> None:
+    def __init__(self, run: RunFolder, name: str, outcome: ExportOutcome | None = None) -> None:
         self.run, self.name, self.outcome = run, name, outcome
         self.progress = ("writing", 3.0, 12.0, "tensors")
         self.is_cancelled, self.seconds = False, 75.0
@@ -38,7 +38,7 @@ class FakeProcess:
     poll = ExportProcess.poll
 
     def _signal(self, number: int) -> None:
-        self.outcome = Outcome(is_good=False, words=("cancelled; nothing is left of it",))
+        self.outcome = ExportOutcome(is_good=False, words=("cancelled; nothing is left of it",))
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_enter_begins_and_c_cancels_and_another_run_waits(bench):
 
 @pytest.mark.parametrize(("is_good", "words"), [(True, "\u2713 as it was trained"), (False, "not as it was trained")])
 def test_the_certificate_stands_there_when_the_dialog_is_opened_again(bench, is_good, words):
-    outcome = Outcome(is_good=is_good, words=CERTIFICATE_WORDS, folder="/data/runs/chat/export/merged")
+    outcome = ExportOutcome(is_good=is_good, words=CERTIFICATE_WORDS, folder="/data/runs/chat/export/merged")
     bench.exports.process = FakeProcess(FOLDER, "merged", outcome)
     text = seen(ExportDialog(bench, FOLDER))[0]
     assert words in text and "held-out loss 1.4210 -> 1.4210" in text and "/data/runs/chat/export/merged" in text
@@ -97,9 +97,9 @@ def test_a_run_that_cannot_be_exported_says_so(bench, monkeypatch):
 def test_its_end_is_a_notice_and_a_run_that_is_being_exported_stays_where_it_is():
     bench = Workbench(None, None, UNICODE)
     for outcome, words, role in (
-        (Outcome(is_good=True, words=(), folder="/data/x"), "chat is exported to merged: /data/x", "good"),
+        (ExportOutcome(is_good=True, words=(), folder="/data/x"), "chat is exported to merged: /data/x", "good"),
         (
-            Outcome(is_good=False, words=("the disk is full",)),
+            ExportOutcome(is_good=False, words=("the disk is full",)),
             "chat is not exported to merged: the disk is full",
             "bad",
         ),

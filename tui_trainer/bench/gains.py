@@ -8,7 +8,7 @@ and changes no setting; what it finds is kept (`planning/measured_gains.py`) and
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tui_trainer.bench.rounds import WARM_UP_STEPS, Bench, measure_in_turns
+from tui_trainer.bench.rounds import WARM_UP_STEPS, Rounds, measure_in_turns
 from tui_trainer.bench.training import ask_for_steps, no_change, steps_variant
 from tui_trainer.checklist.contract import ALL, Context, Finding, patch_words
 from tui_trainer.checklist.gather import gather
@@ -133,7 +133,7 @@ def _names() -> list[str]:
     return [ALL, *(check.name for check in all_checks())]
 
 
-def _gain(bench: Bench, steps: int) -> Gain:
+def _gain(bench: Rounds, steps: int) -> Gain:
     """From the first to the second, by the pairs of which both turns were taken."""
     before, after = bench.measured
     pairs = list(zip(before.answers, after.answers, strict=False))

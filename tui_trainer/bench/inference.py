@@ -11,7 +11,7 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.bench.rounds import Bench, Columns, Measured, Variant, chosen, measure_in_turns, table_of, with_spread
+from tui_trainer.bench.rounds import Columns, Measured, Rounds, Variant, chosen, measure_in_turns, table_of, with_spread
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
@@ -213,7 +213,7 @@ class InferenceBench:
     _exports: dict[str, Path] = field(default_factory=dict)
     _export_bytes: dict[str, int] = field(default_factory=dict)
 
-    def measure(self) -> Bench:
+    def measure(self) -> Rounds:
         """Exports that are not there already are written to a folder that is gone afterwards."""
         with tempfile.TemporaryDirectory(prefix="bench-") as place:
 
@@ -286,7 +286,7 @@ class InferenceBench:
             self._exports[name], self._export_bytes[name] = own, folder_size(own).bytes
         return self._exports[name]
 
-    def figures(self, bench: Bench) -> list[dict[str, Any]]:
+    def figures(self, bench: Rounds) -> list[dict[str, Any]]:
         """A row for each variant: medians over its turns, latencies over the rows of all of them."""
         expected: list[str] = next((one.answers[0]["predictions"] for one in bench.measured if one.answers), [])
         return [self._row(one, expected) for one in bench.measured]

@@ -58,7 +58,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bench:
+class Rounds:
     """What was measured, and why that is not all that was asked for; empty: it is."""
 
     measured: Sequence[Measured]
@@ -83,7 +83,7 @@ def measure_in_turns(
     seconds: float,
     told: Callable[[str], None],
     needs_all: bool = False,
-) -> Bench:
+) -> Rounds:
     """All variants once, then all once more, until `seconds` are over or Ctrl+C is pressed. `needs_all`: none is asked
     once one of them has failed."""
     found = [Measured(variant=variant, reason=variant.reason) for variant in variants]
@@ -109,7 +109,7 @@ def measure_in_turns(
         cut_short = "interrupted"
         for one in found:
             one.reason = one.reason or ("" if one.answers else "not measured: interrupted")
-    return Bench(measured=found, cut_short=cut_short)
+    return Rounds(measured=found, cut_short=cut_short)
 
 
 Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]

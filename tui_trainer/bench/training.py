@@ -13,8 +13,8 @@ from typing import Any
 
 from tui_trainer.bench.rounds import (
     WARM_UP_STEPS,
-    Bench,
     Columns,
+    Rounds,
     Variant,
     chosen,
     measure_in_turns,
@@ -97,7 +97,7 @@ class TrainingBench:
     only: Sequence[str] = ()
     seconds: float = _SECONDS
 
-    def measure(self) -> Bench:
+    def measure(self) -> Rounds:
         """Raises InputError where the baseline cannot be trained."""
         self.told("planning the variants")
         ends = monotonic() + self.seconds
@@ -266,7 +266,7 @@ def no_change(before: Plan, after: Plan, patch: Patch) -> str:
 _PLANNED = {"training.mixed_precision": "precision", "data.packing": "packing", "model.kernels": "kernels"}
 
 
-def figures(bench: Bench) -> list[dict[str, Any]]:
+def figures(bench: Rounds) -> list[dict[str, Any]]:
     """A row for each variant: medians over its turns. The speed-up is in tokens a second, as batches differ in size."""
     names = ("step_seconds", "samples_per_second", "tokens_per_second", "peak_memory_bytes", "loss")
     before = bench.measured[0].median("tokens_per_second")

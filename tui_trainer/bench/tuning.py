@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from tui_trainer.bench.gains import refuse_beside_a_run
-from tui_trainer.bench.rounds import Bench, Measured
+from tui_trainer.bench.rounds import Measured, Rounds
 from tui_trainer.bench.training import ask_for_steps, figures, no_change, steps_variant, table
 from tui_trainer.checklist.run import patched
 from tui_trainer.config.changes import Patch
@@ -229,7 +229,7 @@ class Tuned:
                  "peak_memory_bytes": one.peak_memory_bytes or None}
                 for one in sorted(self.tries.tried.values(), key=lambda one: one.rows)
             ],
-            "variants": figures(Bench(measured=self.measured, cut_short=self.cut_short)),
+            "variants": figures(Rounds(measured=self.measured, cut_short=self.cut_short)),
             "cut_short": self.cut_short,
         }  # fmt: skip
 

@@ -27,7 +27,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import show_progress, tell
 
 if TYPE_CHECKING:
-    from tui_trainer.exporting.evaluating import Evaluation, Measured
+    from tui_trainer.exporting.evaluating import MeasuredModel, ModelEvaluation
 
 Temperature = Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")]
 NewTokens = Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to write.")]
@@ -89,7 +89,7 @@ def chat(
     base, reason = trained.base_model() if against else (None, "")
     if against and base is None:
         raise InputError(reason or f"{folder.name} was trained from scratch: it has no base model")
-    from tui_trainer.exporting.generate import Conversation, Sampling, Writer
+    from tui_trainer.exporting.generate import ChatSession, Sampling, Writer
     from tui_trainer.exporting.predicting import inference_device
     from tui_trainer.lines.conversation import hold
 
@@ -99,7 +99,7 @@ def chat(
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     print(f"{folder.name}: {source}; /help lists commands, Ctrl+C ends an answer, Ctrl+D leaves", file=sys.stderr)
     hold(
-        Conversation(
+        ChatSession(
             writers,
             sampling,
             system,
@@ -144,7 +144,7 @@ def evaluate(
         print("\n".join(_lines(found)))
 
 
-def _lines(found: "Evaluation") -> list[str]:
+def _lines(found: "ModelEvaluation") -> list[str]:
     from tui_trainer.lines.plan_and_events import table_lines
     from tui_trainer.runs.result import plain
 
@@ -154,7 +154,7 @@ def _lines(found: "Evaluation") -> list[str]:
     def add(label: str, values: list[float], sign: str = "") -> None:
         table.append([label, *(f"{value:{sign}.4f}" for value in values)])
 
-    def values(one: "Measured") -> list[float]:
+    def values(one: "MeasuredModel") -> list[float]:
         return [one.loss, *(one.scores[name] for name in names)]
 
     if found.reference:

@@ -36,7 +36,7 @@ Fit = Callable[[LoadedConfig], LoadedConfig]
 EDITED_HERE = "edited here"
 
 
-class Document:
+class ConfigDocument:
     """One config on the table. `revision` grows with every change; `problems` are `own_problems` and the plan's.
 
     `plain` is what was written on top of the presets; `loaded` has those presets changed that do not suit the rest.

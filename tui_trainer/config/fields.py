@@ -90,7 +90,7 @@ Step = Literal["x2", "1-2-5", "x10", "+1", "nines", "+0.05"]
 Completes = Literal["file", "files", "folder", "recipe", "hardware profile"]
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     """One TOML table. Immutable; an unknown key is an error; `"1e-4"` is no number and `1` no boolean."""
 
     model_config = ConfigDict(

@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 
 from tui_trainer.config.changes import same
-from tui_trainer.config.document import Document
+from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.load import LoadedConfig, all_settings, flatten, value_of
 from tui_trainer.config.mixture import paths_in
@@ -52,13 +52,13 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE_BELOW else value
 
 
-def saved_values(document: Document) -> dict[str, Any]:
+def saved_values(document: ConfigDocument) -> dict[str, Any]:
     """What a file of this document says: the recipe, and the user's own values as they were written."""
     named = {"profile": document.recipe_name} if document.recipe_name else {}
     return {"schema_version": SCHEMA_VERSION, **named, **document.own_values()}
 
 
-def document_text(document: Document) -> str:
+def document_text(document: ConfigDocument) -> str:
     """The TOML of a new file, one table after the other."""
     return "\n".join(table_lines({key: toml_text(value) for key, value in saved_values(document).items()})) + "\n"
 
@@ -76,7 +76,7 @@ def table_lines(texts: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def save(document: Document, path: Path, *, force: bool = False) -> None:
+def save(document: ConfigDocument, path: Path, *, force: bool = False) -> None:
     """Write the document to a file, atomically. Comments and order of a file that is there are kept, and its mode.
 
     Raises ConfigError, and then the file is as it was: when its folder is missing, when it cannot be written, and,
@@ -85,8 +85,8 @@ def save(document: Document, path: Path, *, force: bool = False) -> None:
     document.mark_saved(path, *writing(document, path, force=force)())
 
 
-def writing(document: Document, path: Path, *, force: bool = False) -> Callable[[], tuple[str, dict[str, Any]]]:
-    """The same with the values of now, to be done by any thread: what `Document.mark_saved` takes behind the path."""
+def writing(document: ConfigDocument, path: Path, *, force: bool = False) -> Callable[[], tuple[str, dict[str, Any]]]:
+    """The same with the values of now, to be done by any thread: what `mark_saved` takes behind the path."""
     wanted, new_text, own_values = saved_values(document), document_text(document), document.own_values()
     own_file, own_digest, where = document.file, document.digest, str(path)
 

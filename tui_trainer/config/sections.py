@@ -16,7 +16,7 @@ from tui_trainer.config.fields import (
     Numbers,
     PositiveInt,
     PositiveRate,
-    Section,
+    SettingsSection,
     StepsOrShare,
     WholeNumber,
     option,
@@ -29,7 +29,7 @@ from tui_trainer.methods.tuning_methods import TUNING_METHODS
 # [model], [tuning] and [quantization]: what a run starts from, which weights are trainable, and in how many bits.
 
 
-class ScratchSection(Section):
+class ScratchSection(SettingsSection):
     """The shape of a model that starts from random weights, where no folder's config.json gives one (Llama:
     RMSNorm, rotary attention, gated MLP)."""
 
@@ -79,7 +79,7 @@ def _check_attention(name: str) -> None:
         raise ValueError("no attention")
 
 
-class ModelSection(Section):
+class ModelSection(SettingsSection):
     model_name_or_path: str = option("", completes="folder")
     """The model to start from: a folder, or its name on the hub."""
     revision: str = option("main", advanced=True)
@@ -117,7 +117,7 @@ class ModelSection(Section):
     scratch: ScratchSection = ScratchSection()
 
 
-class TuningSection(Section):
+class TuningSection(SettingsSection):
     method: Annotated[str, NameIn(TUNING_METHODS)] = option(
         "full",
         memory="full keeps 16 bytes a parameter, LoRA 2 to 4, QLoRA 0.6",
@@ -159,7 +159,7 @@ class TuningSection(Section):
         return TUNING_METHODS[self.method].in_four_bits
 
 
-class QuantizationSection(Section):
+class QuantizationSection(SettingsSection):
     """Weights in 4 bits by bitsandbytes, under its names. The head and the embeddings are never among them."""
 
     bnb_4bit_quant_type: Literal["nf4", "fp4"] = option("nf4")
@@ -177,7 +177,7 @@ SCHEMA_VERSION = 1
 __all__ = ["ModelSection", "QuantizationSection", "ScratchSection", "TuningSection"]
 
 
-class TaskSection(Section):
+class TaskSection(SettingsSection):
     type: str = option("causal_lm")
     """What is learnt: causal_lm, char_lm, chat, question_answering, seq2seq, sequence_classification or
     token_classification."""
@@ -202,7 +202,7 @@ class TaskSection(Section):
     """Question answering: tokens of the longest answer that is looked for."""
 
 
-class DataSection(Section):
+class DataSection(SettingsSection):
     path: Paths = option("", completes="files")
     """Files, folders, globs, data sets of the hub (owner/name), sample:NAME, with commas: text, JSONL, JSON, CSV,
     Parquet, Arrow, saved datasets."""
@@ -262,7 +262,7 @@ class DataSection(Section):
     """Decides what is held out, and which rows a weight below 1 takes."""
 
 
-class DataloaderSection(Section):
+class DataloaderSection(SettingsSection):
     num_workers: WholeNumber | Auto = option(
         "auto", speed="hides the making of batches behind the device's work", step="+1"
     )
@@ -273,7 +273,7 @@ class DataloaderSection(Section):
     """Keep batches where a GPU reads them without a copy."""
 
 
-class TrainingSection(Section):
+class TrainingSection(SettingsSection):
     num_train_epochs: float = option(3.0, above=0, high=10**6, step="+1")
     """Passes over the training text."""
     max_steps: int = option(0, low=0, high=10**9, unit="steps", step="1-2-5")
@@ -349,7 +349,7 @@ class TrainingSection(Section):
     """Only kernels that give the same bits each time, on a GPU."""
 
 
-class EvaluationSection(Section):
+class EvaluationSection(SettingsSection):
     eval_steps: StepsOrShare = option(0.1, unit="steps", speed="each evaluation reads all held-out rows")
     """Evaluate every so many steps; below 1: a share of all steps; 0: only at the end."""
     per_device_eval_batch_size: PositiveInt | Auto = option("auto", unit="rows", step="x2", advanced=True)
@@ -366,14 +366,14 @@ class EvaluationSection(Section):
     """Held-out rows that are answered at each evaluation, where a task scores answers; 0: none."""
 
 
-class CheckpointSection(Section):
+class CheckpointSection(SettingsSection):
     save_steps: StepsOrShare = option(0.2, unit="steps", speed="training waits while a checkpoint is written")
     """Save a checkpoint every so many steps; below 1: a share of all steps; 0: only at the end."""
     save_total_limit: int = option(2, low=1, high=10**6)
     """Checkpoints kept; an older one goes only when a newer one is safe."""
 
 
-class LoggingSection(Section):
+class LoggingSection(SettingsSection):
     logging_steps: int = option(
         10, low=1, high=10**6, unit="steps", speed="each group waits once for the device", step="1-2-5"
     )
@@ -384,7 +384,7 @@ class LoggingSection(Section):
     """Trackers that get the run's metrics as well: tensorboard, wandb, mlflow, trackio; several with commas."""
 
 
-class TargetsSection(Section):
+class TargetsSection(SettingsSection):
     samples_per_second: float = option(0.0, low=0, unit="rows/s")
     """Train at least so many rows a second; 0: no target."""
     memory_gib: float = option(0.0, low=0, unit="GiB")
@@ -397,7 +397,7 @@ class TargetsSection(Section):
     """Reach this value of evaluation.metric_for_best_model or a higher one; 0: no target."""
 
 
-class DistributedSection(Section):
+class DistributedSection(SettingsSection):
     processes: PositiveInt | Auto = option(
         "auto", speed="each computes its share of every step; the gradients are summed once a step"
     )
@@ -422,14 +422,14 @@ class DistributedSection(Section):
     hsdp or DeepSpeed, on one card as well."""
 
 
-class OutputSection(Section):
+class OutputSection(SettingsSection):
     runs_dir: str = option("./runs", completes="folder")
     """The folder that holds the run folders."""
     name: str = option("")
     """Name of the run folder; empty: RECIPE-DATE-TIME."""
 
 
-class Config(Section):
+class Config(SettingsSection):
     """All that is asked for. Values that the user wrote always win over profiles, profiles over defaults."""
 
     schema_version: Literal[1] = option(1, advanced=True)

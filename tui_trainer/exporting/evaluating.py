@@ -50,7 +50,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class MeasuredModel:
     """`loss` in nats a label; `row_losses` the same of each row."""
 
     name: str
@@ -72,13 +72,13 @@ class ChangedRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Evaluation:
+class ModelEvaluation:
     """`models` in the order in which they were named; `reference` is what they are compared with."""
 
     rows: int
     data: str
-    reference: Measured | None
-    models: tuple[Measured, ...]
+    reference: MeasuredModel | None
+    models: tuple[MeasuredModel, ...]
     changed: tuple[ChangedRow, ...]
     notes: tuple[str, ...]
 
@@ -94,7 +94,7 @@ class Evaluator:
 
     def evaluate(
         self, models: Sequence[str], *, file: str = "", against: str = BASE, rows: int = 0, changed: int = 5
-    ) -> Evaluation:
+    ) -> ModelEvaluation:
         """Raises InputError for what cannot be measured, or not on these rows."""
         candidates = [candidate_of(name, self.trained) for name in models]
         reference = self._reference(against)
@@ -112,7 +112,7 @@ class Evaluator:
             first = look.measure(candidates[0], keeps=compares)
             differing = look.changed(reference, candidates[0], before, first, changed) if before and reference else ()
             measured = (first, *(look.measure(one) for one in candidates[1:]))
-            return Evaluation(
+            return ModelEvaluation(
                 rows=len(chosen),
                 data=data.source if file else f"held out by {self.trained.run.name}",
                 reference=before,
@@ -172,7 +172,7 @@ class _Look:
     progress: Progress
     waiting: dict[Candidate, Any] = field(default_factory=dict)
 
-    def measure(self, candidate: Candidate, *, keeps: bool = False) -> Measured:
+    def measure(self, candidate: Candidate, *, keeps: bool = False) -> MeasuredModel:
         """With `keeps` the model waits for `changed`."""
         model, task, config = self._load(candidate), self.trained.task, self.trained.config
         losses: list[float] = []
@@ -192,10 +192,10 @@ class _Look:
         self.progress(f"measuring {candidate.name}", 1, 1, "rows")
         if keeps and memory_available_now() > 2 * model.get_memory_footprint():
             self.waiting[candidate] = model.to("cpu")
-        return Measured(name=candidate.name, loss=loss, scores=scores, row_losses=losses)
+        return MeasuredModel(name=candidate.name, loss=loss, scores=scores, row_losses=losses)
 
     def changed(
-        self, one: Candidate, other: Candidate, before: Measured, after: Measured, most: int
+        self, one: Candidate, other: Candidate, before: MeasuredModel, after: MeasuredModel, most: int
     ) -> list[ChangedRow]:
         """The rows whose losses differ most, and what both models make of them."""
         pairs = list(zip(before.row_losses, after.row_losses, strict=True))

@@ -47,7 +47,7 @@ _STANDARD_ERRORS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class MeasuredExport:
     """One model on held-out rows: `loss` in nats a label, `scores` as the task has them, bytes of its folder."""
 
     loss: float
@@ -68,8 +68,8 @@ class Certificate:
     rows: int
     logit_difference: float | None
     tolerance: Tolerance
-    trained: Measured
-    exported: Measured | None
+    trained: MeasuredExport
+    exported: MeasuredExport | None
     faults: tuple[str, ...]
     seconds: float | None = None
     run_loss: float | None = None
@@ -115,7 +115,7 @@ class Certifier:
             faults = [f"it cannot be loaded again: {failure.reason or failure}"]
         else:
             difference = _difference(before["logits"], after["logits"])
-            exported = Measured(bytes=folder_size(folder).bytes, **_figures(after))
+            exported = MeasuredExport(bytes=folder_size(folder).bytes, **_figures(after))
             faults = _faults(before, after, difference, tolerance)
         run_loss = self._run_loss()
         return Certificate(
@@ -123,7 +123,7 @@ class Certifier:
             rows=before["rows"],
             logit_difference=difference,
             tolerance=tolerance,
-            trained=Measured(bytes=self._trained.weight_bytes, **_figures(before)),
+            trained=MeasuredExport(bytes=self._trained.weight_bytes, **_figures(before)),
             exported=exported,
             faults=(*self._faults_of_the_run(before, run_loss), *faults),
             run_loss=run_loss,

@@ -136,7 +136,7 @@ COMMANDS = {
 }
 
 
-class Conversation:
+class ChatSession:
     """With one model, or the same questions to two: each goes on with its own answers.
 
     `show` gets what is written, piece by piece, and `tell` lines about it.

@@ -17,7 +17,7 @@ _NO_LIMIT_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class CgroupLimits:
     """`memory_used_bytes` leaves out file pages that the kernel drops on demand; it and `cpu_used_seconds` (since the
     group was made) are those of the group that sets the limit, None without one."""
 
@@ -31,7 +31,7 @@ class Limits:
         return None if self.memory_bytes is None else max(self.memory_bytes - (self.memory_used_bytes or 0), 0)
 
 
-def read_limits(root: Path = Path("/")) -> Limits:
+def read_limits(root: Path = Path("/")) -> CgroupLimits:
     """The limits now. `root` is where /proc and /sys are."""
     mount, groups = root / "sys/fs/cgroup", _own_groups(root)
     # Beside version 1, version 2 has a folder of its own.
@@ -45,7 +45,7 @@ def read_limits(root: Path = Path("/")) -> Limits:
         cores, group = _tightest(whole, lambda at: _cores(*_text(at / "cpu.max").split()[:2]))
     used = _number(group / "cpuacct.usage") if by_cpu else _field(group / "cpu.stat", "usage_usec")
     seconds = None if cores is None or used is None else used / (1e9 if by_cpu else 1e6)
-    return Limits(memory_bytes=memory[0], memory_used_bytes=memory[1], cores=cores, cpu_used_seconds=seconds)
+    return CgroupLimits(memory_bytes=memory[0], memory_used_bytes=memory[1], cores=cores, cpu_used_seconds=seconds)
 
 
 _V2_MEMORY = ("memory.max", "memory.current", "inactive_file")

@@ -5,7 +5,7 @@ All texts are safe to be shown. Rows that are always there keep their number, so
 
 from pathlib import Path
 
-from tui_trainer.hardware.diagnosis import Diagnosis, process_words
+from tui_trainer.hardware.diagnosis import MachineDiagnosis, process_words
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
 from tui_trainer.hardware.gpu_models import MAKERS_WORDS, Abilities, Card, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS, training_threads
@@ -22,7 +22,7 @@ _TOLD_FLAGS = (
 )
 
 
-def device_rows(diagnosis: Diagnosis, hardware: Hardware, profile: Row) -> list[Row]:
+def device_rows(diagnosis: MachineDiagnosis, hardware: Hardware, profile: Row) -> list[Row]:
     """What training runs on, how many threads, and the hardware profile (its name, and why)."""
     name, why = profile
     return [
@@ -32,7 +32,7 @@ def device_rows(diagnosis: Diagnosis, hardware: Hardware, profile: Row) -> list[
     ]
 
 
-def gpu_rows(diagnosis: Diagnosis, hardware: Hardware) -> list[Row]:
+def gpu_rows(diagnosis: MachineDiagnosis, hardware: Hardware) -> list[Row]:
     """The card that would be used: what it is and can do, its driver, and who is on it. Empty without one."""
     gpu = diagnosis.gpu
     if gpu is None:

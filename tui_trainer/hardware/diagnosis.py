@@ -203,7 +203,7 @@ GpuChoice = int | Literal["none"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Diagnosis:
+class MachineDiagnosis:
     """`gpu` is the card that would be used, with `gpu_reason`; None without a usable one. Worst problems come first."""
 
     device: Device
@@ -238,14 +238,14 @@ def training_device(hardware: Hardware, gpu: Gpu | None, chosen: GpuChoice = Non
     return "cpu", "no NVIDIA GPU was found on this machine"
 
 
-def diagnose(hardware: Hardware, chosen_gpu: GpuChoice = None) -> Diagnosis:
+def diagnose(hardware: Hardware, chosen_gpu: GpuChoice = None) -> MachineDiagnosis:
     """Looks at the facts only. Raises InputError when there is no GPU `chosen_gpu`, or it is hidden.
 
     A chosen card that does not answer is taken all the same: it is one of the problems then.
     """
     gpu, gpu_reason = choose_gpu(hardware, chosen_gpu)
     device, device_reason = training_device(hardware, gpu, chosen_gpu)
-    return Diagnosis(
+    return MachineDiagnosis(
         device=device,
         device_reason=device_reason,
         gpu=gpu,

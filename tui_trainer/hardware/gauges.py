@@ -11,7 +11,7 @@ from time import monotonic
 import psutil
 
 from tui_trainer.hardware import nvml as nvml_room
-from tui_trainer.hardware.cgroup import Limits, read_limits
+from tui_trainer.hardware.cgroup import CgroupLimits, read_limits
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.hardware.storage import nearest_existing
@@ -41,7 +41,7 @@ class CpuTimes:
     room_seconds: float
 
 
-def cpu_times(limits: Limits, now: Callable[[], float] = monotonic) -> CpuTimes:
+def cpu_times(limits: CgroupLimits, now: Callable[[], float] = monotonic) -> CpuTimes:
     """Of the container where it has a quota, else of the cores that this process may use."""
     if limits.cores and limits.cpu_used_seconds is not None:
         return CpuTimes(limits.cpu_used_seconds, now() * limits.cores)
@@ -63,7 +63,7 @@ def cpu_share(before: CpuTimes | None, after: CpuTimes) -> float | None:
     return min(max(share, 0.0), 1.0)
 
 
-def read_gauges(folder: Path, share: float | None, limits: Limits) -> Gauges:
+def read_gauges(folder: Path, share: float | None, limits: CgroupLimits) -> Gauges:
     """One look: the machine's or the container's memory, and the disk that `folder` is on. Cards are read apart."""
     used = total = disk_used = disk_total = None
     with suppress(*UNREADABLE):
@@ -138,7 +138,7 @@ class GaugeSampler:
 
     def look(self) -> Gauges:
         """Look once at the machine, here and now; of the cards what was seen last."""
-        limits, after, share = Limits(), None, None
+        limits, after, share = CgroupLimits(), None, None
         with suppress(*UNREADABLE):
             limits = read_limits()
             after = cpu_times(limits, self._now)

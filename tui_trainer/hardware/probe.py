@@ -11,7 +11,7 @@ import psutil
 from tui_trainer.hardware import libraries, nvml, processor
 from tui_trainer.hardware import nvml as signs
 from tui_trainer.hardware import storage as places
-from tui_trainer.hardware.cgroup import Limits, read_limits
+from tui_trainer.hardware.cgroup import CgroupLimits, read_limits
 from tui_trainer.hardware.facts import Hardware
 
 
@@ -70,7 +70,7 @@ def memory_available_now() -> int:
     return _available_bytes(psutil.virtual_memory().available, read_limits())
 
 
-def _available_bytes(of_machine: int, limits: Limits) -> int:
+def _available_bytes(of_machine: int, limits: CgroupLimits) -> int:
     """What can be had without swapping: the machine's, and no more than the container has left."""
     left = limits.memory_left_bytes
     return of_machine if left is None else min(of_machine, left)

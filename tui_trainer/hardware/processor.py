@@ -12,7 +12,7 @@ from time import monotonic
 
 import psutil
 
-from tui_trainer.hardware.cgroup import Limits
+from tui_trainer.hardware.cgroup import CgroupLimits
 
 _AVX = {"sse4_2", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"}
 _AMX = {"amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
@@ -43,7 +43,7 @@ def training_threads(usable_cores: int) -> int:
     return usable_cores - 1 if usable_cores >= 4 else usable_cores
 
 
-def usable_cores(limits: Limits, root: Path = Path("/")) -> int:
+def usable_cores(limits: CgroupLimits, root: Path = Path("/")) -> int:
     """By affinity, the container's quota and without hyper-threads, which only get in each other's way."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores, logical = _distinct_cores(allowed, root), psutil.cpu_count(logical=True)

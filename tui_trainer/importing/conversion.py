@@ -43,7 +43,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class KeyGroup:
     """Keys that are read beside each other; `read` takes those that it understands, the rest have rules."""
 
     names: tuple[str, ...]
@@ -64,7 +64,7 @@ class Importer:
     rank: int
     telltale: str
     tables: tuple[Table, ...]
-    groups: tuple[Group, ...] = ()
+    groups: tuple[KeyGroup, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Our settings with the values that the tool takes where a file does not say them, as far as ours differ."""
 

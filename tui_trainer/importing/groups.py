@@ -10,7 +10,7 @@ from typing import Any
 from tui_trainer.config.changes import same
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import validate
-from tui_trainer.importing.conversion import Conversion, Group
+from tui_trainer.importing.conversion import Conversion, KeyGroup
 from tui_trainer.importing.detection import find_importer, spread
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import (
@@ -46,7 +46,7 @@ def batch(
     micro_default: int | None = None,
     accumulation_default: int = 1,
     packing: str = "",
-) -> Group:
+) -> KeyGroup:
     """Micro-batch x accumulation x devices is what a step learns from; how it is cut is decided by memory here.
 
     The defaults are those of the other tool. `packing` names its switches: with one, its rows hold several documents.
@@ -71,7 +71,7 @@ def batch(
         rows_of_all, both = m * a * (done.devices or 1), len(names) == 2
         done.write(EFFECTIVE, rows_of_all, *names, reason=reason, product=both, per_device=True)
 
-    return Group((*micro, *accumulation), read)
+    return KeyGroup((*micro, *accumulation), read)
 
 
 def per_device(devices: int | None) -> str:
@@ -171,7 +171,7 @@ def _trackers(done: Conversion) -> None:
         done.leave(Why.NOT_SUPPORTED, here, found[0])
 
 
-def own_files(*names: str) -> Group:
+def own_files(*names: str) -> KeyGroup:
     """Where else a tokenizer or a config.json is: with the model, or another run."""
 
     def read(done: Conversion) -> None:
@@ -183,10 +183,10 @@ def own_files(*names: str) -> Group:
                 reason = "a model has the tokenizer and the config.json that lie beside its weights"
                 done.leave(Why.REFUSED, reason, name)
 
-    return Group(names, read)
+    return KeyGroup(names, read)
 
 
-def usual_layers(*names: str) -> Group:
+def usual_layers(*names: str) -> KeyGroup:
     """The layers that PEFT takes where the file names none, as the keys `names` do (peft/utils/constants.py)."""
 
     def read(done: Conversion) -> None:
@@ -194,15 +194,15 @@ def usual_layers(*names: str) -> Group:
             reason = "PEFT's choice for Llama, Qwen, Mistral, Gemma, OPT and their like; other models have other names"
             done.write("tuning.target_modules", "q_proj, v_proj", reason=reason)
 
-    return Group((), read)
+    return KeyGroup((), read)
 
 
 OWN_FILES = own_files("tokenizer_name", "config_name", "tokenizer_name_or_path")
-PRECISION = Group(("fp16", "bf16"), _precision)
-WARMUP = Group(("warmup_ratio", "warmup_steps"), _warmup)
-EARLY_STOPPING = Group(("early_stopping", "early_stopping_patience"), _early_stopping)
-BEST_WEIGHTS = Group(("load_best_model_at_end",), _best_weights)
-TRACKERS = Group(("report_to",), _trackers)
+PRECISION = KeyGroup(("fp16", "bf16"), _precision)
+WARMUP = KeyGroup(("warmup_ratio", "warmup_steps"), _warmup)
+EARLY_STOPPING = KeyGroup(("early_stopping", "early_stopping_patience"), _early_stopping)
+BEST_WEIGHTS = KeyGroup(("load_best_model_at_end",), _best_weights)
+TRACKERS = KeyGroup(("report_to",), _trackers)
 
 
 def write_places(done: Conversion, name: str, key: str, why: Why = Why.NOT_SUPPORTED) -> list[dict[str, Any]]:
@@ -280,7 +280,7 @@ def _deepspeed(done: Conversion) -> None:
         read_beside(done, "deepspeed", place, "deepspeed", without=(_MICRO, _ACCUMULATION, "logging.logging_steps"))
 
 
-DEEPSPEED = Group(("deepspeed",), _deepspeed)
+DEEPSPEED = KeyGroup(("deepspeed",), _deepspeed)
 
 
 def keep_whole(done: Conversion) -> None:
@@ -304,7 +304,7 @@ def cadence(
     epochs: str = "num_train_epochs",
     epochs_default: float = 3.0,
     per_epoch: str = "",
-) -> Group:
+) -> KeyGroup:
     """How often something is done: in steps, or once an epoch, which is a share of all steps here."""
 
     def read(done: Conversion) -> None:
@@ -337,10 +337,10 @@ def cadence(
         else:
             _write_share(done, key, name, times, total, f"{times:g} in each of {total:g} epochs" if times else "")
 
-    return Group((*strategies, steps, *((per_epoch,) if per_epoch else ())), read)
+    return KeyGroup((*strategies, steps, *((per_epoch,) if per_epoch else ())), read)
 
 
-def every_epochs(key: str, names: tuple[str, ...], epochs: tuple[str, ...], epochs_default: float) -> Group:
+def every_epochs(key: str, names: tuple[str, ...], epochs: tuple[str, ...], epochs_default: float) -> KeyGroup:
     """Once in so many epochs, which is a share of all steps here. `epochs` say how many there are."""
 
     def read(done: Conversion) -> None:
@@ -353,7 +353,7 @@ def every_epochs(key: str, names: tuple[str, ...], epochs: tuple[str, ...], epoc
         times = every if every is None or not every > 0 else 1 / every
         _write_share(done, key, found[0], times if total > 0 else None, total, what)
 
-    return Group(names, read)
+    return KeyGroup(names, read)
 
 
 def _write_share(done: Conversion, key: str, name: str, times: float | None, epochs: float, what: str) -> None:
@@ -374,7 +374,7 @@ def method(
     lora: tuple[str, ...] = ("lora_r", "lora_rank", "lora_alpha", "lora_target_modules"),
     model: tuple[str, ...] = (),
     otherwise: str = "",
-) -> Group:
+) -> KeyGroup:
     """Which weights are trained: from the adapter's name, from 4-bit loading, or because the file speaks of LoRA.
 
     `otherwise` is what the tool does where nothing of this is said, and one of the keys `model` is there.
@@ -397,4 +397,4 @@ def method(
         elif otherwise and done.has(*model):
             done.write(_METHOD, otherwise, reason="what it does where the file says nothing else")
 
-    return Group((*((adapter,) if adapter else ()), *four_bit), read)
+    return KeyGroup((*((adapter,) if adapter else ()), *four_bit), read)

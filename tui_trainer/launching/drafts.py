@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.changes import PRESET, Edits
-from tui_trainer.config.document import Document
+from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.load import Origin, Request, default_recipe, user_layers
 from tui_trainer.config.paths import absolute
 from tui_trainer.errors import Problem
@@ -31,7 +31,7 @@ _NAMED = {"model": "model.model_name_or_path", "data": "data.path", "task": "tas
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """`edits` as `Document.restore` takes them; `at` in UTC; `digest` of the file that they were made on.
+    """`edits` as `ConfigDocument.restore` takes them; `at` in UTC; `digest` of the file that they were made on.
 
     `subject` says what they were made for: `recipe finetune, model ./llama, data notes.jsonl`.
     """
@@ -54,7 +54,7 @@ def draft_for(request: Request) -> Draft | None:
     return Draft(edits=edits, at=at, digest=digest, subject=subject) if edits else None
 
 
-def keep_draft(document: Document, below: Edits | None = None) -> Problem | None:
+def keep_draft(document: ConfigDocument, below: Edits | None = None) -> Problem | None:
     """Note down what is not saved now; without such edits there is no draft. A problem stops no editing.
 
     `below` are edits of an earlier session that nobody has decided on yet: they stay, where they are not edited again.
@@ -62,7 +62,7 @@ def keep_draft(document: Document, below: Edits | None = None) -> Problem | None
     return keeping(document, below)()
 
 
-def keeping(document: Document, below: Edits | None = None) -> Callable[[], Problem | None]:
+def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[], Problem | None]:
     """The same with the edits of now, to be done at any time by any thread."""
     edits = {**(below or {}), **document.unsaved()}
     file, request = document.file, document.request

@@ -21,7 +21,7 @@ _REASON_CHARACTERS: Final = 600
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class ExportChoice:
     """A format. `refusal` says why this run cannot be exported to it here, and what would help; empty: it can.
     `expected_seconds` go by earlier exports here; None where there were none."""
 
@@ -33,7 +33,7 @@ class Choice:
     is_there: bool
 
 
-def choices(run: RunFolder) -> tuple[Choice, ...]:
+def choices(run: RunFolder) -> tuple[ExportChoice, ...]:
     """All formats, in the order of their names. Raises InputError for a run that has no final model."""
     trained = TrainedModel.of(run)
     return tuple(_choice(trained, format_of(name)) for name in format_names())
@@ -44,7 +44,7 @@ def free_bytes(run: RunFolder) -> int:
     return shutil.disk_usage(run.root).free
 
 
-def _choice(trained: TrainedModel, found: Format) -> Choice:
+def _choice(trained: TrainedModel, found: Format) -> ExportChoice:
     why = found.refusal(trained)
     try:
         require_libraries(found)
@@ -53,7 +53,7 @@ def _choice(trained: TrainedModel, found: Format) -> Choice:
     except InputError as error:
         problem = error.problems[0]
         why = why or f"{problem.message}; {problem.hint}"
-    return Choice(
+    return ExportChoice(
         name=found.name,
         title=found.title,
         needed_bytes=found.needed_bytes(trained),
@@ -64,7 +64,7 @@ def _choice(trained: TrainedModel, found: Format) -> Choice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class ExportOutcome:
     """How an export ended: `words` are its certificate's lines, or why there is none."""
 
     is_good: bool
@@ -80,7 +80,7 @@ class ExportProcess(CommandProcess):
         self.run, self.name = run, name
         self.progress: tuple[str, float, float | None, str] = ("loading libraries and the model", 0.0, None, "")
         """What is done, how much of it, of how much, in which unit."""
-        self.outcome: Outcome | None = None
+        self.outcome: ExportOutcome | None = None
         self._started = monotonic()
         self._said, self._result = "", dict[str, Any]()
         # Exports are written on the CPU, and the card may be a run's.
@@ -105,7 +105,7 @@ class ExportProcess(CommandProcess):
     def _end(self, exit_code: int) -> None:
         if self._result:
             words = tuple(one_line(str(line), _REASON_CHARACTERS) for line in self._result["words"])
-            self.outcome = Outcome(
+            self.outcome = ExportOutcome(
                 is_good=bool(self._result["is_good"]), words=words, folder=one_line(self._result["folder"], 4096)
             )
             return
@@ -115,4 +115,4 @@ class ExportProcess(CommandProcess):
             reason = "cancelled; nothing is left of it"
         elif not reason:
             reason = f"its process was ended with exit code {exit_code}"
-        self.outcome = Outcome(is_good=False, words=(reason,))
+        self.outcome = ExportOutcome(is_good=False, words=(reason,))

@@ -60,7 +60,7 @@ INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MicroBatch:
+class TriedMicroBatch:
     """One that was tried: `failed` says why it does not do. `step_seconds` are those of whole effective batches."""
 
     rows: int
@@ -84,7 +84,7 @@ class MicroBatches:
     """`step_rows`: what is cut. `cut_short` says why not all was tried; empty: it was."""
 
     step_rows: int
-    tried: dict[int, MicroBatch] = field(default_factory=dict)
+    tried: dict[int, TriedMicroBatch] = field(default_factory=dict)
     cut_short: str = ""
 
     @property
@@ -93,7 +93,7 @@ class MicroBatches:
         return max((one.rows for one in self.tried.values() if not one.failed), default=0)
 
     @property
-    def fastest(self) -> MicroBatch | None:
+    def fastest(self) -> TriedMicroBatch | None:
         """Of those that were timed, the larger one where two are as fast; None: none was."""
         timed = [one for one in self.tried.values() if one.step_seconds and not one.failed]
         return min(timed, key=lambda one: (median(one.step_seconds), -one.rows), default=None)
@@ -211,7 +211,7 @@ def _ask(found: MicroBatches, question: dict[str, Any], seconds: float, heard: C
             return
         rows = int(told["rows"])
         before = found.tried.get(rows)
-        one = MicroBatch(
+        one = TriedMicroBatch(
             rows=rows,
             passes=-(-found.step_rows // rows),
             failed=told.get("failed", ""),
@@ -231,5 +231,5 @@ def _ask(found: MicroBatches, question: dict[str, Any], seconds: float, heard: C
         if not trying:
             raise RunError(f"no micro-batch could be tried: {failure.reason}") from None
         passes = -(-found.step_rows // trying)
-        found.tried[trying] = MicroBatch(rows=trying, passes=passes, failed=failure.reason)
+        found.tried[trying] = TriedMicroBatch(rows=trying, passes=passes, failed=failure.reason)
         heard(f"  {found.tried[trying].words}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tui_trainer.terminal.safe_text import visible
 
 if TYPE_CHECKING:
-    from tui_trainer.exporting.generate import Conversation, Sampling, Writer
+    from tui_trainer.exporting.generate import ChatSession, Sampling, Writer
 
 
 def continue_once(writer: "Writer", prompt: str, sampling: "Sampling") -> None:
@@ -40,7 +40,7 @@ def converse(writer: "Writer", sampling: "Sampling") -> None:
         continue_once(writer, line, sampling)
 
 
-def hold(conversation: "Conversation") -> None:
+def hold(conversation: "ChatSession") -> None:
     """Line by line until the end of the input, or until somebody leaves."""
     interactive = sys.stdin.isatty()
     if interactive:

@@ -11,7 +11,7 @@ from typing import Any
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, InputError, name_hint
 from tui_trainer.hardware import describe
 from tui_trainer.hardware.describe import Row
-from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, HardwareProblem, diagnose
+from tui_trainer.hardware.diagnosis import GpuChoice, HardwareProblem, MachineDiagnosis, diagnose
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.trial import Trial, kept_trial, trial_problems, trial_rows
@@ -47,7 +47,7 @@ def print_diagnosis(*, gpu: GpuChoice, as_json: bool) -> int:
 
 def diagnosis_lines(
     hardware: Hardware,
-    diagnosis: Diagnosis,
+    diagnosis: MachineDiagnosis,
     profile: Row,
     width: int,
     trial: Trial | None = None,
@@ -65,7 +65,7 @@ def diagnosis_lines(
     return [line for title, rows in sections for line in _section(title, rows, width)]
 
 
-def _sections(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> Iterator[tuple[str, list[Row]]]:
+def _sections(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -> Iterator[tuple[str, list[Row]]]:
     device = describe.device_rows(diagnosis, hardware, profile)
     # What is used is said first: training on the CPU by accident is the commonest mistake.
     yield "training", device
@@ -148,7 +148,7 @@ _STATED = (
 )  # fmt: skip
 
 
-def as_document(hardware: Hardware, diagnosis: Diagnosis, profile: Row) -> dict[str, Any]:
+def as_document(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -> dict[str, Any]:
     """For programs: the keys are always the same, null is "not reported", bytes are bytes, shares are 0 to 1."""
     return {name: getattr(hardware, name) for name in _STATED} | {
         "device": diagnosis.device,

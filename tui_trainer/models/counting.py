@@ -18,7 +18,15 @@ from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.models.config_json import ALIASES, bad_model
 from tui_trainer.models.files.weights import layer_count
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, auto_class
-from tui_trainer.models.modules import AttentionFacts, Linear, Part, Reads, facts_of, place_in_block, recorded_calls
+from tui_trainer.models.modules import (
+    AttentionFacts,
+    Linear,
+    ModelPart,
+    Reads,
+    facts_of,
+    place_in_block,
+    recorded_calls,
+)
 from tui_trainer.runs.folder import write_atomically
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.worker.asking import WorkerFailed, shapes_worker
@@ -221,11 +229,11 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
         Linear(**entry | {name: sizes.get(entry[name], entry[name]) for name in ("inputs", "outputs")})
         for entry in found["linears"]
     )
-    parts = tuple(_part_with_sizes(Part(**entry), sizes) for entry in found["parts"])
+    parts = tuple(_part_with_sizes(ModelPart(**entry), sizes) for entry in found["parts"])
     return {**found, "linears": linears, "parts": parts, "attention": AttentionFacts(**found["attention"])}
 
 
-def _part_with_sizes(entry: Part, sizes: Mapping[int, int]) -> Part:
+def _part_with_sizes(entry: ModelPart, sizes: Mapping[int, int]) -> ModelPart:
     for told, real in sizes.items():
         if entry.parameters_each % told == 0:
             rows = real if entry.rows == told else entry.rows
@@ -319,12 +327,12 @@ def _is_product(module: Any) -> bool:
     return isinstance(module, nn.Linear | Conv1D)
 
 
-def _modules(model: Any, head: Head, tokens: Mapping[str, list[int]]) -> tuple[Iterable[Linear], Iterable[Part]]:
+def _modules(model: Any, head: Head, tokens: Mapping[str, list[int]]) -> tuple[Iterable[Linear], Iterable[ModelPart]]:
     """Products and other modules with weights, each kind once."""
     from torch import nn
 
     linears: Counter[Linear] = Counter()
-    parts: Counter[Part] = Counter()
+    parts: Counter[ModelPart] = Counter()
     output, prefix, seen = model.get_output_embeddings(), f"{model.base_model_prefix}.", set[int]()
     for name, module in model.named_modules():
         weights = [weight for weight in module.parameters(recurse=False) if id(weight) not in seen]
@@ -353,7 +361,7 @@ def _modules(model: Any, head: Head, tokens: Mapping[str, list[int]]) -> tuple[I
             linears[kind] += 1
         elif own := sum(weight.numel() for weight in weights):
             rows = module.weight.shape[0] if isinstance(module, nn.Embedding) else 0
-            part = Part(path=path, parameters_each=own, is_embedding=bool(rows), rows=rows, is_head=is_head)
+            part = ModelPart(path=path, parameters_each=own, is_embedding=bool(rows), rows=rows, is_head=is_head)
             parts[part] += 1
     ordered = sorted(linears.items(), key=lambda found: found[0].is_head)
     return (

@@ -42,7 +42,7 @@ class Linear:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class ModelPart:
     """Modules with weights that are no matmul: embeddings and norms. `rows` are those of a table, 0
     where they are not known; `is_head` as of a `Linear`."""
 

@@ -14,7 +14,15 @@ from tui_trainer.models.counting import count_model
 from tui_trainer.models.files.headers import TensorFacts
 from tui_trainer.models.files.weights import has_experts, has_head, modules_of, stored_parameters
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, stored_labels
-from tui_trainer.models.modules import UNKNOWN, AttentionFacts, Linear, LogitTransform, Part, Reads, logit_transform
+from tui_trainer.models.modules import (
+    UNKNOWN,
+    AttentionFacts,
+    Linear,
+    LogitTransform,
+    ModelPart,
+    Reads,
+    logit_transform,
+)
 
 # `[model.scratch]` in the words of a config.json, for each head.
 
@@ -105,7 +113,7 @@ class ModelShape:
     linears: tuple[Linear, ...]
     attention_dropout: float = 0.0
     max_position_embeddings: int | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ModelPart, ...] = ()
     learned_positions: bool = False
     """Whether a row cannot be longer than `max_position_embeddings` (GPT-2, BERT); rotary ones only get worse."""
     head: Head = CAUSAL

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from tui_trainer.config.fields import names_in
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.heads import CLASSIFYING
-from tui_trainer.models.modules import Linear, Part
+from tui_trainer.models.modules import Linear, ModelPart
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.terminal.safe_text import one_line
 
@@ -70,7 +70,7 @@ def saves_head(shape: ModelShape, modules_to_save: str) -> bool:
     is the embedding as well, by that one's."""
     named = _named_modules(shape, names_in(modules_to_save))
     embeds = shape.tied_embeddings and any(
-        isinstance(entry, Part) and entry.is_embedding and entry.rows == shape.vocabulary for entry in named
+        isinstance(entry, ModelPart) and entry.is_embedding and entry.rows == shape.vocabulary for entry in named
     )
     return embeds or any(entry.is_head for entry in named)
 
@@ -104,7 +104,7 @@ def _names(name: str, path: str) -> bool:
     return path == name or path.endswith(f".{name}")
 
 
-def _named_modules(shape: ModelShape, names: Iterable[str]) -> list[Linear | Part]:
+def _named_modules(shape: ModelShape, names: Iterable[str]) -> list[Linear | ModelPart]:
     """A name of the head's stands for all of its parts."""
     wanted = tuple(names)
     return [
@@ -114,7 +114,7 @@ def _named_modules(shape: ModelShape, names: Iterable[str]) -> list[Linear | Par
     ]
 
 
-def _modules(shape: ModelShape) -> tuple[Linear | Part, ...]:
+def _modules(shape: ModelShape) -> tuple[Linear | ModelPart, ...]:
     return (*shape.linears, *shape.parts)
 
 

@@ -34,7 +34,7 @@ from tui_trainer.tasks.contract import DataFacts
 class Decisions:
     """What `auto` became: where and how the run computes, and how its batch is cut."""
 
-    target: choices.Target
+    target: choices.TrainingDevice
     group: Group
     room: MemoryBudget
     shape: ModelShape

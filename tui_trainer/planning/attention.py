@@ -67,7 +67,7 @@ NOT_PLANNED = Attention(kernel="", reason="the plan does not say")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
+class AttentionRows:
     """What attention reads. `longest` in tokens; `widths_vary`: passes are as wide as their longest row."""
 
     packed: bool
@@ -76,7 +76,7 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class AttentionMachine:
     """What computes: `capability` is None on a CPU, and of cards that do not report it. `libraries` by distribution."""
 
     device: Device
@@ -86,7 +86,7 @@ class Machine:
     deterministic: bool = False
 
 
-def attention_of(shape: ModelShape, rows: Rows, machine: Machine, requested: str) -> Attention:
+def attention_of(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine, requested: str) -> Attention:
     """The kernel of a run whose `model.attn_implementation` is `requested`."""
     chosen = _chosen(shape, requested) or _of_sdpa(shape, rows, machine)
     wait = ""
@@ -110,7 +110,7 @@ def _chosen(shape: ModelShape, requested: str) -> Attention | None:
     return None
 
 
-def _of_sdpa(shape: ModelShape, rows: Rows, machine: Machine) -> Attention:
+def _of_sdpa(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) -> Attention:
     if machine.device == "cpu":
         return _on_cpu(shape)
     if rows.packed and not (against := _against_lengths(shape, machine)):
@@ -140,7 +140,7 @@ def _on_cpu(shape: ModelShape) -> Attention:
     return Attention(kernel=ON_CPU, reason="it keeps no scores, with a mask or without", source=source)
 
 
-def planned_mask(shape: ModelShape, rows: Rows) -> str:
+def planned_mask(shape: ModelShape, rows: AttentionRows) -> str:
     """Why a pass has one; empty: it has none. A batch without padding leaves that of an encoder out."""
     facts = shape.attention
     if facts.learnt_bias:
@@ -154,7 +154,9 @@ def planned_mask(shape: ModelShape, rows: Rows) -> str:
     return "a mask of padding" if shape.head != CAUSAL and rows.widths_vary else ""
 
 
-def _refused(shape: ModelShape, rows: Rows, machine: Machine, masked: str) -> Iterator[tuple[str, str, str]]:
+def _refused(
+    shape: ModelShape, rows: AttentionRows, machine: AttentionMachine, masked: str
+) -> Iterator[tuple[str, str, str]]:
     """torch's kernels as it asks them: (kernel, why it refuses or empty, source)."""
     capability, facts = machine.capability, shape.attention
     if capability and capability[0] in _CUDNN_FIRST:
@@ -168,7 +170,7 @@ def _refused(shape: ModelShape, rows: Rows, machine: Machine, masked: str) -> It
     yield EFFICIENT, against, f"{_SDP_UTILS}, use_mem_efficient_attention"
 
 
-def _against_cudnn(shape: ModelShape, rows: Rows, machine: Machine) -> str:
+def _against_cudnn(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) -> str:
     facts, largest = shape.attention, max(shape.attention.head_size, shape.attention.value_size)
     if machine.precision == "fp32":
         return "computes in 16 bits only"
@@ -187,7 +189,7 @@ def _against_cudnn(shape: ModelShape, rows: Rows, machine: Machine) -> str:
     return ""
 
 
-def _against_flash(shape: ModelShape, machine: Machine, masked: str) -> str:
+def _against_flash(shape: ModelShape, machine: AttentionMachine, masked: str) -> str:
     capability, facts = machine.capability, shape.attention
     if capability is None:
         return "needs compute capability 8.0, and the card does not report its own"
@@ -206,7 +208,7 @@ def _against_flash(shape: ModelShape, machine: Machine, masked: str) -> str:
     return ""
 
 
-def _against_lengths(shape: ModelShape, machine: Machine) -> str:
+def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
     """Why rows of several documents cannot go by their lengths; what a kernel computes is asked at the start."""
     facts = shape.attention
     if against := _against_flash(shape, machine, ""):
@@ -222,7 +224,7 @@ def _against_lengths(shape: ModelShape, machine: Machine) -> str:
     return ""
 
 
-def _library_by_lengths(machine: Machine) -> str:
+def _library_by_lengths(machine: AttentionMachine) -> str:
     """What is tried first at the start, by `training/varlen.py`; empty: there is none."""
     libraries, hopper = machine.libraries, machine.capability is not None and machine.capability[0] == HOPPER
     torch = libraries.get("torch")
@@ -234,7 +236,7 @@ def _library_by_lengths(machine: Machine) -> str:
     return "torch" if has_own else ""
 
 
-def _repeats_keys(shape: ModelShape, machine: Machine, kernel: str, masked: str) -> bool:
+def _repeats_keys(shape: ModelShape, machine: AttentionMachine, kernel: str, masked: str) -> bool:
     """Whether keys and values are copied for each head of queries before the kernel gets them."""
     facts = shape.attention
     if shape.key_value_heads >= shape.attention_heads:

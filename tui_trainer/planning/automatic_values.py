@@ -20,7 +20,7 @@ from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.modules import FEW_LABELS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters, saves_head
-from tui_trainer.planning.attention import EAGER, MATH, Attention, Machine, Rows, attention_of
+from tui_trainer.planning.attention import EAGER, MATH, Attention, AttentionMachine, AttentionRows, attention_of
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 
@@ -32,7 +32,7 @@ CPU_BF16_LEAST_WIDTH = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
+class TrainingDevice:
     """What a run computes on. `gpu` is None on a CPU."""
 
     device: Device
@@ -60,7 +60,9 @@ class Target:
         return found.bf16 if found else None
 
 
-def precision(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> Planned[Precision]:
+def precision(
+    loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape
+) -> Planned[Precision]:
     """What matmuls are computed in. Refusals are the matter of `precision_problems`."""
     requested = loaded.config.training.mixed_precision
     if requested != "auto":
@@ -68,7 +70,7 @@ def precision(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: M
     return best_precision(hardware, target, shape)
 
 
-def best_precision(hardware: Hardware, target: Target, shape: ModelShape) -> Planned[Precision]:
+def best_precision(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> Planned[Precision]:
     """What `auto` is here."""
     if target.device == "cuda":
         return _gpu_precision(target, shape)
@@ -80,7 +82,7 @@ def best_precision(hardware: Hardware, target: Target, shape: ModelShape) -> Pla
     return exact("bf16", f"native on this CPU ({', '.join(native)})")
 
 
-def _gpu_precision(target: Target, shape: ModelShape) -> Planned[Precision]:
+def _gpu_precision(target: TrainingDevice, shape: ModelShape) -> Planned[Precision]:
     capability = target.gpu.capability if target.gpu else None
     if target.bf16 is None or capability is None:
         return exact("fp32", "the card does not report what it can compute")
@@ -92,7 +94,7 @@ def _gpu_precision(target: Target, shape: ModelShape) -> Planned[Precision]:
     return exact("fp16", f"compute capability {dotted(capability)} has no bf16; the loss is scaled")
 
 
-def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target) -> list[Problem]:
+def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice) -> list[Problem]:
     """16 bits that are not there, and kernels that cannot do what is asked of them."""
     problems = [loaded.problem(*refusal) for refusal in _refusals(loaded.config, hardware, target)]
     if loaded.config.training.deterministic and target.device == "cuda":
@@ -100,7 +102,7 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Target)
     return problems
 
 
-def _refusals(config: Config, hardware: Hardware, target: Target) -> Iterator[tuple[str, str, str]]:
+def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Iterator[tuple[str, str, str]]:
     """(key, what is not here, what to set instead)"""
     requested, on_cpu, libraries = config.training.mixed_precision, target.device == "cpu", hardware.libraries
     no_gpu, native = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
@@ -151,7 +153,7 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision, shape: ModelShape) ->
     return exact(by_precision[chosen], "they are frozen, and matmuls take them as they are")
 
 
-def loss_chunk(loaded: LoadedConfig, target: Target, shape: ModelShape) -> Planned[int]:
+def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) -> Planned[int]:
     """Tokens whose logits are there at one time; 0: all of a micro-batch."""
     requested, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
     if shape.logits is None:
@@ -172,7 +174,7 @@ def loss_chunk(loaded: LoadedConfig, target: Target, shape: ModelShape) -> Plann
 
 
 def choose(
-    loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape, known: TrainingSetup
+    loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape, known: TrainingSetup
 ) -> tuple[TrainingSetup, dict[str, Any]]:
     """How the model is trained, and fields of a plan that say so. Raises ConfigError for targets that match nothing.
 
@@ -218,17 +220,22 @@ def choose(
 
 
 def _attention(
-    config: Config, hardware: Hardware, target: Target, shape: ModelShape, known: TrainingSetup, chosen: Precision
+    config: Config,
+    hardware: Hardware,
+    target: TrainingDevice,
+    shape: ModelShape,
+    known: TrainingSetup,
+    chosen: Precision,
 ) -> Attention:
     longest = known.longest_row or config.data.max_length
     # The last token of a row is a label alone.
     varies = 0 < known.document_tokens < longest - 1
-    rows = Rows(
+    rows = AttentionRows(
         packed=known.packed,
         longest=longest,
         widths_vary=varies and not known.packed and not config.training.torch_compile,
     )
-    machine = Machine(
+    machine = AttentionMachine(
         device=target.device,
         capability=target.gpu.capability if target.gpu else None,
         precision=chosen,
@@ -238,7 +245,7 @@ def _attention(
     return attention_of(shape, rows, machine, config.model.attn_implementation)
 
 
-def loader_workers(loaded: LoadedConfig, target: Target) -> Planned[int]:
+def loader_workers(loaded: LoadedConfig, target: TrainingDevice) -> Planned[int]:
     """Threads that make batches ahead of the training."""
     requested, key = loaded.config.dataloader.num_workers, "dataloader.num_workers"
     if requested != "auto":

@@ -28,7 +28,7 @@ class Basis:
 
     loaded: LoadedConfig
     hardware: Hardware
-    target: choices.Target
+    target: choices.TrainingDevice
     room: MemoryBudget
     shape: ModelShape
     setup: TrainingSetup

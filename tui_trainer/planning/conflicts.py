@@ -13,7 +13,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import KEY as PROVIDER_KEY
 from tui_trainer.models.unsloth import NAME as UNSLOTH
 from tui_trainer.models.unsloth import is_asked
-from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.batching import PROCESSES, batch_problems
 from tui_trainer.planning.fit import MemoryBudget, needed_bytes, with_dry_run
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -132,7 +132,7 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def four_bit_problems(
-    loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape, setup: TrainingSetup
+    loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape, setup: TrainingSetup
 ) -> list[Problem]:
     """Weights in 4 bits without a GPU, or without the library that packs them. `setup` is the one with 4 bits."""
     if setup.four_bits is None:

@@ -8,7 +8,7 @@ from typing import Self
 from tui_trainer.config.sections import Config
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.measured_steps import corrected, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.dry_run import measure_layer
@@ -39,7 +39,7 @@ class MemoryBudget:
         return None if self.free_bytes is None else int(self.free_bytes * self.share)
 
     @classmethod
-    def of(cls, hardware: Hardware, target: Target, processes: int = 1) -> Self:
+    def of(cls, hardware: Hardware, target: TrainingDevice, processes: int = 1) -> Self:
         """Of one of so many processes: each has a card of its own, and all share the memory of the machine."""
         if target.gpu is None:
             free, total = hardware.memory_available_bytes, hardware.memory_bytes

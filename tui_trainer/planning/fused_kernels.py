@@ -13,7 +13,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, dotted
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
-from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.planned import Planned, estimated, exact
 
 Kernels = Literal["none", "liger"]
@@ -28,7 +28,9 @@ LIGER_FAMILIES = frozenset(
 NOT_USED: Planned[Kernels] = exact("none", "the model's own operations")
 
 
-def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> Planned[Kernels]:
+def fused_kernels(
+    loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape
+) -> Planned[Kernels]:
     """What `auto` becomes. Refusals are the matter of `kernel_problems`."""
     config = loaded.config
     if config.model.kernels != "auto":
@@ -45,7 +47,7 @@ def fused_kernels(loaded: LoadedConfig, hardware: Hardware, target: Target, shap
     return estimated("liger", f"auto: liger-kernel {version} knows {shape.model_type}")
 
 
-def fuses_loss(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> bool:
+def fuses_loss(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> bool:
     """Whether the loss is computed by one of these kernels, where logits are in chunks (`losses/next_token.py`)."""
     return fused_kernels(loaded, hardware, target, shape).value == "liger"
 
@@ -68,14 +70,16 @@ def adapters_apart(config: Config, strategy: str) -> str:
     return ""
 
 
-def kernel_problems(loaded: LoadedConfig, hardware: Hardware, target: Target, shape: ModelShape) -> list[Problem]:
+def kernel_problems(
+    loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape
+) -> list[Problem]:
     """Kernels that were asked for by name and cannot be here."""
     if loaded.config.model.kernels != "liger" or not (why_not := lack(hardware, target, shape)):
         return []
     return [loaded.problem(KEY, f"liger: {why_not}", "set it to auto, which takes what there is")]
 
 
-def lack(hardware: Hardware, target: Target, shape: ModelShape) -> str:
+def lack(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> str:
     """Why this machine or this model has none of them, as a clause; empty where both have."""
     if target.device == "cpu":
         return "they are for GPUs, and this run is on the CPU"

@@ -18,7 +18,7 @@ from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.assemble import threads_of
-from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
 from tui_trainer.planning.measured_steps import step_key
 from tui_trainer.planning.memory import estimate as memory
@@ -45,9 +45,11 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
         if gpu is None or device == "cpu":
             return plan, ""
         words = f"going on with GPU {gpu.index}, {full_name(gpu)} instead of the CPU"
-        return _onto(plan, hardware, Target(device=device, reason=reason, gpu=gpu), words)
+        return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
     if chosen == "none":
-        return _onto(plan, hardware, Target.of(hardware, chosen), f"going on on the CPU instead of {_card(plan)}")
+        return _onto(
+            plan, hardware, TrainingDevice.of(hardware, chosen), f"going on on the CPU instead of {_card(plan)}"
+        )
     own = _own_card(plan, hardware)
     gpu = own if chosen is None and own else choose_gpu(hardware, chosen)[0]
     device, reason = training_device(hardware, gpu)
@@ -60,7 +62,7 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
         return plan, ""
     card = f"GPU {gpu.index}, {full_name(gpu)}"
     words = f"going on with {card} instead of {_card(plan)}" if own else f"{_card(plan)} is not here: {card} goes on"
-    return _onto(plan, hardware, Target(device=device, reason=reason, gpu=gpu), words)
+    return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
 
 
 def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int | None = None) -> tuple[Plan, str]:
@@ -103,7 +105,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     together = plan.model_copy(update=changes)
     shape, setup = plan.model_shape(), _shared(plan.training_setup, together, before)
     setup, _ = with_dry_run(plan.config, shape, setup)
-    target = Target.planned(hardware, plan.device, plan.device_reason, plan.gpu_uuid)
+    target = TrainingDevice.planned(hardware, plan.device, plan.device_reason, plan.gpu_uuid)
     room = MemoryBudget.of(hardware, tightest(hardware, target, uuids), here)
     return _split(together, hardware, shape, setup, room, words)
 
@@ -160,7 +162,7 @@ def less_memory(plan: Plan, tokens: int) -> str:
     return ", ".join(found[:-1]) + f" or {found[-1]}" if len(found) > 1 else found[0]
 
 
-def setup_of(plan: Plan, target: Target) -> tuple[ModelShape, TrainingSetup]:
+def setup_of(plan: Plan, target: TrainingDevice) -> tuple[ModelShape, TrainingSetup]:
     """The model and how it is trained, as memory depends on it: what the plan has decided, on another device."""
     shape = plan.model_shape()
     offloads = plan.cpu_offload.value and target.device == "cuda"
@@ -177,7 +179,7 @@ def _own_card(plan: Plan, hardware: Hardware) -> Gpu | None:
     return next((gpu for gpu in cards if gpu.cuda_uuid and gpu.cuda_uuid == plan.gpu_uuid), None)
 
 
-def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[Plan, str]:
+def _onto(plan: Plan, hardware: Hardware, target: TrainingDevice, words: str) -> tuple[Plan, str]:
     if obstacles := _obstacles(plan, hardware, target):
         raise ConfigError([Problem(message=f"{words}: {obstacle}", hint=hint) for obstacle, hint in obstacles])
     shape, setup = setup_of(plan, target)
@@ -208,7 +210,7 @@ def _onto(plan: Plan, hardware: Hardware, target: Target, words: str) -> tuple[P
     return split.model_copy(update=changes), words
 
 
-def _obstacles(plan: Plan, hardware: Hardware, target: Target) -> list[tuple[str, str]]:
+def _obstacles(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[tuple[str, str]]:
     """What the run computes with and this device has not, each with what to do."""
     if target.device == "cuda":
         return _obstacles_on_gpu(plan, hardware, target)
@@ -225,7 +227,7 @@ def _obstacles(plan: Plan, hardware: Hardware, target: Target) -> list[tuple[str
     return [(words, "go on where there is a card") for words, is_there in obstacles.items() if is_there]
 
 
-def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: Target) -> list[tuple[str, str]]:
+def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[tuple[str, str]]:
     config, found = plan.config, []
     capability = target.gpu.capability if target.gpu else None
     if plan.precision.value == "bf16" and target.bf16 is False and capability:

@@ -196,7 +196,7 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
 
     Raises InputError where the model is no longer what it was when the plan was made.
     """
-    target = choices.Target.planned(hardware, plan.training_setup.device, plan.device_reason, plan.gpu_uuid)
+    target = choices.TrainingDevice.planned(hardware, plan.training_setup.device, plan.device_reason, plan.gpu_uuid)
     return Basis(
         loaded=loaded,
         hardware=hardware,
@@ -212,7 +212,7 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
 def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gpu: GpuChoice = None) -> Decisions:
     """What `auto` becomes, and how the batch is cut. Raises ConfigError with all problems."""
     config = loaded.config
-    target = choices.Target.of(hardware, chosen_gpu)
+    target = choices.TrainingDevice.of(hardware, chosen_gpu)
     problems = setting_problems(loaded, facts.eval_rows) + choices.precision_problems(loaded, hardware, target)
     if problems:
         raise ConfigError(problems)

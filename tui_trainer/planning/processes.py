@@ -12,7 +12,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice, usable_gpus
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.unsloth import is_asked
-from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -114,13 +114,15 @@ class Group:
         return self.count.value // self.nodes
 
 
-def tightest(hardware: Hardware, target: Target, gpu_uuids: tuple[str, ...]) -> Target:
+def tightest(hardware: Hardware, target: TrainingDevice, gpu_uuids: tuple[str, ...]) -> TrainingDevice:
     """Where the process with the least free memory computes."""
     cards = [gpu for gpu in hardware.gpus if gpu.cuda_uuid in gpu_uuids]
     return replace(target, gpu=min(cards, key=lambda gpu: gpu.memory_free_bytes or 0)) if cards else target
 
 
-def processes_of(loaded: LoadedConfig, hardware: Hardware, target: Target, chosen_gpu: GpuChoice = None) -> Group:
+def processes_of(
+    loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice = None
+) -> Group:
     """As many as the config asks for; `auto`: one for each card like the one of `target`. Of several nodes each has as
     many as this one. Raises ConfigError.
     """
@@ -131,7 +133,7 @@ def processes_of(loaded: LoadedConfig, hardware: Hardware, target: Target, chose
     return replace(here, nodes=nodes, count=exact(_with_rows(loaded, nodes * here.count.value), reason))
 
 
-def _here(loaded: LoadedConfig, hardware: Hardware, target: Target, chosen_gpu: GpuChoice) -> Group:
+def _here(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice) -> Group:
     requested = loaded.config.distributed.processes
     if is_asked(loaded.config):
         return Group(count=exact(1, "Unsloth trains in one process"))

@@ -41,7 +41,7 @@ Rows = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelFacts:
+class ReportedModel:
     """A model and the run that it came from; `ending` says how that ended, empty before.
 
     Losses are in nats per token. `weights_step` is the step that the weights are of, `training_seconds` the time of all
@@ -130,7 +130,7 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class AskedSetting:
     key: str
     value: Any
     default: Any
@@ -171,12 +171,12 @@ class RunFacts:
     plan_fault: str
     journal_damage: str
     starts: tuple[Start, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[AskedSetting, ...]
     config_text: str
     charts: tuple[Chart, ...]
     costs: Costs
     exports: dict[str, dict[str, Any]]
-    model: ModelFacts
+    model: ReportedModel
 
 
 def facts_of(folder: RunFolder) -> RunFacts:
@@ -253,11 +253,11 @@ def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:
         return None, str(error)
 
 
-def _asked(folder: RunFolder) -> list[Asked]:
+def _asked(folder: RunFolder) -> list[AskedSetting]:
     """Of the plan's config, in which profiles are dissolved; of config.toml before there is one."""
     found, declared = settings_of(folder), all_settings()
     return [
-        Asked(key=key, value=found[key], default=setting.default)
+        AskedSetting(key=key, value=found[key], default=setting.default)
         for key, setting in declared.items()
         if key in found and key not in _NOT_ASKED and found[key] != setting.default
     ]
@@ -275,7 +275,7 @@ def certificates(folder: RunFolder) -> dict[str, dict[str, Any]]:
     return {path.parent.name: certificate for path in paths if (certificate := read_fields(path))}
 
 
-def _model_facts(state: RunState, plan: Plan | None) -> ModelFacts:
+def _model_facts(state: RunState, plan: Plan | None) -> ReportedModel:
     finished, best = state.finished, best_evaluation(state)
     weights_step = state.step
     if finished is not None:
@@ -283,7 +283,7 @@ def _model_facts(state: RunState, plan: Plan | None) -> ModelFacts:
     elif plan is not None and plan.config.evaluation.early_stopping_patience > 0 and best is not None:
         weights_step = best.step
     baselines = state.baselines
-    return ModelFacts(
+    return ReportedModel(
         step=state.step,
         weights_step=weights_step,
         ending=ending_words(state),

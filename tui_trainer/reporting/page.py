@@ -67,13 +67,13 @@ Block = Pairs | Table | Text | Code | Chart
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     title: str
     blocks: tuple[Block, ...]
 
 
-def sections(facts: RunFacts) -> list[Section]:
-    made = [Section(title, tuple(make(facts))) for title, make in _SECTIONS.items()]
+def sections(facts: RunFacts) -> list[ReportSection]:
+    made = [ReportSection(title, tuple(make(facts))) for title, make in _SECTIONS.items()]
     return [section for section in made if section.blocks]
 
 

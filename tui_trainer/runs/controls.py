@@ -25,7 +25,7 @@ _LIMIT_BYTES: Final = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class ControlRequest:
     id: int
     action: Action
     at: str
@@ -41,7 +41,7 @@ def request(path: Path, action: Action) -> int:
     try:
         with folder_lock(path.parent):
             asked = _read(path)
-            new = Request(id=max((one.id for one in asked), default=0) + 1, action=action, at=utc_now())
+            new = ControlRequest(id=max((one.id for one in asked), default=0) + 1, action=action, at=utc_now())
             content = {"requests": [asdict(one) for one in [*asked, new][-_KEPT:]]}
             write_atomically(path, json.dumps(content).encode("ascii"), durable=False)
     except OSError as error:
@@ -62,8 +62,8 @@ class Controls:
         self._path = str(path)
         self._stamp: tuple[int, int, int] | None = None
         # Whole requests, not ids: those begin again at 1 when the file was deleted or damaged meanwhile.
-        self._seen: set[Request] = set()
-        self._waiting: list[Request] = []
+        self._seen: set[ControlRequest] = set()
+        self._waiting: list[ControlRequest] = []
         self.is_stopped_here = False
         """By a thread or a signal handler of this process: it needs no file."""
         self._has_told_it = False
@@ -82,18 +82,18 @@ class Controls:
     def has_news(self) -> bool:
         return self.is_stopped_here or bool(self.waiting())
 
-    def wanted(self, *, of_file: bool = True) -> list[Request]:
+    def wanted(self, *, of_file: bool = True) -> list[ControlRequest]:
         """The requests that came since the last call, each once, in order. Never raises."""
-        requests = list[Request]()
+        requests = list[ControlRequest]()
         if of_file:
             requests, self._waiting = self.waiting(), []
         if self.is_stopped_here and not self._has_told_it:
             self._has_told_it = True
             # The same in each process that is told.
-            requests.append(Request(id=0, action="stop", at=""))
+            requests.append(ControlRequest(id=0, action="stop", at=""))
         return requests
 
-    def waiting(self) -> list[Request]:
+    def waiting(self) -> list[ControlRequest]:
         """The requests that nobody has answered; all of them wait on. Never raises.
 
         Made for every step: one `stat` when nothing changed. The time alone would not do, since two changes may fall
@@ -111,7 +111,7 @@ class Controls:
         return self._waiting
 
 
-def _read(path: Path) -> list[Request]:
+def _read(path: Path) -> list[ControlRequest]:
     """The well-formed requests of the file, in the order of their ids; [] when it is missing or garbage."""
     try:
         data = json.loads(read_plain_file(path, _LIMIT_BYTES))
@@ -123,5 +123,5 @@ def _read(path: Path) -> list[Request]:
         match one:
             case {"id": int(number), "action": action} if type(number) is int and action in ACTIONS:
                 if isinstance(at := one.get("at", ""), str):
-                    found.append(Request(id=number, action=action, at=at))
+                    found.append(ControlRequest(id=number, action=action, at=at))
     return sorted(found, key=lambda one: one.id)

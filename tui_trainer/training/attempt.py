@@ -99,7 +99,7 @@ _SHOWN_TOKENS, _SHOWN_CHARACTERS = 40, 60
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SmallerPasses:
     """Rows of the largest forward pass, how many passes there are, and the width of packed rows (0: not packed)."""
 
     rows: int
@@ -124,7 +124,7 @@ class Split:
 
 
 def reduction(
-    what: str, step: int, before: Split, after: Split, documents: Sequence[TokenRow], shortage: Shortage
+    what: str, step: int, before: SmallerPasses, after: SmallerPasses, documents: Sequence[TokenRow], shortage: Shortage
 ) -> MicroBatchReduced:
     narrower = before.rows == after.rows
     splits = [split.words(with_width=narrower) for split in (before, after)]

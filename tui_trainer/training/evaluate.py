@@ -131,7 +131,7 @@ def observe_terms(
     return _passes(components, loss.terms_of, Sums.of_terms(loss), batches, go_on, spare, {})
 
 
-class GivenUp(Exception):
+class EvaluationGivenUp(Exception):
     """A stop has cut the passes short, in some process."""
 
 
@@ -139,14 +139,14 @@ def passes_of_all(
     components: Components, own: Iterable[T], spare: Callable[[], T] | None, is_stopped: Callable[[], bool]
 ) -> Iterator[tuple[T, bool]]:
     """Each of this process's own passes, and whether it is one. Where each process has a part of the model all make as
-    many: then `spare` gives those of a process that has no more of its own. Raises GivenUp."""
+    many: then `spare` gives those of a process that has no more of its own. Raises EvaluationGivenUp."""
     left, splits = iter(own), components.together.splits_weights
     while True:
         item, has_rows, stops = next(left, None), 1, int(is_stopped())
         if splits:
             has_rows, stops = components.ranks.highest(int(item is not None), stops)
         if stops:
-            raise GivenUp
+            raise EvaluationGivenUp
         if item is not None:
             yield item, True
         elif splits and has_rows and spare:
@@ -181,7 +181,7 @@ def _passes(
                     sums.add(found)
                     rows += batch.samples
                     is_stopped = not go_on(rows)
-    except GivenUp:
+    except EvaluationGivenUp:
         return None
     finally:
         components.model.train()

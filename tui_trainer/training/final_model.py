@@ -11,7 +11,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.files.hub_layout import is_hub_name, published_name
 from tui_trainer.models.heads import auto_class_name
 from tui_trainer.planning.plan import Plan
-from tui_trainer.reporting.facts import ModelFacts, Rows
+from tui_trainer.reporting.facts import ReportedModel, Rows
 from tui_trainer.runs.folder import make_durable, put_in_place
 from tui_trainer.runs.result import ended_words
 from tui_trainer.tasks import find_task
@@ -39,13 +39,13 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
     put_in_place(beside, target)
 
 
-def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ModelFacts:
+def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ReportedModel:
     """What came of the run; with early stopping, of the weights of its best evaluation."""
     best = config.evaluation.early_stopping_patience > 0 and position.best_step > 0
     kept = position.best_step if best and position.best_step != position.step else None
     metric = config.evaluation.metric_for_best_model
     value = position.best_eval_loss if metric == "loss" else position.best_scores.get(metric)
-    return ModelFacts(
+    return ReportedModel(
         step=position.step,
         weights_step=position.best_step if best else position.step,
         ending=ended_words("early stopping" if position.stopped_early else "done", position.step, kept, metric, value),
@@ -58,7 +58,7 @@ def model_facts(position: Position, baselines: Baselines | None, config: Config)
     )
 
 
-def model_card(plan: Plan, model: ModelFacts, source: str, versions: dict[str, str]) -> str:
+def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str, str]) -> str:
     """Origin, data (its `source`), losses, settings and versions. Names in it may be foreign, and no path of this
     machine is among them: a card is made to be published."""
     scores = model.score_rows()

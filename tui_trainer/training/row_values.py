@@ -24,7 +24,7 @@ from tui_trainer.runs.folder import write_atomically
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.attempt import Shortage, attempt
 from tui_trainer.training.components import Components
-from tui_trainer.training.evaluate import GivenUp, passes_of_all
+from tui_trainer.training.evaluate import EvaluationGivenUp, passes_of_all
 from tui_trainer.training.job import Job
 
 Values = NDArray[np.float32]
@@ -147,7 +147,7 @@ class RowReader:
                 ):
                     of_rows = self._pass.values(batch.to(components.device))
                     values[places] = of_rows.float().cpu().numpy()
-        except GivenUp:
+        except EvaluationGivenUp:
             return False
         finally:
             components.model.train()

@@ -32,7 +32,7 @@ from tui_trainer.runs.events import (
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training import checkpoint, checkpoint_folder, fused_lora
-from tui_trainer.training.attempt import Shortage, Split, attempt, attempt_twice, reduction, too_large
+from tui_trainer.training.attempt import Shortage, SmallerPasses, attempt, attempt_twice, reduction, too_large
 from tui_trainer.training.batches import Layout, windows
 from tui_trainer.training.checkpoint import NOT_WRITTEN, Checkpoints
 from tui_trainer.training.clock import Between
@@ -161,7 +161,7 @@ class Session:
             raise RunError(too_large(self.components, self.job.data.source, step, shortage, saved=saved))
         self.components.lay_out_anew(smaller)
         rows = min(self.plan.effective_batch_size.value, len(batches.rows))
-        split, halves = (Split.of_step(layout, documents, rows) for layout in (before, smaller))
+        split, halves = (SmallerPasses.of_step(layout, documents, rows) for layout in (before, smaller))
         self._follow(reduction("training", step, split, halves, documents, shortage), smaller)
         if split.passes == 1 and self.plan.config.training.torch_compile_mode == "reduce-overhead":
             without_cuda_graphs(self.components.model, self._problem)
@@ -309,7 +309,7 @@ class Session:
                 self._give_up_evaluation(scheduled, max(map(len, documents)), found)
                 return None
             components.eval_layout = smaller
-            split, halves = Split.of(layout, documents), Split.of(smaller, documents)
+            split, halves = SmallerPasses.of(layout, documents), SmallerPasses.of(smaller, documents)
             self._follow(reduction("evaluation", self.position.step, split, halves, documents, found), smaller)
 
     def _give_up_evaluation(self, scheduled: bool, tokens: int, shortage: Shortage) -> None:

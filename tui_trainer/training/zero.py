@@ -39,7 +39,7 @@ from tui_trainer.tuning.full import Method
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _GradientPiece:
     """What this process has of a parameter: `count` numbers from `start` on, which are at `place` in `flat`."""
 
     flat: Tensor
@@ -64,7 +64,7 @@ class ZeroOptimizer(RunOptimizer):
         """From now on the engine clips, updates and keeps the state. `device`: where whole tensors are gathered."""
         self._engine, self._device = engine, device
         zero = engine.optimizer
-        self._piece_of: Callable[[nn.Parameter], _Piece]
+        self._piece_of: Callable[[nn.Parameter], _GradientPiece]
         if engine.zero_optimization_stage() == 3:
             self._piece_of = partial(_piece_of_stage_3, zero, dist.get_rank())
         else:
@@ -128,25 +128,27 @@ class ZeroOptimizer(RunOptimizer):
             else:
                 self._take(piece, begun.setdefault(key, torch.zeros_like(piece.flat)), value)
 
-    def _take(self, piece: _Piece, flat: Tensor, whole: Tensor) -> None:
+    def _take(self, piece: _GradientPiece, flat: Tensor, whole: Tensor) -> None:
         piece.of(flat.detach()).copy_(whole.flatten().narrow(0, piece.start, piece.count))
 
 
-def _piece_of_stage_2(zero: Any, groups: dict[int, int], parameter: nn.Parameter) -> _Piece:
+def _piece_of_stage_2(zero: Any, groups: dict[int, int], parameter: nn.Parameter) -> _GradientPiece:
     """Of a group one behind the other; a process may have nothing of a parameter."""
     flat = zero.single_partition_of_fp32_groups[groups[id(parameter)]]
     mapping: Any = getattr(parameter, "_hp_mapping", None)
     if mapping is None:
-        return _Piece(flat, 0, 0, 0)
+        return _GradientPiece(flat, 0, 0, 0)
     mine, whole = mapping.hp_fragment_address, mapping.lp_fragment_address
-    return _Piece(flat, mine.start, whole.start, mine.numel)
+    return _GradientPiece(flat, mine.start, whole.start, mine.numel)
 
 
-def _piece_of_stage_3(zero: Any, rank: int, parameter: Any) -> _Piece:
+def _piece_of_stage_3(zero: Any, rank: int, parameter: Any) -> _GradientPiece:
     """An equal part of each parameter; those of the last processes may be filled up."""
     group, place, numbers = zero.grad_position[zero.get_param_id(parameter)]
     start = min(rank * numbers, parameter.ds_numel)
-    return _Piece(zero.fp32_partitioned_groups_flat[group], place, start, min(numbers, parameter.ds_numel - start))
+    return _GradientPiece(
+        zero.fp32_partitioned_groups_flat[group], place, start, min(numbers, parameter.ds_numel - start)
+    )
 
 
 class Zero(Together):

@@ -18,7 +18,7 @@ from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
     from tui_trainer.bench.rehearsal import ConfigProcess, GainProcess
-    from tui_trainer.config.document import Document
+    from tui_trainer.config.document import ConfigDocument
     from tui_trainer.hardware.diagnosis import GpuChoice
     from tui_trainer.launching.command_process import CommandProcess
     from tui_trainer.launching.export import ExportProcess
@@ -126,7 +126,7 @@ class Background:
 
 
 class Bench(Protocol):
-    document: Document | None
+    document: ConfigDocument | None
     chosen_gpu: GpuChoice
 
     @property

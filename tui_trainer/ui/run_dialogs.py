@@ -25,8 +25,8 @@ from tui_trainer.ui.workbench import TRYING, Workbench
 from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from tui_trainer.exporting.generate import Conversation, Sampling, Writer
-    from tui_trainer.launching.export import Choice, ExportProcess
+    from tui_trainer.exporting.generate import ChatSession, Sampling, Writer
+    from tui_trainer.launching.export import ExportChoice, ExportProcess
     from tui_trainer.runs.folder import RunFolder
 
 _LABEL, _PROMPT_CHARACTERS = 5, 40
@@ -107,7 +107,7 @@ class TryDialog(FieldDialog):
         self.keys = (("enter", does), *[("tab", "base model beside it")] * self._has_base, ("escape", "close"))
         self._with_base = self._wants_end = self._is_writing = False
         self._writers: dict[str, Writer] = {}
-        self._conversation: Conversation | None = None
+        self._conversation: ChatSession | None = None
         self._transcript: list[str] = []
         self._said = ""
         self._seed = self._drawn_pieces = 0
@@ -194,11 +194,11 @@ class TryDialog(FieldDialog):
 
     def _converse(self, line: str, sampling: Sampling) -> None:
         """As `tui-trainer chat` does with a line."""
-        from tui_trainer.exporting.generate import Conversation
+        from tui_trainer.exporting.generate import ChatSession
 
         if self._conversation is None:
             self._transcript = self._transcript[-1:]
-            self._conversation = Conversation(
+            self._conversation = ChatSession(
                 self._writers, sampling, show=self._hear, tell=lambda words: self._hear(f"{words}\n")
             )
         self._wants_end = not self._conversation.take(line)
@@ -244,7 +244,7 @@ class ExportDialog(Dialog):
         super().__init__()
         self.heading = f"Export {one_line(folder.name, 60)}"
         self._bench, self._folder = bench, folder
-        self._choices: tuple[Choice, ...] = ()
+        self._choices: tuple[ExportChoice, ...] = ()
         self._free_bytes, self._refusal = 0, ""
         self._chosen = 0
         self._list = LineList(self._row, lambda: (len(self._choices), self._chosen), id="formats")
@@ -256,7 +256,7 @@ class ExportDialog(Dialog):
     def on_mount(self) -> None:
         self._bench.background.do("formats", self._ask, self._found)
 
-    def _ask(self) -> tuple[tuple[Choice, ...], int] | str:
+    def _ask(self) -> tuple[tuple[ExportChoice, ...], int] | str:
         from tui_trainer.launching.export import choices, free_bytes
 
         try:
@@ -264,7 +264,7 @@ class ExportDialog(Dialog):
         except (InputError, OSError) as error:
             return one_line(str(error))
 
-    def _found(self, result: tuple[tuple[Choice, ...], int] | str) -> None:
+    def _found(self, result: tuple[tuple[ExportChoice, ...], int] | str) -> None:
         if isinstance(result, str):
             self._refusal = result
         else:
@@ -302,7 +302,7 @@ class ExportDialog(Dialog):
         line = beside([*line, (pad(one.name, _NAME_CELLS), usual), (one.title, usual)], [(state, role)], width)
         return [(text, "cursor") for text, _ in line] if is_chosen else line
 
-    def _state(self, one: Choice, process: ExportProcess | None) -> tuple[str, Role]:
+    def _state(self, one: ExportChoice, process: ExportProcess | None) -> tuple[str, Role]:
         if process is not None and process.name == one.name:
             if process.outcome is None:
                 return "is being written", "accent"

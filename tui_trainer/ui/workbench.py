@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from tui_trainer.bench.rehearsal import ConfigProcess
     from tui_trainer.checklist.contract import Finding
     from tui_trainer.config.changes import Edits
-    from tui_trainer.config.document import Document
+    from tui_trainer.config.document import ConfigDocument
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.config.toml_files import Profile
     from tui_trainer.launching.drafts import Draft
@@ -132,7 +132,7 @@ class Workbench:
     ) -> None:
         """`make_request` is called behind the first screen; None asks for nothing but the defaults."""
         self.hardware, self.chosen_gpu = hardware, gpu
-        self.document: Document | None = None
+        self.document: ConfigDocument | None = None
         self.plan: Plan | None = None
         self.preset_plan: Plan | None = None
         self.plan_problems: tuple[Problem, ...] = ()
@@ -197,13 +197,13 @@ class Workbench:
             # A run that is being prepared asks them as well.
             end_workers()
 
-    def _open_document(self) -> Document:
-        from tui_trainer.config.document import Document
+    def _open_document(self) -> ConfigDocument:
+        from tui_trainer.config.document import ConfigDocument
         from tui_trainer.config.load import Request
 
-        return Document(self._make_request() if self._make_request else Request(), self._choose_hardware)
+        return ConfigDocument(self._make_request() if self._make_request else Request(), self._choose_hardware)
 
-    def _opened(self, document: Document) -> None:
+    def _opened(self, document: ConfigDocument) -> None:
         from tui_trainer.launching.drafts import draft_for
 
         self.document = document
@@ -477,7 +477,7 @@ class Workbench:
             self.document.machine_changed()
             self.config_changed()
 
-    def _plan_presets(self, document: Document) -> None:
+    def _plan_presets(self, document: ConfigDocument) -> None:
         """What the recipe alone would cost: to compare with, once something differs from it."""
         recipe = document.recipe_name
         if not document.changes() or not recipe:
@@ -520,7 +520,7 @@ class Workbench:
         self._check(document)
         self.app.draw()
 
-    def _check(self, document: Document) -> None:
+    def _check(self, document: ConfigDocument) -> None:
         loaded, plan, hardware, gpu = document.loaded, self.plan, self.hardware, self.chosen_gpu
         if loaded is None:
             return

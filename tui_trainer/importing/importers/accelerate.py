@@ -3,7 +3,7 @@
 Source: src/accelerate/commands/config/config_args.py and utils/dataclasses.py of accelerate 1.x.
 """
 
-from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
 from tui_trainer.importing.groups import STRATEGY, read_beside, write_zero
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import (
@@ -150,5 +150,9 @@ IMPORTER = Importer(
             "megatron_* parallelism_* *_config *_config.*": Refused(_WHOLE),
         },
     ),
-    groups=(Group(("num_processes",), _processes), Group(("distributed_type", *_SHARDING), _strategy), hf.FSDP[1]),
+    groups=(
+        KeyGroup(("num_processes",), _processes),
+        KeyGroup(("distributed_type", *_SHARDING), _strategy),
+        hf.FSDP[1],
+    ),
 )

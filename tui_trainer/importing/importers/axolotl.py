@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tui_trainer.data.columns.conversations import ROLES
-from tui_trainer.importing.conversion import QWEN2_5, QWEN3, SETTING, Conversion, Group, Importer, write_template
+from tui_trainer.importing.conversion import QWEN2_5, QWEN3, SETTING, Conversion, Importer, KeyGroup, write_template
 from tui_trainer.importing.groups import (
     DEEPSPEED,
     EFFECTIVE,
@@ -243,7 +243,7 @@ def _all_layers(done: Conversion) -> None:
             done.leave(Why.NOT_NEEDED, "lora_target_linear takes all layers", "lora_target_modules")
 
 
-def _cadence(key: str, strategies: tuple[str, ...], steps: str, per_epoch: str) -> Group:
+def _cadence(key: str, strategies: tuple[str, ...], steps: str, per_epoch: str) -> KeyGroup:
     return cadence(key, strategies, steps, epochs="num_epochs", epochs_default=1.0, per_epoch=per_epoch)
 
 
@@ -394,20 +394,20 @@ IMPORTER = Importer(
         },
     ),
     groups=(
-        Group(("batch_size",), _batch_of_all),
+        KeyGroup(("batch_size",), _batch_of_all),
         batch(("micro_batch_size",), micro_default=1, packing="sample_packing"),
-        Group(("bf16",), _full_bf16), PRECISION, WARMUP, TRACKERS, DEEPSPEED, *hf.FSDP, Group((), _split),
+        KeyGroup(("bf16",), _full_bf16), PRECISION, WARMUP, TRACKERS, DEEPSPEED, *hf.FSDP, KeyGroup((), _split),
         _cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps", "evals_per_epoch"),
         _cadence("checkpoint.save_steps", ("save_strategy",), "save_steps", "saves_per_epoch"),
         method(
             "adapter", {"lora": "lora", "qlora": "qlora"}, four_bit=("load_in_4bit",), model=("base_model",),
             otherwise="full",
         ),
-        Group(("datasets", "test_datasets", "pretraining_dataset"), _sources),
-        Group(("chat_template", "chat_template_jinja"), _template_of_run),
-        Group(("special_tokens",), _special_tokens),
+        KeyGroup(("datasets", "test_datasets", "pretraining_dataset"), _sources),
+        KeyGroup(("chat_template", "chat_template_jinja"), _template_of_run),
+        KeyGroup(("special_tokens",), _special_tokens),
         own_files("base_model_config", "tokenizer_config"),
-        Group(("lora_target_linear", "lora_target_modules"), _all_layers),
+        KeyGroup(("lora_target_linear", "lora_target_modules"), _all_layers),
     ),
     defaults={
         "training.effective_batch_size": 1, "training.num_train_epochs": 1, "training.warmup_steps": 0.03,

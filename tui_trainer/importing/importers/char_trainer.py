@@ -1,6 +1,6 @@
 """The nested YAML of a character-level trainer, whose settings are the recipe `char-lm`."""
 
-from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
 from tui_trainer.importing.groups import batch, every_epochs
 from tui_trainer.importing.importers.transformers import DEVICE, LIVING_THREADS, THREADS
 from tui_trainer.importing.rules import NotNeeded, Table, To, under
@@ -54,6 +54,6 @@ IMPORTER = Importer(
             epochs=("training.epochs", "training.num_epochs"),
             epochs_default=25,
         ),
-        Group((), _start_from_recipe),
+        KeyGroup((), _start_from_recipe),
     ),
 )

@@ -5,7 +5,7 @@ Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19. A value "auto" there s
 
 from typing import Any
 
-from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
 from tui_trainer.importing.groups import ZERO_STRATEGIES, switches
 from tui_trainer.importing.importers.transformers import OTHER_TOOL
 from tui_trainer.importing.rules import OPTIMIZERS, Automatic, NotNeeded, Off, Refused, Same, To, Why, number, whole
@@ -143,9 +143,9 @@ IMPORTER = Importer(
         },
     ),
     groups=(
-        Group(("bf16.enabled", "fp16.enabled"), _precision),
-        Group(_OFFLOADS, _offload),
-        Group((_BETAS,), _betas),
-        Group((_LR, _PEAK), _learning_rate),
+        KeyGroup(("bf16.enabled", "fp16.enabled"), _precision),
+        KeyGroup(_OFFLOADS, _offload),
+        KeyGroup((_BETAS,), _betas),
+        KeyGroup((_LR, _PEAK), _learning_rate),
     ),
 )

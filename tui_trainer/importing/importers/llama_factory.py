@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.data.sources.hub import PREFIX
-from tui_trainer.importing.conversion import PHI4, QWEN2_5, QWEN3, Conversion, Group, Importer, write_template
+from tui_trainer.importing.conversion import PHI4, QWEN2_5, QWEN3, Conversion, Importer, KeyGroup, write_template
 from tui_trainer.importing.dataset_info import find_list, read_list
 from tui_trainer.importing.groups import batch, method
 from tui_trainer.importing.importers import transformers as hf
@@ -235,15 +235,15 @@ IMPORTER = Importer(
         },
     ),
     groups=(
-        Group((), _packing_of_texts),
+        KeyGroup((), _packing_of_texts),
         batch(hf.MICRO, micro_default=8, packing="packing neat_packing"),
         *hf.GROUPS,
-        Group(("dataset", "eval_dataset"), _data),
-        Group(("mix_strategy",), _mixing),
-        Group(("mask_history",), _learnt_turns),
-        Group(("template",), _template),
-        Group((), _usual_alpha),
-        Group(("neat_packing",), _neat_packing),
+        KeyGroup(("dataset", "eval_dataset"), _data),
+        KeyGroup(("mix_strategy",), _mixing),
+        KeyGroup(("mask_history",), _learnt_turns),
+        KeyGroup(("template",), _template),
+        KeyGroup((), _usual_alpha),
+        KeyGroup(("neat_packing",), _neat_packing),
         method(
             "finetuning_type", {"lora": "lora", "full": "full"}, four_bit=("quantization_bit",),
             model=("stage", "template", "cutoff_len", "dataset"), otherwise="lora",

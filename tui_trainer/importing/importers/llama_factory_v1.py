@@ -5,7 +5,7 @@ Its commands are sft, dpo and rm, and a file does not say which: it is read as o
 Source: src/llamafactory/v1/ of hiyouga/LLaMA-Factory at ff6d4d12e.
 """
 
-from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
 from tui_trainer.importing.groups import (
     EFFECTIVE,
     OFFLOAD,
@@ -156,14 +156,14 @@ IMPORTER = Importer(
         },
     ),
     groups=(
-        Group(("global_batch_size",), _batch_of_all),
+        KeyGroup(("global_batch_size",), _batch_of_all),
         batch(("micro_batch_size",), (), micro_default=1),
         PRECISION,
         every_epochs("checkpoint.save_steps", ("save_epochs",), ("num_train_epochs",), 3.0),
-        Group(("dist_config.name",), _split),
-        Group(("train_dataset",), _data),
-        Group((), _answers),
-        Group((), _four_bits),
+        KeyGroup(("dist_config.name",), _split),
+        KeyGroup(("train_dataset",), _data),
+        KeyGroup((), _answers),
+        KeyGroup((), _four_bits),
         method(
             "peft_config.name", {"lora": "lora"}, four_bit=("quant_config.quantization_bit",),
             lora=("peft_config.r", "peft_config.lora_alpha", "peft_config.target_modules"), model=("model",),

@@ -8,7 +8,7 @@ Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; 
 from typing import Any
 
 from tui_trainer.importing import rules as values
-from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
 from tui_trainer.importing.groups import (
     BEST_WEIGHTS,
     DEEPSPEED,
@@ -279,9 +279,9 @@ DEFAULTS = {
 MICRO = ("per_device_train_batch_size", "per_gpu_train_batch_size")
 EVALUATE = cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps")
 SAVE = cadence("checkpoint.save_steps", ("save_strategy",), "save_steps")
-FSDP = (Group(("fsdp",), _fsdp_offload), Group(RECOMPUTES, _fsdp_checkpointing))
-ADAFACTOR = Group(("adafactor",), _adafactor)
-BLOCKS = Group(("block_size",), _blocks)
+FSDP = (KeyGroup(("fsdp",), _fsdp_offload), KeyGroup(RECOMPUTES, _fsdp_checkpointing))
+ADAFACTOR = KeyGroup(("adafactor",), _adafactor)
+BLOCKS = KeyGroup(("block_size",), _blocks)
 GROUPS = (
     OWN_FILES,
     ADAFACTOR,

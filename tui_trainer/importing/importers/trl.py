@@ -12,7 +12,7 @@ from tui_trainer.data.columns.text_column import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
-from tui_trainer.importing.conversion import Conversion, Group, Importer
+from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
 from tui_trainer.importing.groups import (
     NODES,
     PROCESSES,
@@ -227,14 +227,14 @@ IMPORTER = Importer(
         },
     ),
     groups=(
-        Group(("num_processes", "accelerate_config"), _launch),
+        KeyGroup(("num_processes", "accelerate_config"), _launch),
         batch(hf.MICRO, micro_default=8, packing="packing"),
-        Group(("max_length",), _no_cut),
+        KeyGroup(("max_length",), _no_cut),
         *hf.GROUPS,
-        Group(("datasets",), _mixture),
-        Group(("dataset_test_split",), _held_out),
-        Group(("assistant_only_loss", "completion_only_loss"), _learnt),
-        Group((), _peft_is_said),
+        KeyGroup(("datasets",), _mixture),
+        KeyGroup(("dataset_test_split",), _held_out),
+        KeyGroup(("assistant_only_loss", "completion_only_loss"), _learnt),
+        KeyGroup((), _peft_is_said),
         method(
             "use_peft", {True: "lora", False: "full"}, four_bit=("load_in_4bit",), model=("model_name_or_path",),
             otherwise="full",

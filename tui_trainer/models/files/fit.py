@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from tui_trainer.models.files.headers import TensorFacts
 from tui_trainer.models.files.weights import has_head, layer_count
 from tui_trainer.models.heads import CLASSIFYING
-from tui_trainer.models.modules import Part, place_in_block
+from tui_trainer.models.modules import ModelPart, place_in_block
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.terminal.safe_text import one_line
 
@@ -55,7 +55,7 @@ def _embedding_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) ->
             yield _differs(stored[0], stored[1], wanted)
 
 
-def _stored(part: Part, headers: Mapping[str, TensorFacts]) -> tuple[str, TensorFacts] | None:
+def _stored(part: ModelPart, headers: Mapping[str, TensorFacts]) -> tuple[str, TensorFacts] | None:
     """Old files begin their names elsewhere: `wte.weight` is `transformer.wte.weight`."""
     # The table of both halves is stored under its own name, or under that of one of them.
     for called in (part.name, "embed_tokens") if part.name == "shared" else (part.name,):

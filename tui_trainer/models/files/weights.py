@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from tui_trainer.models.files.headers import TensorFacts
-from tui_trainer.models.modules import Linear, Part, place_in_block
+from tui_trainer.models.modules import Linear, ModelPart, place_in_block
 
 _HEAD = re.compile(r"(.*\.)?(lm_head|embed_out)\.weight|(model\.)?output\.weight")
 _EMBEDDING = re.compile(r"(^|[._])(embed|embeddings?|embed_tokens|embed_in|embed_positions|wte|wpe)\.weight$")
@@ -69,7 +69,7 @@ def layer_count(names: Iterable[str]) -> int:
 
 def modules_of(
     headers: Mapping[str, TensorFacts], hidden: int, vocabulary: int
-) -> tuple[tuple[Linear, ...], tuple[Part, ...]]:
+) -> tuple[tuple[Linear, ...], tuple[ModelPart, ...]]:
     """Matmuls and other parts, told apart by their names and dimensions.
 
     A matrix [outputs, inputs] that is no embedding is a product; without a stored head there is a tied one.
@@ -90,7 +90,7 @@ def modules_of(
     tables = (facts.shape for name, facts in headers.items() if is_head(name) or is_embedding(name))
     width = next((shape[1] for shape in tables if len(shape) == 2 and shape[0] == vocabulary), hidden)
     head = _linear("lm_head", width, vocabulary, False, 1, is_head=True)
-    others = (Part(path=p, parameters_each=n, count=count, is_embedding=e) for (p, n, e), count in parts.items())
+    others = (ModelPart(path=p, parameters_each=n, count=count, is_embedding=e) for (p, n, e), count in parts.items())
     return (*linears, head), tuple(others)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.fields import Section
+from tui_trainer.config.fields import SettingsSection
 from tui_trainer.config.mixture import paths_in, weights_of
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.pack import expected_packed_rows
@@ -252,7 +252,7 @@ class LearnsFromData:
         return found
 
 
-def _in_keys(section: Section, always: Mapping[str, Any]) -> dict[str, Any]:
+def _in_keys(section: SettingsSection, always: Mapping[str, Any]) -> dict[str, Any]:
     named = section.model_dump(include=set(always))
     return {**always, **named, **section.model_dump(exclude_defaults=True)}
 

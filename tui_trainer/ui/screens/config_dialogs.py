@@ -23,7 +23,7 @@ from textual.app import App
 from textual.widget import Widget
 
 from tui_trainer.config.changes import Change, RecipePreview
-from tui_trainer.config.document import Document, Fit
+from tui_trainer.config.document import ConfigDocument, Fit
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import all_settings
 from tui_trainer.config.save import OverwriteError, document_text, writing
@@ -46,7 +46,7 @@ _DEFAULT_FILE = "tui-trainer.toml"
 _REFUSED = "# not taken:"
 
 
-def save(bench: Workbench, document: Document) -> None:
+def save(bench: Workbench, document: ConfigDocument) -> None:
     """To the file it came from; without one a name is asked for."""
     if document.file is None:
         save_as(bench, document)
@@ -54,7 +54,7 @@ def save(bench: Workbench, document: Document) -> None:
         _write(bench, document, document.file, lambda refusal: None)
 
 
-def save_as(bench: Workbench, document: Document) -> None:
+def save_as(bench: Workbench, document: ConfigDocument) -> None:
     rows: list[Row] = [("Your own values are written, on top of the recipe's name.", "dim"), ""]
     start = str(document.file or from_the_root(_DEFAULT_FILE))
 
@@ -69,7 +69,7 @@ def save_as(bench: Workbench, document: Document) -> None:
 
 
 def _write(
-    bench: Workbench, document: Document, path: Path, answer: Callable[[str], None], *, force: bool = False
+    bench: Workbench, document: ConfigDocument, path: Path, answer: Callable[[str], None], *, force: bool = False
 ) -> None:
     """`answer` hears why it was not written; nothing when it was, or a question is on the screen."""
 
@@ -107,7 +107,7 @@ def _write(
     bench.background.do("save", work, written, "save")
 
 
-def edit(app: App[Any], bench: Workbench, document: Document, refused_text: str) -> str:
+def edit(app: App[Any], bench: Workbench, document: ConfigDocument, refused_text: str) -> str:
     """Open what would be saved in $EDITOR, and take the text back as one change.
 
     Returns what was typed where it was not taken, to begin with it the next time.
@@ -173,7 +173,7 @@ def _in_foreground(pid: int) -> int:
         signal.signal(signal.SIGTTOU, before)
 
 
-def offer_draft(bench: Workbench, document: Document, draft: Draft) -> None:
+def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> None:
 
     def restore() -> None:
         bench.old_edits = {}
@@ -419,7 +419,7 @@ class RecipeChooser:
     written, and `waiting` says for what.
     """
 
-    def __init__(self, bench: Workbench, document: Document) -> None:
+    def __init__(self, bench: Workbench, document: ConfigDocument) -> None:
         """Raises ConfigError where a recipe cannot be read."""
         self._bench, self.document, self.keep_own = bench, document, True
         self.changed: Callable[[], None] = lambda: None

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
-from tui_trainer.config.document import EDITED_HERE, Document
+from tui_trainer.config.document import EDITED_HERE, ConfigDocument
 from tui_trainer.config.editing import (
     EMPTY,
     Direction,
@@ -34,13 +34,13 @@ from tui_trainer.config.mixture import last_path
 from tui_trainer.config.save import document_text
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.planning.automatic_values import Target
+from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule
-from tui_trainer.ui.widgets.lists import MARK_CELLS, Row, shortened, value_cells
+from tui_trainer.ui.widgets.lists import MARK_CELLS, ListRow, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import GIB, format_bytes, format_count, format_seconds
 
@@ -161,14 +161,14 @@ def reason(problem: Problem) -> str:
 class ConfigModel:
     """`names` are completions by key that config does not know itself (samples, tasks)."""
 
-    def __init__(self, document: Document, names: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(self, document: ConfigDocument, names: Mapping[str, Sequence[str]] | None = None) -> None:
         self.document, self.names = document, names or {}
         self.only_changed = self.show_advanced = False
         self.filter = ""
-        self._rows: tuple[object, list[Row]] = (None, [])
+        self._rows: tuple[object, list[ListRow]] = (None, [])
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ListRow]:
         """Headings and settings that are shown now: the same list while nothing changed."""
         document = self.document
         state = (document.revision, document.problems, self.only_changed, self.show_advanced, self.filter)
@@ -249,24 +249,24 @@ class ConfigModel:
         return f"{key} = {toml_text(self.document.value(key))}"
 
 
-def table_rows(document: Document, wanted: frozenset[str], query: str) -> list[Row]:
+def table_rows(document: ConfigDocument, wanted: frozenset[str], query: str) -> list[ListRow]:
     """The wanted settings under their headings; with a query only those that match, the best group and row first."""
     matches = {key: match for key in wanted if (match := match_of(query, all_settings()[key]))}
     best = min((rank for rank, _ in matches.values()), default=0)
-    found: list[tuple[int, list[Row]]] = []
+    found: list[tuple[int, list[ListRow]]] = []
     for _, title, settings in groups():
         shown = [one for one in settings if one.key in matches and (matches[one.key][0] < LOOSE or best >= LOOSE)]
         shown.sort(key=lambda one: matches[one.key][0])
         if shown:
             rows = [_row(document, one, matches[one.key][1]) for one in shown]
-            found.append((matches[shown[0].key][0], [Row(name=title), *rows]))
+            found.append((matches[shown[0].key][0], [ListRow(name=title), *rows]))
     found.sort(key=lambda pair: pair[0])
     return [row for _, rows in found for row in rows]
 
 
-def _row(document: Document, setting: Setting, matched: tuple[int, ...]) -> Row:
+def _row(document: ConfigDocument, setting: Setting, matched: tuple[int, ...]) -> ListRow:
     value, changed = document.value(setting.key), document.is_changed(setting.key)
-    return Row(
+    return ListRow(
         key=setting.key, name=setting.name, value=value_text(setting, value), matched=matched, is_changed=changed,
         preset=display_text(setting, document.preset_value(setting.key)) if changed else "",
         has_problem=bool(document.problems_of(setting.key)), is_advanced=setting.advanced,
@@ -323,7 +323,7 @@ _DETAIL_CELLS = 9
 _PLAN_ROWS = 7
 
 
-class Kind(NamedTuple):
+class RowKind(NamedTuple):
     """Parts of a plan that are drawn as one: name, sign in Unicode and in ASCII, colour, and the names of the parts."""
 
     name: str
@@ -336,14 +336,14 @@ class Kind(NamedTuple):
         return self.ascii_sign if glyphs.ascii else self.sign
 
 
-REST = Kind("the rest", "░", ":", "dim")
-OTHERS = Kind("in use", "/", "/", "rule")
+REST = RowKind("the rest", "░", ":", "dim")
+OTHERS = RowKind("in use", "/", "/", "rule")
 KINDS = (
-    Kind("weights", "█", "#", "accent", ("weights", "master weights", "16-bit copies")),
-    Kind("gradients", "▚", "%", "chart_raw", ("gradients",)),
-    Kind("optimizer", "▓", "+", "warn", ("optimizer", "update")),
-    Kind("activations", "▒", "=", "good", ("activations", "one layer", "temporaries", "backward pass")),
-    Kind("head and loss", "▞", "o", "chart_smooth", ("head and loss",)),
+    RowKind("weights", "█", "#", "accent", ("weights", "master weights", "16-bit copies")),
+    RowKind("gradients", "▚", "%", "chart_raw", ("gradients",)),
+    RowKind("optimizer", "▓", "+", "warn", ("optimizer", "update")),
+    RowKind("activations", "▒", "=", "good", ("activations", "one layer", "temporaries", "backward pass")),
+    RowKind("head and loss", "▞", "o", "chart_smooth", ("head and loss",)),
     REST,
 )
 _KIND_OF = {part: kind for kind in KINDS for part in kind.parts}
@@ -353,7 +353,7 @@ _KIND_OF = {part: kind for kind in KINDS for part in kind.parts}
 class MemoryUse:
     """Bytes by kind in the order of the bar, first what others hold; and the memory that they are taken from."""
 
-    segments: tuple[tuple[Kind, int], ...]
+    segments: tuple[tuple[RowKind, int], ...]
     budget: MemoryBudget
 
     @classmethod
@@ -402,8 +402,8 @@ def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None)
     """The memory where a plan computes: of its card, or of the machine with what is free there now."""
     gpu = next((card for card in hardware.gpus if card.cuda_uuid == plan.gpu_uuid), None)
     if plan.device == "cuda" and gpu is not None:
-        return MemoryBudget.of(hardware, Target(device="cuda", reason=plan.device_reason, gpu=gpu))
-    machine = MemoryBudget.of(hardware, Target(device="cpu", reason=plan.device_reason, gpu=None))
+        return MemoryBudget.of(hardware, TrainingDevice(device="cuda", reason=plan.device_reason, gpu=gpu))
+    machine = MemoryBudget.of(hardware, TrainingDevice(device="cpu", reason=plan.device_reason, gpu=None))
     return replace(machine, free_bytes=memory_free_bytes)
 
 
@@ -607,7 +607,7 @@ class ConfigPanes:
 
 
 def detail_lines(
-    document: Document, setting: Setting, editor: Editor | None, width: int, height: int, glyphs: Glyphs
+    document: ConfigDocument, setting: Setting, editor: Editor | None, width: int, height: int, glyphs: Glyphs
 ) -> list[Line]:
     """Problem, help, what it takes, where it comes from, effects; whole parts only, the last ones left out first."""
     problems = [editor.error] if editor else [reason(problem) for problem in document.problems_of(setting.key)]
@@ -661,7 +661,7 @@ def _last_part(setting: Setting, option: str) -> str:
     return option[len(folder) + len(slash) :]
 
 
-def _value_and_source(document: Document, setting: Setting) -> str:
+def _value_and_source(document: ConfigDocument, setting: Setting) -> str:
     key, where = setting.key, document.where(setting.key)
     source = {EDITED_HERE: EDITED_HERE, "default": "the default"}.get(where, f"from {where}")
     preset = f" (preset {display_text(setting, document.preset_value(key))})" if document.is_changed(key) else ""

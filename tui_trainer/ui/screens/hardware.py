@@ -16,7 +16,7 @@ from textual.app import ComposeResult
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.local_paths import from_the_root
 from tui_trainer.hardware import describe
-from tui_trainer.hardware.diagnosis import Diagnosis, GpuChoice, HardwareProblem, Severity, diagnose
+from tui_trainer.hardware.diagnosis import GpuChoice, HardwareProblem, MachineDiagnosis, Severity, diagnose
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.hardware.probe import probe_again
@@ -46,7 +46,7 @@ class Machine:
     `wide`: beside other columns, where some facts have a section of their own.
     """
 
-    diagnosis: Diagnosis
+    diagnosis: MachineDiagnosis
     hardware: Hardware
     gauges: Gauges | None
     profile: tuple[str, str]

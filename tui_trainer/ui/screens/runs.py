@@ -242,23 +242,23 @@ def _facts(one: RunOverview, now: datetime) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class ComparedCurve:
     """`points` (x, y) by growing x are joined; `marks` stand alone. `sign` is one character."""
 
     sign: str
     points: _Points = ()
     marks: _Points = ()
 
-    def scaled(self, log: bool) -> "Curve":
+    def scaled(self, log: bool) -> "ComparedCurve":
         points, marks = (
             [(x, math.log10(y) if log else y) for x, y in found if math.isfinite(y) and (y > 0 or not log)]
             for found in (self.points, self.marks)
         )
-        return Curve(sign=self.sign, points=points, marks=marks)
+        return ComparedCurve(sign=self.sign, points=points, marks=marks)
 
 
 def curves_lines(
-    curves: Sequence[Curve], unit: str, width: int, height: int, glyphs: Glyphs, *, log: bool = False
+    curves: Sequence[ComparedCurve], unit: str, width: int, height: int, glyphs: Glyphs, *, log: bool = False
 ) -> list[Line]:
     """The curves in `width` x `height` cells with their axes; a curve has the role of its place in `ROLES`."""
     drawn = [(curve.scaled(log), role) for curve, role in zip(curves, ROLES, strict=False)]
@@ -304,7 +304,7 @@ def _signed(points: _Points, place: int, count: int) -> _Points:
 class Curves(Pane):
     def __init__(self) -> None:
         super().__init__(lambda w, h: curves_lines(self.curves, self.unit, w, h, self.glyphs, log=self.is_log))
-        self.curves: Sequence[Curve] = ()
+        self.curves: Sequence[ComparedCurve] = ()
         self.unit, self.is_log = "steps", False
 
 
@@ -345,7 +345,9 @@ class CompareDialog(Dialog):
 
         if isinstance(self._answer, Comparison):
             signed = zip(SIGNS, self._answer.runs, strict=False)
-            self._curves.curves = [Curve(sign, points(run.train_curve), points(run.eval_curve)) for sign, run in signed]
+            self._curves.curves = [
+                ComparedCurve(sign, points(run.train_curve), points(run.eval_curve)) for sign, run in signed
+            ]
 
     def _legend(self) -> list[Line]:
         mark = self.glyphs.eval_mark

@@ -91,7 +91,7 @@ class LineList(Pane):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class ListRow:
     """A setting, or without a `key` the heading of a group; `matched` are places in the name that a filter found.
 
     Texts were made safe before.
@@ -114,7 +114,7 @@ def value_cells(width: int, name_cells: int) -> int:
 
 
 def row_line(
-    row: Row, width: int, name_cells: int, glyphs: Glyphs, *, here: bool = False, edited: bool = False
+    row: ListRow, width: int, name_cells: int, glyphs: Glyphs, *, here: bool = False, edited: bool = False
 ) -> Line:
     """One row. `here`: the cursor is on it; `edited`: a field lies between the brackets in the place of its value."""
     if not row.key:
@@ -169,7 +169,7 @@ class SettingsTable(Area):
     def __init__(self, name_cells: int = 0, id: str | None = None) -> None:
         """`name_cells`: of the longest name there may be, so that a filter moves no column."""
         super().__init__(id=id)
-        self.rows: Sequence[Row] = ()
+        self.rows: Sequence[ListRow] = ()
         self.key, self.empty, self.name_cells = "", "", name_cells
         self._place = 0
         self._list = _Rows(
@@ -189,7 +189,7 @@ class SettingsTable(Area):
         edited = here and self._field is not None
         return row_line(self.rows[place], width, self.name_cells, self._list.glyphs, here=here, edited=edited)
 
-    def show(self, rows: Sequence[Row], key: str = "", empty: str = "") -> None:
+    def show(self, rows: Sequence[ListRow], key: str = "", empty: str = "") -> None:
         """Other rows, or words instead. The cursor goes to this key, stays, or goes to the nearest setting left."""
         if len(rows) != len(self.rows):
             self._list.follow()
