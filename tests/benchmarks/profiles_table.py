@@ -17,7 +17,7 @@ from dataclasses import replace
 from tui_trainer.config.load import LoadedConfig, Request, load
 from tui_trainer.config.toml_files import Profile, all_profiles
 from tui_trainer.errors import ConfigError
-from tui_trainer.hardware.facts import Driver, Gpu, Hardware
+from tui_trainer.hardware.facts import Hardware, with_cards
 from tui_trainer.hardware.gpu_models import CARDS, Card
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.hardware_match import choose_hardware_profile
@@ -25,8 +25,6 @@ from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import GIB
 
 DOCUMENTS = 1000
-# What the driver keeps of a card.
-USABLE_SHARE = 0.97
 # A recipe that names no model is shown with one, and the quickstart is no work for a card.
 MODELS = {"finetune": "Qwen/Qwen3-0.6B"}
 LEFT_OUT = ("quickstart",)
@@ -120,7 +118,7 @@ def _plans(recipe: str) -> Iterator[str]:
 
 def machines() -> Iterator[tuple[str, Hardware]]:
     """(title, machine) of every card shown, of a Colab session, and of machines that train on their processor."""
-    found = {_title(card): card for card in CARDS}
+    found = {card.label.removesuffix(" GB") if card.title == "V100" else card.title: card for card in CARDS}
     for title in SHOWN:
         yield title, machine_with(found[title], cores=16)
         if title == "T4":
@@ -130,33 +128,18 @@ def machines() -> Iterator[tuple[str, Hardware]]:
     yield "no card", replace(old, gpus=(), driver=None)
 
 
-def _title(card: Card) -> str:
-    shared = sum(other.title == card.title for other in CARDS) > 1
-    return f"{card.title} {card.memory_gib}" if shared else card.title
-
-
 def machine_with(card: Card, cores: int) -> Hardware:
     """A machine with this card, nothing else running, and a torch that serves it."""
-    usable = int(card.memory_gib * USABLE_SHARE * GIB)
-    gpu = Gpu(
-        index=0,
-        name=card.names[0],
-        capability=card.capability,
-        memory_bytes=usable,
-        memory_free_bytes=usable,
-    )
-    return Hardware(
+    machine = Hardware(
         cpu_name="any CPU",
         usable_cores=cores,
         memory_bytes=64 * GIB,
         memory_available_bytes=60 * GIB,
         platform="Linux-x86_64",
         python_version="3.11.7",
-        gpus=(gpu,),
-        driver=Driver(version="580.65.06", cuda=(13, 0)),
         libraries={"torch": "2.15.0", "bitsandbytes": "0.50.2"},
-        torch_cuda=(12, 6) if card.capability < (7, 5) else (13, 0),
     )
+    return with_cards(machine, card)
 
 
 def _plan_row(title: str, hardware: Hardware, recipe: str, model: str | None) -> str:

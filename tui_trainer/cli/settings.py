@@ -19,12 +19,32 @@ _LEAST_WIDTH = 40
 
 @app.command()
 @shares_options
-def plan(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
+def plan(
+    asked: Asked,
+    gpu: GpuName = None,
+    cards: Annotated[
+        str, option("--cards", "NAME,...", "Plan for cards that are not here, such as T4,RTX 4090,H100, or all.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
     """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
     from tui_trainer.launching.prepare import estimated_plan
     from tui_trainer.lines import plan_and_events as lines
     from tui_trainer.planning.summary import data_words
 
+    if cards:
+        from tui_trainer.launching.other_cards import find_cards, plans_for, smallest_that_fits
+
+        if gpu is not None:
+            raise InputError("--gpu is a card that is here", hint="leave out --gpu or --cards")
+        plans = list(plans_for(asked.request, find_cards(cards), show_progress))
+        if as_json:
+            best = smallest_that_fits(plans)
+            smallest = best.card.label if best else None
+            print(json.dumps({"cards": [one.as_values() for one in plans], "smallest": smallest}, indent=1))
+        else:
+            print("\n".join(lines.card_lines(plans, shutil.get_terminal_size((100, 24)).columns)))
+        return
     loaded = asked.load_to_start(gpu)
     made = estimated_plan(loaded, show_progress, gpu=gpu)
     if as_json:

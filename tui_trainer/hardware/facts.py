@@ -1,9 +1,13 @@
 """The facts that a plan is made from. `None` is "not reported", never zero; bytes are bytes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tui_trainer.hardware.gpu_models import Abilities, Card, abilities, find_card
+from tui_trainer.units import GIB
+
+# What the driver keeps of a card.
+_USABLE_SHARE = 0.97
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,3 +120,23 @@ class Hardware:
     places: tuple[Place, ...] = ()
     nvidia_pci_devices: int | None = None
     """NVIDIA display controllers on the PCI bus, which need no driver to be counted."""
+
+
+def with_cards(hardware: Hardware, card: Card, count: int = 1) -> Hardware:
+    """The same machine with `count` of this card in the place of its own: nothing else runs on them, and the driver and
+    torch serve them."""
+    usable = int(card.memory_gib * _USABLE_SHARE * GIB)
+    gpus = tuple(
+        Gpu(
+            index=index,
+            name=card.names[0],
+            capability=card.capability,
+            memory_bytes=usable,
+            memory_free_bytes=usable,
+        )
+        for index in range(count)
+    )
+    # The oldest that torch is still built for, and the newest.
+    cuda = (12, 6) if card.capability < (7, 5) else (13, 0)
+    driver = Driver(version="580.65.06", cuda=(13, 0))
+    return replace(hardware, gpus=gpus, driver=driver, torch_cuda=cuda, nvidia_pci_devices=count)

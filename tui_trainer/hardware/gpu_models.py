@@ -52,6 +52,12 @@ class Card:
     source: str
     tensor_cores: bool = True
 
+    @property
+    def label(self) -> str:
+        """Its title, with its memory where others have the same one: `V100 32 GB`."""
+        shared = sum(other.title == self.title for other in CARDS) > 1
+        return f"{self.title} {self.memory_gib} GB" if shared else self.title
+
 
 def find_card(name: str | None, memory_bytes: int | None) -> Card | None:
     """The row of a card by the driver's name; memory tells apart models that share one. None when it is unknown."""

@@ -29,7 +29,7 @@ from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, R
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.contract import Baselines
+from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import kept_plan
 
@@ -48,9 +48,19 @@ _ANNOUNCED = (
 
 
 def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gpu: GpuChoice = None) -> Plan:
-    """The plan before anything is prepared; exact where the data was prepared before. Raises InputError.
+    """The plan before anything is prepared; exact where the data was prepared before. Raises InputError."""
+    facts = data_facts(loaded, progress)
+    try:
+        return planning.make(loaded, with_memory_now(probe()), facts, chosen_gpu=gpu)
+    except ConfigError as error:
+        raise ConfigError(loaded.placed(problem) for problem in error.problems) from None
 
-    Whether it was is known by a hash of all data: `progress` tells how far that is.
+
+def data_facts(loaded: LoadedConfig, progress: Progress | None = None) -> DataFacts:
+    """What is known of the data before it is prepared, or what it was found to be. Raises ConfigError with all problems
+    of the settings too.
+
+    Whether it was prepared before is known by a hash of all data: `progress` tells how far that is.
     """
     config = loaded.config
     try:
@@ -68,10 +78,7 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gp
         raise ConfigError([*problems, *more]) from None
     if problems := setting_problems(loaded, facts.eval_rows):
         raise ConfigError(problems)
-    try:
-        return planning.make(loaded, with_memory_now(probe()), facts, chosen_gpu=gpu)
-    except ConfigError as error:
-        raise ConfigError(loaded.placed(problem) for problem in error.problems) from None
+    return facts
 
 
 def exact_plan(

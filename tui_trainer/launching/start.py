@@ -12,6 +12,7 @@ from tui_trainer.config.save import to_toml
 from tui_trainer.errors import ConfigError, FolderError, Problem
 from tui_trainer.exporting.trained_model import model_again
 from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.launching.fitted_presets import with_fitted_presets, with_nodes_of_step, with_unread_noted
 from tui_trainer.launching.prepare import edited_settings, estimated_plan, mend_plan_file, read_plan
@@ -52,9 +53,10 @@ class OpenRun:
     reports: tuple[RunProblem, ...] = ()
 
 
-def load_config(request: Request, *, gpu: GpuChoice = None) -> LoadedConfig:
-    """The config for this machine, with presets that suit model and data. Raises ConfigError with all problems."""
-    hardware = probe()
+def load_config(request: Request, *, gpu: GpuChoice = None, hardware: Hardware | None = None) -> LoadedConfig:
+    """The config for this machine, or another, with presets that suit model and data. Raises ConfigError with all
+    problems."""
+    hardware = hardware or probe()
     loaded = load(request, lambda requested: choose_hardware_profile(requested, hardware, gpu))
     return with_unread_noted(with_fitted_presets(with_nodes_of_step(loaded)))
 

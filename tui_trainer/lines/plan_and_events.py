@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from tui_trainer.launching.other_cards import smallest_that_fits
 from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.runs import events
 from tui_trainer.runs.cadence import eta_seconds
@@ -31,6 +32,7 @@ from tui_trainer.units import format_bytes, format_bytes_of, format_count, forma
 
 if TYPE_CHECKING:
     from tui_trainer.config.toml_files import Profile
+    from tui_trainer.launching.other_cards import CardPlan
     from tui_trainer.planning.plan import Plan
     from tui_trainer.planning.planned import Planned
     from tui_trainer.runs.comparison import ComparedRun
@@ -305,6 +307,37 @@ def profile_line(profile: Profile, reason: str) -> str:
     """One line of `tui-trainer profiles`; `*` marks what matches this machine."""
     why = f"  [{reason}]" if reason else ""
     return f"{'*' if reason else ' '} {profile.name:<19} {profile.title}{why}"
+
+
+def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
+    """Plans for cards beside each other, and the smallest card that is large enough."""
+    head = ("card", "memory", "step", "time", "precision", "micro-batch", "profile")
+    rows = table_lines([head, *map(_card_row, plans)], width, right=("memory", "step", "time"))
+    rows += [f"{_cards_words(one)} does not fit: {one_line(one.problem)}" for one in plans if one.plan is None]
+    best = smallest_that_fits(plans)
+    found = f"smallest that fits: {_cards_words(best)}" if best else "it fits on none of them"
+    rates = "steps and times are estimates by the makers' rates, `-` where they give none; none of it was measured"
+    return [*rows, "", found, rates]
+
+
+def _cards_words(one: CardPlan) -> str:
+    return f"{one.cards} x {one.card.label}" if one.cards > 1 else one.card.label
+
+
+def _card_row(one: CardPlan) -> tuple[str, ...]:
+    if (plan := one.plan) is None:
+        return (_cards_words(one), "too large", "-", "-", "-", "-", one.profile or "none")
+    on_card = plan.device == "cuda"
+    step, whole = (value.value if on_card else None for value in (plan.step_seconds, plan.duration_seconds))
+    return (
+        _cards_words(one),
+        f"{format_bytes(plan.memory_bytes.value)} of {one.card.memory_gib} GiB" if on_card else "on the CPU",
+        "-" if step is None else format_seconds(step),
+        "-" if whole is None or step is None else format_seconds(whole),
+        plan.precision.value,
+        f"{plan.per_device_train_batch_size.value} x {plan.gradient_accumulation_steps.value}",
+        one.profile or "none",
+    )
 
 
 def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> list[str]:

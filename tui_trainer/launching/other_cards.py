@@ -1,0 +1,112 @@
+"""Plans for cards that this machine does not have, beside each other: where would this config run, and how fast?"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.data.progress import Progress
+from tui_trainer.errors import ConfigError, InputError
+from tui_trainer.hardware.facts import Hardware, with_cards
+from tui_trainer.hardware.gpu_models import CARDS, Card, plain_name
+from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.prepare import data_facts
+from tui_trainer.launching.start import load_config
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.plan import Plan
+from tui_trainer.units import GIB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CardPlan:
+    """`plan` is None where the config does not run on the card, `problem` says why; `profile` is that of the card."""
+
+    card: Card
+    cards: int
+    plan: Plan | None
+    problem: str = ""
+    profile: str = ""
+
+    def as_values(self) -> dict[str, object]:
+        """For programs: bytes, seconds."""
+        plan = self.plan
+        values: dict[str, object] = {"card": self.card.label, "cards": self.cards, "hardware_profile": self.profile}
+        if plan is None:
+            return values | {"fits": False, "problem": self.problem}
+        return values | {
+            "fits": True,
+            "device": plan.device,
+            "precision": plan.precision.value,
+            "effective_batch_size": plan.effective_batch_size.value,
+            "per_device_train_batch_size": plan.per_device_train_batch_size.value,
+            "gradient_accumulation_steps": plan.gradient_accumulation_steps.value,
+            "memory_bytes": plan.memory_bytes.value,
+            "card_memory_bytes": self.card.memory_gib * GIB,
+            "step_seconds": plan.step_seconds.value,
+            "step_seconds_reason": plan.step_seconds.reason,
+            "duration_seconds": plan.duration_seconds.value,
+        }
+
+
+def find_cards(names: str) -> list[Card]:
+    """All cards of the catalogue that have the words of one of these names: `A100` is three, `V100 32` one and its
+    PCIe sister; `all` is every one. Raises InputError for a name that no card has."""
+    found: list[Card] = []
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        asked = _words(name)
+        rows = [card for card in CARDS if asked == {"all"} or asked <= _words(_all_names(card))]
+        if not rows:
+            titles = {card.title.lower(): card.title for card in CARDS}
+            near = [titles[one] for one in get_close_matches(name.lower(), titles, n=3)]
+            hint = (
+                f"did you mean {' or '.join(near)}?"
+                if near
+                else f"there are {', '.join(dict.fromkeys(titles.values()))}"
+            )
+            raise InputError(f"no card of the catalogue is called {name!r}", hint=hint)
+        found += [card for card in rows if card not in found]
+    if not found:
+        raise InputError("--cards takes names of cards, such as T4,RTX 4090,H100", hint="--cards all is all of them")
+    return found
+
+
+def _all_names(card: Card) -> str:
+    return " ".join((card.title, *card.names, f"{card.memory_gib}gb"))
+
+
+def _words(name: str) -> set[str]:
+    """`NVIDIA RTX-4090` as rtx and 4090, `80GB` as 80 and gb."""
+    return set(re.findall(r"[a-z0-9]+", re.sub(r"(\d)\s*gi?b\b", r"\1 gb", plain_name(name))))
+
+
+def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None = None) -> Iterator[CardPlan]:
+    """A plan for each card on this machine otherwise as it is, with a torch that serves the card and nothing else in
+    its memory. Times are by the catalogue's rates. Raises InputError for what is wrong on every card."""
+    here = probe()
+    facts = None
+    for card in cards:
+        loaded, hardware = _loaded_on(request, here, card)
+        if facts is None:
+            facts = data_facts(loaded, progress)
+        profile = loaded.hardware_profile.name if loaded.hardware_profile else ""
+        try:
+            plan, problem = planning.make(loaded, hardware, facts), ""
+        except ConfigError as error:
+            first = error.problems[0]
+            plan, problem = None, "; ".join(filter(None, (first.message, first.hint)))
+        yield CardPlan(card=card, cards=len(hardware.gpus), plan=plan, problem=problem, profile=profile)
+
+
+def _loaded_on(request: Request, here: Hardware, card: Card) -> tuple[LoadedConfig, Hardware]:
+    """As many of the card as the config has processes."""
+    hardware = with_cards(here, card)
+    loaded = load_config(request, hardware=hardware)
+    processes = loaded.config.distributed.processes
+    return loaded, hardware if processes == "auto" else with_cards(here, card, processes)
+
+
+def smallest_that_fits(plans: Sequence[CardPlan]) -> CardPlan | None:
+    """The one with the least memory of those on which it trains on the card itself; of equals the slowest."""
+    fitting = [one for one in plans if one.plan is not None and one.plan.device == "cuda"]
+    return min(fitting, key=lambda one: (one.card.memory_gib, max(one.card.teraflops.known().values())), default=None)
