@@ -121,6 +121,10 @@ def test_what_is_auto_in_a_deepspeed_file_is_left_to_the_script_beside_it(read):
         ({"fsdp": True, "fsdp_config": {"fsdp_offload_params": False}}, {"strategy": "fsdp"}),
         ({"fsdp": True, "fsdp_offload_params": True}, {"strategy": "fsdp", "cpu_offload": True}),
         ({"fsdp": "offload"}, {}),
+        ({"use_cpu_offload": True}, {"cpu_offload": True}),
+        ({"use_cpu_offload": False}, {}),
+        ({"gradient_accumulation_kwargs": {"use_cpu_offload": True}}, {"cpu_offload": True}),
+        ({"gradient_accumulation_kwargs": {"num_steps": 2}}, {}),
     ],
 )
 def test_what_fsdp_keeps_on_the_host_is_kept_there(read, kind, given, values):

@@ -106,6 +106,12 @@ def _strategy(given: Any) -> str:
     return strategy
 
 
+def _offload_of_accumulation(given: Any) -> bool:
+    if isinstance(given, dict) and set(given) == {"use_cpu_offload"} and isinstance(given["use_cpu_offload"], bool):
+        return given["use_cpu_offload"]
+    raise ValueError("accumulation takes no arguments but use_cpu_offload")
+
+
 def _fsdp_offload(done: Conversion) -> None:
     """The word that says it is about what is split; without a split it says nothing."""
     strategy, offloads = splits(done.given.get("fsdp"))
@@ -196,7 +202,7 @@ ARGUMENTS: Table = {
     "full_determinism": "training.deterministic",
     "auto_find_batch_size": Automatic("the micro-batch is the largest that fits; the effective batch stays"),
     "average_tokens_across_devices": Always("every token of a step counts the same"),
-    "gradient_accumulation_kwargs": Off("accumulation takes no arguments"),
+    "gradient_accumulation_kwargs": To("distributed.cpu_offload", _ON_THE_HOST, convert=_offload_of_accumulation),
     # How it computes.
     "bf16_full_eval fp16_full_eval": Automatic("evaluation computes as training does"),
     "half_precision_backend fp16_backend fp16_opt_level": Always("torch's own mixed precision"),
@@ -255,7 +261,9 @@ ARGUMENTS: Table = {
     "include_num_input_tokens_seen include_tokens_per_second": Always("tokens are counted in every step"),
     "deepspeed": Off("its file is not near; distributed.strategy = deepspeed-2 or deepspeed-3 is what it says"),
     "fsdp": To("distributed.strategy", LAYER_BY_LAYER, convert=_strategy),
-    OFFLOADS: To("distributed.cpu_offload", _ON_THE_HOST, values={False: NotNeeded("off in the file")}),
+    f"{OFFLOADS} use_cpu_offload": To(
+        "distributed.cpu_offload", _ON_THE_HOST, values={False: NotNeeded("off in the file")}
+    ),
     " ".join(RECOMPUTES): Off("must be true or false", Why.DOES_NOT_FIT),
     "fsdp_*": Automatic("each layer is split, with its own gradients and optimizer state"),
     "local_rank ddp_*": NotNeeded("torchrun says it to each process"),
