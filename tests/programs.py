@@ -31,7 +31,7 @@ _STACKS_WITHIN_SECONDS = 5
 # What architectures consist of is asked once for all tests.
 _ASKS_ONCE = """
 from pathlib import Path
-from tui_trainer.models import answers
+from tui_trainer.models import counting as answers
 answers.prepared_data_folder = lambda environment: Path({folder!r})
 """
 

@@ -27,7 +27,7 @@ LOOK = f"""
 import sys
 from pathlib import Path
 from tui_trainer.cli import main
-from tui_trainer.models import answers
+from tui_trainer.models import counting as answers
 from tui_trainer.planning import fit
 # What only torch can answer is asked of another process, which takes its time: here it has been.
 answers.prepared_data_folder = lambda environment: Path(ANSWERS)

@@ -94,7 +94,7 @@ pwd.getpwuid = pwd.getpwnam = unknown
 """
 # A node waits for the first one for minutes.
 IMPATIENT = """
-from tui_trainer.launching import rendezvous
+from tui_trainer.launching import torchrun as rendezvous
 rendezvous.WAIT_SECONDS = 0.5
 """
 DELETED = """

@@ -48,7 +48,7 @@ def kill_agent():
 """
 # Of every process: all write weights, few as they are.
 ALL_WRITE = """
-from tui_trainer.training import checkpoint_tensors
+from tui_trainer.training import checkpoint as checkpoint_tensors
 checkpoint_tensors.LEAST_BYTES = 0
 """
 AT_CHANGE = """

@@ -22,7 +22,7 @@ def slow(self, batch):
     return loss(self, batch)
 next_token.NextTokenLoss.__call__ = slow
 """
-OFTEN = "from tui_trainer.training import between; between._PERIOD_SECONDS = 0.5\n"
+OFTEN = "from tui_trainer.training import clock as between; between._PERIOD_SECONDS = 0.5\n"
 SETTINGS = {
     "training.max_steps": 30,
     "training.effective_batch_size": 6,

@@ -41,7 +41,7 @@ METERED = f"""
 import json, os, sys
 from pathlib import Path
 from tui_trainer.models.files import shards
-from tui_trainer.training import checkpoint_tensors
+from tui_trainer.training import checkpoint as checkpoint_tensors
 shards.SHARD_BYTES = {LIMIT_BYTES}
 save = checkpoint_tensors.save_file
 log = Path(sys.argv[1]) / "logs" / ("saved-" + os.environ["RANK"] + ".jsonl")

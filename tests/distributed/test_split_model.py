@@ -138,7 +138,7 @@ def test_one_process_with_its_weights_on_the_host_begins_anew_where_memory_runs_
 def test_a_disk_that_is_full_holds_up_no_process(tiny_run, forked_ranks):
     """Neither the one that commits, at step 4, nor one that writes its part, at step 8."""
     full = (
-        "from tui_trainer.training import checkpoint_tensors\nsave = checkpoint_tensors.save_file\n"
+        "from tui_trainer.training import checkpoint as checkpoint_tensors\nsave = checkpoint_tensors.save_file\n"
         "def failing(tensors, path, **more):\n"
         "    if 'step-{}' in str(path):\n        raise OSError(28, 'No space left on device')\n"
         "    return save(tensors, path, **more)\n"
