@@ -347,11 +347,16 @@ def written_by(model) -> list[int]:
     return new[: new.index(end)] if end in new else new
 
 
+# Full tuning of weights in bf16 with fp32 masters.
+WITH_MASTERS = {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}
+
+
 @needs_exporter
 @pytest.mark.parametrize(
     ("family", "method", "config"),
     [
         pytest.param("mistral", "lora", {"sliding_window": 12}, marks=pytest.mark.e2e),
+        pytest.param("llama", "full", {"changes": WITH_MASTERS}, marks=pytest.mark.e2e),
         pytest.param("gpt2", "full", {}, marks=pytest.mark.slow),
         pytest.param("gemma2", "full", {"sliding_window": 12}, marks=pytest.mark.slow),
         pytest.param("opt", "full", {}, marks=pytest.mark.slow),

@@ -9,6 +9,8 @@ import pytest
 
 from tests.trained_runs import SETTINGS, write_rows
 from tui_trainer.bench import gains
+from tui_trainer.bench.rounds import take_steps
+from tui_trainer.bench.training import steps_variant
 from tui_trainer.checklist.contract import patch_words
 from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import run_checks
@@ -122,7 +124,9 @@ def asked(monkeypatch):
     def ask(variant, is_first, seconds):
         turns.append(dict(variant.question))
         speed = 2.0 if variant.question["patch"].get("data.packing") == "auto" else 1.0
-        return {"tokens_per_second": 100 * speed, "peak_memory_bytes": int(2**30 / speed), "loss": 3.0, "problems": {}}
+        taken = min(variant.question["steps"], 7)  # in its share of the time
+        memory_bytes = int(2**30 / speed)
+        return {"steps": taken, "tokens_per_second": 100 * speed, "peak_memory_bytes": memory_bytes, "loss": 3.0}
 
     monkeypatch.setattr(gains, "ask_for_steps", ask)
     return turns
@@ -139,6 +143,8 @@ def test_check_measures_a_fix_and_shows_it_from_then_on_also_when_it_is_applied(
     found, told = checked(capsys, *config, "--measure", "padding")
     assert found["padding"]["measured_gain"] == 2.0 and found["padding"]["measured"]["fix"] == {"data.packing": "auto"}
     assert [turn["patch"] for turn in asked] == [{}, {"data.packing": "auto"}] * 3
+    assert [turn["steps"] for turn in asked[1:]] == [7] * 5 and asked[0]["steps"] > 7, "as many as the first has taken"
+    assert [turn.get("seconds") for turn in asked] == [50.0, *[None] * 5] and found["padding"]["measured"]["steps"] == 7
     assert "padding: round 2 of 3: as it is" in told and "padding: 2.00 times as fast (measured here 20" in told
     fixed = [word.replace("data.packing=false", "data.packing=auto") for word in config]
     found, _ = checked(capsys, *fixed)
@@ -149,6 +155,14 @@ def test_check_measures_a_fix_and_shows_it_from_then_on_also_when_it_is_applied(
     assert "gain: 2.00 times as fast as with data.packing = false (measured here" in capsys.readouterr().out
     longer, _ = checked(capsys, *uneven(tmp_path, **{"data.max_length": 128}))
     assert longer["padding"]["measured_gain"] is None, "another shape"
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.0, 3), (600.0, 5)])
+def test_a_turn_ends_when_its_time_is_over_but_not_before_the_least_steps(seconds, steps, tmp_path):
+    words = uneven(tmp_path)
+    request = Request(assignments=tuple(words[3::2]), shortcuts={"data.path": words[1]})
+    question = steps_variant("", request, "none", 5, {}).question | {"seconds": seconds, "least_steps": 3}
+    assert take_steps(question | {"folder": str(tmp_path)}, lambda **_: None)["steps"] == steps
 
 
 def test_a_fix_that_was_measured_to_be_slower_is_none(asked, tmp_path, capsys, monkeypatch):
@@ -194,7 +208,7 @@ def test_a_turn_that_fails_is_told_with_its_reason_and_is_no_gain(asked, tmp_pat
         turns.append(variant.name)
         if (fails in variant.question["patch"]) if fails else not variant.question["patch"]:
             raise WorkerFailed("was killed", "killed, as happens where memory is short")
-        return {"tokens_per_second": 1.0, "peak_memory_bytes": 1, "loss": 1.0, "problems": {}}
+        return {"steps": 7, "tokens_per_second": 1.0, "peak_memory_bytes": 1, "loss": 1.0}
 
     monkeypatch.setattr(gains, "ask_for_steps", ask)
     found, told = checked(capsys, *uneven(tmp_path), "--measure", "padding")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -11,14 +12,22 @@ import torch
 
 from tests.distributed.outcomes import events, same, weights
 from tests.programs import run_program
+from tests.tiny_models import save_tiny_model
 from tests.toy_tasks import toy_pairs
 from tests.trained_runs import ANIMALS, SETTINGS
+from tui_trainer.cli import main
 from tui_trainer.config.load import Request
+from tui_trainer.data.preparing.token_rows import DOCUMENT_LENGTHS, Rows
+from tui_trainer.exporting.measured import measure
+from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.preview import NO_SIGNS, make_preview, sample_lines
 from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import EvalDone, MicroBatchReduced, Progress, StepDone
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.tasks import find_task
 from tui_trainer.training import components as components_module
 from tui_trainer.training import row_values
 
@@ -77,6 +86,33 @@ def train(open_pairs):
         return opened.folder
 
     return run
+
+
+@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
+def test_a_preview_shows_both_documents_of_each_pair_and_the_plan_knows_them(request_of, layout):
+    loaded = load_config(request_of("shown", layout | {"data.max_length": 16}))
+    preview, plan = make_preview(loaded, 50, lambda *_: None), estimated_plan(loaded)
+    shown = {(one.number, one.part): one for sample in preview.samples for one in sample.documents}
+    assert sorted(shown) == [(number, part) for number in range(1, 23) for part in (1, 2)]
+    assert sum(one.trained_tokens for one in shown.values()) == preview.counts.train_labels
+    texts = {key: "".join(piece.text for piece in one.pieces) for key, one in shown.items()}
+    for number in range(1, 23):
+        [first, second] = [
+            "".join(piece.text for piece in shown[number, part].pieces if piece.trained) for part in (1, 2)
+        ]
+        assert first.endswith("home") and first != second and not second.endswith("home")
+        assert all("The " in texts[number, part][:10] for part in (1, 2))
+    rows = Rows(next(prepared_data_folder().glob("*/train.arrow")))
+    longest = int(rows.values(DOCUMENT_LENGTHS).max())
+    assert preview.counts.longest_row == longest and preview.counts.row_documents == 2
+    is_packed = layout is PACKED
+    assert longest <= 16 < (rows.lengths - 2).max() <= 2 * longest
+    assert plan.longest_row == (2 * longest if is_packed else longest) and plan.packing.value == is_packed
+    widths = {sample.tokens + sample.padding for sample in preview.samples}
+    assert max(widths) - 1 <= plan.longest_row
+    assert 0 < preview.padding.grouped < preview.padding.padded and 0 < preview.padding.packed < 1
+    lines = [text for line in sample_lines(preview.samples[0], 1, 1, NO_SIGNS, 80) for text, _ in line]
+    assert any("its document 1" in line for line in lines)
 
 
 def check_equal(mine, theirs, *, places=1e-6):
@@ -143,8 +179,21 @@ def test_a_split_model_learns_of_pairs_what_a_whole_one_does(train, forked_ranks
 
 
 @pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
-def test_pairs_are_halved_as_wholes_where_memory_runs_out(train, open_pairs, monkeypatch, layout):
+def test_pairs_are_halved_as_wholes_where_memory_runs_out(train, open_pairs, private_home, monkeypatch, layout):
+    """In steps, and in the pass before training."""
     whole = train("whole", layout)
+    forget_values(private_home)
+    # As the program has loaded it.
+    loss = sys.modules[type(find_task("toy_pairs")).__module__].PairLoss
+    read, of_documents = [], loss.of_documents
+
+    def short_of_memory(self, batch):
+        read.append(batch.samples)
+        if batch.samples > 2:
+            raise torch.OutOfMemoryError("planted")
+        return of_documents(self, batch)
+
+    monkeypatch.setattr(loss, "of_documents", short_of_memory)
     take_step = components_module.take_step
 
     def short(fetch, *given, **more):
@@ -160,7 +209,35 @@ def test_pairs_are_halved_as_wholes_where_memory_runs_out(train, open_pairs, mon
     opened = open_pairs("halved", layout)
     assert carry_out(opened).exit_code == 0
     assert events(opened.folder, MicroBatchReduced)
+    assert max(read) > 2 >= read[-1]
     check_equal(whole, opened.folder)
+
+
+def test_a_trained_model_is_measured_beside_what_its_base_says_of_each_row(train, tmp_path, capsys):
+    """By `evaluate` and by what certifies exports. A model from scratch has no base."""
+    base = str(save_tiny_model(tmp_path / "llama", "llama"))
+    adapted = {"model.init": "pretrained", "model.model_name_or_path": base, "tuning.method": "lora"}
+    run = train("adapted", PADDED | adapted)
+    last = events(run, EvalDone)[-1]
+    capsys.readouterr()
+    assert main(["evaluate", str(run.root), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    [model] = found["models"]
+    assert model["loss"] == pytest.approx(last.loss, rel=1e-4)
+    assert model["scores"] == pytest.approx(last.scores, rel=1e-4, abs=1e-3)
+    assert len(model["row_losses"]) == 8 and len(set(model["row_losses"])) > 4
+    margins = [one["scores"]["margin"] for one in (found["reference"], model)]
+    assert margins[0] == pytest.approx(0, abs=1e-4) and abs(margins[1]) > 1e-3
+    asked = {"run": str(run.root), "folder": str(run.model), "format": "", "rows": 200, "texts": None}
+    certified = measure(asked | {"logits": str(tmp_path / "logits.npy")}, lambda **_: None)
+    assert certified["loss"] == pytest.approx(model["loss"])
+    assert certified["scores"] == pytest.approx(model["scores"], abs=1e-4)
+    scratch = train("scratch", PADDED)
+    capsys.readouterr()
+    assert main(["evaluate", str(scratch.root)]) == 2
+    told = capsys.readouterr().err
+    assert "the loss of toy_pairs needs what the model of scratch gave each row before training" in told
+    assert "which began with random weights" in told and told.count("\n") == 1
 
 
 # Of each block that is kept a line, by group and process; the strike comes behind the second.

@@ -22,7 +22,9 @@ if __name__ == "__main__":
 
 from tests.faults.kill_sweep import in_child, kill_at_step, resume
 
-RECIPES = ("quickstart", "chat-scratch", "docstring-topics", "python-entities", "signature-summaries")
+RECIPES = (
+    "quickstart", "chat-scratch", "docstring-topics", "python-entities", "signature-summaries", "python-questions",
+)  # fmt: skip
 STEPS, SAVE_STEPS, KILLED_AFTER = 9, 3, 5
 SETTINGS = {
     "training.max_steps": STEPS,

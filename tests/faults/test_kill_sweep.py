@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.kill_recipes import RECIPES
 from tests.programs import run_program
 
 
@@ -41,5 +42,5 @@ def test_the_recipe_of_every_task_survives_sigkill():
     script = Path(__file__).with_name("kill_recipes.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
     print(done.stdout)
-    assert done.stdout.count("equal to the bit after SIGKILL and resume") == 5
+    assert done.stdout.count("equal to the bit after SIGKILL and resume") == len(RECIPES) == 6
     assert done.returncode == 0

@@ -46,15 +46,20 @@ SEQ2SEQ: dict[str, tuple[str, dict[str, Any]]] = {
     "bart": ("bart", _BART),
 }  # fmt: skip
 
-# Both heads of BERT, and one of every other.
+# Two heads of BERT, and one of every other; and answers marked in a text.
 CASES: tuple[tuple[str, Head], ...] = (
     ("bert", "token_classification"),
     *(
         (name, ("sequence_classification", "token_classification")[place % 2])
         for place, name in enumerate((*ENCODERS, *DECODERS))
     ),
+    *((name, "question_answering") for name in ("distilbert", "gpt2")),
     *((name, "seq2seq_lm") for name in SEQ2SEQ),
 )
+
+
+def labels_of(head: Head) -> int:
+    return {"seq2seq_lm": 0, "question_answering": 2}.get(head, LABELS)
 
 
 @cache
@@ -65,7 +70,7 @@ def headed(variant: str, head: Head) -> Tiny:
 
     model_type, fields = (ENCODERS | DECODERS | SEQ2SEQ)[variant]
     special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}
-    config = AutoConfig.for_model(model_type, **{**special, **fields}, num_labels=LABELS)
+    config = AutoConfig.for_model(model_type, **{**special, **fields}, num_labels=labels_of(head) or LABELS)
     torch.manual_seed(0)
     model = auto_class(head).from_config(config)
     content = json.loads(config.to_json_string())

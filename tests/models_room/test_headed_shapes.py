@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.models_room.headed import CASES, LABELS, headed
+from tests.models_room.headed import CASES, LABELS, headed, labels_of
 from tests.models_room.test_shape import headers_of, linears_in, linears_told
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.models.files.fit import misfits
@@ -17,7 +17,10 @@ from tui_trainer.models.shape import scratch_config, scratch_problems, scratch_s
 from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters
 
 EVERY = pytest.mark.parametrize(("variant", "head"), CASES, ids=lambda value: value)
-TASKS = {"sequence_classification": "SEQ_CLS", "token_classification": "TOKEN_CLS", "seq2seq_lm": "SEQ_2_SEQ_LM"}
+TASKS = {
+    "sequence_classification": "SEQ_CLS", "token_classification": "TOKEN_CLS", "seq2seq_lm": "SEQ_2_SEQ_LM",
+    "question_answering": "QUESTION_ANS",
+}  # fmt: skip
 
 
 @EVERY
@@ -27,8 +30,8 @@ def test_a_shape_is_that_of_the_model_that_transformers_builds(variant, head):
     assert shape.parameters == tiny.model.num_parameters()
     assert linears_told(shape.linears) == linears_in(tiny.model)
     logits = shape.linears[-1]
-    assert logits.is_head and logits.outputs == (96 if head == "seq2seq_lm" else LABELS)
-    assert shape.labels == (0 if head == "seq2seq_lm" else LABELS)
+    assert logits.is_head and logits.outputs == (labels_of(head) or 96)
+    assert shape.labels == labels_of(head)
     names = [name for name, _ in tiny.model.named_modules()]
     for entry in (*shape.linears, *shape.parts):
         assert sum(f".{name}".endswith(f".{entry.path}") for name in names) >= entry.count, entry

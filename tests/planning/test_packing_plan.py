@@ -11,7 +11,7 @@ from tui_trainer.data.batching.pack import pack_batch
 from tui_trainer.launching.start import load_config
 from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning.batching import cut_batch, longest_row, most_rows, packed_cut, packing, packing_problems
-from tui_trainer.planning.fit import most_labels, most_passes
+from tui_trainer.planning.fit import most_labels, most_passes, parts_of_run, row_tokens
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks.contract import DataFacts
 
@@ -85,6 +85,9 @@ def test_a_micro_batch_counts_packed_rows(config, fits, micro, accumulation):
         (256, {}, False, 200),  # padded to the longest
         (256, {"exact": False}, False, 256),  # the longest that was looked at, and half as much again
         (1024, {"longest_row": 0, "packed_rows": None}, False, 1024),
+        (256, {"row_documents": 2}, True, 400),  # both documents of a pair, which is more than one of 256
+        (256, {"row_documents": 2}, False, 200),  # each of them is a row
+        (4096, {"row_documents": 2}, True, 2039),
     ],
 )
 def test_the_widest_row_is_no_wider_than_what_a_batch_fills(length, changes, packed, wanted):
@@ -134,6 +137,19 @@ def test_rows_that_are_padded_are_as_many_as_documents_and_no_more_than_there_ar
     asked = loaded().config
     assert most_rows(asked, FACTS, False, 32) == 32
     assert most_rows(asked, replace(FACTS, rows=5), False, 32) == 5
+
+
+def test_a_padded_pair_is_two_rows_of_a_pass_and_a_packed_one_part_of_one():
+    asked, whole = loaded().config, shape()
+
+    def parts(rows, **changes):
+        setup = TrainingSetup(longest_row=200, most_rows=rows, **changes)
+        return parts_of_run(whole, setup, asked, rows, rows)
+
+    assert parts(4, row_documents=2) == parts(8) != parts(4)
+    assert parts(4, row_documents=2, packed=True) == parts(4, packed=True)
+    pairs = TrainingSetup(longest_row=400, row_documents=2)
+    assert [row_tokens(asked, replace(pairs, packed=packed)) for packed in (True, False)] == [400, 256]
 
 
 def test_a_cut_says_that_a_step_may_take_another_pass():

@@ -19,7 +19,6 @@ from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.samples.python_questions import python_questions
 from tui_trainer.errors import DataError
-from tui_trainer.exporting.measured import batches
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.models.writing import NO_SAMPLING
@@ -162,6 +161,10 @@ def test_all_forms_of_answers_give_the_same_rows(tmp_path):
         "JSON": [{**row, "answers": json.dumps(one)} for row, one in zip(plain, first, strict=True)],
         "texts": [{**row, "answers": one["text"]} for row, one in zip(plain, first, strict=True)],
         "a text": [{**row, "answers": "".join(one["text"])} for row, one in zip(plain, first, strict=True)],
+        "numbers with a point": [
+            {**row, "answers": "".join(one["text"]), "answer_start": next(map(float, one["answer_start"]), None)}
+            for row, one in zip(plain, first, strict=True)
+        ],
         "another name": [
             {"q": row["question"], "passage": row["context"], "answer": one}
             for row, one in zip(plain, first, strict=True)
@@ -235,21 +238,40 @@ def test_windows_share_half_of_a_row_at_the_most_and_a_long_question_loses_its_e
 
 def test_what_was_found_out_about_the_answers_is_told(tmp_path):
     rows = [question(n) for n in range(8)]
+    context = "hen " * 90
+    rows.append({"question": "Where?", "context": context, "answers": {"text": [context], "answer_start": [0]}})
     rows[0]["answers"] = {"text": ["Hen 0", "Hen"], "answer_start": [0, 0]}
     rows[1]["answers"] = "Hen"
     _, data = prepared(tmp_path, rows)
     told = " | ".join(data.notes)
     assert "questions are in the column 'question'" in told and "2 questions have no answer" in told
+    assert "1 answer does not fit whole" in told
     assert "1 questions have answers that differ" in told and "1 answers stand at several places" in told
 
 
 ROW = {"question": "Where?", "context": "In Paris.", "answers": {"text": ["Paris"], "answer_start": [3]}}
+MISSING = object()
 BAD = {
     "wrong place": ({"answers": {"text": ["Paris"], "answer_start": [2]}}, "'Paris' is not at character 2"),
     "not there": ({"answers": "London"}, "the answer 'London' is not in the context"),
     "blank": ({"answers": {"text": [" "], "answer_start": [2]}}, "an answer is blank"),
     "a number": ({"answers": [7]}, "the answer in 'answers' is a number"),
     "a place too few": ({"answers": {"text": ["In", "Paris"], "answer_start": [0]}}, "2 answers and 1 places"),
+    "a place too many": ({"answers": {"text": ["Paris"], "answer_start": [3, 9]}}, "1 answers and 2 places"),
+    "a place without a text": ({"answers": {"answer_start": [3]}}, "0 answers and 1 places"),
+    "half a place": ({"answers": "Paris", "answer_start": 3.5}, "answer_start is a number ('3.5'), not a whole number"),
+    "a word as place": ({"answers": "Paris", "answer_start": "there"}, "answer_start is a string ('there')"),
+    "behind the end": (
+        {"answers": {"text": ["Paris"], "answer_start": [99]}},
+        "character 99 of the context, which has 9",
+    ),
+    "one of several": (
+        {"answers": {"text": ["Paris", "Rome"], "answer_start": [3, 3]}},
+        "'Rome' is not at character 3",
+    ),
+    "no answers at all": ({"answers": MISSING}, "the row has no column 'answers'"),
+    "impossible, and answered": ({"is_impossible": True}, "is_impossible is true, and there is an answer"),
+    "possible, and not": ({"is_impossible": False, "answers": []}, "is_impossible is false, and there is no answer"),
     "no question": ({"question": " "}, "the question is empty"),
     "no context": ({"context": ""}, "the context is empty"),
     "a list": ({"context": ["In Paris."]}, "the column 'context' is a list"),
@@ -260,9 +282,33 @@ BAD = {
 def test_bad_rows_are_refused_with_their_place(name, tmp_path):
     changes, words = BAD[name]
     with pytest.raises(DataError) as caught:
-        prepared(tmp_path, [*[{**ROW, "question": f"{n}?"} for n in range(9)], {**ROW, **changes}])
+        bad = {name: value for name, value in {**ROW, **changes}.items() if value is not MISSING}
+        prepared(tmp_path, [*[{**ROW, "question": f"{n}?"} for n in range(9)], bad])
     problem = caught.value.problems[0]
     assert words in problem.message and problem.where.endswith("line 10")
+
+
+BAD_ARTICLES = {
+    "off by one": ({"context": "In Paris.", "qas": [{**ROW, "answers": {"text": "Paris", "answer_start": 4}}]},
+                   "paragraph 2, question 1", "'Paris' is not at character 4 of the context, where 'aris.' stands"),
+    "not asked about": ({"context": "In Paris.", "qas": ["Where?"]}, "paragraph 2, question 1", "the row is a string"),
+    "no context": ({"qas": []}, "paragraph 2", "the paragraph has no context"),
+    "no questions": ({"context": "In Paris."}, "paragraph 2", "no list of questions (qas)"),
+    "no answers": ({"context": "In Paris.", "qas": [{"question": "?"}]}, "question 1", "has no column 'answers'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_ARTICLES)
+def test_mistakes_in_squads_own_json_are_refused_with_their_place(name, tmp_path):
+    paragraph, place, words = BAD_ARTICLES[name]
+    whole = squad([question(n) for n in range(8)])
+    whole["data"] = [{"title": "Nothing yet", "paragraphs": []}, *whole["data"]]
+    whole["data"][1]["paragraphs"][1:1] = [paragraph]
+    (tmp_path / "squad.json").write_text(json.dumps(whole))
+    with pytest.raises(DataError) as caught:
+        TASK.prepare(loaded(tmp_path / "squad.json").config, tmp_path / "cache", lambda *_: None)
+    [problem] = caught.value.problems
+    assert words in problem.message and "item 2, paragraph 2" in problem.where and place in problem.where
 
 
 SETTINGS_REFUSED = {
@@ -295,7 +341,7 @@ def test_loss_and_gradient_are_those_of_transformers_for_any_cut(cut, tmp_path):
     rows = [Rows(data.train_path).example(at) for at in range(data.counts.train_rows)]
     assert len({len(row) for row in rows}) > 2, "rows of several lengths are filled up"
     loss, total, labels = SpanLoss(mine), 0.0, 0
-    for batch in Layout(collate=TASK.collate(mine, 0), pad_id=0, rows=cut).window(rows):
+    for batch in Layout(collate=TASK.collate(mine, 0), rows=cut).window(rows):
         part = loss(batch)
         part.backward()
         total, labels = total + part.item(), labels + batch.label_count
@@ -403,10 +449,10 @@ def test_answers_of_all_windows_compete(scores, nulls, may_be_none, exact, tmp_p
         begins, ends = row.labels.tolist() if at in right else (first, first + 1)
         model.places[at] = (begins, ends, scores[at in right], nulls[at in right])
     scorer = _Scorer(SpanLoss(model), rows, most_tokens=30, may_be_none=may_be_none)
-    layout = Layout(collate=partial(_collate, pad_id=0), pad_id=0, rows=1)
+    layout = Layout(collate=partial(_collate, pad_id=0), rows=1)
     for at in reversed(range(len(rows))):  # in any order
         model.window = [at]
-        for batch in batches(rows, [at], layout):
+        for batch in layout.window([rows.example(at)]):
             scorer.observe(batch)
     found = scorer.scores()
     assert found.values["exact_match"] == exact

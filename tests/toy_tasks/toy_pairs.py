@@ -49,6 +49,7 @@ def uninstall() -> None:
 class ToyPairs(LearnsNextToken):
     name = "toy_pairs"
     title = "Pairs of documents"
+    pipeline_tag = "text-generation"
     reads = ()
     packs = True
     specials = FOR_TEXT

@@ -6,9 +6,10 @@ and changes no setting; what it finds is kept (`planning/measured_gains.py`) and
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from tui_trainer.bench.rounds import WARM_UP_STEPS, Rounds, measure_in_turns
+from tui_trainer.bench.rounds import WARM_UP_STEPS, Rounds, Variant, measure_in_turns
 from tui_trainer.bench.training import ask_for_steps, no_change, steps_variant
 from tui_trainer.checklist.contract import ALL, Context, Finding, patch_words
 from tui_trainer.checklist.gather import gather
@@ -74,18 +75,19 @@ class GainBench:
             self._keep(finding, Gain(at=utc_now(), reason=reason))
             return True
         steps, request = self._steps(context), as_request(self.loaded, {})
+        turns = _Turns(steps, self.seconds / (2 * self.pairs))
         bench = measure_in_turns(
             [
                 steps_variant(_AS_IT_IS, request, self.gpu, steps, {}),
                 steps_variant(patch_words(patch), request, self.gpu, steps, patch),
             ],
-            ask_for_steps,
+            turns.ask,
             rounds=self.pairs,
             seconds=self.seconds,
             told=lambda line: self.told(f"{finding.name}: {line.strip()}"),
             needs_all=True,
         )
-        gain = _gain(bench, steps)
+        gain = _gain(bench, turns.steps)
         if gain.ratios or gain.reason:
             self._keep(finding, gain)
         else:
@@ -112,6 +114,24 @@ class GainBench:
             return _MOST_STEPS
         turn_seconds = self.seconds / (2 * self.pairs) - _START_SECONDS
         return min(max(int(turn_seconds / context.step_seconds) - WARM_UP_STEPS, _LEAST_STEPS), _MOST_STEPS)
+
+
+@dataclass(slots=True)
+class _Turns:
+    """Each of the same steps: as many as the first has taken in its share of the time. What a plan knows of steps may
+    be of another machine, or of one that was idle."""
+
+    steps: int
+    share_seconds: float
+    is_known: bool = False
+
+    def ask(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
+        limit = {} if self.is_known else {"seconds": self.share_seconds, "least_steps": _LEAST_STEPS}
+        found = ask_for_steps(
+            replace(variant, question={**variant.question, "steps": self.steps, **limit}), is_first, seconds
+        )
+        self.steps, self.is_known = found["steps"], True
+        return found
 
 
 def training_run() -> str:

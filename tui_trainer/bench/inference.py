@@ -186,10 +186,10 @@ def _first_token_seconds(predictor: Predictor, contents: list[Any]) -> list[floa
 
 def _scores(trained: TrainedModel, data: PreparedData, model: Any, most_rows: int) -> dict[str, Any]:
     from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-    from tui_trainer.exporting.measured import batches, layout_of, scored
+    from tui_trainer.exporting.measured import layout_of, scored
 
     rows, layout = Rows(data.eval_path or data.train_path), layout_of(trained, model, _ROWS_AT_A_TIME)
-    loss, scores = scored(trained, data, model, batches(rows, evenly_spaced(len(rows), most_rows), layout))
+    loss, scores = scored(trained, data, model, rows, [evenly_spaced(len(rows), most_rows)], layout)
     return {"loss": loss, "scores": scores}
 
 

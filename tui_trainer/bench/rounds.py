@@ -143,10 +143,14 @@ _ROUNDS, _STEPS, _TIMED_SECONDS = 3, 4, 30.0
 
 def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
     """What the journal says of some steps and an evaluation. `question` has config_file, profile, shortcuts,
-    assignments, gpu, steps, folder."""
+    assignments, gpu, steps, folder; and least_steps and seconds, after which no more than those are taken, where steps
+    may be too many."""
+    started, seconds = monotonic(), question.get("seconds", float("inf"))
     # Nothing is saved.
     with session_of(question, Path(question["folder"]), "turn") as (session, _resident):
         for step in range(1, question["steps"] + WARM_UP_STEPS + 1):
+            if monotonic() - started > seconds and step > question["least_steps"] + WARM_UP_STEPS:
+                break
             session.take_step(step)
         session.evaluate(scheduled=False)
     return _figures(read_all(session.job.folder.journal))
@@ -239,6 +243,7 @@ def _figures(events: list[Event]) -> dict[str, Any]:
     slowest = _SLOW_FACTOR * median(step.step_seconds / step.input_tokens for step in measured)
     seconds = sum(min(step.step_seconds, slowest * step.input_tokens) for step in measured)
     return {
+        "steps": len(measured),
         "step_seconds": median(step.step_seconds for step in measured),
         "samples_per_second": sum(step.samples for step in measured) / seconds,
         "tokens_per_second": sum(step.input_tokens for step in measured) / seconds,

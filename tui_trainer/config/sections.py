@@ -91,8 +91,8 @@ class ModelSection(SettingsSection):
         memory="bfloat16 halves frozen weights; where they train 20 bytes each, not 18, and fewer activations",
         speed="weights in 16 bits need no casts",
     )
-    """Numbers that the weights are kept in; auto: float32 where they train, else 16 bits where native.
-    bfloat16 that trains has fp32 master weights beside it."""
+    """Numbers that the weights are kept in; auto: float32 where they train, else 16 bits where native. What trains in
+    bfloat16 has fp32 master weights."""
     provider: Literal["transformers", "unsloth"] = option(
         "transformers",
         memory="keeps less, says Unsloth",

@@ -18,7 +18,7 @@ from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import FolderError, InputError
 from tui_trainer.exporting.contract import saved_tokenizer
-from tui_trainer.exporting.measured import batches, layout_of, prepared_data, scored
+from tui_trainer.exporting.measured import layout_of, prepared_data, scored
 from tui_trainer.exporting.trained_model import (
     TrainedModel,
     base_of,
@@ -177,14 +177,13 @@ class _Look:
         model, task, config = self._load(candidate), self.trained.task, self.trained.config
         losses: list[float] = []
 
-        def add(batch: MicroBatch, loss: float, seconds: float) -> None:
-            losses.append(loss / max(batch.label_count, 1))
+        def add(batch: MicroBatch, loss: float, labels: int, seconds: float) -> None:
+            losses.append(loss / max(labels, 1))
             if len(losses) % 20 == 1:
                 self.progress(f"measuring {candidate.name}", len(losses) - 1, len(self.chosen), "rows")
 
-        layout = layout_of(self.trained, model, 1)
-        one_by_one = (batch for index in self.chosen for batch in batches(self.rows, [index], layout))
-        loss, scores = scored(self.trained, self.data, model, one_by_one, add)
+        one_by_one, layout = [[index] for index in self.chosen], layout_of(self.trained, model, 1)
+        loss, scores = scored(self.trained, self.data, model, self.rows, one_by_one, layout, add)
         few = evenly_spaced(len(self.chosen), config.evaluation.generate_rows)
         if examples := [self.rows.example(self.chosen[at]) for at in few]:
             with torch.inference_mode():

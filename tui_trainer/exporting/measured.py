@@ -3,13 +3,16 @@ how it reads some texts. Logits go to a file.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.cache import PreparedData, read_entry
@@ -17,10 +20,10 @@ from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format, saved_tokenizer
-from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
+from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
-from tui_trainer.losses.named import Sums
+from tui_trainer.losses.named import NamedLoss, Sums
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.terminal.safe_text import one_line
@@ -57,35 +60,76 @@ def layout_of(trained: TrainedModel, model: Any, rows_at_a_time: int) -> RowLayo
     return RowLayout(collate=trained.task.collate(model, pad_id), rows=rows_at_a_time)
 
 
-def batches(rows: Rows, chosen: Sequence[int], layout: RowLayout) -> Iterator[MicroBatch]:
-    """The chosen rows, those of similar length in one pass."""
-    for rows_of_pass in layout.passes([rows.example(index) for index in chosen]):
-        yield micro_batch(layout.batch(rows_of_pass))
-
-
 def scored(
     trained: TrainedModel,
     data: PreparedData,
     model: Any,
-    passes: Iterable[MicroBatch],
-    seen: Callable[[MicroBatch, float, float], None] = lambda batch, loss, seconds: None,
+    rows: Rows,
+    parts: Sequence[Sequence[int]],
+    layout: RowLayout,
+    seen: Callable[[MicroBatch, float, int, float], None] = lambda batch, loss, labels, seconds: None,
 ) -> tuple[float, dict[str, float]]:
-    """(loss in nats a label, the task's scores) of some rows. `seen` gets each batch after its pass, the sum of its
-    losses, and the seconds that it took."""
+    """(loss in nats a label, the task's scores) of some rows; those of one part share passes. `seen` gets each batch
+    after its pass, the sum of its losses, of how many labels, and the seconds that it took.
+
+    Raises InputError where the loss needs what the model gave before training, and that model is not on this disk.
+    """
     objective = trained.task.objective(trained.config, data, model, chunk_tokens=0)
     scorer = trained.task.scorer(trained.config, data, objective)
     observe = scorer.observe if scorer else objective
     device = next(model.parameters()).device
-    sums = Sums.of(objective)
+    sums, terms = Sums.of(objective), dict[str, Tensor]()
     with torch.inference_mode():
-        for batch in passes:
+        if rows.row_values is None and trained.task.row_pass(trained.config, data, objective):
+            rows.row_values = _values_before(trained, data, model, rows, parts, layout)
+        if isinstance(objective, NamedLoss) and objective.terms:
+            found_terms = Sums.of_terms(objective)
+            for batch in _passes(rows, parts, layout):
+                found_terms.count([batch])
+                found_terms.add(objective.terms_of(batch.to(device)))
+            terms = found_terms.means()
+        for batch in _passes(rows, parts, layout):
             started = perf_counter()
-            of_batch, found = Sums.of(objective), observe(batch.to(device))
+            of_batch, found = Sums.of(objective), observe(replace(batch.to(device), terms=terms))
             for one in (of_batch, sums):
                 one.count([batch])
                 one.add(found)
-            seen(batch, float(of_batch.loss_sum), perf_counter() - started)
-    return float(sums.loss_sum) / sums.label_count, dict(scorer.scores().values) if scorer else {}
+            loss = float(of_batch.loss_sum)  # waits for the device, which is part of the seconds
+            seen(batch, loss, of_batch.label_count, perf_counter() - started)
+    named = {name: float(mean) for name, mean in sums.means().items()} if sums.has_names else {}
+    scores = scorer.scores().values if scorer else {}
+    return float(sums.loss_sum) / sums.label_count, {**named, **scores}
+
+
+def _passes(rows: Rows, parts: Sequence[Sequence[int]], layout: RowLayout) -> Iterator[MicroBatch]:
+    """Of each part its rows, those of similar length in one pass."""
+    for chosen in parts:
+        for rows_of_pass in layout.passes([rows.example(index) for index in chosen]):
+            yield micro_batch(layout.batch(rows_of_pass))
+
+
+def _values_before(
+    trained: TrainedModel, data: PreparedData, model: Any, rows: Rows, parts: Sequence[Sequence[int]], layout: RowLayout
+) -> NDArray[np.float32]:
+    """fp32 [rows, width]: what the model that the run began with says of the chosen rows; NaN for others."""
+    folder, reason = trained.base_model()
+    task = trained.task
+    if folder is None:
+        reason = reason or "which began with random weights that nobody has kept"
+        message = f"the loss of {task.name} needs what the model of {trained.run.name} gave each row before training"
+        hint = "the run measured it on the way: see its report; `tui-trainer predict` needs no loss"
+        raise InputError(f"{message}: {reason}", hint=hint)
+    before = load_model(trained, folder, None, dtype=model.dtype).to(model.device)
+    objective = task.objective(trained.config, data, before, chunk_tokens=0)
+    row_pass = task.row_pass(trained.config, data, objective)
+    assert row_pass is not None, "it was there for the trained model"
+    found = np.full((len(rows), row_pass.width), np.nan, dtype=np.float32)
+    for chosen in parts:
+        examples = {id(example): (example, index) for index in chosen for example in [rows.example(index)]}
+        for passed in layout.passes([example for example, _ in examples.values()]):
+            values = row_pass.values(micro_batch(layout.batch(passed)).to(model.device))
+            found[[examples[id(row)][1] for together in passed for row in together]] = values.float().cpu().numpy()
+    return found
 
 
 # Rows whose logits are compared, and in one forward pass.
@@ -123,13 +167,13 @@ def _on_rows(
     parts: list[tuple[float, int]] = []
     kept: list[Any] = []
 
-    def keep(batch: MicroBatch, loss: float, seconds: float) -> None:
+    def keep(batch: MicroBatch, loss: float, labels: int, seconds: float) -> None:
         passes.append(seconds)
-        parts.append((loss, batch.label_count))
+        parts.append((loss, labels))
         if sum(map(len, kept)) < COMPARED_ROWS * 64:
             kept.append(trained.task.compared_logits(model, batch).numpy())
 
-    loss, scores = scored(trained, data, model, batches(rows, chosen, layout_of(trained, model, ROWS_AT_A_TIME)), keep)
+    loss, scores = scored(trained, data, model, rows, [chosen], layout_of(trained, model, ROWS_AT_A_TIME), keep)
     np.save(question["logits"], np.concatenate(kept))
     run_rows = list(evenly_spaced(len(rows), trained.plan.eval_rows.value))
     error = 0.0 if run_rows == list(chosen) else _standard_error(parts, len(chosen) / max(len(run_rows), 1))

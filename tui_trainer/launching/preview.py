@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.columns.labels import MULTI
 from tui_trainer.data.preparing.cache import Counts, PreparedData
 from tui_trainer.data.preparing.row_notes import BAD_ROWS, CLASS_ROWS, cut_rows
-from tui_trainer.data.preparing.token_rows import LABELS, Rows
+from tui_trainer.data.preparing.token_rows import DOCUMENT_LENGTHS, LABELS, Rows
 from tui_trainer.data.previewing.preview import Lengths, Piece, Sample, ShownDocument, names_in, samples
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, Problem
@@ -161,16 +162,17 @@ def _padding(
         alone = replace(loaded, config=loaded.config.model_copy(update={"data": apart}))
         chosen: GpuChoice = made.target.gpu.index if made.target.gpu else "none"
         unpacked = planning.decide(alone, with_memory_now(probe()), facts, chosen)
-    # Where a model learns the next token, the last token of a row is no input.
-    inputs = rows.lengths - 1 if task.packs else rows.lengths
-    return padding_shares(
-        np.maximum(inputs, 1),
-        capacity=data.max_length,
-        documents=min(made.cut.effective, len(rows)),
-        micro_batch=unpacked.cut.micro,
-        packs=task.packs,
-        width_step=task.width_step(made.shape.model_type),
-    )
+    # Where a model learns the next token, the last token of a document is no input.
+    inputs = rows.lengths - rows.documents if task.packs else rows.lengths
+    shares = partial(padding_shares, capacity=data.max_length, width_step=task.width_step(made.shape.model_type))
+    step_rows, each = min(made.cut.effective, len(rows)), facts.row_documents
+    found = shares(np.maximum(inputs, 1), documents=step_rows, micro_batch=unpacked.cut.micro, packs=task.packs)
+    if each == 1:
+        return found
+    # Packed they stay together; padded each is a row of its own.
+    lengths = np.maximum(rows.values(DOCUMENT_LENGTHS) - int(task.packs), 1)
+    padded = shares(lengths, documents=step_rows * each, micro_batch=unpacked.cut.micro * each, packs=False)
+    return replace(padded, packed=found.packed)
 
 
 # A preview as lines of marked text, for a terminal, a screen or a file, and as JSON.
@@ -243,9 +245,10 @@ def _tokens(shown: Sample | ShownDocument) -> str:
 
 def _document_words(document: ShownDocument, place: int, count: int) -> str:
     cut = {True: ", cut", False: ", whole", None: ""}[document.cut]
+    part = f", its document {document.part}" if document.part else ""
     if count == 1:
-        return f"row {document.number:,} of the training data{cut}"
-    return f"document {place}: row {document.number:,}, {_tokens(document)}{cut}"
+        return f"row {document.number:,} of the training data{part}{cut}"
+    return f"document {place}: row {document.number:,}{part}, {_tokens(document)}{cut}"
 
 
 def _flowing(pieces: Sequence[Piece], signs: Signs, width: int, most: int) -> Iterator[list[Marked]]:

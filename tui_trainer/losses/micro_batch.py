@@ -105,6 +105,7 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
         batch.tokens,
         documents=torch.from_numpy(documents),
         document_labels=counted,
+        row_values=_NONE if batch.row_values is None else torch.from_numpy(batch.row_values),
     )
 
 

@@ -226,8 +226,8 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         shape,
         setup,
         tokens=round(rows * (facts.row_tokens or longest)),
-        row_tokens=max(1, round(facts.row_tokens)) if as_documents else longest,
-        document_tokens=facts.row_tokens or None,
+        row_tokens=max(1, round(facts.document_tokens)) if as_documents else longest,
+        document_tokens=facts.document_tokens or None,
     )
     key = step_key(loaded.config, hardware.libraries, shape, setup, cut.micro, rows, longest, cut.processes)
     device = device_key(hardware.cpu_name, made.threads.value, full_name(gpu) if gpu else "")

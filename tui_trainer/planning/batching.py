@@ -202,16 +202,19 @@ def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
 def longest_row(config: Config, facts: DataFacts, packed: bool) -> int:
     """Tokens of the longest row that a pass gets: what memory is reckoned with, and what packing keeps to.
 
-    Documents of a small batch that fit into one row do not fill it; otherwise packed rows are full.
+    Documents of a small batch that fit into one row do not fill it; otherwise packed rows are full. Documents that are
+    one prepared row share a row whether or not that is more than `data.max_length`, which is for each of them.
     """
-    length, longest = config.data.max_length, _longest(config, facts)
+    longest = _longest(config, facts)
     if not packed:
         return longest
+    whole = longest * facts.row_documents
     together = min(config.training.effective_batch_size, facts.rows) * facts.row_tokens
-    return min(length, max(longest, math.ceil(together * _BATCH_SPREAD)))
+    return min(max(config.data.max_length, whole), max(whole, math.ceil(together * _BATCH_SPREAD)))
 
 
 def _longest(config: Config, facts: DataFacts) -> int:
+    """Tokens of the longest document."""
     length, spread = config.data.max_length, 1.0 if facts.exact else _GUESSED_SPREAD
     return min(length, math.ceil((facts.longest_row or length) * spread))
 
@@ -225,7 +228,7 @@ def most_rows(config: Config, facts: DataFacts, packed: bool, effective: int) ->
     documents = min(effective, facts.rows)
     if not packed:
         return documents
-    return -(-documents // (longest_row(config, facts, packed) // _longest(config, facts)))
+    return -(-documents // (longest_row(config, facts, packed) // (_longest(config, facts) * facts.row_documents)))
 
 
 def packed_cut(

@@ -75,7 +75,13 @@ def largest_micro_batch(shape: ModelShape, setup: TrainingSetup, config: Config,
 
 def row_tokens(config: Config, setup: TrainingSetup) -> int:
     """Tokens of the longest row: never more than the config allows now."""
-    return min(config.data.max_length, setup.longest_row or config.data.max_length)
+    allowed = config.data.max_length * (setup.row_documents if setup.packed else 1)
+    return min(allowed, setup.longest_row or config.data.max_length)
+
+
+def pass_rows(setup: TrainingSetup, rows: int) -> int:
+    """Rows of a pass over so many rows of the data, or over so many packed ones."""
+    return rows if setup.packed else rows * setup.row_documents
 
 
 def most_passes(config: Config, setup: TrainingSetup, micro_batch: int) -> int:
@@ -93,14 +99,17 @@ def parts_of_run(
 ) -> tuple[MemoryPart, ...]:
     """Memory at the peak, by part, with so many rows in a pass; corrected by what was measured here."""
 
+    def labels(rows: int, among: int) -> int:
+        return most_labels(config, setup, pass_rows(setup, rows), pass_rows(setup, among))
+
     def reckoned(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
         batch = Batch(
-            rows=rows,
-            eval_rows=eval_rows,
+            rows=pass_rows(setup, rows),
+            eval_rows=pass_rows(setup, eval_rows),
             row_tokens=row_tokens(config, setup),
             accumulation=most_passes(config, setup, rows),
-            most_labels=most_labels(config, setup, rows, config.training.effective_batch_size),
-            most_eval_labels=most_labels(config, setup, eval_rows, EVALUATION_WINDOW * eval_rows),
+            most_labels=labels(rows, config.training.effective_batch_size),
+            most_eval_labels=labels(eval_rows, EVALUATION_WINDOW * eval_rows),
         )
         return memory.memory_parts(shape, setup, batch)
 

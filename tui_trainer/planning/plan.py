@@ -225,7 +225,8 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         packed=packed.value,
         longest_row=widest,
         most_rows=-(-most_rows(config, facts, packed.value, config.training.effective_batch_size) // processes),
-        document_tokens=0.0 if packed.value else facts.row_tokens,
+        row_documents=facts.row_documents,
+        document_tokens=0.0 if packed.value else facts.document_tokens,
         target_tokens=facts.target_tokens,
         fused_loss=fuses_loss(loaded, hardware, target, shape),
     )

@@ -78,10 +78,12 @@ class TrainingSetup:
     """TF32 matmuls, on cards that have them."""
     longest_row: int = 0
     """Tokens of the longest row that a pass gets; 0: `data.max_length`."""
+    row_documents: int = 1
+    """Documents of a row at the most: packed they share a row of a pass, padded each of them is one."""
     most_rows: int = 0
     """Rows that a step can have at the most; 0: those of the effective batch."""
     document_tokens: float = 0.0
-    """Mean labels of a row where rows are padded; 0: they are full."""
+    """Mean labels of a document where rows are padded; 0: they are full."""
     head: Head = CAUSAL
     provider: str = "transformers"
     """Who loads and adapts the model."""

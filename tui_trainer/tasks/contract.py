@@ -39,6 +39,9 @@ class DataFacts:
     row_tokens: float = 0.0
     """Mean of the tokens that a row puts into the model."""
     longest_row: int = 0
+    """Tokens of the longest one, or of the longest document where rows are several."""
+    row_documents: int = 1
+    """Documents of a row at the most."""
     packed_rows: float | None = None
     """Rows of `data.max_length` that an effective batch fills when its documents share rows; None: they never do."""
     classes: int = 0
@@ -53,6 +56,11 @@ class DataFacts:
     """All that was counted; None before the data is prepared."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """What was learnt about the data on the way (`PreparedData.details`)."""
+
+    @property
+    def document_tokens(self) -> float:
+        """Mean of the tokens that a document puts into the model."""
+        return self.row_tokens / self.row_documents
 
     @property
     def is_stream(self) -> bool:

@@ -16,6 +16,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ from tui_trainer.data.columns.row import (
     missing_column,
     string_of,
     usual_columns,
+    value_of,
     written_value,
 )
 from tui_trainer.data.columns.row_reader import Encoded, Example
@@ -359,8 +361,8 @@ def _windows(
         most = max(free // 2, 1)
         cut.append(len(ids) > most)
         if len(ids) > most:
-            offsets = tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-            question, ids = question[: offsets[most - 1][1]], ids[:most]
+            whole = tokenizer(question, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+            question, ids = question[: whole["offset_mapping"][most - 1][1]], ids[:most]
         asked.append((question, min(stride, max(free - len(ids), 0) // 2)))
     by_stride: dict[int, list[int]] = defaultdict(list)
     for at, (_, own) in enumerate(asked):
@@ -430,9 +432,8 @@ class _Columns:
 
     def answers_of(self, row: Row, context: str) -> tuple[list[tuple[str, int]], bool]:
         """(the answers and where they begin, none where there is none; whether a place had to be looked for and is one
-        of several). Raises DataError for an answer that is not in the context."""
-        if str(row.values.get("is_impossible")).lower() == "true":
-            return [], False
+        of several). Raises DataError for an answer that is not in the context, and where `is_impossible` and the
+        answers do not agree."""
         found, is_guess = list[tuple[str, int]](), False
         for text, start in _written(row, self.answers):
             shown = one_line(text, 40)
@@ -445,37 +446,52 @@ class _Columns:
                     raise DataError(f"the answer '{shown}' is not in the context", where=row.where)
             elif start < 0 or context[start : start + len(text)] != text:
                 there = one_line(context[max(start, 0) : max(start, 0) + len(text)], 40)
-                message = f"the answer '{shown}' is not at character {start:,} of the context, where '{there}' stands"
+                stands = f"where '{there}' stands" if there else f"which has {len(context):,}"
+                message = f"the answer '{shown}' is not at character {start:,} of the context, {stands}"
                 raise DataError(message, where=row.where, hint="answer_start counts characters, from 0")
             found.append((text, start))
+        impossible = str(row.values.get("is_impossible")).lower()
+        if impossible == str(bool(found)).lower():
+            there = "there is an answer" if found else "there is no answer"
+            hint = "correct one of them, or leave is_impossible out"
+            raise DataError(f"is_impossible is {impossible}, and {there}", where=row.where, hint=hint)
         return found, is_guess
 
 
 def _written(row: Row, column: str) -> Iterator[tuple[str, int | None]]:
     """Answers as they are written: `{"text": [...], "answer_start": [...]}`, a list of such objects or of texts, a
     text, each as JSON or as Python prints it; a place that is not given is None. Raises DataError for other values."""
-    value = row.values.get(column)
+    value = value_of(row, column)
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and (read := written_value(value)) is not None:
         value = read
     if isinstance(value, Mapping):
         texts, starts = value.get("text"), value.get("answer_start")
         if not isinstance(texts, list):
-            texts, starts = [texts] if texts else [], [starts]
+            texts, starts = ([texts], [starts]) if texts else ([], [] if starts is None else starts)
         starts = starts if isinstance(starts, list) else [None] * len(texts)
-        if len(starts) < len(texts):
+        if len(starts) != len(texts):
             raise DataError(f"there are {len(texts)} answers and {len(starts)} places", where=row.where)
         value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
     if isinstance(value, str):
         value = [{"text": value, "answer_start": row.values.get("answer_start")}] if value else []
     for one in value if isinstance(value, list) else [] if value is None else [value]:
         text, start = (one.get("text"), one.get("answer_start")) if isinstance(one, Mapping) else (one, None)
-        if isinstance(start, str) and start.strip().isdigit():
-            start = int(start)
-        if not isinstance(text, str) or not (start is None or (isinstance(start, int) and not isinstance(start, bool))):
-            what = kind_of_value(one if not isinstance(one, Mapping) else text if not isinstance(text, str) else start)
-            hint = 'expected {"text": ["..."], "answer_start": [0]}, or the text of the answer'
+        hint = 'expected {"text": ["..."], "answer_start": [0]}, or the text of the answer'
+        if not isinstance(text, str):
+            what = kind_of_value(text if isinstance(one, Mapping) else one)
             raise DataError(f"the answer in '{one_line(column, 40)}' is {what}", where=row.where, hint=hint)
-        yield text, start
+        yield text, _place(start, row.where, hint)
+
+
+def _place(start: Any, where: str, hint: str) -> int | None:
+    """As tables write a number, with a point where others are missing; None: not given. Raises DataError."""
+    if start is None or start == "" or start != start:
+        return None
+    with suppress(ValueError):
+        if not isinstance(start, bool) and isinstance(start, int | float | str) and float(start).is_integer():
+            return int(float(start))
+    shown = one_line(str(start), 40)
+    raise DataError(f"answer_start is {kind_of_value(start)} ('{shown}'), not a whole number", where=where, hint=hint)
 
 
 class _Reader(TableReader):
@@ -526,18 +542,29 @@ class _Reader(TableReader):
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         questions, contexts, answers, keys = zip(*(example.content for example in examples), strict=True)
         windows = _windows(self.tokenizer, questions, contexts, self.max_length, self.config.task.doc_stride)
-        return [
-            self._encoded(at, window, contexts[at], answers[at], keys[at])
-            for at, of_context in enumerate(windows)
-            for window in of_context
-        ]
+        found = []
+        for at, of_context in enumerate(windows):
+            text, start = answers[at][0] if answers[at] else ("", -1)
+            places = [
+                one.places(start, start + len(text)) if answers[at] else (one.window.cls,) * 2 for one in of_context
+            ]
+            marked = [first != one.window.cls for (first, _), one in zip(places, of_context, strict=True)]
+            is_lost = bool(answers[at]) and not any(marked)
+            for number, (one, labels) in enumerate(zip(of_context, places, strict=True)):
+                row = self._encoded(at, one, labels, contexts[at], answers[at], keys[at])
+                found.append(replace(row, answer_truncated=is_lost and number == 0))
+        return found
 
     def _encoded(
-        self, example: int, one: _Encoding, context: str, answers: Sequence[tuple[str, int]], where: str
+        self,
+        example: int,
+        one: _Encoding,
+        labels: tuple[int, int],
+        context: str,
+        answers: Sequence[tuple[str, int]],
+        where: str,
     ) -> Encoded:
-        """A window with the first of its answers as labels, and with what scores are made of."""
-        text, start = answers[0] if answers else ("", -1)
-        labels = one.places(start, start + len(text)) if answers else (one.window.cls,) * 2
+        """A window with the places of its answer as labels, and with what scores are made of."""
         low, high = (int(one.offsets[0, 0]), int(one.offsets[-1, 1])) if len(one.offsets) else (0, 0)
         columns: dict[str, Sequence[int] | NDArray[np.int32]] = {
             COLUMN: one.ids,

@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from tui_trainer.data.batching.layout import Pass, RowLayout
 from tui_trainer.data.batching.row_order import RowOrder, share_of
@@ -32,11 +31,7 @@ class Layout(RowLayout):
 
     def micro_batch(self, rows: Pass) -> MicroBatch:
         """One forward pass."""
-        batch = micro_batch(self.batch(rows), by_lengths=self.by_lengths)
-        if rows[0][0].values is None:
-            return batch
-        values = [row.values for together in rows for row in together if row.values is not None]
-        return replace(batch, row_values=torch.from_numpy(np.stack(values)))
+        return micro_batch(self.batch(rows), by_lengths=self.by_lengths)
 
 
 @dataclass(slots=True)

@@ -51,13 +51,13 @@ def _stream(context: Context) -> Verdict:
 
 def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
     """Rows of one pass are as long as its longest, unless like is put to like."""
-    sentence = f"{why}: documents of about {facts.row_tokens:.0f} tokens, the longest {facts.longest_row:,}"
+    sentence = f"{why}: documents of about {facts.document_tokens:.0f} tokens, the longest {facts.longest_row:,}"
     grouped = context.config.data.group_by_length
     alone = context.planned.per_device_train_batch_size.value == 1
-    if grouped or alone or facts.longest_row < _MOST_UNEVEN * facts.row_tokens:
+    if grouped or alone or facts.longest_row < _MOST_UNEVEN * facts.document_tokens:
         how = "; drawn by length" if grouped else "; one row in a pass needs none" if alone else ""
         other = None if alone and not grouped else {_GROUPED: not grouped}
         return passed(sentence + how, switch="packing: off, little to save", opposite=other)
-    most = 1 - facts.row_tokens / facts.longest_row
+    most = 1 - facts.document_tokens / facts.longest_row
     sentence += f", so that up to {most:.0%} of a pass is padding"
     return warned(sentence, fix={_GROUPED: True}, switch="packing: off")

@@ -32,6 +32,8 @@ class Batch:
     at 0 with each document; what pads a row is a document of its own. `document_lengths`, int32 [D], are those of all
     documents in the order of the flattened rows, padding included: they sum to B * T, and cu_seq_lens is their running
     sum after a 0.
+
+    `row_values`, float32 [rows, width]: what was found out about each prepared row before training, where anything was.
     """
 
     input_ids: NDArray[np.int64]
@@ -42,6 +44,7 @@ class Batch:
     documents: NDArray[np.int64] | None = None
     position_ids: NDArray[np.int64] | None = None
     document_lengths: NDArray[np.int32] | None = None
+    row_values: NDArray[np.float32] | None = None
 
 
 class Collate(Protocol):

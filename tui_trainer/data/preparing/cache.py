@@ -31,15 +31,16 @@ class Counts:
     """What was counted while preparing.
 
     In a stream of tokens, labels are one fewer than tokens a side; where each document is a row of its own, one fewer
-    a document. `longest_row` is in labels. Of the documents of both sides, `cut_documents` gave `pieces` rows, and
+    a document. `longest_row` is in labels, of a table in tokens; where its rows are several documents each, up to
+    `row_documents`, that of the longest one. Of the documents of both sides, `cut_documents` gave `pieces` rows, and
     `short_documents` had fewer than two tokens and are left out of all other numbers.
 
     Of a table's `rows_read`, or the `documents_read` of text, `bad_rows` could not be used;
     `repeated_rows` have the text of an earlier one, and `leaked_rows` of the training side that of a held-out one: they
     are left out with data.dedup. Of a table, `untrained_rows` have no label left in the first max_length tokens and are
-    left out, `truncated_rows` lost their end, and `truncated_answers` that of the answer to them; the longest row of
-    labels has `longest_labels`. `marked_rows` spell a special token that begins or ends them, and have it once. What an
-    epoch uses twice is counted twice, but for what was read, bad, repeated or leaked.
+    left out, `truncated_rows` lost their end, and `truncated_answers` that of the answer, or have it whole nowhere; the
+    longest row of labels has `longest_labels`. `marked_rows` spell a special token that begins or ends them, and have
+    it once. What an epoch uses twice is counted twice, but for what was read, bad, repeated or leaked.
     """
 
     train_rows: int
@@ -55,6 +56,7 @@ class Counts:
     train_labels: int
     eval_labels: int
     longest_row: int
+    row_documents: int = 1
     rows_read: int = 0
     documents_read: int = 0
     bad_rows: int = 0

@@ -208,6 +208,7 @@ class _Preparation:
             train_labels=train.counted["labels"] - first,
             eval_labels=max(0, held_out.counted["labels"] - first),
             longest_row=max(train.writer.longest_row, held_out.writer.longest_row) - int(text),
+            row_documents=max(train.writer.row_documents, held_out.writer.row_documents),
             rows_read=0 if text else read,
             documents_read=read if text else 0,
             bad_rows=self._problems.count,

@@ -95,10 +95,9 @@ def notes_of_counts(counts: Counts, cut: Cut) -> Iterator[str]:
         rows = counts.train_rows + counts.eval_rows
         yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and lost their end"
     if counts.truncated_answers:
-        many = f"{counts.truncated_answers:,} answers are longer than task.max_target_length and lost their ends"
-        yield (
-            "1 answer is longer than task.max_target_length and lost its end" if counts.truncated_answers == 1 else many
-        )
+        who = "1 answer does" if counts.truncated_answers == 1 else f"{counts.truncated_answers:,} answers do"
+        what = "written ones are cut at task.max_target_length, those marked in a text are learnt as none"
+        yield f"{who} not fit whole: {what}"
     if counts.untrained_rows:
         yield f"{counts.untrained_rows:,} rows have nothing to learn within {cut.max_length:,} tokens and are left out"
     if counts.cut_documents:

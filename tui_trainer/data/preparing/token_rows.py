@@ -201,8 +201,9 @@ BATCH_ROWS = 1000
 class RowWriter:
     """Rows of any lengths as they come. A context manager: the file is complete at its end.
 
-    `longest_row` in tokens. Of documents that were cut, `pieces` counts the rows; `cut_rows` says of each row whether
-    it is one, bool [rows].
+    `longest_row` in tokens, of rows of several documents the longest one of them, of which a row has `row_documents` at
+    the most. Of documents that were cut, `pieces` counts the rows; `cut_rows` says of each row whether it is one,
+    bool [rows].
     """
 
     def __init__(self, path: Path, columns: Sequence[str] = (COLUMN,), *, max_length: int = 0) -> None:
@@ -211,6 +212,7 @@ class RowWriter:
 
         self._width = max_length
         self.row_count = self.longest_row = self.cut_documents = self.pieces = 0
+        self.row_documents = 1
         self.cut_rows: list[NDArray[np.bool_]] = []
         self._schema = pa.schema([(name, pa.list_(pa.int32())) for name in columns])
         self._file: Any = pa.ipc.new_file(str(path), self._schema)
@@ -232,7 +234,11 @@ class RowWriter:
             arrays.append(pa.ListArray.from_arrays(_int32(offsets), _int32(values)))
         self._file.write_batch(pa.record_batch(arrays, schema=self._schema))
         self.row_count += len(lengths)
-        self.longest_row = max(self.longest_row, int(columns[COLUMN][1].max(initial=0)))
+        longest = columns[COLUMN][1].max(initial=0)
+        if DOCUMENT_LENGTHS in self._schema.names:
+            longest = columns[DOCUMENT_LENGTHS][0].max(initial=0)
+            self.row_documents = max(self.row_documents, int(columns[DOCUMENT_LENGTHS][1].max(initial=0)))
+        self.longest_row = max(self.longest_row, int(longest))
 
     def _write(self, tokens: Tokens, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         """Row i is tokens[starts[i] : starts[i] + lengths[i]]. Rows may overlap."""

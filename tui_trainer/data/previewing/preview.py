@@ -117,7 +117,8 @@ class Lengths:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownDocument:
-    """One document of a row. `number` counts the prepared training rows from 1.
+    """One document of a row. `number` counts the prepared training rows from 1; of one that is several documents, such
+    as a pair, `part` counts those from 1 (0: it is one).
 
     `tokens` are those that are shown, `trained_tokens` those of them that are labels. A document with a label of its
     own has `label` instead, one with an answer the `answer`, whose tokens are counted in both numbers. `cut`: it lost
@@ -131,6 +132,7 @@ class ShownDocument:
     cut: bool | None
     label: str = ""
     answer: tuple[Piece, ...] = ()
+    part: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,8 +194,10 @@ def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, shown: _Shown) 
         numbers = {id(document): number for number, document in chosen}
         for place, together in enumerate(layout.passes([document for _, document in chosen]), 1):
             batch = layout.batch(together)
-            for row, documents in enumerate(together):
-                numbered = [(numbers[id(document)], document) for document in documents]
+            rows_of_pass = [list(_numbered(documents, numbers)) for documents in together]
+            if not layout.packed_width:
+                rows_of_pass = [[document] for documents in rows_of_pass for document in documents]
+            for row, numbered in enumerate(rows_of_pass):
                 read = _whole if _MASK in batch.more else _next_tokens
                 shown_documents, used = read(batch, row, numbered, shown)
                 answer_padding = int((batch.labels[row] == IGNORE).sum()) if _ANSWER in batch.more else 0
@@ -207,7 +211,14 @@ def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, shown: _Shown) 
                 )
 
 
-Numbered = Sequence[tuple[int, TokenRow]]
+Numbered = Sequence[tuple[int, int, TokenRow]]
+"""Of each document the number of its row, which part of it it is, and its tokens."""
+
+
+def _numbered(rows: Sequence[TokenRow], numbers: Mapping[int, int]) -> Iterator[tuple[int, int, TokenRow]]:
+    for row in rows:
+        several = row.document_lengths is not None
+        yield from ((numbers[id(row)], part if several else 0, one) for part, one in enumerate(row.documents, 1))
 
 
 def _next_tokens(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> tuple[tuple[ShownDocument, ...], int]:
@@ -216,7 +227,7 @@ def _next_tokens(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> 
     The last token of a document is no input. It is shown where it is a label; else the model never sees it.
     """
     found, start = [], 0
-    for number, document in documents:
+    for number, part, document in documents:
         end = start + len(document) - 1
         inputs, labels = batch.input_ids[row, start:end], batch.labels[row, start:end]
         counts = labels != IGNORE
@@ -229,6 +240,7 @@ def _next_tokens(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> 
                 tokens=len(ids),
                 trained_tokens=int(trained.sum()),
                 cut=_is_cut(shown, number),
+                part=part,
             )
         )
         start = end
@@ -237,7 +249,7 @@ def _next_tokens(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> 
 
 def _whole(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> tuple[tuple[ShownDocument, ...], int]:
     """A model that reads whole rows: with an answer, a label for the row, or a label at some of its tokens."""
-    (number, _), tokens = documents[0], int(batch.more[_MASK][row].sum())
+    (number, _, _), tokens = documents[0], int(batch.more[_MASK][row].sum())
     ids, labels = batch.input_ids[row, :tokens].tolist(), batch.labels
     trained, tags, label = [False] * tokens, [""] * tokens, ""
     answer: list[int] = []

@@ -351,8 +351,10 @@ def _is_row(lists: Mapping[str, list[Any]]) -> bool:
 def _is_article(values: Mapping[str, Any]) -> bool:
     """As SQuAD has its contexts: `{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}`."""
     paragraphs = values.get("paragraphs")
-    first = paragraphs[0] if isinstance(paragraphs, list) and paragraphs else None
-    return isinstance(first, dict) and {"context", "qas"} <= first.keys()
+    if paragraphs == []:
+        return values.keys() <= {"title", "paragraphs"}
+    first = paragraphs[0] if isinstance(paragraphs, list) else None
+    return isinstance(first, dict) and "qas" in first
 
 
 def _questions(article: Row, problems: ProblemList) -> Iterator[Row]:

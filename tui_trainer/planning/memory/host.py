@@ -15,7 +15,7 @@ from tui_trainer.errors import Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.files.shards import SHARD_BYTES
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.fit import row_tokens
+from tui_trainer.planning.fit import pass_rows, row_tokens
 from tui_trainer.planning.memory.parts import FLOAT, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.memory.split import split_part
 from tui_trainer.planning.memory.zero import zero_on_host
@@ -75,7 +75,7 @@ def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_worke
     at_work = (*kept, saving)
     yield from at_work if sum(part.bytes for part in at_work) >= loading.bytes else (loading,)
     if loader_workers:
-        rows = setup.most_rows or config.training.effective_batch_size
+        rows = pass_rows(setup, setup.most_rows or config.training.effective_batch_size)
         steps = loader_workers * config.dataloader.prefetch_factor
         found = steps * rows * row_tokens(config, setup) * _TOKEN_BYTES
         yield MemoryPart("batches", found, f"{steps} steps ahead x tokens x {_TOKEN_BYTES} bytes")

@@ -166,7 +166,9 @@ class LearnsFromData:
             exact=True,
             reason="counted in the prepared data",
             counts=counts,
-            **self._row_sizes(config, tokens, labels, rows, data.lengths, counts.longest_row),
+            **self._row_sizes(
+                config, tokens, labels, rows, data.lengths, counts.longest_row, row_documents=counts.row_documents
+            ),
             classes=int(data.details.get("classes", 0)),
             target_tokens=self.target_tokens(config, data),
             sources=sources_in(data.details),
@@ -221,19 +223,30 @@ class LearnsFromData:
         return {"task": _in_keys(config.task, _TASK_IN_KEYS), "vocabulary": vocabulary, **columns}
 
     def _row_sizes(
-        self, config: Config, tokens: int, labels: int, rows: int, lengths: Sequence[int], longest_row: int
+        self,
+        config: Config,
+        tokens: int,
+        labels: int,
+        rows: int,
+        lengths: Sequence[int],
+        longest_row: int,
+        row_documents: int = 1,
     ) -> dict[str, Any]:
-        """What rows put into the model: all tokens, where they do not learn the next one, else one fewer."""
+        """What rows put into the model: all tokens, where they do not learn the next one, else one fewer of each
+        document."""
         if self.rows == "stream":
             return {"row_tokens": config.data.max_length, "longest_row": config.data.max_length}
         text = self.rows == "documents"
-        inputs = lengths if text else [max(length - 1, 1) for length in lengths]
+        inputs = lengths if text else [max(length - row_documents, 1) for length in lengths]
         batch = min(config.training.effective_batch_size, rows)
         packs = self.packs and inputs
+        # A row of several documents is packed as a whole, and each of them may be that long.
+        widest = config.data.max_length if row_documents == 1 else max(config.data.max_length, *inputs)
         return {
             "row_tokens": (labels if text else tokens) / max(rows, 1),
             "longest_row": longest_row,
-            "packed_rows": expected_packed_rows(inputs, config.data.max_length, batch) if packs else None,
+            "row_documents": row_documents,
+            "packed_rows": expected_packed_rows(inputs, widest, batch) if packs else None,
         }
 
     def data_problems(self, config: Config) -> list[Problem]:
