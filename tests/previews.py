@@ -9,7 +9,7 @@ from typing import Any
 
 from tui_trainer.data.batching.pack import PaddingShares
 from tui_trainer.data.preparing.cache import Counts
-from tui_trainer.data.previewing.preview import Lengths, Piece, Sample, ShownDocument
+from tui_trainer.data.preview import Lengths, Piece, Sample, ShownDocument
 from tui_trainer.errors import Problem
 from tui_trainer.launching.preview import Preview
 

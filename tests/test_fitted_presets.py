@@ -11,7 +11,7 @@ import pytest
 
 from tui_trainer.cli import application
 from tui_trainer.config.load import Request
-from tui_trainer.data.columns.text_column import head_of
+from tui_trainer.data.columns.text_columns import head_of
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import fitted_presets
 from tui_trainer.launching.fitted_presets import followed_words
@@ -83,14 +83,22 @@ def test_one_bad_row_does_not_decide(tmp_path):
     assert load_config(asked).config.task.type == "chat"
 
 
-def test_rows_are_read_once_until_the_file_is_written_anew(tmp_path, monkeypatch):
+@pytest.mark.parametrize("named", ["d/a.jsonl", "d/a.jsonl, d/b.jsonl", "d", "d/*.jsonl"])
+def test_rows_are_read_once_until_the_file_is_written_anew(named, tmp_path, monkeypatch):
     asked, looks = request(tmp_path, "llama", {"messages": TURNS}), []
+    files = [tmp_path / "d" / name for name in ("a.jsonl", "b.jsonl")]
+    files[0].parent.mkdir()
+    for file in files:
+        file.write_text((json.dumps({"messages": TURNS}) + "\n") * 9)
+    monkeypatch.chdir(tmp_path)
+    asked = replace(asked, shortcuts={**asked.shortcuts, "data.path": named})
     monkeypatch.setattr(fitted_presets, "head_of", lambda rows: looks.append(1) or head_of(rows))
     for name in ("one", "two"):
         other = replace(asked, assignments=(f"output.name={name}",))
         assert load_config(other).config.task.type == "chat"
-    (tmp_path / "rows.jsonl").write_text('{"text": "a sheep"}\n' * 9)
-    os.utime(tmp_path / "rows.jsonl", (1, 1))
+    for file in files:
+        file.write_text('{"text": "a sheep"}\n' * 9)
+        os.utime(file, (1, 1))
     assert load_config(asked).config.task.type == "causal_lm"
     assert len(looks) == 2
 

@@ -34,7 +34,7 @@ answers.prepared_data_folder = lambda environment: Path(ANSWERS)
 fit.measure_layer = lambda *_, **__: (None, "not counted in tests")
 for command in COMMANDS:
     assert main(command) == 0, command
-from tui_trainer.downloading import data_set, model
+from tui_trainer.downloading import hub
 from tui_trainer.models.problems import model_problems
 loaded = [name for name in {HEAVY!r} if name in sys.modules]
 sys.exit(f"loaded: {{loaded}}" if loaded else 0)

@@ -14,7 +14,7 @@ from tui_trainer.cli import main
 from tui_trainer.cli.machine import preview_lines
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.row_order import RowOrder
-from tui_trainer.data.previewing.preview import Sample
+from tui_trainer.data.preview import Sample
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import (
     ASCII_SIGNS,

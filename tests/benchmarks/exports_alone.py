@@ -119,7 +119,7 @@ def texts_of(recipe: Recipe, model: Path) -> list[Any]:
     """What a trained model is asked: lists of words for tags, else texts."""
     from transformers import AutoTokenizer
 
-    from tui_trainer.data.columns.text_column import ColumnChoices
+    from tui_trainer.data.columns.text_columns import ColumnChoices
     from tui_trainer.data.problems import ProblemList
     from tui_trainer.data.sources.source import open_source
 

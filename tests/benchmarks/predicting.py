@@ -21,7 +21,7 @@ from tui_trainer.hardware.environment import prepare_environment
 
 prepare_environment()
 
-from tui_trainer.data.columns.text_column import ColumnChoices
+from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.exporting.predicting import Requested, inference_device, predict_file

@@ -28,7 +28,7 @@ CLASSES = ("bug", "feature", "question")
 
 def write_rows(path: Path, megabytes: int) -> int:
     """Sentences of Python's documentation, in any order. Returns the number of rows."""
-    from tui_trainer.data.samples.python_reference import python_reference
+    from tui_trainer.data.samples import python_reference
 
     lines = [line.strip() for _, text in python_reference() for line in text.splitlines() if len(line.strip()) > 40]
     draw, rows = random.Random(1), 0

@@ -14,7 +14,7 @@ from tui_trainer.checklist.gather import gather
 from tui_trainer.checklist.run import patched
 from tui_trainer.config.load import Request
 from tui_trainer.data.preparing.cache import Counts
-from tui_trainer.data.sources.named_splits import SplitUse
+from tui_trainer.data.sources.splits import SplitUse
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.start import load_config
 from tui_trainer.tasks import find_task

@@ -30,7 +30,7 @@ def loaded(text: str, *assignments: str):
 
 
 def weights(text: str, path: str = "a, b") -> tuple[float, ...]:
-    return weights_of(path, text)
+    return weights_of(paths_in(path), text)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_each_of_several_paths_becomes_a_whole_one(here):
 def test_lists_of_a_file_are_taken_and_saved_as_texts(here):
     read = loaded('[data]\npath = ["a.txt", "b,c.txt"]\nweights = [2, 0.5]\n')
     assert paths_in(read.config.data.path) == (str(here / "a.txt"), str(here / "b,c.txt"))
-    assert weights_of(read.config.data.path, read.config.data.weights) == (2.0, 0.5)
+    assert weights_of(read.config.data.paths, read.config.data.weights) == (2.0, 0.5)
     again = loaded(to_toml(read))
     assert again.config.data == read.config.data
 

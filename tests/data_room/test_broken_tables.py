@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tui_trainer.data import decoding
-from tui_trainer.data.columns import text_column as columns
+from tui_trainer.data.columns import text_columns as columns
 from tui_trainer.data.sources import csv_rows, json_rows
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.columns.text_column import ColumnChoices
+from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
 

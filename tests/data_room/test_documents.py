@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tui_trainer.data.preparing import row_selection, survey, text_readers
+from tui_trainer.data.preparing import row_selection, text_readers
 from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, TRAINED_HERE
 from tui_trainer.data.preparing.cache import Cut, PreparedData, find_entry
 from tui_trainer.data.preparing.prepare import prepare
@@ -249,7 +249,7 @@ def test_tokenising_tells_how_far_it_is(data):
 @pytest.mark.e2e
 def test_batches_hold_about_a_megabyte_and_memory_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(text_readers, "BATCH_CHARACTERS", 100_000)
-    for module in (survey, row_selection):
+    for module in (row_selection,):
         monkeypatch.setattr(module, "CHUNK_CHARACTERS", 400_000)
     text = text_of(*range(200))
     path = write(tmp_path / "a.jsonl", [text] * 40_000)

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from tui_trainer.data.preparing.cache import Cut, PreparedData
-from tui_trainer.data.preparing.estimate import DataEstimate, Rate, estimate
+from tui_trainer.data.preparing.estimate import DataEstimate, Rate, beginning_of, estimate, size_of
 from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.preparing.text_readers import TextReader
-from tui_trainer.data.sources.size_estimate import beginning_of, size_of
 from tui_trainer.data.sources.source import Source, open_source, open_sources
 
 CUT = Cut(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")

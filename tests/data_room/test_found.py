@@ -4,7 +4,7 @@ import gzip
 import json
 
 from tui_trainer.config.sections import Config, DataSection, TaskSection
-from tui_trainer.data.sources.size_estimate import source_words
+from tui_trainer.data.preparing.estimate import source_words
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.planning.summary import data_words
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tui_trainer.data.sources.hub import HubPath, chosen_names, data_names, parse_hub_path
-from tui_trainer.data.sources.named_splits import tell_apart
 from tui_trainer.data.sources.source_file import FORMS
+from tui_trainer.data.sources.splits import tell_apart
 from tui_trainer.errors import DataError
 from tui_trainer.files.hub_layout import could_be_on_the_hub
 

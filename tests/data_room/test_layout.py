@@ -60,7 +60,7 @@ def test_an_epoch_has_every_row_once_and_as_many_steps_as_planned(rows, effectiv
 
 
 def test_what_makes_batches_for_the_preview_loads_no_torch():
-    modules = "tui_trainer.data.previewing.preview, tui_trainer.launching.preview"
+    modules = "tui_trainer.data.preview, tui_trainer.launching.preview"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 

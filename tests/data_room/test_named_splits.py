@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tui_trainer.data.sources.named_splits import is_about_the_data, split_in, split_of_file, tell_apart
+from tui_trainer.data.sources.splits import is_about_the_data, split_in, split_of_file, tell_apart
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.data.sources.nearest_path import nearest_path
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import ConfigError, DataError
+from tui_trainer.files.local_paths import nearest_path
 from tui_trainer.models.facts import find_model
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tui_trainer.data.columns.pair_columns import PairColumns
 from tui_trainer.data.columns.row import Row
+from tui_trainer.data.columns.text_columns import PairColumns
 from tui_trainer.errors import DataError
 
 SQUAD = {

@@ -19,7 +19,7 @@ from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.pack import padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import TokenRow
-from tui_trainer.data.previewing.preview import Lengths, Sample, samples
+from tui_trainer.data.preview import Lengths, Sample, samples
 
 
 class MixedPrecision:

@@ -10,8 +10,7 @@ import pytest
 
 from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
 from tui_trainer.data.preparing.cache import Cut, PreparedData
-from tui_trainer.data.preparing.prepare import prepare
-from tui_trainer.data.preparing.row_notes import cut_rows, write_cut_rows
+from tui_trainer.data.preparing.prepare import cut_rows, prepare, write_cut_rows
 from tui_trainer.data.preparing.text_readers import TextReader
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.sources.source import open_source

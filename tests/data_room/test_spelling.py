@@ -5,7 +5,7 @@ from types import MappingProxyType, SimpleNamespace
 import pytest
 
 from tests.tiny_models import tiny_tokenizer
-from tui_trainer.data.previewing.preview import Speller
+from tui_trainer.data.preview import Speller
 
 TEXTS = [
     "The cat sat.", " leading and trailing ", "line one\nline two\ttab", "caf\u00e9 \u6f22\u5b57 \U0001f600",

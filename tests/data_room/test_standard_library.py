@@ -4,10 +4,8 @@ import gc
 import sys
 from dataclasses import replace
 
-from tui_trainer.data import standard_library
-from tui_trainer.data.samples import find_sample
-from tui_trainer.data.samples.python_signatures import first_sentence
-from tui_trainer.data.standard_library import documented_functions, module_files
+from tui_trainer.data import samples
+from tui_trainer.data.samples import documented_functions, find_sample, first_sentence, module_files
 
 
 def test_functions_and_methods_come_with_their_place_arguments_and_docstring():
@@ -36,13 +34,13 @@ def test_functions_behind_a_condition_count_and_those_inside_functions_do_not(tm
     )
     path = tmp_path / "module.py"
     path.write_text(source)
-    found = list(standard_library._functions_in("m", path))
+    found = list(samples._functions_in("m", path))
     assert [(function.path, function.arguments, function.docstring) for function in found] == [
         ("a", "x=1", "First."),
         ("B.c", "self", "Second."),
     ]
     path.write_text("def broken(:\n")
-    assert list(standard_library._functions_in("m", path)) == []
+    assert list(samples._functions_in("m", path)) == []
 
 
 def test_signatures_have_one_sentence_each_and_none_twice():

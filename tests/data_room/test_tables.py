@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.combinations import first_by_default
-from tui_trainer.data.columns.text_column import ColumnChoices
+from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources import json_rows
 from tui_trainer.data.sources.csv_rows import guess_delimiter

@@ -10,7 +10,7 @@ import pytest
 
 from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.tagged_rows import find_tag_columns
-from tui_trainer.data.columns.text_column import ColumnChoices
+from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError

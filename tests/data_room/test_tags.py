@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tui_trainer.data.columns.tagged_rows import tagged_text, word_places
-from tui_trainer.data.columns.tags import TagSurvey, entities, in_order, marks_entities
+from tui_trainer.data.columns.tagged_rows import TagSurvey, entities, in_order, marks_entities, tagged_text, word_places
 from tui_trainer.errors import DataError
 
 

@@ -15,7 +15,7 @@ from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.preparing.cache import PreparedData
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
-from tui_trainer.data.previewing.preview import names_in
+from tui_trainer.data.preview import names_in
 from tui_trainer.errors import ConfigError, InputError
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.fitted_presets import fitted_task_named

@@ -14,8 +14,7 @@ import pytest
 from tests.combinations import in_the_sweep
 from tests.models_room.fake_hub import COMMIT, FakeHub, environment_of, run, run_each, serving
 from tui_trainer.cli.models import offer_lines
-from tui_trainer.downloading.hub import DownloadOffer, HubFile, network_sentence
-from tui_trainer.downloading.model import MODEL, files_to_fetch
+from tui_trainer.downloading.hub import MODEL, DownloadOffer, HubFile, model_files_to_fetch, network_sentence
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.facts import find_model
 
@@ -23,7 +22,7 @@ CANCELLED = """
 import sys
 from tui_trainer.data.progress import Meter
 from tui_trainer.errors import RunError
-from tui_trainer.downloading.model import download_model
+from tui_trainer.downloading.hub import download_model
 told = []
 def report(self, done):
     told.append(done)
@@ -188,7 +187,7 @@ def test_a_connection_that_breaks_goes_on_where_it_broke(hub, environment, llama
 
 
 def chosen(*names: str) -> list[str]:
-    return sorted(file.name for file in files_to_fetch("org/m", [HubFile(name, 1) for name in names]))
+    return sorted(file.name for file in model_files_to_fetch("org/m", [HubFile(name, 1) for name in names]))
 
 
 def test_only_what_training_reads_is_chosen():

@@ -13,11 +13,9 @@ import pytest
 from tests.models_room.fake_hub import COMMIT, FakeHub, commit_of, environment_of, run, run_each, serving
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.data.sources.choice import Choice
 from tui_trainer.data.sources.hub import HubPath
-from tui_trainer.data.sources.source import open_source
-from tui_trainer.downloading.data_set import files_to_fetch
-from tui_trainer.downloading.hub import HubFile
+from tui_trainer.data.sources.source import DataChoice, open_source
+from tui_trainer.downloading.hub import HubFile, data_files_to_fetch
 from tui_trainer.errors import DataError
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.start import load_config
@@ -82,13 +80,13 @@ def fetch(path: str, *arguments: str, environment: dict[str, str]):
 STREAMED = """
 import sys
 from pathlib import Path
-from tui_trainer.data.sources.choice import Choice
-from tui_trainer.data.sources.size_estimate import size_of
-from tui_trainer.data.sources.split_use import training_and_evaluation
+from tui_trainer.data.sources.source import DataChoice
+from tui_trainer.data.preparing.estimate import size_of
+from tui_trainer.data.sources.source import training_and_evaluation
 from tui_trainer.errors import DataError
 name, split, path = sys.argv[1:]
 try:
-    source, held_out = training_and_evaluation((path,), (), "auto", Choice(name=name, split=split, streaming=True))
+    source, held_out = training_and_evaluation((path,), (), "auto", DataChoice(name=name, split=split, streaming=True))
 except DataError as error:
     sys.exit(str(error))
 for found in filter(None, (source, held_out)):
@@ -148,7 +146,7 @@ def test_two_configurations_are_downloaded_and_one_is_learnt_from_offline(hub, e
     assert done.returncode == 0, done.stderr
     assert "several configurations: en, all; set data.name" in done.stdout
     hub.requests.clear()
-    source = open_source("org/two", choice=Choice(name="en"))
+    source = open_source("org/two", choice=DataChoice(name="en"))
     assert [document.text.partition(" of")[0] for document in source.documents()] == [f"en {n}" for n in range(6)]
     assert hub.requests == []
 
@@ -333,7 +331,8 @@ def test_a_bare_name_is_looked_for_here_and_then_in_the_cache(environment, repos
 
 def chosen(*names: str, inside: str = "") -> list[str]:
     return [
-        file.name for file in files_to_fetch(HubPath("org/d", "main", inside), [HubFile(name, 1) for name in names])
+        file.name
+        for file in data_files_to_fetch(HubPath("org/d", "main", inside), [HubFile(name, 1) for name in names])
     ]
 
 

@@ -16,8 +16,8 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import is_hub_name
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.facts import find_model, require_folder
-from tui_trainer.models.files.fit import embedding_rows, misfits
 from tui_trainer.models.files.hub_cache import cached_snapshot
+from tui_trainer.models.files.soundness import embedding_rows, misfits
 from tui_trainer.models.shape import shape_of
 
 COMMIT = "ab" * 20

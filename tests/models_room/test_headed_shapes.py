@@ -10,7 +10,7 @@ import pytest
 from tests.models_room.headed import CASES, LABELS, headed, labels_of
 from tests.models_room.test_shape import headers_of, linears_in, linears_told
 from tui_trainer.config.sections import ScratchSection
-from tui_trainer.models.files.fit import misfits
+from tui_trainer.models.files.soundness import misfits
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.problems import length_problems
 from tui_trainer.models.shape import scratch_config, scratch_problems, scratch_shape, shape_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tui_trainer.errors import ConfigError
-from tui_trainer.models.files.headers import TensorFacts, read_file_header, read_headers, weight_files
+from tui_trainer.models.files.weights import TensorFacts, read_file_header, read_headers, weight_files
 
 
 @pytest.fixture

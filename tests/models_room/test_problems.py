@@ -12,7 +12,7 @@ import pytest
 
 from tests.models_room.conftest import write_tokenizer
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.files.pickles import foreign_calls
+from tui_trainer.models.files.soundness import foreign_calls
 from tui_trainer.models.problems import length_problems, length_warning, model_problems
 from tui_trainer.models.shape import shape_of
 

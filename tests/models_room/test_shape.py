@@ -11,7 +11,7 @@ from tests.models_room.conftest import VARIANTS, Tiny
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.models import counting
-from tui_trainer.models.files.headers import TensorFacts
+from tui_trainer.models.files.weights import TensorFacts
 from tui_trainer.models.modules import Linear
 from tui_trainer.models.shape import ModelShape, scratch_shape, shape_of
 from tui_trainer.planning.duration import training_flops

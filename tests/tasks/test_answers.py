@@ -6,7 +6,7 @@ import string
 
 import pytest
 
-from tui_trainer.data.samples.python_docstrings import SAMPLE
+from tui_trainer.data.samples import python_docstrings
 from tui_trainer.tasks.parts.scores import SCORES, mean_scores, normalised
 
 
@@ -47,7 +47,7 @@ def test_rouge_l_goes_by_the_longest_common_words_of_the_plain_table():
 
 def pairs_of_real_texts():
     """English documentation, and the same with some words dropped and some changed."""
-    draw, words = random.Random(3), " ".join(row["text"] for _, row in SAMPLE.content()[:400]).split()
+    draw, words = random.Random(3), " ".join(row["text"] for _, row in python_docstrings()[:400]).split()
     references = [words[start : start + draw.randrange(3, 40)] for start in range(0, 2000, 40)]
     answers = [[draw.choice([word, word, word, words[0]]) for word in some[draw.randrange(2) :]] for some in references]
     return [" ".join(some) for some in answers], [" ".join(some) for some in references]

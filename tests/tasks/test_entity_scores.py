@@ -10,8 +10,8 @@ import pytest
 from seqeval.metrics import accuracy_score, classification_report, f1_score, precision_score, recall_score
 from sklearn.metrics import classification_report as tag_report
 
-from tui_trainer.data.columns.tags import entities
-from tui_trainer.data.samples.python_tokens import SAMPLE
+from tui_trainer.data.columns.tagged_rows import entities
+from tui_trainer.data.samples import python_tokens
 from tui_trainer.tasks.parts.scores import TagCounts
 
 # `startOfChunk` and `endOfChunk` of conlleval (version of 2004-01-26): tags before and now.
@@ -20,7 +20,7 @@ ENDS = {"BB", "BO", "IB", "IO", "EE", "EI", "EO"}
 
 
 def sentences(scheme: str) -> list[list[str]]:
-    found = [list(row["ner_tags"]) for _, row in SAMPLE.content()][:400]
+    found = [list(row["ner_tags"]) for _, row in python_tokens()][:400]
     return [in_scheme(tags, scheme) for tags in found]
 
 

@@ -17,7 +17,7 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import Rows
-from tui_trainer.data.samples.python_questions import python_questions
+from tui_trainer.data.samples import python_questions
 from tui_trainer.errors import DataError
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new

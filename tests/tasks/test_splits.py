@@ -16,13 +16,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from tui_trainer.config.load import LoadedConfig, Request
-from tui_trainer.data.columns.text_column import ColumnChoices
+from tui_trainer.data.columns.text_columns import ColumnChoices
+from tui_trainer.data.preparing.estimate import size_of
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.problems import ProblemList
-from tui_trainer.data.sources.choice import Choice
-from tui_trainer.data.sources.size_estimate import size_of
-from tui_trainer.data.sources.source import open_source
-from tui_trainer.data.sources.split_use import training_and_evaluation
+from tui_trainer.data.sources.source import DataChoice, open_source, training_and_evaluation
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import make_preview
@@ -427,7 +425,7 @@ def test_a_split_is_chosen_and_cut_as_datasets_cuts_it(split, expected, ending, 
         for shard in (0, 1):
             half = rows(name)[: len(rows(name)) // 2] if shard == 0 else rows(name)[len(rows(name)) // 2 :]
             write(tmp_path / f"{name}-0000{shard}-of-00002.{ending}", half)
-    source = open_source(str(tmp_path), choice=Choice(split=split))
+    source = open_source(str(tmp_path), choice=DataChoice(split=split))
     assert [document.text.partition(":")[0] for document in source.documents()] == expected
     size = size_of(source)
     assert len(expected) // 2 <= size.documents <= 2 * len(expected)
@@ -446,7 +444,7 @@ def test_a_split_that_is_not_there_is_refused(split, words, tmp_path):
     for name in COUNTS:
         write(tmp_path / f"{name}.jsonl", rows(name))
     with pytest.raises(DataError, match=re.escape(words)):
-        open_source(str(tmp_path), choice=Choice(split=split))
+        open_source(str(tmp_path), choice=DataChoice(split=split))
 
 
 def test_slices_are_told_and_rows_that_are_trained_and_evaluated_on_are_noticed(tmp_path):
@@ -466,8 +464,8 @@ def test_slices_are_told_and_rows_that_are_trained_and_evaluated_on_are_noticed(
 def test_a_bad_row_of_a_slice_is_named_by_its_own_line(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 5 + '{"text": 3}\n' + '{"text": "a"}\n' * 4)
     with pytest.raises(DataError, match=r"a.jsonl, line 6: the column 'text' is a number"):
-        list(open_source(str(tmp_path / "a.jsonl"), choice=Choice(split="train[4:]")).documents())
-    assert len(list(open_source(str(tmp_path / "a.jsonl"), choice=Choice(split="train[6:]")).documents())) == 4
+        list(open_source(str(tmp_path / "a.jsonl"), choice=DataChoice(split="train[4:]")).documents())
+    assert len(list(open_source(str(tmp_path / "a.jsonl"), choice=DataChoice(split="train[6:]")).documents())) == 4
 
 
 def readme(folder: Path, **splits: str) -> Path:
@@ -485,12 +483,12 @@ def test_a_file_that_a_declared_test_split_names_is_not_trained_on(tmp_path):
     found, _ = training_and_evaluation([str(tmp_path / "d")], [], "auto")
     assert [file.name for file in found.files] == ["train.jsonl"]
     assert "left alone: test (" in found.splits[0].words()
-    every, _ = training_and_evaluation([str(tmp_path / "d")], [], "auto", Choice(split="train+test"))
+    every, _ = training_and_evaluation([str(tmp_path / "d")], [], "auto", DataChoice(split="train+test"))
     assert len(every.files) == 2 and all("test.jsonl" not in use.words() for use in every.splits)
     readme(tmp_path / "d", train="test.jsonl", validation="test.jsonl", test="test.jsonl")
     with pytest.raises(DataError, match=r"\(test.jsonl is of train and of another split as well\)"):
         open_source(str(tmp_path / "d"))
-    both = training_and_evaluation([str(tmp_path / "d")], [], "auto", Choice(split="train[:1]"), "train[1:]")
+    both = training_and_evaluation([str(tmp_path / "d")], [], "auto", DataChoice(split="train[:1]"), "train[1:]")
     assert both[0].splits == () or all(not use.left_alone for use in both[0].splits)
 
 
@@ -500,7 +498,7 @@ def test_a_test_split_alone_is_trained_on_only_where_it_is_named(at_home):
     for path in ("corpus", "org/one", "hub:org/one/data"):
         with pytest.raises(DataError, match=r"holds only test: .*; set data.split to test"):
             open_source(path)
-        assert len(list(open_source(path, choice=Choice(split="test")).documents())) == 3
+        assert len(list(open_source(path, choice=DataChoice(split="test")).documents())) == 3
     for path in ("corpus/test.jsonl", "corpus/*.jsonl", "hub:org/one/data/test-*"):
         assert len(list(open_source(path).documents())) == 3, path
 
@@ -512,7 +510,7 @@ def test_a_declared_train_whose_files_are_gone_is_missed(at_home):
     (at_home / "other").mkdir()
     next((at_home / "hf/datasets").glob("*/*/*/*/source-train.arrow")).unlink()
     for path in ("saved", "org/stored"):
-        for choice in (Choice(), Choice(split="train[:1]")):
+        for choice in (DataChoice(), DataChoice(split="train[:1]")):
             with pytest.raises(DataError, match="train is declared and its files are missing"):
                 open_source(path, choice=choice)
     saved_folder(at_home / "other")
@@ -579,11 +577,11 @@ def test_of_the_cache_of_datasets_the_commit_of_main_is_read_and_no_fragment(at_
     with pytest.raises(DataError, match=r"org/stored is in the cache of datasets in several commits: aa, bb; set data"):
         open_source("org/stored")
     for revision in ("aa", "bb"):
-        assert open_source("org/stored", choice=Choice(revision=revision)).files[0].parent.name == revision
+        assert open_source("org/stored", choice=DataChoice(revision=revision)).files[0].parent.name == revision
     refs = snapshot("org/stored", at_home / "hf").parents[1] / "refs/main"
     refs.write_text("aa")
     assert open_source("org/stored").files[0].parent.name == "aa"
-    fragment = Choice(name="default-0123456789abcdef")
+    fragment = DataChoice(name="default-0123456789abcdef")
     assert open_source("org/stored", choice=fragment).files[0].parent.name == "cc"
     shutil.rmtree(place / "default")
     with pytest.raises(DataError, match="no data set org/stored of the hub on this machine"):
@@ -623,7 +621,7 @@ def test_a_readme_says_how_the_fields_of_a_table_are_separated_and_called(tmp_pa
     )
     found = open_source(str(tmp_path)).rows(ProblemList(), choices=ColumnChoices(""))
     assert [row.values for row in found] == [{"text": "a, b", "label": "1"}, {"text": "c, d", "label": "2"}]
-    assert len(list(open_source(str(tmp_path), choice=Choice(split="train[1:]")).documents())) == 1
+    assert len(list(open_source(str(tmp_path), choice=DataChoice(split="train[1:]")).documents())) == 1
 
 
 def test_an_overlap_through_data_eval_path_is_known_before_anything_is_read(tmp_path):
@@ -632,7 +630,7 @@ def test_an_overlap_through_data_eval_path_is_known_before_anything_is_read(tmp_
 
     def shares(split: str, eval_split: str) -> bool:
         sources = [str(path)], [str(tmp_path / "link.jsonl")]
-        found, held_out = training_and_evaluation(*sources, "auto", Choice(split=split), eval_split)
+        found, held_out = training_and_evaluation(*sources, "auto", DataChoice(split=split), eval_split)
         assert held_out and (eval_split in held_out.description or not eval_split)
         return any("trained on as well" in use.words() for use in found.splits)
 
@@ -646,7 +644,7 @@ def test_data_name_and_data_split_are_of_data_path_alone(tmp_path):
     (tmp_path / "cf/README.md").write_text("---\nconfigs:\n- config_name: en\n  data_files: en.jsonl\n---\n")
     write(tmp_path / "ev/v.jsonl", rows("validation"))
     (tmp_path / "ev/README.md").write_text("---\nconfigs:\n- config_name: plain\n  data_files: v.jsonl\n---\n")
-    asked = [str(tmp_path / "cf")], "auto", Choice(name="en", split="train[:5]")
+    asked = [str(tmp_path / "cf")], "auto", DataChoice(name="en", split="train[:5]")
 
     def held_out(path: str, eval_split: str = "") -> int:
         source = training_and_evaluation(asked[0], [path], *asked[1:], eval_split)[1]
@@ -663,7 +661,7 @@ def test_data_name_and_data_split_are_of_data_path_alone(tmp_path):
     with pytest.raises(DataError, match=r"data.eval_split: no row is in 'train\[9:\]'"):
         held_out(str(tmp_path / "ev"), "train[9:]")
     with pytest.raises(DataError, match="has no configuration 'fr'"):
-        open_source(str(tmp_path / "cf"), choice=Choice(name="fr"))
+        open_source(str(tmp_path / "cf"), choice=DataChoice(name="fr"))
     for kind in ("dev_a", "dev_b"):
         write(tmp_path / f"two/{kind}-00000-of-00001.jsonl", rows("validation"))
     with pytest.raises(DataError, match=r"set data.eval_split to dev_a or dev_b; or name one in data.eval_path"):
@@ -672,11 +670,11 @@ def test_data_name_and_data_split_are_of_data_path_alone(tmp_path):
 
 def test_what_is_of_the_hub_alone_is_noticed_for_a_local_path(at_home):
     write(at_home / "corpus/rows.jsonl", rows("train"))
-    found = training_and_evaluation(["corpus/rows.jsonl"], [], "auto", Choice(revision="v9", streaming=True))[0]
+    found = training_and_evaluation(["corpus/rows.jsonl"], [], "auto", DataChoice(revision="v9", streaming=True))[0]
     told = "data.revision and data.streaming are of data sets of the hub, and not used for what is here"
     assert [use.note for use in found.splits] == [told]
     write(snapshot("corpus", at_home / "hf") / "train.jsonl", rows("train"))
     for path in ("corpus", str(at_home / "corpus")):
         [use] = training_and_evaluation([path], [], "auto")[0].splits
         assert "not the data set of the hub of the same name, which is hub:corpus" in use.words()
-    assert not open_source("hub:corpus", choice=Choice(revision="main")).remark
+    assert not open_source("hub:corpus", choice=DataChoice(revision="main")).remark

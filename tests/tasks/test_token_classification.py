@@ -18,9 +18,9 @@ from tests.tiny_models import save_tiny_model, tiny_tokenizer
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import IGNORE
-from tui_trainer.data.columns.tags import entities
+from tui_trainer.data.columns.tagged_rows import entities
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
-from tui_trainer.data.samples.python_tokens import python_tokens, tags_of
+from tui_trainer.data.samples import python_tokens, tags_of
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new

@@ -149,12 +149,13 @@ def tensors_in(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def test_tensors_are_split_in_order_and_groups_are_never_divided():
-    groups = [(["a.x", "a.y"], 6), (["b"], 4), (["c"], 1), (["d"], 30), (["e"], 1)]
-    assert shards.split(groups, 10) == [["a.x", "a.y", "b"], ["c"], ["d"], ["e"]]
-    assert shards.split(groups, 1000) == [["a.x", "a.y", "b", "c", "d", "e"]]
-    assert shards.split([], 10) == [[]]
-    assert shards.file_names("model.safetensors", 2) == [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+def test_tensors_are_split_in_order_and_a_larger_one_has_a_file_of_its_own():
+    sizes = {"a": 6, "b": 4, "c": 1, "d": 30, "e": 1}
+    files = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    split = shards.split(sizes, "model.safetensors", 10)
+    assert sorted(split) == files and sorted(split.values()) == [["a", "b"], ["c", "e"], ["d"]]
+    assert shards.split(sizes, "model.safetensors", 1000) == {"model.safetensors": [*sizes]}
+    assert shards.split({}, "model.safetensors", 10) == {"model.safetensors": []}
 
 
 def test_weights_that_are_not_those_of_the_model_are_named(small_shards, tiny_run, stop_after, monkeypatch):

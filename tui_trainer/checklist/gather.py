@@ -12,7 +12,6 @@ from tui_trainer.checklist.contract import Context
 from tui_trainer.checklist.earlier_run import newest_measured
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, Problem
@@ -80,7 +79,7 @@ def gather(
 
 def _data_read(config: Config) -> ReadRate | None:
     """Of the first file that is trained on. Measured again where the file is another one."""
-    for path in map(Path, paths_in(config.data.path)):
+    for path in map(Path, config.data.paths):
         with suppress(OSError):
             if path.is_file():
                 return _measured(path, path.stat().st_mtime_ns)

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +14,7 @@ from tui_trainer.terminal.standard_files import show_progress, tell
 
 if TYPE_CHECKING:
     from tui_trainer.downloading.hub import DownloadOffer
+    from tui_trainer.exporting.publishing import PublishOffer
 
 
 @app.command()
@@ -27,7 +28,7 @@ def download(
     if bool(name) == bool(data):
         hint = "`tui-trainer download org/model`, or `tui-trainer download --data owner/name`"
         raise InputError("one model or one data set is fetched at a time", hint=hint)
-    from tui_trainer.downloading.model import download_model
+    from tui_trainer.downloading.hub import download_model
 
     def ask(offer: "DownloadOffer") -> bool:
         print("\n".join(offer_lines(offer)), flush=True)
@@ -77,10 +78,9 @@ def agrees(verb: str, yes: bool) -> bool:
 def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]") -> bool:
     """Ends with the lines to use, and what else can be chosen of the data set."""
     from tui_trainer.config.editing import toml_text
-    from tui_trainer.data.sources.choice import Choice
-    from tui_trainer.data.sources.files import find_files
     from tui_trainer.data.sources.hub import parse_hub_path
-    from tui_trainer.downloading.data_set import download_data
+    from tui_trainer.data.sources.source import open_source
+    from tui_trainer.downloading.hub import download_data
     from tui_trainer.errors import DataError
     from tui_trainer.terminal.safe_text import one_line
 
@@ -90,12 +90,12 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
         return False
     print(one_line(f"{wanted.name} is in {folder}"))
     try:
-        found = find_files(str(wanted), Choice())
+        found = open_source(str(wanted))
     except DataError as error:
         print(one_line(str(error)))
     else:
         if found.others:
-            labels = ", ".join(one_line(split.label, 60) for split in (found.chosen, *found.others))
+            labels = ", ".join(one_line(split.label, 60) for split in (found.split, *found.others) if split)
             print(f"its splits are {labels}: train trains, validation evaluates, test is left alone;")
             print("data.split and data.eval_split choose others")
     print(f"data.path = {toml_text(str(wanted))}")
@@ -104,21 +104,33 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
 
 def offer_lines(offer: "DownloadOffer") -> list[str]:
     """What is downloaded, how large it is, under which licence, from where, and where it goes."""
-    from tui_trainer.downloading.hub import counted, host
-    from tui_trainer.terminal.safe_text import one_line
+    from tui_trainer.downloading.hub import host
     from tui_trainer.units import format_bytes
 
     rest = "" if offer.missing_bytes == offer.size_bytes else f", {format_bytes(offer.missing_bytes)} still missing"
     gate = " (only for accounts that accepted it on its page)" if offer.gated else ""
-    rows = {
-        offer.kind.word: f"{offer.name}, revision {offer.revision}",
-        "size": f"{format_bytes(offer.size_bytes)} in {counted(offer.files)}{rest}",
-        "left out": offer.left_out,
-        "licence": f"{offer.license or 'not stated'}{gate}",
-        "from": host(),
-        "folder": str(offer.target),
-    }
-    return [f"{label:<8} {one_line(text)}" for label, text in rows.items() if text]
+    rows = [
+        (offer.kind.word, f"{offer.name}, revision {offer.revision}"),
+        ("size", f"{size_words(offer)}{rest}"),
+        ("left out", offer.left_out),
+        ("licence", f"{offer.license or 'not stated'}{gate}"),
+        ("from", host()),
+        ("folder", str(offer.target)),
+    ]
+    return labelled(rows)
+
+
+def size_words(offer: "DownloadOffer | PublishOffer") -> str:
+    """`1.2 GiB in 4 files`."""
+    from tui_trainer.downloading.hub import counted
+    from tui_trainer.units import format_bytes
+
+    return f"{format_bytes(offer.size_bytes)} in {counted(offer.files)}"
+
+
+def labelled(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """A line for each pair that says something, safe to show."""
+    return [f"{label:<8} {one_line(text)}" for label, text in rows if text]
 
 
 def transfer_progress() -> Callable[[str, float, float | None, str], None]:

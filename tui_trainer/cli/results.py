@@ -16,7 +16,7 @@ from tui_trainer.cli.application import (
     run_named,
     trained_model,
 )
-from tui_trainer.cli.models import agrees, transfer_progress
+from tui_trainer.cli.models import agrees, labelled, size_words, transfer_progress
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import show_progress, tell, write_progress
@@ -143,14 +143,13 @@ def publish(
 
 def _offer_lines(offer: "PublishOffer") -> list[str]:
     """What would go where, who could see it, and what was taken out."""
-    from tui_trainer.downloading.hub import counted
     from tui_trainer.units import format_bytes
 
     there = "" if offer.exists is None else ", which is there already"
     rows = [
         ("to", f"{offer.name}{there}"),
         ("seen by", "you and those you allow (private)" if offer.private else "everybody (public)"),
-        ("size", f"{format_bytes(offer.size_bytes)} in {counted(offer.files)}"),
+        ("size", size_words(offer)),
         *(("file", f"{format_bytes(file.size_bytes):>10}  {file.name}") for file in offer.files[:_MOST_FILES]),
         ("on", offer.base_model),
         ("licence", (offer.license or "not known: look at its page") if offer.base_model else ""),
@@ -158,7 +157,7 @@ def _offer_lines(offer: "PublishOffer") -> list[str]:
     ]
     if len(offer.files) > _MOST_FILES:
         rows.append(("file", f"and {len(offer.files) - _MOST_FILES} more"))
-    return [f"{label:<8} {one_line(text)}" for label, text in rows if text]
+    return labelled(rows)
 
 
 @app.command()

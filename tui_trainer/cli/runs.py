@@ -154,10 +154,8 @@ def delete(run: RunReference, yes: Annotated[bool, typer.Option("--yes", help="D
             raise InputError(f"{root} would be deleted, {freed} freed", hint="--yes deletes it without a question")
         if not typer.confirm(f"delete {one_line(str(root))} and free {freed}?", err=True):
             return
-    deleted = at_rest.delete(root)
-    print(f"deleted {one_line(root.name)}: {format_bytes(deleted.freed_bytes)} freed")
-    if deleted.kept:
-        print(f"what no run made stays there: {one_line(', '.join(deleted.kept), 300)}")
+    for line in at_rest.delete(root).words(root.name):
+        print(line)
 
 
 def _to_delete(reference: str) -> Path:

@@ -48,9 +48,9 @@ def joined(paths: Sequence[str]) -> str:
     return paths[0] if len(paths) == 1 and paths_in(paths[0]) == (paths[0],) else ", ".join(map(escaped, paths))
 
 
-def weights_of(path: str, weights: str) -> tuple[float, ...]:
+def weights_of(paths: Sequence[str], weights: str) -> tuple[float, ...]:
     """The weight of each path of data.path, by data.weights; () where every row is used once. Raises ConfigError."""
-    words, paths = names_in(weights), paths_in(path)
+    words = names_in(weights)
     if not words:
         return ()
     if len(words) != len(paths):

@@ -1,11 +1,12 @@
 """Paths of a config, made independent of the folder that the program was started in."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tui_trainer.config.changes import with_changes
-from tui_trainer.config.mixture import joined, paths_in
+from tui_trainer.config.mixture import joined
 from tui_trainer.config.sections import Config
-from tui_trainer.files.hub_layout import could_be_on_the_hub
+from tui_trainer.files.hub_layout import HUB_PREFIX, SAMPLE_PREFIX, could_be_on_the_hub
 from tui_trainer.files.local_paths import from_the_root, is_here
 
 
@@ -16,21 +17,21 @@ def with_absolute_paths(config: Config) -> Config:
     is_file = "/" in template or template.endswith(".jinja")
     paths = {
         "task.chat_template": absolute(template) if is_file else template,
-        "data.path": _data(config.data.path),
-        "data.eval_path": _data(config.data.eval_path),
+        "data.path": _data(config.data.paths),
+        "data.eval_path": _data(config.data.eval_paths),
         "model.model_name_or_path": _model(config.model.model_name_or_path),
         "output.runs_dir": absolute(config.output.runs_dir),
     }
     return with_changes(config, paths)
 
 
-def _data(text: str) -> str:
+def _data(paths: Sequence[str]) -> str:
     """Files and folders by their whole paths; samples and data sets of the hub have no place."""
 
     def has_no_place(path: str) -> bool:
-        return path.startswith(("sample:", "hub:")) or (could_be_on_the_hub(path) and not is_here(path))
+        return path.startswith((SAMPLE_PREFIX, HUB_PREFIX)) or (could_be_on_the_hub(path) and not is_here(path))
 
-    return joined([path if not path or has_no_place(path) else absolute(path) for path in paths_in(text)])
+    return joined([path if not path or has_no_place(path) else absolute(path) for path in paths])
 
 
 def _model(name: str) -> str:

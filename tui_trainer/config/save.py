@@ -18,7 +18,6 @@ from tui_trainer.config.changes import same
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.load import LoadedConfig, all_settings, flatten, value_of
-from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.paths import absolute
 from tui_trainer.config.removed import REMOVED
 from tui_trainer.config.sections import SCHEMA_VERSION
@@ -41,7 +40,7 @@ def to_toml(loaded: LoadedConfig) -> str:
         flat["profile"] = absolute(name) if name.endswith(".toml") else name
     for key in all_settings():
         # A recipe may name its data from where it lies: the run has the whole path.
-        from_recipe = key == "data.path" and any(map(os.path.isabs, paths_in(loaded.config.data.path)))
+        from_recipe = key == "data.path" and any(map(os.path.isabs, loaded.config.data.paths))
         if (loaded.origin(key).by_user or from_recipe) and key not in flat:
             flat[key] = _plain(value_of(loaded.config, key))
     return tomli_w.dumps(nest(flat))

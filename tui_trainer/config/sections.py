@@ -21,7 +21,7 @@ from tui_trainer.config.fields import (
     WholeNumber,
     option,
 )
-from tui_trainer.config.mixture import Paths
+from tui_trainer.config.mixture import Paths, paths_in
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.methods.optimizers import ADAPTIVE, DEFAULT, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
@@ -260,6 +260,15 @@ class DataSection(SettingsSection):
     """Use at most so many characters of the text of each source; 0: all."""
     seed: int = option(42, low=0, high=2**63 - 1, advanced=True)
     """Decides what is held out, and which rows a weight below 1 takes."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The single paths of `path`, each a source."""
+        return paths_in(self.path)
+
+    @property
+    def eval_paths(self) -> tuple[str, ...]:
+        return paths_in(self.eval_path) if self.eval_path else ()
 
 
 class DataloaderSection(SettingsSection):

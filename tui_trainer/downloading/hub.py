@@ -1,28 +1,52 @@
-"""Files of a repository of the Hugging Face Hub into its cache on this machine.
+"""Models and data sets of the Hugging Face Hub into its cache on this machine, after a question and never without one.
 
-What was fetched before a stop is kept, and the next time goes on from there. Which files are wanted, and that the
-user was asked, is the matter of `model.py` and `data_set.py`.
+Of a model only what training reads is fetched: config, tokenizer and weights as safetensors (.bin files where there are
+no others). Of a data set only files that can be read, as they lie in the repository, and the README.md that may say
+which of them is what: code that comes with it is neither fetched nor run.
+
+What was fetched before a stop is kept, and the next time goes on from there. huggingface_hub fetches; what it has not
+is here: the question with size and licence, which files are wanted, and refusals of one sentence for a small disk, a
+gated repository, no network. Files come one by one: its `snapshot_download` waits on Ctrl+C for all that are under way.
 """
 
 import os
+import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from tui_trainer.data.progress import Meter, Progress
-from tui_trainer.errors import FolderError, InputError, Problem, RunError
-from tui_trainer.files.hub_layout import Repository, network_errors, network_reason, repository_folder
+from tui_trainer.data.sources.hub import HubPath, chosen_names, data_names, no_such_part
+from tui_trainer.data.sources.splits import ABOUT, README
+from tui_trainer.errors import DataError, FolderError, InputError, Problem, RunError
+from tui_trainer.files.hub_layout import Repository, is_hub_name, network_errors, network_reason, repository_folder
 from tui_trainer.hardware.storage import read_place
+from tui_trainer.models.config_json import bad_model, refuse_other_kinds
+from tui_trainer.models.tokenizer import TEMPLATE_FOLDER, TOKENIZER_FILES
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes
 
+_SMALL = {"config.json", "generation_config.json", *TOKENIZER_FILES}
+# In the order in which transformers looks for them: one file, or shards with their index.
+_WEIGHTS = (
+    re.compile(r"model\.safetensors"),
+    re.compile(r"model-\d+-of-\d+\.safetensors|model\.safetensors\.index\.json"),
+    re.compile(r"pytorch_model\.bin"),
+    re.compile(r"pytorch_model-\d+-of-\d+\.bin|pytorch_model\.bin\.index\.json"),
+)
+_TEMPLATES = re.compile(rf"{TEMPLATE_FOLDER}/[\w.-]+\.jinja")
+# The branch into which the hub writes a copy of most data sets. Source: "List Parquet files", docs of the hub.
+_COPY = "refs/convert/parquet"
+_MOST_ENDINGS = 5
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class RepositoryKind:
     """What models and data sets differ in. `refuse` makes the error for a mistake in what was asked; `option` and
     `revision_key` say where the user names one, and which."""
 
@@ -54,7 +78,7 @@ class DownloadOffer:
     `left_out` says which files of the repository are not among them; empty where nobody would ask.
     """
 
-    kind: Kind
+    kind: RepositoryKind
     name: str
     revision: str
     files: tuple[HubFile, ...]
@@ -82,13 +106,13 @@ Choose = Callable[[Any, list[HubFile]], tuple[Sequence[HubFile], str]]
 
 
 def download(
-    kind: Kind, name: str, revision: str, choose: Choose, *, ask: Ask, progress: Progress | None
+    kind: RepositoryKind, name: str, revision: str, choose: Choose, *, ask: Ask, progress: Progress | None
 ) -> Path | None:
     """Fetch what is wanted of a repository, and return the snapshot's folder; None when `ask` says no. Nobody is asked
     where nothing is missing.
 
-    Raises what `Kind.refuse` makes for a name or a revision that the hub does not have, and where an account is needed;
-    FolderError where the disk is too small; RunError when the network fails and on Ctrl+C.
+    Raises what `RepositoryKind.refuse` makes for a name or a revision that the hub does not have, and where an account
+    is needed; FolderError where the disk is too small; RunError when the network fails and on Ctrl+C.
     """
     from huggingface_hub import HfApi
 
@@ -131,7 +155,7 @@ def _refuse_without_account(offer: DownloadOffer) -> None:
         raise offer.kind.refuse(what, hint=_how_to_enter(offer.kind, offer.name))
 
 
-def _how_to_enter(kind: Kind, name: str) -> str:
+def _how_to_enter(kind: RepositoryKind, name: str) -> str:
     return f"accept it on {kind.page(name)}, then log in with `hf auth login` or set HF_TOKEN"
 
 
@@ -185,7 +209,7 @@ def _bar_class(meter: Meter, before: int) -> Any:
 
 
 @contextmanager
-def _told_in_one_line(kind: Kind, name: str, revision: str) -> Iterator[None]:
+def _told_in_one_line(kind: RepositoryKind, name: str, revision: str) -> Iterator[None]:
     """huggingface_hub's errors and those of the network under it, as ours."""
     from huggingface_hub import errors
 
@@ -209,7 +233,7 @@ def _told_in_one_line(kind: Kind, name: str, revision: str) -> Iterator[None]:
         raise RunError(network_sentence(kind, name, error)) from None
 
 
-def network_sentence(kind: Kind, name: str, error: BaseException) -> str:
+def network_sentence(kind: RepositoryKind, name: str, error: BaseException) -> str:
     """Why it could not be fetched, and what to do about it, without a network as well."""
     if isinstance(error, OSError) and error.errno == 28:
         return f"the disk is full; free some space, then the same command goes on with {name} from there"
@@ -240,3 +264,98 @@ def _endpoint() -> str:
 def host() -> str:
     """The hub's, to be shown."""
     return one_line(urlsplit(_endpoint()).hostname or _endpoint(), 80)
+
+
+MODEL = RepositoryKind(
+    word="model", repository="models", refuse=bad_model, option="--model", revision_key="model.revision"
+)
+
+
+def download_model(name: str, revision: str = "main", *, ask: Ask, progress: Progress | None = None) -> Path | None:
+    """Fetch a model and return the folder it is in; None when `ask` says no.
+
+    Raises ConfigError for a name or revision that the hub does not have, for a model that may not be had without an
+    account, and for one that no task trains; FolderError when the disk is too small; RunError when the network fails
+    and on Ctrl+C.
+    """
+    if not is_hub_name(name):
+        raise bad_model(f"{one_line(name, 120)} cannot be a name on the hub", hint="names look like org/model")
+
+    def choose(info: Any, listed: list[HubFile]) -> tuple[Sequence[HubFile], str]:
+        refuse_other_kinds(info.config or {}, where=name, head=None)
+        return model_files_to_fetch(name, listed), ""
+
+    return download(MODEL, name, revision, choose, ask=ask, progress=progress)
+
+
+def model_files_to_fetch(model: str, listed: Iterable[HubFile]) -> tuple[HubFile, ...]:
+    """Config, tokenizer and one form of the weights. Raises ConfigError where there is no model of transformers."""
+    files = list(listed)
+    names = {file.name for file in files}
+    if "config.json" not in names:
+        raise bad_model(f"{model} has no config.json", hint=_instead(names))
+    kept = [file for file in files if file.name in _SMALL or _TEMPLATES.fullmatch(file.name)]
+    for pattern in _WEIGHTS:
+        if weights := [file for file in files if pattern.fullmatch(file.name)]:
+            return (*kept, *weights)
+    raise bad_model(f"{model} has no weights that transformers loads", hint=_instead(names))
+
+
+def _instead(names: set[str]) -> str:
+    if "adapter_config.json" in names:
+        return "it is an adapter: name the model that it was trained on"
+    if any(name.endswith(".gguf") for name in names):
+        return "it has .gguf files, the form of llama.cpp, which is not trained: take the original model"
+    shown = one_line(", ".join(sorted(names)[:4]), 160)
+    return f"its files: {shown}" if shown else "it is empty"
+
+
+DATA_SET = RepositoryKind(
+    word="data set", repository="datasets", refuse=DataError, option="--data", revision_key="the part behind the @"
+)
+
+
+def download_data(wanted: HubPath, *, ask: Ask, progress: Progress | None = None) -> Path | None:
+    """Fetch a data set, or the part of it that is wanted, and return the snapshot's folder; None when `ask` says no.
+
+    Raises DataError for a name, a revision or a part that the hub does not have, for a data set that may not be had
+    without an account, and for one without a file that can be read; FolderError when the disk is too small; RunError
+    when the network fails and on Ctrl+C.
+    """
+
+    def choose(_: Any, listed: list[HubFile]) -> tuple[Sequence[HubFile], str]:
+        files = data_files_to_fetch(wanted, listed)
+        return files, _left_out(listed, files)
+
+    return download(DATA_SET, wanted.name, wanted.revision, choose, ask=ask, progress=progress)
+
+
+def data_files_to_fetch(wanted: HubPath, listed: Sequence[HubFile]) -> tuple[HubFile, ...]:
+    """The data that is wanted of a repository. Raises DataError where there is none."""
+    names = [file.name for file in listed]
+    chosen = {*chosen_names(names, wanted.inside)}
+    if not chosen:
+        raise no_such_part(wanted, names) if data_names(names) else _nothing_to_read(wanted, names)
+    return tuple(file for file in listed if file.name in chosen or file.name == README)
+
+
+def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
+    copy = f"the hub keeps a copy of many in Parquet: try {HubPath(wanted.name, _COPY)}"
+    if any("/" not in name and name.endswith(".py") for name in names):
+        what = f"{wanted.name} has a loading script and no data of its own, and code of data sets is not run here"
+        return DataError(what, hint=copy)
+    shown = _endings(names)
+    what = f"{wanted.name} has no data that can be read{f': only {shown}' if shown else ', it is empty'}"
+    return DataError(what, hint=f"read are .parquet .arrow .jsonl .json .csv .tsv .conll .txt, and .gz of them; {copy}")
+
+
+def _left_out(listed: Iterable[HubFile], files: Sequence[HubFile]) -> str:
+    """What of the repository is not fetched, in words."""
+    untold = {*(file.name for file in files), ".gitattributes", *ABOUT}
+    rest = [file.name for file in listed if file.name not in untold]
+    return f"{counted(rest)} ({_endings(rest)})" if rest else ""
+
+
+def _endings(names: Iterable[str]) -> str:
+    counts = Counter(PurePosixPath(name).suffix.lower() or PurePosixPath(name).name for name in sorted(names))
+    return one_line(", ".join(f"{count:,} {ending}" for ending, count in counts.most_common(_MOST_ENDINGS)), 120)

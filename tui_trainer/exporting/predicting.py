@@ -22,11 +22,10 @@ from transformers import PreTrainedTokenizerBase
 from tui_trainer.config.sections import Config
 from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.row_reader import read_rows
-from tui_trainer.data.columns.text_column import ColumnChoices
+from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources.choice import Choice
-from tui_trainer.data.sources.source import Source, open_source
+from tui_trainer.data.sources.source import DataChoice, Source, open_source
 from tui_trainer.errors import DataError, FolderError, RunError
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
@@ -295,7 +294,7 @@ def predict_file(
     config, sampling = trained.config, asked.sampling
     named = dict(zip(("text_column", "text_pair_column"), asked.columns, strict=False))
     config = config.model_copy(update={"data": config.data.model_copy(update=named)})
-    source = open_source(asked.data, config.data.text_column, Choice(measured=True))
+    source = open_source(asked.data, config.data.text_column, DataChoice(measured=True))
     part_rows = _BATCHES_OF_A_PART * (asked.batch_size or _ROWS)
     file = PredictedFile(asked.out, _identity(trained, asked, source), part_rows)
     with file.held(source.files, overwrite=asked.overwrite):

@@ -12,6 +12,8 @@ from tui_trainer.files.local_paths import from_the_root
 from tui_trainer.terminal.safe_text import one_line
 
 Repository = Literal["models", "datasets"]
+# How data.path names what is no file of this machine.
+HUB_PREFIX, SAMPLE_PREFIX = "hub:", "sample:"
 
 # Source: validate_repo_id in huggingface_hub/utils/_validators.py.
 NAME_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"

@@ -19,9 +19,9 @@ from tui_trainer.config.editing import toml_text
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import all_settings, validate, value_of
 from tui_trainer.config.toml_files import MAX_LINE_CHARACTERS
-from tui_trainer.data.sources.hub import MAIN, PREFIX, HubPath
+from tui_trainer.data.sources.hub import MAIN, HubPath
 from tui_trainer.errors import Problem
-from tui_trainer.files.hub_layout import could_be_on_the_hub, is_hub_name
+from tui_trainer.files.hub_layout import HUB_PREFIX, could_be_on_the_hub, is_hub_name
 from tui_trainer.files.local_paths import is_here
 from tui_trainer.methods import optimizers
 from tui_trainer.tasks import task_names
@@ -247,7 +247,7 @@ def data_place(value: Any) -> Any:
     Most tools take a path and a name on the hub in the same place.
     """
     is_name = isinstance(value, str) and "/" in value and could_be_on_the_hub(value) and not is_here(value)
-    return f"{PREFIX}{value}" if is_name else value
+    return f"{HUB_PREFIX}{value}" if is_name else value
 
 
 def listed(value: Any) -> list[Any]:
@@ -263,7 +263,7 @@ def listed_places(one: Mapping[str, Any]) -> list[str]:
     """The paths of one entry of a list of data sets, as `datasets` is asked for it; empty where it names none."""
     path = one.get("path")
     files = [str(name) for name in listed(one.get("data_files") or [])]
-    if str(data_place(path)).startswith(PREFIX):
+    if str(data_place(path)).startswith(HUB_PREFIX):
         revision = str(one.get("revision") or MAIN)
         return [str(HubPath(str(path), revision, inside)) for inside in files or [str(one.get("data_dir") or "")]]
     local = files or ([str(path)] if path else [])

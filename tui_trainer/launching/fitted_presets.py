@@ -14,10 +14,8 @@ from tui_trainer.config.load import FITTED, LoadedConfig, all_settings, value_of
 from tui_trainer.config.sections import Config
 from tui_trainer.data.columns.conversations import NO_CONVERSATIONS
 from tui_trainer.data.columns.labels import holds_labels
-from tui_trainer.data.columns.pair_columns import pair_of_texts
-from tui_trainer.data.columns.row import AUTO, Row
-from tui_trainer.data.columns.row_kinds import kind_of_rows
-from tui_trainer.data.columns.text_column import ColumnChoices, head_of
+from tui_trainer.data.columns.row import AUTO, Row, kind_of_rows
+from tui_trainer.data.columns.text_columns import ColumnChoices, head_of, pair_of_texts
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import ConfigError, DataError, InputError
 from tui_trainer.models.facts import find_model
@@ -26,6 +24,9 @@ from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.parts.learns_from_data import COLUMNS, sources_of
 from tui_trainer.terminal.safe_text import one_line
+
+Signature = tuple[tuple[int, int], ...]
+"""(size, mtime in ns) of each file of the data."""
 
 _TASK, _MODEL, _DATA = "task.type", "model.model_name_or_path", "data.path"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.
@@ -106,7 +107,7 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     if loaded.origin(_TASK).by_user or config.task.type != _ANY_MODEL or not config.model.model_name_or_path:
         return loaded
     parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
-    task, why = _task_that_fits(parts, _written_ns(config))
+    task, why = _task_that_fits(parts, _signature(config))
     return loaded.fitted(_TASK, task, why) if task else loaded
 
 
@@ -130,14 +131,16 @@ def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
     return dict(zip((_TEXT, _SECOND_TEXT), found, strict=True)) if found else {}
 
 
-def _written_ns(config: Config) -> int:
-    with suppress(OSError):
-        return Path(config.data.path).stat().st_mtime_ns
-    return 0
+def _signature(config: Config) -> Signature:
+    """Of all files that are trained on, as they are now; empty where there are none, or what is streamed has to be
+    asked for."""
+    with suppress(InputError, OSError):
+        return () if config.data.streaming else sources_of(config)[0].signature()
+    return ()
 
 
 @lru_cache(maxsize=4)
-def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
+def _task_that_fits(config: Config, signature: Signature) -> tuple[str, str]:
     """The task, and what is wrong with the one there is; empty where that will do, or the model is not known. Edits of
     other settings ask for the same again, and the data may lie far away.
 
@@ -183,11 +186,11 @@ def _task_that_fits(config: Config, written_ns: int) -> tuple[str, str]:
 def _first_rows(config: Config) -> Sequence[Row]:
     """Of a table that is on this machine; none where it is no table or cannot be read, which is told elsewhere. It
     waits for a slow disk: what is learnt does not depend on its speed."""
-    return () if config.data.streaming else _rows_of(with_changes(Config(), {"data": config.data}), _written_ns(config))
+    return () if config.data.streaming else _rows_of(with_changes(Config(), {"data": config.data}), _signature(config))
 
 
 @lru_cache(maxsize=1)  # the task and its columns are both told by them
-def _rows_of(config: Config, written_ns: int) -> Sequence[Row]:
+def _rows_of(config: Config, signature: Signature) -> Sequence[Row]:
     with suppress(InputError, OSError):
         source = sources_of(config)[0].parts[0]
         return head_of(source.rows(ProblemList(), choices=ColumnChoices(config.data.text_column)))[0]

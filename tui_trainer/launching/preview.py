@@ -16,9 +16,9 @@ from tui_trainer.data.batching.pack import PaddingShares, padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.columns.labels import MULTI
 from tui_trainer.data.preparing.cache import Counts, PreparedData
-from tui_trainer.data.preparing.row_notes import BAD_ROWS, CLASS_ROWS, cut_rows
+from tui_trainer.data.preparing.prepare import BAD_ROWS, CLASS_ROWS, cut_rows
 from tui_trainer.data.preparing.token_rows import DOCUMENT_LENGTHS, LABELS, Rows
-from tui_trainer.data.previewing.preview import Lengths, Piece, Sample, ShownDocument, names_in, samples
+from tui_trainer.data.preview import Lengths, Piece, Sample, ShownDocument, names_in, samples
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice

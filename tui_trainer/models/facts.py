@@ -13,9 +13,15 @@ from typing import Any, Literal
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.catalogue import CatalogueEntry, find_shape
 from tui_trainer.models.config_json import bad_model, read_config, read_json, refuse_other_kinds
-from tui_trainer.models.files.headers import INDEX_FILE, SINGLE_FILE, TensorFacts, read_headers, weight_files
 from tui_trainer.models.files.hub_cache import cached_snapshot, local_folder, nearest_folder, remedies
-from tui_trainer.models.files.weights import with_names_of_today
+from tui_trainer.models.files.weights import (
+    INDEX_FILE,
+    SINGLE_FILE,
+    TensorFacts,
+    read_headers,
+    weight_files,
+    with_names_of_today,
+)
 from tui_trainer.models.heads import CAUSAL, Head
 from tui_trainer.models.shape import ModelShape, shape_of
 from tui_trainer.models.tokenizer import tokenizer_files_in, tokenizer_key

@@ -7,10 +7,9 @@ from typing import Literal
 from tui_trainer.errors import Problem
 from tui_trainer.models.config_json import MODEL_KEY, read_json
 from tui_trainer.models.facts import ModelFacts
-from tui_trainer.models.files.fit import embedding_rows, misfits
-from tui_trainer.models.files.headers import SINGLE_FILE
 from tui_trainer.models.files.hub_cache import remedies
-from tui_trainer.models.files.pickles import foreign_calls
+from tui_trainer.models.files.soundness import embedding_rows, foreign_calls, misfits
+from tui_trainer.models.files.weights import SINGLE_FILE
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.tokenizer import sentencepiece_file, tokenizer_command, tokenizer_facts
 from tui_trainer.terminal.safe_text import one_line

@@ -11,8 +11,7 @@ from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import ConfigFields, bad_model
 from tui_trainer.models.counting import count_model
-from tui_trainer.models.files.headers import TensorFacts
-from tui_trainer.models.files.weights import has_experts, has_head, modules_of, stored_parameters
+from tui_trainer.models.files.weights import TensorFacts, has_experts, has_head, modules_of, stored_parameters
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, stored_labels
 from tui_trainer.models.modules import (
     UNKNOWN,

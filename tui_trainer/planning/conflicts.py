@@ -58,7 +58,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     problems += _task_problems(loaded)
     if not any(problem.key == WEIGHTS_KEY for problem in problems):
         try:
-            weights_of(config.data.path, config.data.weights)
+            weights_of(config.data.paths, config.data.weights)
         except ConfigError as error:
             problems += [loaded.placed(problem) for problem in error.problems]
     problems += [loaded.placed(problem) for problem in tracker_problems(names_in(config.logging.report_to))]

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
-from tui_trainer.data.preparing.mixture import SourceRows
-from tui_trainer.data.sources.named_splits import SplitUse
+from tui_trainer.data.preparing.row_selection import SourceRows
+from tui_trainer.data.sources.splits import SplitUse
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice
 from tui_trainer.hardware.facts import Hardware

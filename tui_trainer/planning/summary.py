@@ -23,7 +23,7 @@ def data_words(config: Config) -> list[str]:
 
     Raises DataError where there is none.
     """
-    from tui_trainer.data.sources.size_estimate import source_words
+    from tui_trainer.data.preparing.estimate import source_words
     from tui_trainer.tasks.parts.learns_from_data import sources_of
 
     reads_text = find_task(config.task.type).rows != "examples"

@@ -18,6 +18,7 @@ from tui_trainer.runs.folder import MARKER, RunFolder, check_name, folder_size, 
 from tui_trainer.runs.lock import RunLock, folder_lock, lock_hint, owner, refuse_in_use
 from tui_trainer.runs.slurm import active_job
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import format_bytes
 
 _DELETING: Final = ".deleting-"
 
@@ -28,6 +29,11 @@ class Deleted:
 
     freed_bytes: int
     kept: tuple[str, ...] = ()
+
+    def words(self, name: str) -> list[str]:
+        """Of the run `name`, safe to show."""
+        kept = [f"what no run made stays there: {one_line(', '.join(self.kept), 300)}"] if self.kept else []
+        return [f"deleted {one_line(name)}: {format_bytes(self.freed_bytes)} freed", *kept]
 
 
 def remains_of(root: Path) -> Path:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from tui_trainer.data.columns.row import Row
     from tui_trainer.data.preparing.cache import Counts
-    from tui_trainer.data.preparing.mixture import SourceRows
+    from tui_trainer.data.preparing.row_selection import SourceRows
     from tui_trainer.data.preparing.token_rows import Tokens
-    from tui_trainer.data.sources.named_splits import SplitUse
+    from tui_trainer.data.sources.splits import SplitUse
     from tui_trainer.losses.micro_batch import MicroBatch
     from tui_trainer.losses.named import Found
 

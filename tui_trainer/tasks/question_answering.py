@@ -40,7 +40,7 @@ from tui_trainer.data.columns.row import (
     written_value,
 )
 from tui_trainer.data.columns.row_reader import Encoded, Example
-from tui_trainer.data.columns.text_column import text_of
+from tui_trainer.data.columns.text_columns import text_of
 from tui_trainer.data.decoding import MAX_LINE_BYTES, refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CLASSES
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate_answers
-from tui_trainer.data.columns.pair_columns import PairColumns
 from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.row_reader import Encoded, Example
+from tui_trainer.data.columns.text_columns import PairColumns
 from tui_trainer.data.preparing.byte_bpe import FOR_ANSWERS
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
 from tui_trainer.errors import ConfigError, Problem

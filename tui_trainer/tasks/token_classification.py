@@ -16,7 +16,7 @@ import numpy as np
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE, Batch, Collate, collate_whole, padded
-from tui_trainer.data.columns.tags import OUTSIDE, entities, marks_entities
+from tui_trainer.data.columns.tagged_rows import OUTSIDE, entities, marks_entities
 from tui_trainer.data.preparing.byte_bpe import FOR_WORDS
 from tui_trainer.data.preparing.token_rows import LABELS, Rows, TokenRow
 from tui_trainer.models.heads import Head, Labels

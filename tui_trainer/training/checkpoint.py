@@ -95,8 +95,7 @@ class TensorWriter:
         count, total = self._ranks.count, sum(tensor.nbytes for tensor in tensors.values())
         # All processes together have as much on the host as one alone.
         limit = total if in_one_file else min(shards.SHARD_BYTES, max(total, LEAST_BYTES * count)) / count
-        split = shards.split([([name], tensor.nbytes) for name, tensor in tensors.items()], limit)
-        files = dict(zip(shards.file_names(single, len(split)), split, strict=True))
+        files = shards.split({name: tensor.nbytes for name, tensor in tensors.items()}, single, limit)
         waiting = iter(files.items())
         own: dict[str, Tensor] = {}
         while turn := list(islice(waiting, count)):
@@ -115,9 +114,8 @@ class TensorWriter:
         """What this process has of each, without the others."""
         parts = {name: t for name, t in tensors.items() if isinstance(t, DTensor) and writes_part(t, name)}
         local = {name: tensor.to_local() for name, tensor in parts.items()}
-        split = shards.split(
-            [([name], tensor.nbytes) for name, tensor in local.items()], shards.SHARD_BYTES / self._ranks.count
-        )
+        sizes, limit = {name: tensor.nbytes for name, tensor in local.items()}, shards.SHARD_BYTES / self._ranks.count
+        split = shards.split(sizes, single, limit).values()
         for file, names in zip(shards.part_names(single, self._ranks.number, len(split)), split, strict=True):
             places = {name: {_OFFSETS: [along.start for along in box_of(parts[name])]} for name in names}
             if names:

@@ -6,7 +6,6 @@ from typing import Any
 
 import yaml
 
-from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.sections import Config
 from tui_trainer.files.hub_layout import is_hub_name, published_name
 from tui_trainer.models.heads import auto_class_name
@@ -102,7 +101,7 @@ def _metadata(plan: Plan) -> dict[str, Any]:
 
 def _published(source: str, config: Config) -> str:
     """What is said of the data, each path of this machine by its last part."""
-    paths = {*paths_in(config.data.path), *paths_in(config.data.eval_path)}
+    paths = {*config.data.paths, *config.data.eval_paths}
     for path in sorted(paths, key=len, reverse=True):
         for written in (path, one_line(path, 200)) if path.startswith("/") else ():
             source = source.replace(written, published_name(path))

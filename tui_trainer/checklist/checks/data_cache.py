@@ -1,7 +1,6 @@
 """Tokens are kept under a key of content and settings: a second start tokenises nothing."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, failed, passed
-from tui_trainer.config.mixture import paths_in
 from tui_trainer.tasks import find_task
 from tui_trainer.units import format_bytes
 
@@ -16,7 +15,7 @@ def look(context: Context) -> Verdict:
     plan, folder = context.planned, context.cache.path
     tokens = context.all_tokens or plan.train_tokens.value
     data = context.config.data
-    tokens = min(tokens, data.max_chars * len(paths_in(data.path)) or tokens)
+    tokens = min(tokens, data.max_chars * len(data.paths) or tokens)
     needed = _TOKEN_BYTES * tokens
     rows = plan.train_rows
     if rows.exact:

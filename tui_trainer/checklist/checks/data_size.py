@@ -1,7 +1,6 @@
 """A limit that was set for a first try is easily forgotten; more text is the surest way to a lower loss."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.config.mixture import paths_in
 from tui_trainer.units import format_count, format_seconds
 
 _MOST_LEFT_OUT = 0.1
@@ -16,7 +15,7 @@ def look(context: Context) -> Verdict:
     if context.all_tokens is None:
         return not_applicable("the size of the whole text is not known")
     every = context.all_tokens
-    limit *= len(paths_in(context.config.data.path))
+    limit *= len(context.config.data.paths)
     if not limit:
         return passed(f"all {format_count(every)} tokens of the text are used; data.max_chars is 0")
     if limit >= every:

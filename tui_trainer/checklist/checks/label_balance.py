@@ -1,7 +1,7 @@
 """With one class far ahead of the others, a model that always says it has a good loss and is of no use."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.data.preparing.row_notes import CLASS_ROWS
+from tui_trainer.data.preparing.prepare import CLASS_ROWS
 from tui_trainer.terminal.safe_text import one_line
 
 _KEY = "task.class_weights"

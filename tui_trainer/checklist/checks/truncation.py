@@ -1,7 +1,7 @@
 """What is cut off is never learnt: the end of an answer, or the words that a label is about."""
 
 from tui_trainer.checklist.contract import Context, Verdict, check, not_applicable, passed, warned
-from tui_trainer.data.preparing.row_notes import WHOLE_LENGTH
+from tui_trainer.data.preparing.prepare import WHOLE_LENGTH
 from tui_trainer.tasks.contract import DataFacts
 
 _KEY = "data.max_length"

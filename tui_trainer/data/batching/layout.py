@@ -1,6 +1,6 @@
 """How rows lie in the forward passes of a step: which share a row, which share a pass, and the batch of each pass.
 
-Numpy alone: training makes tensors of the batches (`training/batches.py`), and `data/previewing/preview.py` shows them.
+Numpy alone: training makes tensors of the batches (`training/batches.py`), and `data/preview.py` shows them.
 """
 
 from collections.abc import Iterator, Sequence

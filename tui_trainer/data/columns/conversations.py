@@ -23,6 +23,8 @@ from typing import Any
 
 from tui_trainer.data.columns.row import (
     AUTO,
+    CONVERSATION_NAMES,
+    CONVERSATIONS,
     Row,
     columns_of,
     file_of,
@@ -31,11 +33,11 @@ from tui_trainer.data.columns.row import (
     python_literal,
     refuse_bad_answer,
     refuse_missing,
+    refuse_unlearnt,
     usual_columns,
     value_of,
 )  # fmt: skip
-from tui_trainer.data.columns.row_kinds import CONVERSATION_NAMES, CONVERSATIONS, refuse_unlearnt
-from tui_trainer.data.columns.text_column import ColumnChoices, checked_text
+from tui_trainer.data.columns.text_columns import ColumnChoices, checked_text
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 

@@ -1,11 +1,16 @@
-"""One row of a table, and what is said of columns and values that are not as they should be."""
+"""One row of a table, what is said of columns and values that are not as they should be, and what the columns say that
+the rows are: conversations, an input and its answer, tagged words; and rows that nothing here learns from.
+
+Names of columns decide on the kind, not whether the values can be read: rows that cannot are refused by the task that
+reads their kind, and are no texts because of it.
+"""
 
 import ast
 import difflib
 import json
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,6 +21,28 @@ AUTO = "auto"
 SHOWN_COLUMNS = 12
 _NUMPY_STRINGS = re.compile(r"""(['"])\s+\1""")  # Python joins them into one
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+
+
+# Sources: the columns of ShareGPT, OpenAI, LLaMA-Factory, TRL, Alpaca and of well-known data sets on the hub.
+CONVERSATIONS = ("messages", "conversations", "turns")
+"""Conversations whatever their values are; the others are names that a text or a summary's source has as well."""
+CONVERSATION_NAMES = (*CONVERSATIONS, "conversation", "dialogue", "dialog", "dialogs", "chat", "chats")
+_ANSWERS = ("output", "response", "completion", "answer", "answers")
+_QUESTIONS = {"instruction": _ANSWERS, "prompt": _ANSWERS, "question": _ANSWERS}
+_SUMMARIES = ("summary", "highlights")
+_INPUTS = dict.fromkeys(("document", "article", "dialogue", "dialog"), _SUMMARIES)
+WORD_COLUMNS = ("tokens", "words", "token", "word")
+_SENTENCES = ("text", "sentence")
+TAG_COLUMNS = ("ner_tags", "tags", "labels", "ner", "tag", "pos_tags", "upos", "xpos", "pos", "chunk_tags", "label")
+_TAG = re.compile("O|[BIELSUM]-.+")
+_MEDIA = {
+    **dict.fromkeys(("image", "images", "image_path", "image_paths", "pixel_values"), "images"),
+    **dict.fromkeys(("audio", "audios"), "sounds"),
+    **dict.fromkeys(("video", "videos"), "videos"),
+}
+_BLIND = "a text model would be trained blind: leave the row out"
+_MARK = re.compile("<(?:image|video|audio)>")  # one look for all three: it is taken at each row
+_MARKS = {"<image>": "</image>", "<video>": "</video>", "<audio>": "</audio>"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +154,145 @@ def listed(names: Iterable[str]) -> str:
     shown = [one_line(name, 30) or "(no name)" for name in names]
     more = len(shown) - SHOWN_COLUMNS
     return ", ".join([*shown[:SHOWN_COLUMNS], *([f"{more:,} more"] if more > 0 else [])]) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOf:
+    """`what` the rows are, the `columns` that say so, and the `task` that reads them."""
+
+    what: str
+    columns: tuple[str, ...]
+    task: str
+    written: "RowsOf | None" = None
+    """What they are to a model that writes its answers."""
+
+    def refused(self, where: str) -> DataError:
+        """What a task says that reads texts."""
+        reads = f'task.type = "{self.task}" reads them'
+        if self.task == "seq2seq":
+            reads += ", or chat with data.text_column and data.target_column"
+        if self.written:
+            reads += f", or {self.written.task}, which writes the answers"
+        hint = f"{reads}; a column to learn as text is named in data.text_column"
+        return DataError(f"the rows are {self.what} ({listed(self.columns)}), not texts", where=where, hint=hint)
+
+
+def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
+    """What the rows are, where their columns tell; None for plain texts, with labels or without."""
+    by_name = _columns_with_values(head)
+
+    def beside(first: Mapping[str, Sequence[str]]) -> tuple[str, str] | None:
+        pairs = ((one, other) for one, others in first.items() for other in others)
+        return next(((by_name[one], by_name[other]) for one, other in pairs if {one, other} <= by_name.keys()), None)
+
+    for name in CONVERSATION_NAMES:
+        if name in by_name and (name in CONVERSATIONS or _is_structured(head, by_name[name])):
+            return RowsOf("conversations", (by_name[name],), "chat")
+    if found := beside(_QUESTIONS):
+        written = RowsOf("questions with their answers", found, "chat")
+        if "context" in by_name and found[0] == by_name.get("question") and _are_places(head, found[1]):
+            columns = (found[0], by_name["context"], found[1])
+            return RowsOf("questions whose answers stand in a context", columns, "question_answering", written)
+        return written
+    if "translation" in by_name and _is_structured(head, by_name["translation"]):
+        return RowsOf("translations", (by_name["translation"],), "seq2seq")
+    if found := beside(_INPUTS):
+        return RowsOf("inputs with their answers", found, "seq2seq")
+    if (found := beside(dict.fromkeys((*WORD_COLUMNS, *_SENTENCES), TAG_COLUMNS))) and _are_tags(head, *found):
+        return RowsOf("words with their tags", found, "token_classification")
+    return None
+
+
+def refuse_unlearnt(head: Sequence[Row]) -> None:
+    """Raises DataError for rows of a kind that no task learns from: preferences, images, sounds, questions to choose
+    an answer to, triplets of texts. It is asked where no column is named.
+    """
+    for what, columns, hint in _unlearnt(_columns_with_values(head), head):
+        message = f"the rows are {what} ({listed(columns)}), which no task learns from yet"
+        raise DataError(message, where=file_of(head), hint=hint)
+
+
+def refuse_media(row: Row, known: frozenset[str]) -> None:
+    """Raises DataError for a row with images, sounds or videos in a column that is not `known` from the first rows."""
+    if known.issuperset(row.values):
+        return
+    for name, value in row.values.items():
+        if name not in known and _is_medium(name, value):
+            what = _MEDIA[name.strip().lower()]
+            raise DataError(f"the row has {what} ('{listed([name])}')", where=row.where, hint=_BLIND)
+
+
+def refuse_marks(text: str, where: str) -> None:
+    """Raises DataError for a text that stands beside an image: the mark of its place in it, and no element of XML."""
+    if not _MARK.search(text):
+        return
+    for mark, end in _MARKS.items():
+        if mark in text and end not in text:
+            raise DataError(f"the text holds {mark}, the place of something that is no text", where=where, hint=_BLIND)
+
+
+def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:
+    """The columns that are not null throughout, by their names in lower case."""
+    names = reversed(columns_of(head))
+    return {name.strip().lower(): name for name in names if any(row.values.get(name) is not None for row in head)}
+
+
+def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
+    """(what the rows are, the columns that say so, what to do)"""
+    better = [name for name in by_name if "chosen" in name]
+    worse = [name for name in by_name if "rejected" in name]
+    names = "name the columns to learn from in data.text_column"
+    if better and worse:
+        hint = f"{names} and data.target_column, for instance those of the chosen answers"
+        yield "preferences, a better and a worse answer each", [by_name[better[0]], by_name[worse[0]]], hint
+    rated = kind_of_rows(head)
+    marks = [by_name[name] for name in ("label", "kto_tag") if name in by_name]
+    if (
+        rated
+        and (rated.written or rated).task == "chat"
+        and any(row.values.get(name) is False for row in head for name in marks)
+    ):
+        hint = "leave out the rows that say false, and the column, to learn the good ones"
+        yield "preferences, answers marked good or bad", [*rated.columns, *marks[:1]], hint
+    media = [name for name in columns_of(head) if any(_is_medium(name, row.values.get(name)) for row in head)]
+    if media:
+        yield f"{_MEDIA[media[0].strip().lower()]} with their texts", media, f"{names} to learn from the texts alone"
+    choices = [by_name[name] for name in ("choices", "options", "endings") if name in by_name]
+    if "question" in by_name and choices and _is_structured(head, choices[0]):
+        hint = "write question and choices into one text, and the right one as the answer"
+        yield "questions with choices", [by_name["question"], *choices], hint
+    triplet = [by_name[name] for name in ("anchor", "positive", "negative") if name in by_name]
+    if len(triplet) >= 2 and "anchor" in by_name:
+        yield "texts that are near to each other or not, for embeddings", triplet, names
+
+
+def _is_medium(name: str, value: object) -> bool:
+    return name.strip().lower() in _MEDIA and value not in (None, "", [], ())
+
+
+def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
+    """Lists of words, or texts with a tag for each word. A label of a word, or a list of those of a text, is no tag."""
+    is_sentence = words.strip().lower() in _SENTENCES
+    if not is_sentence and (_is_structured(head, words) or tags.strip().lower() not in ("label", "labels")):
+        return True
+    pairs = [(row.values.get(words), row.values.get(tags)) for row in head]
+    counts = [
+        (len(text.split()), len(of.split())) for text, of in pairs if isinstance(text, str) and isinstance(of, str)
+    ]
+    if len(counts) < len(pairs) or max(counts)[0] < 2 or any(words != tags for words, tags in counts):
+        return False
+    return not is_sentence or all(_TAG.fullmatch(tag) for _, tags in pairs for tag in str(tags).split())
+
+
+def _are_places(head: Sequence[Row], name: str) -> bool:
+    """Answers with the place where they begin in their context, in any of the forms that SQuAD has had."""
+    values = (value for row in head if (value := row.values.get(name)) is not None)
+    return any("answer_start" in str(value) for value in values)
+
+
+def _is_structured(head: Sequence[Row], name: str) -> bool:
+    """Lists or objects, or texts that are written as such."""
+    values = [value for row in head if (value := row.values.get(name)) is not None]
+    return any(
+        isinstance(value, list | Mapping) or str(value).lstrip()[:2] in ("[{", "[[", "['", '["') for value in values
+    )

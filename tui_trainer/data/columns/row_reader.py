@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.columns.row import Row, columns_of
-from tui_trainer.data.columns.row_kinds import refuse_marks, refuse_media
-from tui_trainer.data.columns.text_column import LOOKED_ROWS
+from tui_trainer.data.columns.row import Row, columns_of, refuse_marks, refuse_media
+from tui_trainer.data.columns.text_columns import LOOKED_ROWS
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
 

@@ -1,4 +1,5 @@
-"""Which columns hold the words of a row and their tags, and the words and tags of each row.
+"""Which columns hold the words of a row and their tags, the words and tags of each row, and the entities that the tags
+mark.
 
 Three forms: a list of words beside a list of tags; the same as two texts whose parts are separated by white space, or
 printed as lists; and a text with marked spans, as annotation tools write it, whose words get tags in IOB2. Tables with
@@ -6,17 +7,27 @@ one word a row are joined to sentences before (`data/sources/conll_rows.py`), or
 
 Words of a text are runs of letters, digits and the marks that belong to them; every other sign that is no white space
 is a word of its own. Spans count characters (code points) from 0, and their end is not in them any more.
+
+Entities are read leniently, as conlleval does and seqeval in its default mode: B and S begin one, so does whatever
+follows O, E or S, and so does a change of the type. An I- that nothing begins is therefore the first word of an entity,
+and IOB1, IOB2, BIOES and BILOU (whose L and U are E and S) need one rule only.
+
+Source: conlleval of the CoNLL-2000 shared task, startOfChunk and endOfChunk; seqeval 1.2.2, get_entities.
 """
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tui_trainer.data.columns.row import (
     AUTO,
+    TAG_COLUMNS,
+    WORD_COLUMNS,
     Row,
     columns_of,
     file_of,
@@ -29,12 +40,19 @@ from tui_trainer.data.columns.row import (
     value_of,
     written_value,
 )  # fmt: skip
-from tui_trainer.data.columns.row_kinds import TAG_COLUMNS, WORD_COLUMNS
-from tui_trainer.data.columns.tags import OUTSIDE
-from tui_trainer.data.columns.text_column import ColumnChoices, checked_text
+from tui_trainer.data.columns.text_columns import ColumnChoices, checked_text
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
+
+Scheme = Literal["IOB1", "IOB2", "BIOES", "plain"]
+
+OUTSIDE = "O"
+UNTYPED = "entity"  # what an entity is called whose tags are B and I alone
+_TAG = re.compile(r"([BIMELSU])(?:-(.+))?", re.DOTALL)
+_AS = {"M": "I", "L": "E", "U": "S"}
+_ORDER = "BIES"
+
 
 # What tools call the parts of a span: spaCy and Prodigy, doccano, Label Studio, the pipelines of transformers.
 _NAMES = {
@@ -44,6 +62,112 @@ _NAMES = {
 }
 _JOINERS = frozenset("_\u200c\u200d")  # the joiners of Indic and Persian words
 _HINT = 'a span is [start, end, "LABEL"], or an object with start, end and label'
+TEXT_COLUMNS = ("text", "sentence", "content", "sentences")
+_LABEL_STUDIO = {"data", "annotations"}
+_LIST_HINT = "write it as JSON, or as words with blanks between them"
+_NUMBERS = "write the names of the tags (B-PER, O, ...), or save the data with datasets as Parquet, which keeps them"
+
+
+class Entity(NamedTuple):
+    """Words `start` to `end`, which is not in it any more."""
+
+    start: int
+    end: int
+    kind: str
+
+
+class Parts(NamedTuple):
+    """A tag in two: B, I, E, S or O, and the type of the entity."""
+
+    prefix: str
+    kind: str
+
+
+_NOTHING = Parts(OUTSIDE, "")
+
+
+@lru_cache(maxsize=4096)
+def parts_of(tag: str) -> Parts:
+    """What is no tag of an entity counts as O."""
+    found = _TAG.fullmatch(tag)
+    if not found:
+        return _NOTHING
+    return Parts(_AS.get(found[1], found[1]), found[2] or UNTYPED)
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of one sentence, in order."""
+    found: list[Entity] = []
+    before, start = _NOTHING, 0
+    for place, now in enumerate((*map(parts_of, tags), _NOTHING)):
+        changes = before.kind != now.kind
+        if before.prefix != OUTSIDE and (before.prefix in "ES" or now.prefix in "OBS" or changes):
+            found.append(Entity(start, place, before.kind))
+        if _begins(before, now):
+            start = place
+        before = now
+    return found
+
+
+def _begins(before: Parts, now: Parts) -> bool:
+    if now.prefix == OUTSIDE:
+        return False
+    return now.prefix in "BS" or before.prefix in "OES" or before.kind != now.kind
+
+
+def marks_entities(names: Iterable[str]) -> bool:
+    """Whether a set of tags speaks of entities; otherwise each tag stands for itself, as a part of speech does.
+
+    Tags without a type are taken for B and I of entities where both are there, and O.
+    """
+    inside = set(names) - {OUTSIDE}
+    if all("-" in name and _TAG.fullmatch(name) for name in inside):
+        return bool(inside)
+    return {"B", "I", OUTSIDE} <= set(names) and all(len(name) == 1 and _TAG.fullmatch(name) for name in inside)
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """O first, then type by type, B before I before E before S; plain tags by the alphabet."""
+    names = set(names)
+    if not marks_entities(names):
+        return tuple(sorted(names))
+
+    def place(name: str) -> tuple[str, int, str]:
+        prefix, kind = parts_of(name)
+        return ("", 0, "") if prefix == OUTSIDE else (kind, _ORDER.index(prefix), name)
+
+    return tuple(sorted(names, key=place))
+
+
+@dataclass(slots=True)
+class TagSurvey:
+    """How the tags of many sentences are written. `counts` has every tag with its number.
+
+    `loose` entities begin with I-, `needless` ones with a B- that IOB1 writes as I-.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    loose: int = 0
+    needless: int = 0
+
+    def add(self, tags: Sequence[str]) -> None:
+        self.counts.update(tags)
+        before = _NOTHING
+        for now in map(parts_of, tags):
+            if now.prefix == "I" and _begins(before, now):
+                self.loose += 1
+            elif now.prefix == "B" and before.kind != now.kind:
+                self.needless += 1
+            before = now
+
+    @property
+    def scheme(self) -> Scheme:
+        """BIOES stands for BILOU too."""
+        if not marks_entities(self.counts):
+            return "plain"
+        if any(parts_of(name).prefix in "ES" for name in self.counts if name != OUTSIDE):
+            return "BIOES"
+        return "IOB1" if self.loose and not self.needless else "IOB2"
 
 
 class Span(NamedTuple):
@@ -126,11 +250,7 @@ def _shown(span: Span) -> str:
     return f"{span.start}-{span.end} ({one_line(span.label, 30)})"
 
 
-TEXT_COLUMNS = ("text", "sentence", "content", "sentences")
 SPAN_COLUMNS = ("entities", "spans", "labels", "label", "annotations")
-_LABEL_STUDIO = {"data", "annotations"}
-_LIST_HINT = "write it as JSON, or as words with blanks between them"
-_NUMBERS = "write the names of the tags (B-PER, O, ...), or save the data with datasets as Parquet, which keeps them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +324,8 @@ def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
             _refuse_single_words(head, column)
             tags_of = [_parts(row.values.get(found[0])) for row in head]
             lists = [value for value in tags_of if isinstance(value, list)]
-            if any(lists) and all(_is_number(tag) for value in lists for tag in value):
+            numbers = (type(tag) is int or str(tag).isdigit() for value in lists for tag in value)
+            if any(lists) and all(numbers):
                 # Said once for the table, and not for each of its rows.
                 message = f"the tags in '{_name(found[0])}' are numbers, which have no names"
                 raise DataError(message, where=label, hint=_NUMBERS)
@@ -248,10 +369,6 @@ def _refuse_single_words(head: Sequence[Row], column: str) -> None:
         what = f"each row has one word in '{_name(column)}', and no column says which sentence it is of"
         hint = "add a column sentence_id, or write CoNLL, with a blank line after each sentence"
         raise DataError(what, where=file_of(head), hint=hint)
-
-
-def _is_number(tag: object) -> bool:
-    return type(tag) is int or (isinstance(tag, str) and tag.isdigit())
 
 
 def _unprinted(value: object) -> object:

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources.named_splits import SplitUse
 from tui_trainer.data.sources.source import Source
+from tui_trainer.data.sources.splits import SplitUse
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 

@@ -8,32 +8,247 @@
 What a row means is the task's matter, which gives a `Reader`; `Cut.rows` says how tokens are cut into rows. In memory
 are about 40 bytes a row and some chunks of rows, so the data may be of any length; on the disk the spool takes about
 twice as much as the text, until the rows are made.
+
+Tokenizers use all cores by themselves; what is gained with more processes is the Python around them: templates,
+alignment of words, columns. The processes are new ones, not forks: a fork of a process with threads can hang.
+
+For the preview and the checklist it is noted which rows were cut and how long they would be: one bit each beside the
+rows, and lengths as long as the data is prepared.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import os
+import signal
+import sys
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from tui_trainer.data.columns.row_reader import Reader
+from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
 from tui_trainer.data.preparing import cache
-from tui_trainer.data.preparing.cache import Counts
-from tui_trainer.data.preparing.encode_batches import EncodedBatch, encoded
-from tui_trainer.data.preparing.mixture import SOURCES, source_rows
-from tui_trainer.data.preparing.row_notes import RowNotes, notes_of_counts, row_details, write_cut_rows
-from tui_trainer.data.preparing.row_selection import TRAIN, Selection, choose, chosen_rows
-from tui_trainer.data.preparing.survey import Survey, Surveyor
-from tui_trainer.data.preparing.token_rows import LABELS, DocumentWriter, Rows, RowWriter, StreamWriter
+from tui_trainer.data.preparing.cache import Counts, Cut
+from tui_trainer.data.preparing.row_selection import (
+    SOURCES,
+    TRAIN,
+    ChosenRows,
+    Selection,
+    Survey,
+    Surveyor,
+    choose,
+    chosen_rows,
+    source_rows,
+)
+from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Columns, DocumentWriter, Rows, RowWriter, StreamWriter
+from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
 
+# Batches that wait for each process, so that none is idle while one is read or written.
+_AHEAD = 3
+_reader: Any = None  # of a process that encodes for another
+
+
+CUT_FILE = "cut_rows.npy"
+BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH = "bad_rows", "class_rows", "length_for_99_percent"
+MOST_CLASSES = 1000
+_SHARE = 0.99
 _SKIP_HINT = "data.on_bad_rows=skip leaves out rows that cannot be used"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """The rows of one side that have a label, as arrays for the file, and what was `counted`: documents, tokens,
+    labels, characters, truncated, truncated_answers, untrained (rows without a label), unknown (tokens), marked.
+
+    Of each row: `cut`, bool [rows], whether it was truncated, and `row_characters`, int32 [rows], of its text.
+    """
+
+    side: int
+    columns: Columns
+    counted: Counter[str]
+    cut: NDArray[np.bool_]
+    row_characters: NDArray[np.int32]
+
+
+def encoded(reader: Reader, chosen: Iterable[ChosenRows], processes: int) -> Iterator[EncodedBatch]:
+    """The chosen rows encoded, in order, one batch a side. Raises what the reader raises."""
+    if processes == 1:
+        for rows in chosen:
+            yield from _encode_rows(reader, rows)
+        return
+    import multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(reader,)) as pool:
+        waiting: deque[Future[list[EncodedBatch]]] = deque()
+        try:
+            for rows in chosen:
+                waiting.append(pool.submit(_encode_here, rows))
+                if len(waiting) >= _AHEAD * processes:
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+        finally:
+            # Also where the work is given up half way: nothing that waits is begun.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _encode_rows(reader: Reader, rows: ChosenRows) -> list[EncodedBatch]:
+    """In this process, one batch for each side that has rows."""
+    return [_encode_side(reader, side, some) for side, some in enumerate(rows.examples()) if some]
+
+
+def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> EncodedBatch:
+    found = reader.encode(examples)
+    kept = [row for row in found if row.labels]
+    places = range(len(examples)) if all(row.example is None for row in found) else [row.example or 0 for row in found]
+    characters = [len(examples[at].text) for at, row in zip(places, found, strict=True) if row.labels]
+    columns = {name: _column(kept, name) for name in reader.columns}
+    cut = np.array([row.truncated for row in kept], dtype=np.bool_)
+    counted = Counter(
+        documents=len(kept),
+        tokens=len(columns[COLUMN][0]),
+        labels=sum(row.labels for row in kept),
+        characters=sum(len(example.text) for example in examples),
+        truncated=int(cut.sum()),
+        truncated_answers=sum(row.answer_truncated for row in kept),
+        untrained=len(found) - len(kept),
+        unknown=sum(row.unknown for row in kept),
+        marked=sum(row.marked for row in kept),
+    )
+    return EncodedBatch(side, columns, counted, cut, np.array(characters, dtype=np.int32))
+
+
+def _column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    values = [np.asarray(row.columns[name], dtype=np.int32) for row in rows]
+    lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+    return np.concatenate(values) if values else np.zeros(0, dtype=np.int32), lengths
+
+
+def _begin(reader: Reader) -> None:
+    """In a new process: it makes no sound, ends with the one that began it, and uses one core."""
+    import multiprocessing
+    from threading import Thread
+
+    global _reader
+    _reader = reader
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    silent = open(os.devnull, "w")  # noqa: PTH123, SIM115  # for the life of the process
+    sys.stdout = sys.stderr = silent
+    parent = multiprocessing.parent_process()
+
+    def end_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=end_with_parent, daemon=True).start()
+
+
+def _encode_here(rows: ChosenRows) -> list[EncodedBatch]:
+    return _encode_rows(_reader, rows)
+
+
+class RowNotes:
+    """The training rows of a table, 9 bytes each."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]]] = []
+
+    def add(self, batch: EncodedBatch) -> None:
+        """Rows in the order in which they are written."""
+        if len(batch.cut):
+            self._parts.append((batch.cut, batch.columns[COLUMN][1].astype(np.int32), batch.row_characters))
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """The marks as a file. Returns the details: about how long a row 99 % of the rows would fit into whole.
+
+        A row that was cut counts with its characters, at as many tokens a character as the whole rows have; where no
+        row is whole, nothing is said.
+        """
+        if not self._parts:
+            return {}
+        cut, lengths, characters = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
+        write_cut_rows(folder, cut)
+        tokens = lengths.astype(np.float64)
+        if cut.all() or not characters[~cut].sum():
+            return {}
+        rate = tokens[~cut].sum() / characters[~cut].sum()
+        tokens[cut] = np.maximum(characters[cut] * rate, tokens[cut] + 1)
+        return {WHOLE_LENGTH: int(np.ceil(np.quantile(tokens, _SHARE, method="higher")))}
+
+
+def write_cut_rows(folder: Path, cut: ArrayLike) -> None:
+    """`cut`: for each training row whether it lost its end, or is a piece of a longer document."""
+    np.save(folder / CUT_FILE, np.packbits(np.asarray(cut, dtype=np.bool_)), allow_pickle=False)
+
+
+def cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
+    """The same, bool [rows]; None where nothing was noted."""
+    try:
+        marks = np.load(folder / CUT_FILE, allow_pickle=False)
+        return np.unpackbits(marks, count=rows).astype(np.bool_)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], problems: ProblemList) -> dict[str, Any]:
+    """The first rows that could not be used, and how many training rows each class has."""
+    found: dict[str, Any] = {}
+    if problems.count:
+        found[BAD_ROWS] = [asdict(problem) for problem in problems.shown]
+    if 1 < len(strata) <= MOST_CLASSES:
+        numbers = np.frombuffer(survey.strata, dtype=np.int64)
+        counted = np.bincount(numbers, weights=choice.trained, minlength=len(strata)).astype(np.int64).tolist()
+        found[CLASS_ROWS] = {name: counted[number] for name, number in strata.items() if counted[number]}
+    return found
+
+
+def notes_of_counts(counts: Counts, cut: Cut) -> Iterator[str]:
+    """What was left out, cut or not known, in words."""
+    if counts.repeated_rows:
+        what = "are left out (data.dedup)" if cut.dedup else "are used as they are; data.dedup = true leaves them out"
+        yield f"{counts.repeated_rows:,} rows repeat the text of an earlier one and {what}"
+    if counts.leaked_rows:
+        what = (
+            "are left out of the training (data.dedup)"
+            if cut.dedup
+            else "make the held-out numbers too good; data.dedup = true leaves them out"
+        )
+        yield f"{counts.leaked_rows:,} training rows have the text of a held-out one and {what}"
+    if counts.truncated_rows:
+        rows = counts.train_rows + counts.eval_rows
+        yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and lost their end"
+    if counts.truncated_answers:
+        who = "1 answer does" if counts.truncated_answers == 1 else f"{counts.truncated_answers:,} answers do"
+        what = "written ones are cut at task.max_target_length, those marked in a text are learnt as none"
+        yield f"{who} not fit whole: {what}"
+    if counts.untrained_rows:
+        yield f"{counts.untrained_rows:,} rows have nothing to learn within {cut.max_length:,} tokens and are left out"
+    if counts.cut_documents:
+        documents = counts.train_documents + counts.eval_documents
+        yield (
+            f"{counts.cut_documents:,} of {documents:,} documents are longer than {cut.max_length:,} tokens "
+            f"and were cut into {counts.pieces:,} pieces; nothing is dropped"
+        )
+    if counts.short_documents:
+        yield f"{counts.short_documents:,} documents have fewer than two tokens and are left out"
+    if counts.marked_rows:
+        what = "documents" if cut.reads_text else "rows"
+        where = "special tokens of the tokenizer at their beginning or end"
+        yield f"{counts.marked_rows:,} {what} spell {where}: each stands there once"
+    if counts.unknown_eval_tokens:
+        yield f"{counts.unknown_eval_tokens:,} held-out characters do not occur in the training text: read as <unk>"
 
 
 def prepare(

@@ -1,27 +1,265 @@
 """Which rows are trained on, how often, held out, or left out: by the hashes of their texts, their classes and their
-lengths alone.
+lengths alone, which the survey (pass 1) takes of every row; what can be used lies in its spool. Of sources with weights
+rows are repeated or left out randomly.
 
 What is held out is drawn with a seed: the same lengths and seed give the same split on every machine and with every
 numpy (a bit generator's raw stream is fixed; see numpy NEP 19).
 """
 
+import pickle
+import re
+import unicodedata
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.columns.row_reader import Example
+from tui_trainer.data.columns.row_reader import Example, Reader, read_rows
+from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.preparing.cache import Cut
-from tui_trainer.data.preparing.mixture import copies_of
-from tui_trainer.data.preparing.survey import CHUNK_CHARACTERS, CHUNK_ROWS, Chunk, Survey
+from tui_trainer.data.problems import ProblemList
+from tui_trainer.data.progress import Progress
+from tui_trainer.data.sources.source import Source
+from tui_trainer.errors import DataError
 
+SOURCES = "sources"
+
+
+CHUNK_ROWS = 1000
+CHUNK_CHARACTERS = 1_000_000  # between two reports of how far it is, and two places where it can be cancelled
+_PIECE_CHARACTERS = 1 << 16
+_SPACE = re.compile(r"\s")
 LARGEST_MISS = 0.5  # how far the held-out share may be from the wanted one, relative to it
+TRAIN, HELD_OUT, LEFT_OUT = 0, 1, 2
+Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Split:
+class SourceRows:
+    """One of several sources: its rows that can be used, held-out ones too, and those of an epoch of training.
+
+    Before the data is prepared both are estimates.
+    """
+
+    description: str
+    weight: float
+    rows: int
+    rows_per_epoch: int
+
+    def words(self, *, exact: bool = True) -> str:
+        """`a.jsonl (1.2 MiB): 1,000 rows, 1,800 in an epoch of training (data.weights 2)`."""
+        weight = "" if self.weight == 1 else f" (data.weights {self.weight:g})"
+        about = "" if exact else "about "
+        rows = f"{about}{self.rows:,} rows, {about}{self.rows_per_epoch:,} in an epoch of training"
+        return f"{self.description}: {rows}{weight}"
+
+
+def used_rows(rows: int, weight: float) -> int:
+    """Of so many training rows of a source, those of an epoch."""
+    whole = int(weight)
+    return whole * rows + round((weight - whole) * rows)
+
+
+def copies_of(
+    trained: NDArray[np.bool_], counts: Sequence[int], weights: Sequence[float], seed: int
+) -> NDArray[np.int16]:
+    """How often each row is used in an epoch: int16 [rows], 0 where it is not `trained` on, bool [rows].
+
+    Sources have `counts` rows each, one after another. Of n rows with weight w each is used floor(w) times, and
+    round((w - floor(w)) n) of them, drawn with the seed, once more. Without weights, every row is used once.
+    """
+    copies = trained.astype(np.int16)
+    start = 0
+    for number, (count, weight) in enumerate(zip(counts, weights, strict=bool(weights))):
+        places = start + np.flatnonzero(trained[start : start + count])
+        copies[places] = int(weight)
+        if more := used_rows(len(places), weight) - int(weight) * len(places):
+            drawn = np.argsort(np.random.PCG64([seed, number]).random_raw(len(places)), kind="stable")
+            copies[places[drawn[:more]]] += 1
+        start += count
+    return copies
+
+
+def source_rows(
+    source: Source, counts: Sequence[int], copies: NDArray[np.int16], weights: Sequence[float]
+) -> tuple[SourceRows, ...]:
+    """What came of each source; () for a single one without a weight. Raises DataError for one that is thinned to
+    nothing.
+    """
+    if not source.several and not weights:
+        return ()
+    found, start = [], 0
+    for part, count, weight in zip(source.parts, counts, weights or [1.0] * len(counts), strict=True):
+        used = int(copies[start : start + count].sum())
+        if not used and weight < 1:
+            message = f"none of its {count:,} rows is left to train on with a weight of {weight:g}"
+            whole = "; a text file is one row, which is used whole or not at all" if count == 1 else ""
+            hint = f"raise its number in data.weights, or take the source out{whole}"
+            raise DataError(message, where=part.description, hint=hint)
+        found.append(SourceRows(description=part.description, weight=weight, rows=count, rows_per_epoch=used))
+        start += count
+    return tuple(found)
+
+
+def sources_in(details: Mapping[str, Any]) -> tuple[SourceRows, ...]:
+    """What came of each source, as it is kept with the prepared data."""
+    return tuple(SourceRows(**one) for one in details.get(SOURCES, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Where some examples lie."""
+
+    path: Path
+    offset: int
+    rows: int
+
+    def examples(self) -> list[Example]:
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            found: list[tuple[Any, ...]] = pickle.load(file)
+        return [Example(*one) for one in found]
+
+
+class Spool:
+    """Writes the examples of one side. A context manager: `chunks` are complete at its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.chunks: list[Chunk] = []
+        self._path = path
+        self._file = path.open("wb")
+        self._waiting: list[tuple[str, Any]] = []
+        self._characters = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._file:
+            if kind is None:
+                self._write()
+
+    def add(self, example: Example) -> None:
+        self._waiting.append((example.text, example.content))
+        self._characters += len(example.text)
+        if len(self._waiting) == CHUNK_ROWS or self._characters >= CHUNK_CHARACTERS:
+            self._write()
+
+    def _write(self) -> None:
+        if not self._waiting:
+            return
+        self.chunks.append(Chunk(self._path, self._file.tell(), len(self._waiting)))
+        pickle.dump(self._waiting, self._file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._waiting, self._characters = [], 0
+
+
+@dataclass(slots=True)
+class Survey:
+    """Of the rows of one side that can be used, in order: a hash of the text, the number of the class, and characters;
+    how many of them each source has in `counts`, and where they lie in `chunks`.
+
+    Documents without text are left out: `blank` of them.
+    """
+
+    hashes: "array[int]" = field(default_factory=lambda: array("Q"))
+    strata: "array[int]" = field(default_factory=lambda: array("q"))
+    lengths: "array[int]" = field(default_factory=lambda: array("q"))
+    counts: list[int] = field(default_factory=list)
+    blank: int = 0
+    notes: list[str] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+
+
+class Surveyor:
+    """Reads the sources one after another. What cannot be used goes into `problems`; `strata` numbers the classes."""
+
+    def __init__(self, reader: Reader, cut: Cut, progress: Progress | None) -> None:
+        self.problems = ProblemList()
+        self.strata: dict[str, int] = {}
+        self._reader, self._cut, self._progress = reader, cut, progress
+
+    def survey(self, source: Source, path: Path, *, held_out: bool) -> Survey:
+        """One side, with the spool at `path`. Only what is trained on is limited. Raises DataError for a source
+        without text.
+        """
+        self._reader.held_out = held_out
+        cut = replace(self._cut, max_rows=0, max_chars=0) if held_out else self._cut
+        survey = Survey()
+        with Spool(path) as spool:
+            for part, progress in source.each(self._progress):
+                before = len(survey.hashes)
+                choices = ColumnChoices(part.text_column if cut.reads_text else "")
+                read = self._documents if cut.reads_text else self._rows
+                for example in read(part, cut, choices, progress, survey):
+                    survey.hashes.append(text_hash(example.text))
+                    survey.strata.append(self.strata.setdefault(example.stratum, len(self.strata)))
+                    survey.lengths.append(len(example.text))
+                    spool.add(example)
+                survey.counts.append(len(survey.hashes) - before)
+        survey.chunks = spool.chunks
+        return survey
+
+    def _rows(
+        self, part: Source, cut: Cut, choices: ColumnChoices, progress: Progress | None, survey: Survey
+    ) -> Iterator[Example]:
+        """The rows of a table, after its first ones were shown to the reader."""
+        rows = part.rows(self.problems, progress, max_rows=cut.max_rows, choices=choices)
+        yield from (example for _, example in read_rows(self._reader, rows, self.problems))
+        survey.notes += choices.notes()
+
+    def _documents(
+        self, part: Source, cut: Cut, choices: ColumnChoices, progress: Progress | None, survey: Survey
+    ) -> Iterator[Example]:
+        """The documents that hold text. Each stands in memory alone, however long it is."""
+        found = part.documents(
+            progress, max_chars=cut.max_chars, max_rows=cut.max_rows, choices=choices, problems=self.problems
+        )
+        characters = used = blank = 0
+        for document in found:
+            characters += len(document.text)
+            if document.text and not document.text.isspace():
+                used += 1
+                yield Example(document.text, None)
+            else:
+                blank += 1
+        survey.notes += choices.notes()
+        if cut.max_chars and characters >= cut.max_chars:
+            survey.notes.append(
+                f"data.max_chars: the first {characters:,} characters are used, "
+                f"{used:,} documents, the last of them cut there"
+            )
+        if blank:
+            survey.notes.append(f"{blank:,} documents hold only white space and are left out")
+        survey.blank += blank
+
+
+def text_hash(text: str) -> int:
+    """By which texts are found to be the same, with letters in one form and white space made equal: 64 bits. Two of a
+    billion different texts are taken for the same with a chance of one in 40.
+
+    A long text is hashed in pieces that begin at white space, where letters do not combine.
+    """
+    import xxhash
+
+    digest, start, gap = xxhash.xxh3_64(), 0, ""
+    while start < len(text):
+        space = _SPACE.search(text, start + _PIECE_CHARACTERS)
+        end = space.start() if space else len(text)
+        words = unicodedata.normalize("NFC", text[start:end]).split()
+        if words:
+            digest.update((gap + " ".join(words)).encode())
+            gap = " "
+        start = end
+    return int(digest.intdigest())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldOut:
     """`held_out[i]` says whether document i is evaluated on.
 
     Where the whole documents of a source cannot give the share, none of them is held out and the end of one is taken
@@ -33,7 +271,7 @@ class Split:
     notes: tuple[str, ...] = ()
 
 
-def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: float, seed: int) -> Split:
+def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: float, seed: int) -> HeldOut:
     """Hold out documents with about `eval_fraction` of all characters; never all of them, and none for 0.
 
     `lengths` are characters per document, 1 or more each.
@@ -43,13 +281,13 @@ def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: f
     sizes = np.asarray(lengths, dtype=np.int64)
     nothing = np.zeros(len(sizes), dtype=np.bool_)
     if eval_fraction == 0 or len(sizes) == 0:
-        return Split(held_out=nothing)
+        return HeldOut(held_out=nothing)
     wanted = eval_fraction * int(sizes.sum())
     chosen = _draw(sizes, wanted, seed)
     if chosen and abs(int(sizes[chosen].sum()) - wanted) <= LARGEST_MISS * wanted:
         held_out = nothing.copy()
         held_out[chosen] = True
-        return Split(held_out=held_out)
+        return HeldOut(held_out=held_out)
     return _tail_of_the_longest(sizes, wanted, nothing)
 
 
@@ -60,7 +298,7 @@ def split_each(
     eval_fraction: float,
     seed: int,
     usable: NDArray[np.bool_] | None = None,
-) -> Split:
+) -> HeldOut:
     """The same for documents of several sources, `counts` of each in turn: every source gives its share.
 
     Only documents that are `usable`, bool [documents], are held out. `names` of the sources are for the notes.
@@ -77,7 +315,7 @@ def split_each(
         tails |= {int(places[document]): characters for document, characters in part.tails.items()}
         notes += [f"{name}: {note}" for note in part.notes] if len(names) > 1 else part.notes
         start += count
-    return Split(held_out=held_out, tails=tails, notes=tuple(notes))
+    return HeldOut(held_out=held_out, tails=tails, notes=tuple(notes))
 
 
 def tail_start(text: str, tail_characters: int) -> int:
@@ -116,15 +354,15 @@ def _draw(sizes: NDArray[np.int64], wanted: float, seed: int) -> list[int]:
     return chosen
 
 
-def _tail_of_the_longest(sizes: NDArray[np.int64], wanted: float, nothing: NDArray[np.bool_]) -> Split:
+def _tail_of_the_longest(sizes: NDArray[np.int64], wanted: float, nothing: NDArray[np.bool_]) -> HeldOut:
     longest = int(sizes.argmax())
     size = int(sizes[longest])
     if size < 2:
-        return Split(held_out=nothing, notes=("nothing is held out: no document has two characters",))
+        return HeldOut(held_out=nothing, notes=("nothing is held out: no document has two characters",))
     tail = min(max(1, round(wanted)), size - 1)
     why = "there is one document" if len(sizes) == 1 else "whole documents cannot give the share of data.eval_fraction"
     note = f"{why}: the last {tail:,} or so of the {size:,} characters of document {longest + 1} are held out"
-    return Split(held_out=nothing, tails={longest: tail}, notes=(note,))
+    return HeldOut(held_out=nothing, tails={longest: tail}, notes=(note,))
 
 
 def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> NDArray[np.int64]:
@@ -147,10 +385,6 @@ def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> ND
     return np.sort(np.concatenate(chosen))
 
 
-TRAIN, HELD_OUT, LEFT_OUT = 0, 1, 2
-Places = NDArray[np.int64]
-
-
 @dataclass(frozen=True, slots=True)
 class Selection:
     """For each survey, on which side each row stands, int8 [rows], and how often it is used in an epoch, int16 [rows]:
@@ -161,7 +395,7 @@ class Selection:
     copies: tuple[NDArray[np.int16], ...]
     repeated: int
     leaked: int
-    split: Split
+    split: HeldOut
 
     @property
     def trained(self) -> NDArray[np.int16]:
@@ -180,7 +414,7 @@ def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selecti
         np.where(found & cut.dedup, LEFT_OUT, side).astype(np.int8)
         for found, side in zip(repeats, (TRAIN, HELD_OUT), strict=False)
     ]
-    split = Split(held_out=np.zeros(len(hashes[0]), dtype=np.bool_))
+    split = HeldOut(held_out=np.zeros(len(hashes[0]), dtype=np.bool_))
     if len(surveys) == 1:
         split = _hold_out(first, cut, names, sides[0] == TRAIN)
         sides[0][split.held_out] = HELD_OUT
@@ -200,7 +434,7 @@ def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selecti
     return Selection(tuple(sides), tuple(used), sum(int(found.sum()) for found in repeats), leaked, split)
 
 
-def _hold_out(survey: Survey, cut: Cut, names: Sequence[str], usable: NDArray[np.bool_]) -> Split:
+def _hold_out(survey: Survey, cut: Cut, names: Sequence[str], usable: NDArray[np.bool_]) -> HeldOut:
     """Of each source its share: of the characters of documents; of the rows of a table, and of each class in it."""
     if cut.reads_text:
         return split_each(survey.lengths, names, survey.counts, cut.eval_fraction, cut.seed, usable)
@@ -208,7 +442,7 @@ def _hold_out(survey: Survey, cut: Cut, names: Sequence[str], usable: NDArray[np
     groups = np.repeat(np.arange(len(survey.counts)), survey.counts) * (strata.max(initial=0) + 1) + strata
     places, held_out = np.flatnonzero(usable), np.zeros(len(usable), dtype=np.bool_)
     held_out[places[split_rows(groups[places], cut.eval_fraction, cut.seed)]] = True
-    return Split(held_out=held_out)
+    return HeldOut(held_out=held_out)
 
 
 def _repeats(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:

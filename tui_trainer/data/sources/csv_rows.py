@@ -12,10 +12,9 @@ from itertools import chain, islice
 from typing import Any, BinaryIO
 
 from tui_trainer.data.columns.labels import USUAL_LABELS
-from tui_trainer.data.columns.row import Row, refuse_doubles
-from tui_trainer.data.columns.row_kinds import WORD_COLUMNS
+from tui_trainer.data.columns.row import WORD_COLUMNS, Row, refuse_doubles
 from tui_trainer.data.columns.tagged_rows import SPAN_COLUMNS, TEXT_COLUMNS
-from tui_trainer.data.columns.text_column import NUMBER, USUAL_NAMES, ColumnChoices
+from tui_trainer.data.columns.text_columns import NUMBER, USUAL_NAMES, ColumnChoices
 from tui_trainer.data.decoding import MAX_LINE_BYTES, text_lines_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError

@@ -17,11 +17,19 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tui_trainer.data.sources.declared_splits import ABOUT, LATER_WORK, README, configured_splits, has_configurations
-from tui_trainer.data.sources.named_splits import NamedSplits, is_about_the_data
 from tui_trainer.data.sources.source_file import SourceFile, form_of
+from tui_trainer.data.sources.splits import (
+    ABOUT,
+    LATER_WORK,
+    README,
+    NamedSplits,
+    configured_splits,
+    has_configurations,
+    is_about_the_data,
+)
 from tui_trainer.errors import DataError
 from tui_trainer.files.hub_layout import (
+    HUB_PREFIX,
     NAME_PART,
     cache_folder,
     is_hub_name,
@@ -32,7 +40,6 @@ from tui_trainer.files.hub_layout import (
 )
 from tui_trainer.terminal.safe_text import one_line
 
-PREFIX = "hub:"
 MAIN = "main"
 FORM = "hub:owner/name, with @revision and /folder or /file behind it where they are wanted"
 GLOB_SIGNS = frozenset("*?[")
@@ -55,7 +62,7 @@ class HubPath:
     def __str__(self) -> str:
         revision = self.revision if self.revision.startswith("refs/") else self.revision.replace("/", "%2F")
         at = "" if self.revision == MAIN else f"@{revision}"
-        return f"{PREFIX}{self.name}{at}{'/' * bool(self.inside)}{self.inside}"
+        return f"{HUB_PREFIX}{self.name}{at}{'/' * bool(self.inside)}{self.inside}"
 
 
 def parse_hub_path(path: str, revision: str = "") -> HubPath:
@@ -63,7 +70,7 @@ def parse_hub_path(path: str, revision: str = "") -> HubPath:
 
     Raises DataError for what cannot be the name of a data set, and for two revisions.
     """
-    found = _FORM.fullmatch(path.removeprefix(PREFIX).strip())
+    found = _FORM.fullmatch(path.removeprefix(HUB_PREFIX).strip())
     if not found or not is_hub_name(found[1]):
         raise DataError(f"'{one_line(path, 120)}' cannot be a data set of the hub", hint=f"it is written {FORM}")
     at = (found[2] or "").replace("%2F", "/")

@@ -1,16 +1,17 @@
-"""From one file to its documents: plain text is one document, a table has one document a row.
+"""From one file to its documents: plain text is one document, a table has one document a row. And the rows of splits
+that a slice takes.
 
 Mistakes in rows are collected, so that one look shows all of them; a mistake that makes the rest unreadable ends the
 file.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import BinaryIO, TypeVar
 
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.columns.text_column import ColumnChoices, head_of, text_of
+from tui_trainer.data.columns.text_columns import ColumnChoices, head_of, text_of
 from tui_trainer.data.decoding import decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter
@@ -20,9 +21,11 @@ from tui_trainer.data.sources.json_rows import read_json, read_json_lines
 from tui_trainer.data.sources.source_file import PACKED_INSIDE, SourceFile, open_bytes, refuse_disguised
 from tui_trainer.data.sources.tables import column_names, namers, read_table, row_count, with_names
 from tui_trainer.errors import DataError
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import GIB, format_bytes
 
 MAX_DOCUMENT_BYTES = 1 * GIB  # one text file is one document and stands in memory whole; also stops a gzip bomb
+_counts: dict[tuple[str, int, int], int] = {}  # of files already counted by this process: (path, size, mtime_ns)
 
 T = TypeVar("T")
 
@@ -170,3 +173,46 @@ def _documents(
             problems.add(error, row.values)
     if mistake:
         raise mistake
+
+
+def slices_of(files: Mapping[str, Sequence[SourceFile]], wanted: str, setting: str) -> tuple[SourceFile, ...]:
+    """The rows that are `wanted` of splits, as their files by name; `setting` names them.
+
+    Raises DataError for what is no slice, and where no row is in it.
+    """
+    from datasets import ReadInstruction
+
+    shown = one_line(wanted, 80)
+    counts = {label: [_count(file) for file in these] for label, these in files.items()}
+    try:
+        slices = ReadInstruction.from_spec(wanted).to_absolute({label: sum(each) for label, each in counts.items()})
+    except (ValueError, AssertionError) as error:
+        hint = "slices are written train[:10%], train[100:200] or train[-500:]"
+        raise DataError(f"{setting}: '{shown}' is no part of a split: {one_line(str(error), 120)}", hint=hint) from None
+    found = tuple(
+        entry
+        for piece in slices
+        for entry in _rows_of(files[piece.splitname], counts[piece.splitname], piece.from_ or 0, piece.to)
+    )
+    if not found:
+        raise DataError(f"{setting}: no row is in '{shown}'", hint=f"there are {sum(map(sum, counts.values())):,} rows")
+    return found
+
+
+def _rows_of(files: Sequence[SourceFile], counts: list[int], start: int, end: int | None) -> Iterator[SourceFile]:
+    """The rows from `start` to before `end`, counted over all files of a split."""
+    for file, count in zip(files, counts, strict=True):
+        first, last = max(start, 0), count if end is None else min(end, count)
+        if (first, last) == (0, count):
+            yield file
+        elif first < last:
+            share = round(file.size_bytes * (last - first) / count)
+            yield replace(file, rows=(first, last), size_bytes=share, whole_bytes=file.size_bytes)
+        start, end = start - count, None if end is None else end - count
+
+
+def _count(file: SourceFile) -> int:
+    known = (file.remote or str(file.path.absolute()), *file.size_and_time())
+    if known not in _counts:
+        _counts[known] = count_rows(file)
+    return _counts[known]

@@ -17,7 +17,7 @@ from tui_trainer.errors import RunError
 from tui_trainer.exporting.contract import Format, Tell
 from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer, tokenizer_in
-from tui_trainer.models.files.headers import read_headers
+from tui_trainer.models.files.weights import read_headers
 from tui_trainer.models.heads import CLASSIFYING, auto_class
 from tui_trainer.terminal.safe_text import one_line
 

@@ -16,7 +16,7 @@ from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_tokenizer
 from tui_trainer.models.facts import DTYPES
 from tui_trainer.models.files import shards
-from tui_trainer.models.files.headers import INDEX_FILE, SINGLE_FILE, read_headers
+from tui_trainer.models.files.weights import INDEX_FILE, SINGLE_FILE, read_headers
 from tui_trainer.models.heads import CLASSIFYING, auto_class
 
 _GENERATION = "generation_config.json"
@@ -145,10 +145,9 @@ def _write_shards(result: _MergedTensors, folder: Path, tell: Tell) -> None:
 
     # Where the base model comes in small files, there may be little memory where the result is loaded.
     limit = min(shards.SHARD_BYTES, result.largest_file_bytes)
-    parts = shards.split((([name], result.size_bytes(name)) for name in result.names), limit)
-    files = shards.file_names(SINGLE_FILE, len(parts))
+    files = shards.split({name: result.size_bytes(name) for name in result.names}, SINGLE_FILE, limit)
     done = written = 0
-    for file, part in zip(files, parts, strict=True):
+    for file, part in files.items():
         tensors = {}
         for name in part:
             tell("merging", done, len(result.names), "tensors")
@@ -156,8 +155,8 @@ def _write_shards(result: _MergedTensors, folder: Path, tell: Tell) -> None:
             written += tensors[name].nbytes
             done += 1
         save_file(tensors, folder / file, metadata={"format": "pt"})
-    if len(parts) > 1:
-        index = shards.index_of(dict(zip(files, parts, strict=True)), written)
+    if len(files) > 1:
+        index = shards.index_of(files, written)
         (folder / INDEX_FILE).write_text(json.dumps(index, indent=1))
     result.inner.config.architectures = [type(result.inner).__name__]
     # What loads it goes by this; the model without weights that it was made with was in fp32.

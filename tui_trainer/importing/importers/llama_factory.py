@@ -6,7 +6,7 @@ Source: src/llamafactory/hparams/ and src/llamafactory/data/template.py of hiyou
 from pathlib import Path
 
 from tui_trainer.config.fields import names_in
-from tui_trainer.data.sources.hub import PREFIX
+from tui_trainer.files.hub_layout import HUB_PREFIX
 from tui_trainer.importing.conversion import PHI4, QWEN2_5, QWEN3, Conversion, Importer, KeyGroup, write_template
 from tui_trainer.importing.dataset_info import find_list, read_list
 from tui_trainer.importing.groups import batch, method
@@ -95,7 +95,9 @@ def _data(done: Conversion) -> None:
         place = done.given.get("dataset_dir", "data")
         path = find_list(done.folder, place) if isinstance(place, str) else None
         if place == "ONLINE" and names:
-            done.write(ours, [f"{PREFIX}{name}" for name in names] if len(names) > 1 else f"{PREFIX}{names[0]}", key)
+            done.write(
+                ours, [f"{HUB_PREFIX}{name}" for name in names] if len(names) > 1 else f"{HUB_PREFIX}{names[0]}", key
+            )
         elif path and names:
             write_listed(done, key, ours, path, names)
 
@@ -116,7 +118,7 @@ def write_listed(done: Conversion, key: str, ours: str, path: Path, names: list[
         return
     places = [one.place for one in found]
     done.write(ours, places if len(places) > 1 else places[0], key, reason=f"as {path.name} has it")
-    if not trained and "data.split" not in settings and all(place.startswith(PREFIX) for place in places):
+    if not trained and "data.split" not in settings and all(place.startswith(HUB_PREFIX) for place in places):
         done.write("data.eval_split", "train", key, reason="the split that it reads")
     for setting, value in settings.items():
         names_read, reason = [key], path.name

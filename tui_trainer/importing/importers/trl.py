@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.data.columns.row import columns_of
-from tui_trainer.data.columns.text_column import ColumnChoices
+from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError

@@ -10,7 +10,7 @@ from typing import Any
 
 from tui_trainer.models.config_json import bad_model, read_json
 from tui_trainer.models.facts import BIN_INDEX_FILE, ModelFacts
-from tui_trainer.models.files.headers import INDEX_FILE, tensor_starts
+from tui_trainer.models.files.weights import INDEX_FILE, tensor_starts
 from tui_trainer.models.tokenizer import add_whole_file
 
 SAMPLES = 64  # of each file with weights, evenly spread

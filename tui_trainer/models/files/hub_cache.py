@@ -4,9 +4,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tui_trainer.data.sources.nearest_path import nearest_path
 from tui_trainer.files.hub_layout import cache_folder, is_hub_name, is_revision, repository_folder
-from tui_trainer.files.local_paths import at_home
+from tui_trainer.files.local_paths import at_home, nearest_path
 from tui_trainer.hardware.storage import is_there
 from tui_trainer.models.config_json import bad_model
 from tui_trainer.terminal.safe_text import one_line

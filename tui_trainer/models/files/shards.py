@@ -10,26 +10,23 @@ from typing import Any
 from tui_trainer.units import GIB
 
 SHARD_BYTES = 2 * GIB
-"""Of one file. Tensors that stay together and are larger have a file of their own."""
+"""Of one file. A larger tensor has a file of its own."""
 
 
-def split(groups: Iterable[tuple[list[str], int]], limit_bytes: float) -> list[list[str]]:
-    """Names by file, in their order. A group, `(names, bytes)`, is never divided."""
-    files: list[list[str]] = [[]]
-    filled = 0
-    for names, count in groups:
-        if files[-1] and filled + count > limit_bytes:
-            files.append([])
-            filled = 0
-        files[-1] += names
-        filled += count
-    return files
+def split(sizes: Mapping[str, int], single: str, limit_bytes: float) -> dict[str, list[str]]:
+    """The tensors' names by file, from their bytes: `model.safetensors`, or `model-00001-of-00002.safetensors` and so
+    on. One file of nothing where there are none.
+    """
+    from huggingface_hub import split_state_dict_into_shards_factory
 
-
-def file_names(single: str, count: int) -> list[str]:
-    """`model.safetensors`, or `model-00001-of-00002.safetensors` and so on."""
     stem, ending = single.rsplit(".", 1)
-    return [single] if count == 1 else [f"{stem}-{n:05}-of-{count:05}.{ending}" for n in range(1, count + 1)]
+    made = split_state_dict_into_shards_factory(
+        {name: (size,) for name, size in sizes.items()},
+        get_storage_size=lambda one: one[0],
+        filename_pattern=f"{stem}{{suffix}}.{ending}",
+        max_shard_size=int(limit_bytes),
+    )
+    return made.filename_to_tensors or {single: []}
 
 
 def part_names(single: str, process: int, count: int) -> list[str]:

@@ -1,19 +1,209 @@
-"""What the names and shapes of stored weights say about a model."""
+"""The names, shapes and kinds of a model's weights, from the headers of its safetensors files, and what they say about
+the model: nothing else of the files is read.
 
+A file is 8 bytes with the length of the header (little-endian), the header as JSON, then the numbers. Source:
+the safetensors README, "Format"; the limit of the header is that of the library, whose own reader gives no offsets and
+says in a word that a file is not sound, not what to do about it.
+"""
+
+import json
+import math
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from tui_trainer.models.files.headers import TensorFacts
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.config_json import MODEL_KEY
 from tui_trainer.models.modules import Linear, ModelPart, place_in_block
+from tui_trainer.terminal.safe_text import one_line
 
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+_LENGTH_BYTES = 8
+_LARGEST_HEADER = 100_000_000
+_LARGEST_INDEX = 100_000_000
+_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32, "F64": 64, "I64": 64, "U64": 64, "C64": 64,
+}  # fmt: skip
+
+
+_AGAIN = "copy or download the model again"
 _HEAD = re.compile(r"(.*\.)?(lm_head|embed_out)\.weight|(model\.)?output\.weight")
 _EMBEDDING = re.compile(r"(^|[._])(embed|embeddings?|embed_tokens|embed_in|embed_positions|wte|wpe)\.weight$")
 _BLOCK_NUMBER = re.compile(r"\.(\d+)\.")
-
-
 # What the first BERT called the parts of a norm; transformers renames them when it loads them.
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """One tensor of a file. `dtype` as safetensors writes it: F32, BF16, F16."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    file: str
+
+    @property
+    def parameters(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the numbers; those of an unknown kind are taken as 16 bits."""
+        return self.parameters * _BITS.get(self.dtype, 16) // 8
+
+
+def read_headers(folder: Path) -> dict[str, TensorFacts]:
+    """Every tensor of model.safetensors, or of all shards that the index names; empty where there are neither.
+
+    Raises ConfigError, with all files at once, for files that are missing, cut short, or no safetensors.
+    """
+    index = folder / INDEX_FILE
+    if (folder / SINGLE_FILE).is_file():
+        return read_file_header(folder / SINGLE_FILE)
+    return _read_shards(folder, _shards(index)) if index.is_file() else {}
+
+
+def weight_files(folder: Path) -> tuple[str, ...]:
+    """The names of the files that `read_headers` reads, whether they are there or not."""
+    if (folder / SINGLE_FILE).is_file():
+        return (SINGLE_FILE,)
+    index = folder / INDEX_FILE
+    return tuple(sorted(set(_shards(index).values()))) if index.is_file() else ()
+
+
+def read_file_header(path: Path) -> dict[str, TensorFacts]:
+    """The tensors of one file. Raises ConfigError when it is no whole safetensors file."""
+    try:
+        size, header = _header(path)
+        return _tensors(header, size, path.name)
+    except OSError as error:
+        raise _broken(path, f"cannot be read: {error.strerror or type(error).__name__}") from None
+    except _Damage as damage:
+        raise _broken(path, str(damage)) from None
+
+
+def tensor_starts(path: Path) -> list[int]:
+    """Where the numbers of each tensor begin in one file, in bytes from its start, in order.
+
+    Raises ConfigError when it is no whole safetensors file.
+    """
+    read_file_header(path)
+    data_bytes, header = _header(path)
+    first = path.stat().st_size - data_bytes
+    return sorted(first + entry["data_offsets"][0] for name, entry in header.items() if name != "__metadata__")
+
+
+class _Damage(Exception):
+    """Why a file is no whole safetensors file, as the end of a sentence that begins with its name."""
+
+
+def _header(path: Path) -> tuple[int, dict[str, Any]]:
+    """The bytes after the header, and the header."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise _Damage("is no file")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if size < _LENGTH_BYTES or length < 2 or length > _LARGEST_HEADER:
+            file.seek(0)
+            is_pointer = file.read(64).startswith(b"version https://git-lfs")
+            pointer = "is a pointer of git-lfs and holds no weights: run `git lfs pull` in its folder"
+            raise _Damage(pointer if is_pointer else "is no safetensors file")
+        if size < _LENGTH_BYTES + length:
+            raise _Damage(f"is cut short: {size} bytes, of which the header alone takes {_LENGTH_BYTES + length}")
+        text = file.read(length)
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _Damage("is damaged: its header is no JSON") from None
+    if not isinstance(header, dict):
+        raise _Damage("is damaged: its header lists no tensors")
+    return size - _LENGTH_BYTES - length, header
+
+
+def _tensors(header: Mapping[str, Any], data_bytes: int, file: str) -> dict[str, TensorFacts]:
+    found: dict[str, TensorFacts] = {}
+    end = 0
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        facts, last = _tensor(name, entry, file)
+        found[name], end = facts, max(end, last)
+    if end > data_bytes:
+        raise _Damage(f"is cut short: {end - data_bytes} of {end} bytes of weights are missing")
+    if end < data_bytes:
+        raise _Damage(f"is damaged: {data_bytes - end} bytes more than its header says")
+    return found
+
+
+def _tensor(name: str, entry: Any, file: str) -> tuple[TensorFacts, int]:
+    """The facts, and where its bytes end."""
+    try:
+        shape, dtype = tuple(entry["shape"]), entry["dtype"]
+        begin, end = entry["data_offsets"]
+        numbers = (*shape, begin, end)
+        fits = all(type(number) is int and number >= 0 for number in numbers) and isinstance(dtype, str)
+    except (TypeError, KeyError, ValueError):
+        fits = False
+    if not fits:
+        raise _Damage(f"is damaged: its header does not describe {one_line(name, 80)}")
+    facts = TensorFacts(shape, dtype, file)
+    if end < begin or (dtype in _BITS and end - begin != facts.size_bytes):
+        raise _Damage(f"is damaged: {one_line(name, 80)} does not take {end - begin} bytes")
+    return facts, end
+
+
+def _shards(index: Path) -> dict[str, str]:
+    """Tensor to file, from the index. Names that leave the folder are refused."""
+    try:
+        if index.stat().st_size > _LARGEST_INDEX:
+            raise ValueError
+        weight_map = json.loads(index.read_bytes())["weight_map"]
+        names = {file if isinstance(file, str) else ".." for file in weight_map.values()}
+        plain = all(Path(name).name == name and name not in ("", "..") and "\0" not in name for name in names)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _broken(index, "is no index of weights") from None
+    if not plain or not weight_map:
+        raise _broken(index, "names files outside its folder" if weight_map else "lists no weights")
+    return dict(weight_map)
+
+
+def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, TensorFacts]:
+    files = sorted(set(weight_map.values()))
+    found: dict[str, TensorFacts] = {}
+    problems: list[Problem] = []
+    if missing := [file for file in files if not (folder / file).exists()]:
+        what = f"{len(missing)} of {len(files)} files with weights are missing: {_some(missing)}"
+        problems.append(Problem(message=what, where=one_line(str(folder)), key=MODEL_KEY, hint=_AGAIN))
+    for file in files:
+        if file not in missing:
+            try:
+                found |= read_file_header(folder / file)
+            except ConfigError as error:
+                problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    if absent := [name for name, file in weight_map.items() if found.get(name) is None or found[name].file != file]:
+        raise _broken(folder / INDEX_FILE, f"lists tensors that its files do not hold: {_some(absent)}")
+    return found
+
+
+def _some(names: Iterable[str], most: int = 3) -> str:
+    names = list(names)
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(one_line(name, 80) for name in names[:most]) + rest
+
+
+def _broken(path: Path, what: str) -> ConfigError:
+    return ConfigError(
+        Problem(message=f"{one_line(path.name)} {what}", where=one_line(str(path.parent)), key=MODEL_KEY, hint=_AGAIN)
+    )
 
 
 def with_names_of_today(headers: Mapping[str, TensorFacts]) -> dict[str, TensorFacts]:

@@ -17,11 +17,18 @@ from tui_trainer.data.columns.labels import (
     refuse_texts,
     values_in,
 )
-from tui_trainer.data.columns.pair_columns import pair_of_texts
-from tui_trainer.data.columns.row import AUTO, Row, columns_of, file_of, listed, missing_column, refuse_rejected
-from tui_trainer.data.columns.row_kinds import refuse_unlearnt
+from tui_trainer.data.columns.row import (
+    AUTO,
+    Row,
+    columns_of,
+    file_of,
+    listed,
+    missing_column,
+    refuse_rejected,
+    refuse_unlearnt,
+)
 from tui_trainer.data.columns.row_reader import Encoded, Example
-from tui_trainer.data.columns.text_column import ColumnChoices, strings_of, text_of
+from tui_trainer.data.columns.text_columns import ColumnChoices, pair_of_texts, strings_of, text_of
 from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem

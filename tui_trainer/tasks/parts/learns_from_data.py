@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.fields import SettingsSection
-from tui_trainer.config.mixture import paths_in, weights_of
+from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.pack import expected_packed_rows
 from tui_trainer.data.columns.row_reader import Reader
@@ -24,13 +24,11 @@ from tui_trainer.data.preparing.cache import (
     rows_now,
 )
 from tui_trainer.data.preparing.estimate import Rate, estimate
-from tui_trainer.data.preparing.mixture import sources_in
 from tui_trainer.data.preparing.prepare import prepare
+from tui_trainer.data.preparing.row_selection import sources_in
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources.choice import Choice
-from tui_trainer.data.sources.source import Source, open_source
-from tui_trainer.data.sources.split_use import training_and_evaluation
+from tui_trainer.data.sources.source import DataChoice, Source, open_source, training_and_evaluation
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.models.heads import Head
@@ -61,9 +59,8 @@ COLUMNS = {"text_column": "auto", "text_pair_column": "", "label_column": "auto"
 def sources_of(config: Config) -> list[Source]:
     """What is trained on, and what is evaluated on if it is named, or is a split of its own. Raises DataError."""
     data = config.data
-    choice = Choice(name=data.name, split=data.split, revision=data.revision, streaming=data.streaming)
-    eval_paths = paths_in(data.eval_path) if data.eval_path else ()
-    both = training_and_evaluation(paths_in(data.path), eval_paths, data.text_column, choice, data.eval_split)
+    choice = DataChoice(name=data.name, split=data.split, revision=data.revision, streaming=data.streaming)
+    both = training_and_evaluation(data.paths, data.eval_paths, data.text_column, choice, data.eval_split)
     return [source for source in both if source]
 
 
@@ -77,7 +74,7 @@ class LearnsFromData:
     specials: Specials
     waiting_bytes: int = 8
     """On disk beside each token while the data is prepared: checked rows wait at about twice their text
-    (`data/preparing/survey.py`)."""
+    (`data/preparing/row_selection.py`)."""
     rows: RowKind = "examples"
     reads_columns: tuple[str, ...] = ("text_column",)
     """Which settings that name a column mean something to it."""
@@ -102,7 +99,7 @@ class LearnsFromData:
         cut = replace(
             self.cut(config), eval_fraction=0.0, max_chars=0, max_rows=0, dedup=False, weights=(), skip_bad_rows=False
         )
-        source = open_source(path, config.data.text_column, Choice(measured=True))
+        source = open_source(path, config.data.text_column, DataChoice(measured=True))
         return prepare([source], reader, cut, folder, progress, processes=1)
 
     def reader_of_inputs(self, config: Config) -> Reader:
@@ -212,7 +209,7 @@ class LearnsFromData:
             max_rows=data.max_rows,
             dedup=data.dedup,
             skip_bad_rows=data.on_bad_rows == "skip",
-            weights=weights_of(data.path, data.weights),
+            weights=weights_of(data.paths, data.weights),
         )
 
     def reading(self, config: Config) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.columns.labels import Kind
-from tui_trainer.data.columns.tags import entities
+from tui_trainer.data.columns.tagged_rows import entities
 from tui_trainer.errors import Problem
 from tui_trainer.tasks.contract import Scores
 from tui_trainer.terminal.safe_text import one_line
@@ -151,7 +151,8 @@ def ones_weights(labels_NC: NDArray[np.int64]) -> NDArray[np.float64]:
 # An entity is right when its first word, its last word and its type are. Precision is the share of the predicted ones
 # that are right, recall the share of the true ones that are found, F1 2 PR / (P + R); over all types together (micro),
 # as
-# conlleval has it. Nothing predicted, or nothing to find, counts as 0. What is an entity: `data/columns/tags.py`.
+# conlleval has it. Nothing predicted, or nothing to find, counts as 0. What is an entity:
+# `data/columns/tagged_rows.py`.
 
 ENTITY_METRICS = ("f1", "precision", "recall", "accuracy")
 TAG_METRICS = ("accuracy", "macro_f1")

@@ -13,10 +13,9 @@ from tui_trainer.config.sections import Config, DataSection
 from tui_trainer.data.batching.collate import collate_whole
 from tui_trainer.data.columns.conversations import ConversationColumns, Message, find_conversations, question_of
 from tui_trainer.data.columns.labels import label_column
-from tui_trainer.data.columns.pair_columns import PairColumns
 from tui_trainer.data.columns.row import AUTO, Row, file_of, missing_column
 from tui_trainer.data.columns.tagged_rows import InputWords, find_words, word_places
-from tui_trainer.data.columns.text_column import ColumnChoices, strings_of, text_of
+from tui_trainer.data.columns.text_columns import ColumnChoices, PairColumns, strings_of, text_of
 from tui_trainer.data.preparing.byte_bpe import FOR_TEXT, TRAINED_HERE, Specials
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.errors import DataError, Problem

@@ -12,8 +12,15 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.row import Row, listed
 from tui_trainer.data.columns.row_reader import Encoded, Example
-from tui_trainer.data.columns.tagged_rows import TagColumns, Tagged, find_tag_columns
-from tui_trainer.data.columns.tags import OUTSIDE, TagSurvey, in_order, parts_of
+from tui_trainer.data.columns.tagged_rows import (
+    OUTSIDE,
+    TagColumns,
+    Tagged,
+    TagSurvey,
+    find_tag_columns,
+    in_order,
+    parts_of,
+)
 from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem

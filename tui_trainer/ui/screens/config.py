@@ -10,6 +10,7 @@ from textual.widget import Widget
 from tui_trainer.data.samples import samples
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.errors import ConfigError
+from tui_trainer.files.hub_layout import SAMPLE_PREFIX
 from tui_trainer.tasks import task_names
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import Action
@@ -67,7 +68,7 @@ class ConfigPage(ListPage):
     def model(self) -> ConfigModel:
         assert self.bench.document is not None
         self.table.name_cells = name_cells()
-        data_sets = [f"sample:{name}" for name in samples()]
+        data_sets = [f"{SAMPLE_PREFIX}{name}" for name in samples()]
         names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
         # The cache may be large, and on a disk of another machine.
         self.bench.background.do("cached data sets", names_in_the_cache, data_sets.extend, "cached data sets")

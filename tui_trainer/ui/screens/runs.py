@@ -643,8 +643,7 @@ class RunsPage(ListPage):
         if isinstance(deleted, str):
             self.bench.tell(deleted, "bad")
         else:
-            kept = f"; what no run made stays there: {', '.join(deleted.kept)}" if deleted.kept else ""
-            self.bench.tell(f"deleted {one.name}: {format_bytes(deleted.freed_bytes)} freed{kept}", "good")
+            self.bench.tell("; ".join(deleted.words(one.name)), "good")
         self.bench.app.draw()
         self._read()
 

@@ -11,7 +11,7 @@ from tui_trainer.doctor.contract import Verdict
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.lines.plan_and_events import gauges_words
 from tui_trainer.runs.cadence import eta_seconds
-from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
+from tui_trainer.runs.events import DataPrepared, EvalDone, PlanMade, StepDone
 from tui_trainer.runs.result import (
     ScoreWords,
     Target,
@@ -295,7 +295,7 @@ class TrainScene:
         cut = f" = {f' {self.glyphs.times} '.join(map(str, parts))}" if passes > 1 or processes > 1 else ""
         rows = [
             *model,
-            ("data", f"{data.rows:,} rows, {format_count(data.tokens)} tokens" if data else "--"),
+            ("data", data_words(data) if data else "--"),
             ("batch", f"{plan.effective_batch_size} rows{cut}"),
             ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
             *([("attention", self.shown(plan.attention))] if plan.attention else []),
@@ -404,6 +404,10 @@ def _trainable(plan: PlanMade) -> tuple[str, str]:
     return f"{format_count(trained)} of {format_count(every)}", share if trained else ""
 
 
+def data_words(data: DataPrepared) -> str:
+    return f"{data.rows:,} rows, {format_count(data.tokens)} tokens"
+
+
 # What the Train screen says when no step is being made: before a run, while it is prepared, and after its end; and
 # what a task measures beside the loss.
 
@@ -428,7 +432,7 @@ def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
 def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
     state, glyphs = scene.run, scene.glyphs
     data, plan, loading, training = state.data, state.plan, state.phase == "loading", state.status == "training"
-    done = "" if data is None else f"{data.rows:,} rows, {format_count(data.tokens)} tokens"
+    done = "" if data is None else data_words(data)
     planned = "" if plan is None else f"{plan.total_steps:,} steps, about {format_seconds(plan.duration_seconds)}"
     is_read, is_planned = data is not None, plan is not None
     stages = [

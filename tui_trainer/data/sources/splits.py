@@ -1,27 +1,61 @@
-"""Where splits and configurations are written down, so that no name of a file is asked: in folders that the library
-`datasets` made (`save_to_disk`, or its cache), and in a README.md with `configs:`.
+"""Which split a file belongs to: by what is declared, else by its name and the names of the folders above it. Local
+folders, globs and data sets of the hub ask here.
 
-Whoever wrote them is believed. `datasets` is imported for a README.md alone.
+Declared are splits and configurations in folders that the library `datasets` made (`save_to_disk`, or its cache), and
+in a README.md with `configs:`. Whoever wrote them is believed, and no name is asked. `datasets` is imported for a
+README.md alone.
+
+Names: nothing is opened. The keywords are those of `datasets` (SPLIT_KEYWORDS, KEYWORDS_IN_PATH_NAME_BASE_PATTERNS and
+SPLIT_PATTERN_SHARDED in its data_files.py): note that `eval` and `evaluation` name a test split there. What differs
+from it: case is ignored; `trainset` and `testdata` count; a file's own name wins over its folder's, where the library
+puts the file into both splits.
+
+Tables: a keyword anywhere in a name counts, between characters that are no letters. Beside a split, a file of no split
+is a doubt, and texts such as a README are left alone.
+
+Plain texts: most folders of texts are corpora, in which `test_utils.txt` and `evaluation/notes.md` are documents as
+others are. A text names a split only where a folder, or the stem of a `.txt` file or one of no known ending, is nothing
+but a keyword (`train.txt`, `wiki.test.tokens`, `test-00001-of-00002.txt`), and the texts are splits only where every
+one of them, a README and the like aside, names one and `train` is among them. Else all are documents, and a remark
+says so; but `train/` and `test/` folders, or `train.txt` and `test.txt`, beside loose texts are a doubt.
 """
 
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import MISSING, fields
-from pathlib import Path
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from tui_trainer.data.sources.named_splits import NamedSplits, Part, split_in
-from tui_trainer.data.sources.source_file import SourceFile
+from tui_trainer.data.sources.source_file import FORMS, SourceFile, form_of
 from tui_trainer.errors import DataError
 from tui_trainer.files.hub_layout import huggingface_folder, repository_folder
 from tui_trainer.files.local_paths import from_the_root
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB
 
+Split = Literal["train", "validation", "test"]
+
+_KEYWORDS: Mapping[str, Split] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "dev", "val"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+_ANY = "|".join(_KEYWORDS)
+_KEYWORD = re.compile(rf"(?<![a-z])({_ANY})(?:set|data)?(?![a-z])", re.IGNORECASE)
+# As the cache of `datasets` names its files: the keyword ends the name, whatever the data set is called.
+_AT_THE_END = re.compile(rf".*[-_.]({_ANY})", re.IGNORECASE)
+_NOTHING_ELSE = re.compile(rf"(?:.*\.)?({_ANY})(?:[-_.]?\d+)?", re.IGNORECASE)
+# Prose and code: `test.py` is a document of a corpus of code.
+_NEVER_NAMED = frozenset({".md", ".rst", ".py"})
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\b.*")
+_ABOUT_IT = frozenset({"license", "licence", "readme", "requirements", "citation", "notice"})
+_TEXTS = frozenset({"text", "unknown"})
+_SHOWN = 3
 README = "README.md"
 _STATE, _SPLITS, _INFO = "state.json", "dataset_dict.json", "dataset_info.json"
 ABOUT = frozenset({_STATE, _SPLITS, _INFO, "dataset_infos.json"})
@@ -32,13 +66,233 @@ LATER_WORK = re.compile(r"cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow")
 _WORDS = re.compile(r"([A-Z]+)([A-Z][a-z])"), re.compile(r"([a-z\d])([A-Z])")
 # What load_dataset makes of `data_files`: a part of the data set under a name that nobody chose.
 _FRAGMENT = re.compile(r".*-[0-9a-f]{16}")
-_SHARD = re.compile(r"(.*?)(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?((?:\.\w+)*)")
+_NUMBERED_SHARD = re.compile(r"(.*?)(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?((?:\.\w+)*)")
 # Of the configurations of `datasets`: what says nothing of how rows are read, and what `_reading` passes on.
 _FOLLOWED = frozenset(
     "name version data_dir data_files description features chunksize batch_size block_size use_threads memory_map "
     "verbose sep delimiter names column_names header".split()
 )
 _FRONT = re.compile(r"---\r?\n(.*?)\r?\n---", re.DOTALL)
+
+
+class SplitPart(NamedTuple):
+    """Files that belong together. `label` is how the split is called, empty where none is; `folder` holds them, and
+    `place` is the folder of the whole data set.
+    """
+
+    folder: str
+    label: str
+    form: str
+    split: Split | None = None
+    place: str = ""
+
+
+Parts = Mapping[SplitPart, tuple[str, ...]]
+_LOOSE_TEXTS = SplitPart("", "", "text")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedSplits:
+    """What the names of files say. Without `parts` they name no split, and are read together.
+
+    `beside`: what is no part of the data. `remark`: what a person should know where names only look like splits.
+    `gone`: splits that are declared and of which no file is there. `exact`: files that are declared one by one.
+    """
+
+    parts: Parts = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+    exact: frozenset[str] = frozenset()
+    beside: tuple[str, ...] = ()
+    remark: str = ""
+
+    def of(self, split: Split) -> list[SplitPart]:
+        return [part for part in self.parts if part.split == split]
+
+    @property
+    def held_out_files(self) -> set[str]:
+        return {name for part, names in self.parts.items() if part.split in ("validation", "test") for name in names}
+
+    @property
+    def doubt(self) -> str:
+        """Why it cannot be said which files belong to one split; empty where it can."""
+        loose = next((names for part, names in self.parts.items() if not part.label), None)
+        if len(self.parts) > 1 and loose:
+            return f"of {_some(loose)} nobody knows the split"
+        if len(places := sorted({part.place for part in self.parts})) > 1:
+            return f"splits lie in several places: {_some([place or '.' for place in places])}"
+        return ""
+
+    def trained(self) -> SplitPart | str:
+        """The part to train on, or why it cannot be said which that is."""
+        gone = next((split for split in self.gone if split_in(split) == "train"), "")
+        if gone and not any(part.label == "train" for part in self.parts):
+            return f"{gone} is declared and its files are missing"
+        if len(self.parts) == 1 and not next(iter(self.parts)).split:
+            return next(iter(self.parts))
+        found = self.doubt or _only(self.of("train"), "train")
+        if isinstance(found, SplitPart) and (held_out := self.held_out_files) >= {*self.parts[found]}:
+            return f"{_some(sorted(held_out & {*self.parts[found]}))} is of {found.label} and of another split as well"
+        return found
+
+    def measured(self) -> SplitPart | str:
+        """The part to evaluate on where nothing else is wanted of these files, or why that cannot be said."""
+        if len(self.parts) == 1:
+            return next(iter(self.parts))
+        return self.doubt or _only(self.of("validation") or self.of("test"), "validation or test")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitUse:
+    """Of one source; a split as `test (test.csv)` or `train (2 files)`. `note`: what else a person should know.
+
+    `shares_rows`: some that are evaluated on are trained on as well.
+    """
+
+    source: str
+    trains: str = ""
+    evaluates: str = ""
+    left_alone: tuple[str, ...] = ()
+    note: str = ""
+    shares_rows: bool = False
+
+    def words(self) -> str:
+        """`corpus: train (train.csv) is trained on; validation (valid.csv) is evaluated on; left alone: ...`."""
+        said = [
+            f"{self.trains} is trained on" if self.trains else "",
+            f"{self.evaluates} is evaluated on" if self.evaluates else "",
+            f"left alone: {', '.join(self.left_alone)}" if self.left_alone else "",
+            "rows that are evaluated on are trained on as well" if self.shares_rows else "",
+            self.note,
+        ]
+        return f"{self.source}: {'; '.join(filter(None, said))}"
+
+
+def split_in(name: str) -> Split | None:
+    """The split that the name of a file or folder has in it; None where it has none, or those of several."""
+    stem = _stem(name)
+    found: set[Split] = {_KEYWORDS[word.lower()] for word in _KEYWORD.findall(stem)}
+    if len(found) > 1 and (end := _AT_THE_END.fullmatch(stem)):
+        return _KEYWORDS[end[1].lower()]
+    return found.pop() if len(found) == 1 else None
+
+
+def split_of_file(name: str) -> Split | None:
+    """The same for one file that is looked at alone."""
+    return _text_part(name).split if form_of(PurePosixPath(name)) in _TEXTS else split_in(name)
+
+
+def is_about_the_data(name: str) -> bool:
+    """A README, a licence and the like."""
+    return PurePosixPath(name.lower().removesuffix(".gz")).stem in _ABOUT_IT
+
+
+def tell_apart(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -> NamedSplits:
+    """The splits of files named from the folder of their data set on; `saved` are folders that are splits whatever they
+    are called.
+    """
+    rows: list[str] = []
+    texts: list[str] = []
+    for name in names:
+        (texts if form_of(PurePosixPath(name)) in _TEXTS else rows).append(name)
+    documents = [name for name in texts if not is_about_the_data(name)]
+    about = tuple(name for name in texts if is_about_the_data(name))
+    parts, of_texts = parts_of(rows, saved), _of_texts(documents)
+    if not any(part.split or part.folder in saved for part in parts):
+        loose = {SplitPart("", "", "rows"): tuple(rows)} if rows and of_texts.parts else {}
+        beside = about if of_texts.parts else ()
+        return NamedSplits(parts={**of_texts.parts, **loose}, beside=beside, remark=of_texts.remark)
+    if of_texts.parts:
+        return NamedSplits(parts={**parts, **of_texts.parts}, beside=about)
+    if documents and not saved and not any(part.split == "train" for part in parts):
+        # One table called `test_results` in a corpus of texts: it is nobody's split, and no reason to drop the texts.
+        return NamedSplits(parts={**parts, _LOOSE_TEXTS: tuple(documents)}, beside=about)
+    return NamedSplits(parts=parts, beside=tuple(texts))
+
+
+def parts_of(names: Sequence[str], saved: AbstractSet[str] = frozenset()) -> Parts:
+    """Tables that belong together, by folder, split and form."""
+    several = frozenset(
+        str(folder)
+        for name in names
+        if (own := split_in(name.rpartition("/")[2]))
+        for folder in PurePosixPath(name).parents
+        if split_in(folder.name) not in (None, own)
+    )
+    found: dict[SplitPart, list[str]] = {}
+    for name in names:
+        found.setdefault(_part_of(name, saved, several), []).append(name)
+    return {part: tuple(files) for part, files in found.items()}
+
+
+def _part_of(name: str, saved: AbstractSet[str], several: AbstractSet[str]) -> SplitPart:
+    """`several` are folders with a name like that of a split that hold more than one, such as train_test_data."""
+    path = PurePosixPath(name)
+    form, above = form_of(path), name.rpartition("/")[0]
+    for folder in path.parents:
+        split = split_in(folder.name)
+        if str(folder) in saved or (split and str(folder) not in several):
+            return SplitPart(
+                str(folder), folder.name, form, split, "" if str(folder.parent) == "." else str(folder.parent)
+            )
+    if shard := _SHARD.fullmatch(path.name):
+        return SplitPart(above, shard[1], form, split_in(shard[1]), above)
+    # Files that name no split are read together, from whatever folders.
+    return SplitPart(above, split, form, split, above) if (split := split_in(path.name)) else SplitPart("", "", form)
+
+
+def _of_texts(documents: Sequence[str]) -> NamedSplits:
+    found: dict[SplitPart, list[str]] = {}
+    for name in documents:
+        found.setdefault(_text_part(name), []).append(name)
+    parts = {part: tuple(names) for part, names in found.items()}
+    splits, loose = {part.split for part in parts} - {None}, parts.get(_LOOSE_TEXTS, ())
+    if "train" in splits and len(splits) > 1:
+        folders = {_KEYWORDS.get(name.split("/")[0].lower()) for name in documents if "/" in name} - {None}
+        files = {part.split for part in parts if part.split and not part.folder}
+        if not loose or {"train"} < folders or {"train"} < files:
+            return NamedSplits(parts=parts)
+    named = [name for part, names in parts.items() if part.split not in (None, "train") for name in names]
+    if not named:
+        return NamedSplits()
+    rule = "a folder of texts is split only where every file names its split, and one of them is train"
+    return NamedSplits(remark=f"{_some(named)} {'is' if len(named) == 1 else 'are'} read like the other texts: {rule}")
+
+
+def _text_part(name: str) -> SplitPart:
+    *folders, last = name.split("/")
+    for depth, folder in enumerate(folders):
+        if split := _KEYWORDS.get(folder.lower()):
+            return SplitPart("/".join(folders[: depth + 1]), split, "text", split, "/".join(folders[:depth]))
+    stem = _stem(last)
+    if PurePosixPath(last.lower().removesuffix(".gz")).suffix not in _NEVER_NAMED:
+        for shown in (stem, PurePosixPath(stem).stem):
+            if found := _NOTHING_ELSE.fullmatch(shown):
+                split = _KEYWORDS[found[1].lower()]
+                return SplitPart("", split, "text", split, "/".join(folders))
+    return _LOOSE_TEXTS
+
+
+def _stem(name: str) -> str:
+    """Without the ending of its form, and the number of a shard."""
+    if shard := _SHARD.fullmatch(name):
+        return shard[1]
+    path = PurePosixPath(name)
+    path = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    return path.stem if path.suffix.lower() in FORMS else path.name
+
+
+def _only(parts: Sequence[SplitPart], wanted: str) -> SplitPart | str:
+    exact = [part for part in parts if part.label == part.split]
+    if len(parts) == 1 or len(exact) == 1:
+        return (exact or parts)[0]
+    if not parts:
+        return f"none of them is named {wanted}"
+    return f"several are named {wanted}: {_some([f'{part.label} ({part.form})' for part in parts])}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def data_files(folder: Path, names: Sequence[str]) -> list[str]:
@@ -214,7 +468,7 @@ def no_configuration(shown: str, name: str, names: Iterable[str]) -> NoConfigura
 
 def _declared(found: Mapping[str, tuple[str, ...]], exact: frozenset[str] = frozenset()) -> NamedSplits:
     """A file that a validation or test split names is none of train, as long as train has others."""
-    parts = {Part("", split, "declared", split_in(split)): files for split, files in found.items() if files}
+    parts = {SplitPart("", split, "declared", split_in(split)): files for split, files in found.items() if files}
     splits = NamedSplits(parts=parts, exact=exact, gone=tuple(split for split, files in found.items() if not files))
     held_out = splits.held_out_files
     for part in splits.of("train"):
@@ -228,11 +482,11 @@ def missing_files(named: Mapping[str, SourceFile], read: Iterable[str]) -> list[
     """
     there: dict[tuple[str, ...], set[int]] = {}
     for name in named:
-        if shard := _SHARD.fullmatch(name):
+        if shard := _NUMBERED_SHARD.fullmatch(name):
             there.setdefault(shard.group(1, 3, 4), set()).add(int(shard[2]))
     groups: dict[tuple[str, ...], str] = {}
     for name in read:
-        shard = _SHARD.fullmatch(name)
+        shard = _NUMBERED_SHARD.fullmatch(name)
         groups.setdefault(shard.group(1, 3, 4) if shard else (name.rpartition("/")[0],), name)
     missing = []
     for group, name in groups.items():

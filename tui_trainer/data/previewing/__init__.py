@@ -1,1 +1,0 @@
-"""Rows of the batches as a person reads them."""
