@@ -1,10 +1,23 @@
 """Rows that are padded anyway get a little more padding, so that there are few sizes of results."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from tui_trainer.data.batching.collate import IGNORE, WIDTH_STEP, collate_answers, collate_whole, in_even_widths
+from tui_trainer.config.sections import Config
+from tui_trainer.data.batching.collate import (
+    IGNORE,
+    coarse,
+    coarse_sizes,
+    collate_answers,
+    collate_whole,
+    even,
+    in_even_widths,
+)
+from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.token_rows import TokenRow
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 
 PAD = 9
@@ -24,14 +37,14 @@ def whole(rows, pad_id=PAD, *, width=0):
 
 @pytest.mark.parametrize(("longest", "width"), [(3, 8), (8, 8), (9, 16), (29, 30)])
 def test_inputs_are_as_wide_as_a_multiple_of_eight_and_never_wider_than_the_plan_says(longest, width):
-    batch = in_even_widths(whole, PAD, 30, 0)(rows_of(longest, 2))
-    assert WIDTH_STEP == 8 and batch.input_ids.shape == (2, width) == batch.more["attention_mask"].shape
+    batch = in_even_widths(whole, PAD, 30, 0, even)(rows_of(longest, 2))
+    assert batch.input_ids.shape == (2, width) == batch.more["attention_mask"].shape
     assert batch.tokens == longest + 2 == batch.more["attention_mask"].sum(), "padding is not counted"
     assert (batch.input_ids[:, longest:] == PAD).all()
 
 
 def test_a_width_that_is_asked_for_is_kept():
-    assert in_even_widths(whole, PAD, 64, 0)(rows_of(5), width=21).input_ids.shape == (1, 21)
+    assert in_even_widths(whole, PAD, 64, 0, even)(rows_of(5), width=21).input_ids.shape == (1, 21)
 
 
 def test_answers_are_filled_up_as_well_and_what_is_filled_up_has_no_label():
@@ -39,17 +52,65 @@ def test_answers_are_filled_up_as_well_and_what_is_filled_up_has_no_label():
         return collate_answers(rows, PAD, 0, width=width)
 
     rows = rows_of(5, 7, answers=(3, 11))
-    plain, batch = answering(rows), in_even_widths(answering, PAD, 64, 64)(rows)
+    plain, batch = answering(rows), in_even_widths(answering, PAD, 64, 64, even)(rows)
     read = batch.more["decoder_input_ids"]
     assert batch.labels.shape == read.shape == (2, 16)
     assert (batch.labels[:, :11] == plain.labels).all() and (batch.labels[:, 11:] == IGNORE).all()
     assert (read[:, :11] == plain.more["decoder_input_ids"]).all() and (read[:, 11:] == PAD).all()
-    narrow = in_even_widths(answering, PAD, 64, 12)(rows)
+    narrow = in_even_widths(answering, PAD, 64, 12, coarse)(rows)
     assert narrow.labels.shape == narrow.more["decoder_input_ids"].shape == (2, 12), "no more positions than there are"
 
 
-def test_models_that_more_padding_changes_get_no_more_than_they_must():
-    task = find_task("token_classification")
-    assert task.width_step("bert") == WIDTH_STEP
-    assert task.width_step("fnet") == 1
-    assert find_task("causal_lm").width_step("llama") == 1
+@pytest.mark.parametrize(("task", "family", "setup", "expected"), [
+    ("token_classification", "bert", TrainingSetup(device="cuda", precision="bf16"), even),
+    ("token_classification", "bert", TrainingSetup(), even),
+    ("token_classification", "bert", TrainingSetup(precision="bf16"), coarse),
+    ("token_classification", "fnet", TrainingSetup(precision="bf16"), None),
+    ("causal_lm", "llama", TrainingSetup(device="cuda", precision="bf16"), None),
+    ("causal_lm", "llama", TrainingSetup(), None),
+    ("causal_lm", "llama", TrainingSetup(precision="bf16"), coarse),
+])  # fmt: skip
+def test_widths_are_rounded_where_that_changes_nothing_and_helps(task, family, setup, expected):
+    assert find_task(task).width_rounding(family, size_costs=setup.compiles_each_size) is expected
+
+
+def test_coarse_sizes_are_few_and_near():
+    sizes = [coarse(count, 4096) for count in range(1, 4097)]
+    assert all(count <= size <= count + 7 or size / count < 1.125 for count, size in enumerate(sizes, 1))
+    assert len(set(sizes)) == 16 + 8 * 5 and sizes == sorted(sizes)
+    for most in (1, 8, 9, 127, 128, 129, 144, 145, 255, 256, 257, 300, 1000, 1024):
+        assert coarse_sizes(most) == len({coarse(count, most) for count in range(1, most + 1)})
+    assert (coarse(0, 9), coarse(300, 310), coarse(12, 8), even(300, 512)) == (0, 310, 12, 304)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_model_sees_few_sizes_of_varied_documents_and_learns_from_the_same_labels(packed):
+    """As a decoder gets them in 16 bits on a CPU, where each size is compiled."""
+    draw, task = np.random.default_rng(0), find_task("causal_lm")
+    longest = 255
+    documents = [
+        TokenRow(draw.integers(1, 8, size=min(longest, 2 + int(size)), dtype=np.int32))
+        for size in draw.exponential(45, size=1600)
+    ]
+    model = SimpleNamespace(config=SimpleNamespace(model_type="llama"))
+    about = {"rows": 8, "packed_width": longest if packed else 0}
+    plain = RowLayout(collate=task.collate(model, PAD), collate_packed=task.collate_packed(PAD), **about)
+    evenly = RowLayout(
+        collate=task.collate_in_run(Config(), model, PAD, longest, size_costs=True),
+        collate_packed=task.collate_packed_in_run(PAD, longest, size_costs=True),
+        **about,
+    )
+    shapes: dict[str, set[int]] = {"plain": set(), "even": set()}
+    inputs = {"plain": 0, "even": 0}
+    for start in range(0, len(documents), 16):
+        for one in plain.passes(documents[start : start + 16]):
+            found = {"plain": plain.batch(one), "even": evenly.batch(one)}
+            for name, batch in found.items():
+                shapes[name].add(batch.input_ids.size)
+                inputs[name] += batch.input_ids.size
+            before, after = found.values()
+            assert after.tokens == before.tokens and after.input_ids.shape[1] <= longest
+            assert (after.labels[after.labels != IGNORE] == before.labels[before.labels != IGNORE]).all()
+            assert (after.input_ids[:, : before.input_ids.shape[1]] == before.input_ids).all()
+    assert len(shapes["even"]) <= 24 < 2 * len(shapes["even"]) < len(shapes["plain"])
+    assert inputs["even"] < 1.08 * inputs["plain"]

@@ -13,6 +13,7 @@ from tui_trainer.data.batching.collate import (
     collate_answers,
     collate_packed,
     collate_whole,
+    even,
     padded,
 )
 from tui_trainer.data.batching.layout import RowLayout
@@ -173,8 +174,8 @@ def test_lengths_are_counted_without_gaps():
 
 def test_padding_is_less_by_length_and_least_when_packed():
     inputs = np.clip(np.random.default_rng(0).lognormal(4, 1, 2000).astype(int), 1, 512)
-    found = padding_shares(inputs, capacity=512, documents=64, micro_batch=8, packs=True, width_step=1)
+    found = padding_shares(inputs, capacity=512, documents=64, micro_batch=8, packs=True)
     assert found.packed is not None
     assert 0.1 < found.padded < 0.5 and 0 <= found.grouped < 0.1 and 0 <= found.packed < 0.1
-    wider = padding_shares(inputs, capacity=512, documents=64, micro_batch=8, packs=False, width_step=8)
+    wider = padding_shares(inputs, capacity=512, documents=64, micro_batch=8, packs=False, rounding=even)
     assert wider.packed is None and found.padded < wider.padded < found.padded + 0.1

@@ -54,6 +54,32 @@ def test_the_head_sees_only_places_with_a_label(batch):
     assert len(batch.labels) < places
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_in_16_bits_on_a_cpu_the_head_sees_few_numbers_of_labels_and_the_loss_is_that_of_all(smoothing):
+    """oneDNN compiles and keeps a kernel for each number of rows."""
+    model, draw = tiny_model("llama"), torch.Generator().manual_seed(1)
+    loss, seen = NextTokenLoss(model, label_smoothing=smoothing), []
+    model.lm_head.register_forward_hook(lambda module, args, output: seen.append(len(output)))
+    for first in range(60, 100):
+        rows = [torch.randint(3, 380, (length,), generator=draw).numpy().astype("int32") for length in (first, 5, 120)]
+        batch = micro_batch(collate(rows, 0))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found, each = loss(batch), loss.by_label(batch)
+            hidden = model.model(input_ids=batch.inputs["input_ids"]).last_hidden_state.flatten(0, 1)
+            logits = model.lm_head(hidden)[batch.places].float()
+            seen.pop()
+        expected = F.cross_entropy(logits, batch.labels, reduction="none", label_smoothing=smoothing)
+        assert len(each) == len(batch.labels) == first + 123 - 1
+        torch.testing.assert_close(each, expected, atol=2e-2, rtol=1e-2)
+        assert found.item() == pytest.approx(expected.sum().item(), rel=1e-3)
+    assert set(seen) == {192, 208, 224}
+    exact = gradients(model, loss(batch))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        in_16_bits = loss(batch)
+    for mine, theirs in zip(gradients(model, in_16_bits), exact, strict=True):
+        assert (mine - theirs).norm() <= 0.05 * theirs.norm(), "what is filled up has no gradient"
+
+
 def test_texts_are_written_with_the_whole_head(batch):
     model = tiny_model("llama")
     NextTokenLoss(model)(batch)

@@ -6,11 +6,12 @@ import torch
 from tests.planning.families import config_of, counted, setup_of
 from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection, TuningSection
+from tui_trainer.hardware.environment import KERNELS_KEPT
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import match_targets
 from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
-from tui_trainer.planning.memory.cpu import MAPPED_BLOCK_BYTES
+from tui_trainer.planning.memory.cpu import KERNEL_BYTES, MAPPED_BLOCK_BYTES
 from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
 from tui_trainer.planning.memory.parts import Batch, Static
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
@@ -60,6 +61,29 @@ def test_weights_gradients_and_moments_take_sixteen_bytes_a_parameter_and_a_tied
     found, shape = parts(), shape_of(config_of("llama"))
     embedding = 4 * shape.vocabulary * shape.hidden_size
     assert found["weights"] + found["gradients"] + found["optimizer"] == 16 * shape.parameters + embedding
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 6, 12])
+@pytest.mark.parametrize("weights", [{}, HALF])
+def test_checkpoints_never_take_more_than_the_layers_have_without(layers, weights):
+    config = {**config_of("llama"), "num_hidden_layers": layers}
+    layer = LayerBytes(kept=10_000, made=16_000, evaluated=16_000, largest_kept=10_000, largest_made=16_000)
+    plain, less = (
+        sum(parts(TrainingSetup(gradient_checkpointing=on, counted=layer, **weights), config=config).values())
+        for on in (False, True)
+    )
+    assert less < plain if layers > 2 else less == plain
+
+
+@pytest.mark.parametrize(("changes", "tokens", "found"), [
+    ({"precision": "bf16", "packed": True}, 256, True), ({"precision": "bf16", "document_tokens": 40.0}, 256, True),
+    ({"precision": "bf16", "document_tokens": 255.0}, 256, False), ({"packed": True}, 256, False),
+    ({"precision": "bf16", "packed": True, "device": "cuda"}, 256, False),
+])  # fmt: skip
+def test_kernels_of_many_sizes_are_planned_where_a_cpu_multiplies_16_bits(changes, tokens, found):
+    kernels = parts(TrainingSetup(**changes), row_tokens=tokens).get("kernels", 0)
+    assert bool(kernels) is found and kernels <= KERNELS_KEPT * KERNEL_BYTES
+    assert parts(TrainingSetup(**changes), row_tokens=64).get("kernels", 0) <= kernels
 
 
 def test_accumulating_holds_two_sets_of_gradients():

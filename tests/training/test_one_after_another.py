@@ -16,6 +16,7 @@ from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from tui_trainer.hardware.environment import KERNELS_KEPT
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.launching import prepare
 from tui_trainer.losses.next_token import NextTokenLoss
@@ -253,13 +254,15 @@ def test_a_run_that_fails_leaves_the_process_as_it_was(tiny_run, seen, as_on_a_c
     assert after == before
 
 
-def test_what_cublas_reads_once_is_set_when_the_program_starts(monkeypatch, capsys):
-    monkeypatch.delenv(WORKSPACE, raising=False)
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+def test_what_libraries_read_once_is_set_when_the_program_starts(monkeypatch, capsys):
+    for name in (WORKSPACE, "GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "3")
     assert main(["--version"]) == 0
     assert os.environ[WORKSPACE] == ":4096:8"
     assert os.environ["GOMP_SPINCOUNT"]
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == str(KERNELS_KEPT)
+    assert os.environ["LRU_CACHE_CAPACITY"] == "3", "what the user has set stays"
 
 
 def test_a_plan_refuses_a_deterministic_run_where_the_environment_sets_cublas_otherwise(tiny_config, monkeypatch):

@@ -141,10 +141,10 @@ def _layout(
         is_new=config.model.init == "scratch" or not config.model.model_name_or_path,
         problem_type=str(data.details.get("problem_type", "")),
     )
-    widest = longest_row(config, facts, made.packing.value)
+    widest, size_costs = longest_row(config, facts, made.packing.value), made.setup.compiles_each_size
     return RowLayout(
-        collate=task.collate_in_run(config, model, pad_token_id(tokenizer), widest),
-        collate_packed=task.collate_packed(pad_token_id(tokenizer)),
+        collate=task.collate_in_run(config, model, pad_token_id(tokenizer), widest, size_costs=size_costs),
+        collate_packed=task.collate_packed_in_run(pad_token_id(tokenizer), widest, size_costs=size_costs),
         rows=made.cut.micro,
         packed_width=widest if made.packing.value else 0,
         fixed_width=widest if config.training.torch_compile else 0,
@@ -164,7 +164,8 @@ def _padding(
         unpacked = planning.decide(alone, with_memory_now(probe()), facts, chosen)
     # Where a model learns the next token, the last token of a document is no input.
     inputs = rows.lengths - rows.documents if task.packs else rows.lengths
-    shares = partial(padding_shares, capacity=data.max_length, width_step=task.width_step(made.shape.model_type))
+    rounding = task.width_rounding(made.shape.model_type, size_costs=unpacked.setup.compiles_each_size)
+    shares = partial(padding_shares, capacity=data.max_length, rounding=rounding)
     step_rows, each = min(made.cut.effective, len(rows)), facts.row_documents
     found = shares(np.maximum(inputs, 1), documents=step_rows, micro_batch=unpacked.cut.micro, packs=task.packs)
     if each == 1:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tui_trainer.data.batching.collate import IGNORE, coarse
 from tui_trainer.losses.chunked_head import HeadLoss, transform_product
 from tui_trainer.losses.fused_cross_entropy import CrossEntropy, reason_against
 from tui_trainer.losses.micro_batch import MicroBatch, known_masks
@@ -63,8 +64,11 @@ class NextTokenLoss:
         finally:
             hook.remove()
             self._batch = self._hidden = None
-        logits_NV = logits_NV.flatten(0, -2).float()
-        return F.cross_entropy(logits_NV, batch.labels, reduction=reduction, label_smoothing=smoothing)
+        logits_NV, labels = logits_NV.flatten(0, -2).float(), batch.labels
+        if more := len(logits_NV) - len(labels):
+            labels = F.pad(labels, (0, more), value=IGNORE)
+        losses = F.cross_entropy(logits_NV, labels, reduction=reduction, label_smoothing=smoothing)
+        return losses[: len(batch.labels)] if more and reduction == "none" else losses
 
     def chunk_as_the_model(self, batch: MicroBatch) -> bool:
         """Compares the model's own logits of one place of a batch with those of a chunk. Where they differ, logits are
@@ -120,13 +124,17 @@ class NextTokenLoss:
         return None if added is None else added.flatten()
 
     def _select(self, _head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Before the head: only the places with a label."""
+        """Before the head: only the places with a label; where a CPU multiplies 16 bits a `coarse` number of them."""
         assert self._batch is not None, "the hook is there while a batch is"
         hidden_Nh, places = args[0].flatten(0, -2), self._batch.places
-        if len(places) < len(hidden_Nh):
-            hidden_Nh = hidden_Nh.index_select(0, places)
         always = self.always_in_chunks or self.kernel is not None
-        if in_chunks(len(hidden_Nh), self.chunk_tokens) or (self.chunk_tokens and always):
+        is_chunked = in_chunks(len(places), self.chunk_tokens) or (self.chunk_tokens and always)
+        if len(places) < len(hidden_Nh):
+            if not is_chunked and hidden_Nh.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+                # The first place once more: its logits have no label.
+                places = F.pad(places, (0, coarse(len(places), len(hidden_Nh)) - len(places)))
+            hidden_Nh = hidden_Nh.index_select(0, places)
+        if is_chunked:
             # The head itself then computes one row only, which nobody reads.
             self._hidden = hidden_Nh
             hidden_Nh = hidden_Nh[:1].detach()

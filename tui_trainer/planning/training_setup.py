@@ -105,6 +105,12 @@ class TrainingSetup:
         return in_chunks(labels, self.loss_chunk_tokens) or (self.fused_loss and self.loss_chunk_tokens > 0)
 
     @property
+    def compiles_each_size(self) -> bool:
+        """Whether each number of rows that are multiplied costs a kernel: oneDNN compiles and keeps them for 16 bits on
+        a CPU."""
+        return self.device == "cpu" and self.precision != "fp32"
+
+    @property
     def has_adapter(self) -> bool:
         """Whether the model's own weights are frozen, and LoRA adapters train."""
         return TUNING_METHODS[self.method].has_adapter

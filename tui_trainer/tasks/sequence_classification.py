@@ -60,6 +60,7 @@ class SequenceClassification(Task):
     reads = ("problem_type", "class_weights")
     reads_columns = ("text_column", "text_pair_column", "label_column")
     tells_padding = True
+    loads_to_score = ("sklearn.metrics",)
     head: Head = "sequence_classification"
     pipeline_tag = "text-classification"
     architectures = ("ForMaskedLM", "ForSequenceClassification")

@@ -145,10 +145,11 @@ class Components:
         if self.row_pass:
             # For passes that are only tried; `row_values.py` finds out the true ones.
             rows.row_values = np.zeros((len(rows), self.row_pass.width), dtype=np.float32)
+        size_costs = plan.training_setup.compiles_each_size
         layout = partial(
             Layout,
-            collate=self.task.collate_in_run(self.config, self.model, self.pad_id, self.plan.longest_row),
-            collate_packed=self.task.collate_packed(self.pad_id),
+            collate=task.collate_in_run(config, self.model, self.pad_id, plan.longest_row, size_costs=size_costs),
+            collate_packed=task.collate_packed_in_run(self.pad_id, plan.longest_row, size_costs=size_costs),
         )
         self.kernels = self._probed_kernels(layout, rows, tell)
         packed_width, by_lengths = self._packing(rows, tell)

@@ -22,6 +22,7 @@ from tui_trainer.errors import RunError
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.runs.events import Event, StepDone
 from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.tasks import find_task
 from tui_trainer.training.clock import Between, GroupTimes, seconds_of
 from tui_trainer.training.position import Position
 from tui_trainer.training.step import StepReport
@@ -151,7 +152,8 @@ def memory_before(config: Config) -> int:
     and the threads of a step.
     """
     adapters = ("peft",) if config.tuning.has_adapter else ()
-    for name in (*_AT_FIRST_USE, *adapters, *OPTIMIZERS[config.training.optim].modules):
+    scores = find_task(config.task.type).loads_to_score
+    for name in (*_AT_FIRST_USE, *adapters, *scores, *OPTIMIZERS[config.training.optim].modules):
         importlib.import_module(name)
     _compute_once()
     start_peak(torch.device("cpu"))

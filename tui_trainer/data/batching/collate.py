@@ -4,7 +4,7 @@ A causal model reads inputs = row[:-1] and learns labels = row[1:], one document
 reads whole rows, whose padding it must be told of.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tui_trainer.data.preparing.token_rows import TokenRow
 
-WIDTH_STEP = 8
+_LEAST_STEP = 8
 IGNORE = -100  # what torch's cross entropy leaves out
 Tokens = NDArray[np.int32]
 Document = Tokens | TokenRow
@@ -173,27 +173,55 @@ def _next_labels(document: Document) -> Tokens:
     return (tokens_of(document) if own is None else own)[1:]
 
 
-def in_even_widths(collate: Collate, pad_id: int, widest: int, longest_target: int) -> Collate:
-    """The same batches with more padding: inputs, and answers behind an encoder, are as wide as a multiple of
-    `WIDTH_STEP` or as the widest may be, where a model has no more positions. For models that are told what is padding.
+def even(count: int, most: int, step: int = _LEAST_STEP) -> int:
+    """`count` rounded up to a multiple of `step`, `most` at the most.
 
     With every width there are so many sizes of results that glibc finds no place twice: a BERT of 128 x 2 with rows of
     20 to 64 tokens took 98 MiB where it takes 56 MiB so. On GPUs matmuls of such widths are the fast ones.
     """
+    return max(count, min(-(-count // step) * step, most))
+
+
+def coarse(count: int, most: int) -> int:
+    """`even`, and from 129 on a multiple of an eighth of the power of two below: few sizes, for where each costs.
+    oneDNN, which multiplies 16 bits on a CPU, compiles and keeps a kernel for each number of rows.
+    """
+    return even(count, most, max(_LEAST_STEP, 1 << max(0, (count - 1).bit_length() - 4)))
+
+
+def coarse_sizes(most: int) -> int:
+    """How many sizes `coarse` gives for counts from 1 to `most`."""
+    octaves = max(0, (most - 1).bit_length() - 7)
+    return 16 + 8 * octaves - (2 ** (7 + octaves) - most) // 2 ** (3 + octaves) if octaves else -(-most // _LEAST_STEP)
+
+
+Rounding = Callable[[int, int], int]
+"""A width from the least that is needed and the most that may be."""
+
+
+def in_even_widths(collate: Collate, pad_id: int, widest: int, longest_target: int, rounding: Rounding) -> Collate:
+    """The same batches with more padding: the widths of inputs, and of answers behind an encoder, are rounded up, to
+    the widest at the most, where a model has no more positions. For models that more padding changes nothing for."""
 
     def evenly(rows: Sequence[TokenRow], *, width: int = 0) -> Batch:
-        batch = collate(rows, width=max(width, _even(max(row.longest for row in rows), widest)))
+        batch = collate(rows, width=max(width, rounding(max(row.longest for row in rows), widest)))
         if (read := batch.more.get("decoder_input_ids")) is None:
             return batch
-        filled = _even(read.shape[1], longest_target)
+        filled = rounding(read.shape[1], longest_target)
         more = {**batch.more, "decoder_input_ids": _filled(read, filled, pad_id)}
         return replace(batch, labels=_filled(batch.labels, filled, IGNORE), more=more)
 
     return evenly
 
 
-def _even(width: int, widest: int) -> int:
-    return max(width, min(-(-width // WIDTH_STEP) * WIDTH_STEP, widest))
+def packed_in_coarse_widths(collate: CollatePacked, widest: int) -> CollatePacked:
+    """The same batches with widths that are `coarse`, up to the widest."""
+
+    def evenly(packed: Sequence[Sequence[TokenRow]], *, width: int = 0) -> Batch:
+        used = max(sum(row.inputs for row in rows) for rows in packed)
+        return collate(packed, width=max(width, coarse(used, widest)))
+
+    return evenly
 
 
 def _filled(rows_BT: NDArray[Any], width: int, filling: int) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.batching.collate import Document, inputs_of
+from tui_trainer.data.batching.collate import Document, Rounding, inputs_of
 
 Lengths = Sequence[int] | NDArray[np.integer]
 
@@ -172,11 +172,17 @@ def expected_packed_rows(lengths: Lengths, capacity: int, documents: int) -> flo
 
 
 def padding_shares(
-    inputs: Lengths, *, capacity: int, documents: int, micro_batch: int, packs: bool = True, width_step: int = 1
+    inputs: Lengths,
+    *,
+    capacity: int,
+    documents: int,
+    micro_batch: int,
+    packs: bool = True,
+    rounding: Rounding | None = None,
 ) -> PaddingShares:
     """Of steps of `documents` documents, on average over the batches that are drawn; `inputs` is what each row puts
-    into the model. Unpacked, `micro_batch` documents are padded to the longest of them, up to a multiple of
-    `width_step`; those of a step are sorted by length before they are cut into passes (`layout.py`).
+    into the model. Unpacked, `micro_batch` documents are padded to the longest of them, rounded up by
+    `rounding`; those of a step are sorted by length before they are cut into passes (`layout.py`).
     """
     capacity = max(capacity, int(np.max(inputs)))
     batches = _drawn(inputs, capacity, documents)
@@ -185,18 +191,20 @@ def padding_shares(
     used = int(batches.sum())
     by_length = np.sort(batches.ravel()).reshape(batches.shape)
     return PaddingShares(
-        padded=1 - used / _padded(batches, micro_batch, width_step, capacity),
-        grouped=1 - used / _padded(by_length, micro_batch, width_step, capacity),
+        padded=1 - used / _padded(batches, micro_batch, rounding, capacity),
+        grouped=1 - used / _padded(by_length, micro_batch, rounding, capacity),
         packed=1 - used / packed if packs else None,
     )
 
 
-def _padded(batches: NDArray[np.int64], micro_batch: int, width_step: int, capacity: int) -> int:
+def _padded(batches: NDArray[np.int64], micro_batch: int, rounding: Rounding | None, capacity: int) -> int:
     """Inputs of all passes, padding included."""
     longest_first = -np.sort(-batches, axis=1)
     starts = np.arange(0, batches.shape[1], micro_batch)
     sizes = np.diff(np.append(starts, batches.shape[1]))
-    widths = np.minimum(-(-longest_first[:, starts] // width_step) * width_step, capacity)
+    widths = longest_first[:, starts]
+    if rounding:
+        widths = np.array([rounding(int(width), capacity) for width in widths.flat]).reshape(widths.shape)
     return int((widths * sizes).sum())
 
 

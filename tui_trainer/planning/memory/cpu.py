@@ -9,11 +9,14 @@ encoders, with a decoder and without, 10 were within 10 % and all within 17 %; t
 up to 9 %.
 """
 
-from tui_trainer.models.heads import CAUSAL
+from tui_trainer.data.batching.collate import coarse_sizes
+from tui_trainer.hardware.environment import KERNELS_KEPT
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.targets import adapted
 from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart, ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.units import MIB
+from tui_trainer.units import MIB, format_bytes
 
 # What is loaded at first use, whatever the shape: 12 MB by a bare loop of steps, 11 to 17 MB more in a run, which also
 # writes text samples and checkpoints.
@@ -32,6 +35,14 @@ ADAPTER_SHARE = {FLOAT: 0.45, HALF: 0.22}
 CHECKPOINTED_LAYERS = {FLOAT: 2.5, HALF: 1.4}
 # The same of encoders, of whose layers scores are the larger part: their places are taken again by the next scores.
 CHECKPOINTED_ENCODER_DECODER = 1.55
+# One that oneDNN compiles, as long as it is kept: 64 of them took 63 MiB in a layer of 256 x 256, 192 took 165 MiB (AMD
+# EPYC with avx512_bf16).
+KERNEL_BYTES = MIB
+# A product has one forward, one for the gradient of its input, and where it trains one for that of its weight. torch's
+# attention has two products forward and five backward.
+_FROZEN_KERNELS, _TRAINED_KERNELS, _ATTENTION_KERNELS = 2, 3, 7
+# Labels of passes differ by a factor of four: two octaves of `coarse`.
+_LABEL_SIZES = 16
 # Of the results of a layer in an evaluation, the share that is resident at one time: nothing keeps their places apart.
 EVALUATION_SHARE, EVALUATION_ADAPTER_SHARE = 0.55, 0.25
 
@@ -53,6 +64,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[Me
         model.optimizer(),
         *steps,
         _evaluation(model, batch, sum(part.bytes for part in (gradients, *steps))),
+        *_kernels(model, batch),
         MemoryPart("libraries", LIBRARY_BYTES, "code that is loaded at first use, whatever the shape"),
     )
 
@@ -90,11 +102,21 @@ def _activations(model: ModelMemory, batch: Batch) -> MemoryPart:
 
 
 def _temporaries(model: ModelMemory, batch: Batch) -> MemoryPart:
-    if model.setup.gradient_checkpointing:
-        is_encoder = model.shape.head != CAUSAL
-        times = CHECKPOINTED_ENCODER_DECODER if is_encoder else CHECKPOINTED_LAYERS[model.weight_size]
-        formula = f"{times} x the results of one layer, which are computed twice"
-        return MemoryPart("temporaries", int(times * batch.tokens * model.counted.largest_made), formula)
+    if not model.setup.gradient_checkpointing:
+        return _plain_temporaries(model, batch)
+    is_encoder = model.shape.head != CAUSAL
+    times = CHECKPOINTED_ENCODER_DECODER if is_encoder else CHECKPOINTED_LAYERS[model.weight_size]
+    formula = f"{times} x the results of one layer, which are computed twice"
+    found = int(times * batch.tokens * model.counted.largest_made)
+    # Of a model with few layers that is more than all of them have without.
+    inputs = model.shape.layers * batch.tokens * model.layer_input
+    all_layers = model.shape.layers * batch.tokens * model.counted.kept + _plain_temporaries(model, batch).bytes
+    if all_layers - inputs < found:
+        found, formula = max(0, all_layers - inputs), "what layers keep and make without checkpoints, at the most"
+    return MemoryPart("temporaries", found, formula)
+
+
+def _plain_temporaries(model: ModelMemory, batch: Batch) -> MemoryPart:
     through = model.shape.layers * batch.tokens
     own, adapters = through * model.own_temporaries, through * model.adapter_temporaries
     gradients = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
@@ -126,6 +148,25 @@ def _loss(model: ModelMemory, batch: Batch) -> MemoryPart:
         return whole
     formula = f"{whole.formula}, beyond the gradients of embeddings that take their place"
     return MemoryPart(whole.name, max(0, whole.bytes - 2 * matrix), formula)
+
+
+def _kernels(model: ModelMemory, batch: Batch) -> tuple[MemoryPart, ...]:
+    """Those of all sizes of passes but one, where documents are of different lengths: those of one size are within the
+    measured shares."""
+    setup, shape = model.setup, model.shape
+    varies = setup.packed or 0 < setup.document_tokens < batch.row_tokens - 1
+    if not (setup.compiles_each_size and varies):
+        return ()
+    trains = setup.method == "full"
+    own = _TRAINED_KERNELS if trains else _FROZEN_KERNELS
+    layers = {(x.inputs, x.outputs) for x in shape.linears if not x.is_head}
+    adapters = {(x.inputs, x.outputs) for x in adapted(shape, setup.lora_targets)} if setup.has_adapter else set()
+    each = _ATTENTION_KERNELS + own * len(layers) + 2 * _TRAINED_KERNELS * len(adapters)
+    head = _TRAINED_KERNELS if trains or setup.saves_head else _FROZEN_KERNELS
+    of_head = head * _LABEL_SIZES if shape.head not in CLASSIFYING else 0
+    count = min(each * (coarse_sizes(batch.row_tokens) - 1) + of_head, KERNELS_KEPT)
+    formula = f"{count} kernels of {format_bytes(KERNEL_BYTES)}, which oneDNN compiles for the sizes of passes"
+    return (MemoryPart("kernels", count * KERNEL_BYTES, formula),)
 
 
 def _evaluation(model: ModelMemory, batch: Batch, there: int) -> MemoryPart:

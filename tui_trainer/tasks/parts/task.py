@@ -8,7 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.batching.collate import WIDTH_STEP, Collate, CollatePacked, collate_packed, in_even_widths
+from tui_trainer.data.batching.collate import (
+    Collate,
+    CollatePacked,
+    Rounding,
+    coarse,
+    collate_packed,
+    even,
+    in_even_widths,
+    packed_in_coarse_widths,
+)
 from tui_trainer.errors import Problem
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import InputRow, Objective, RowPass, Scorer
@@ -38,6 +47,8 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     """Which settings of [task] mean something to it, by name."""
     tells_padding: bool = False
     """Whether the model is told which inputs are padding, so that more of it changes nothing."""
+    loads_to_score: tuple[str, ...] = ()
+    """Modules that its scores load at the first evaluation."""
     pipeline_tag: str
     """What a model hub calls the use of its models (`pipeline_tag` of a card)."""
     architectures: tuple[str, ...] = ()
@@ -73,17 +84,27 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         """How rows that share rows become one, where the task `packs`: their documents one after another."""
         return partial(collate_packed, pad_id=pad_id)
 
-    def collate_in_run(self, config: Config, model: Any, pad_id: int, longest_row: int) -> Collate:
-        """As training and the preview of it have it: where the model is told of padding, up to even widths,
-        `longest_row` at the most."""
+    def collate_in_run(
+        self, config: Config, model: Any, pad_id: int, longest_row: int, *, size_costs: bool = False
+    ) -> Collate:
+        """As training and the preview of it have it: in widths by `width_rounding`, `longest_row` at the most."""
         own = self.collate(model, pad_id)
-        if self.width_step(model.config.model_type) == 1:
+        rounding = self.width_rounding(model.config.model_type, size_costs=size_costs)
+        if rounding is None:
             return own
-        return in_even_widths(own, pad_id, longest_row, config.task.max_target_length)
+        return in_even_widths(own, pad_id, longest_row, config.task.max_target_length, rounding)
 
-    def width_step(self, model_type: str) -> int:
-        """What the widths of rows are a multiple of; 1: each pass is as wide as its longest row."""
-        return WIDTH_STEP if self.tells_padding and model_type not in _PADDING_COUNTS else 1
+    def collate_packed_in_run(self, pad_id: int, longest_row: int, *, size_costs: bool = False) -> CollatePacked:
+        """The same of rows that share rows: what fills them up is a document of its own."""
+        own = self.collate_packed(pad_id)
+        return packed_in_coarse_widths(own, longest_row) if size_costs else own
+
+    def width_rounding(self, model_type: str, *, size_costs: bool = False) -> Rounding | None:
+        """How widths of padded rows are rounded up; None: each pass is as wide as its longest row. `size_costs`:
+        matmuls of each size cost a kernel (`TrainingSetup.compiles_each_size`)."""
+        if model_type in _PADDING_COUNTS or not (self.tells_padding or size_costs):
+            return None
+        return coarse if size_costs else even
 
     @abstractmethod
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
