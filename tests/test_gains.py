@@ -8,17 +8,16 @@ from dataclasses import replace
 import pytest
 
 from tests.trained_runs import SETTINGS, write_rows
+from tui_trainer.advice.checklist import patch_words, run_checks
+from tui_trainer.advice.gather import gather
+from tui_trainer.advice.measured_gains import Gain, KeptGains, Measurable, keep_gain
 from tui_trainer.bench import gains
 from tui_trainer.bench.rounds import take_steps
 from tui_trainer.bench.training import steps_variant
-from tui_trainer.checklist.contract import patch_words
-from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import run_checks
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
 from tui_trainer.launching.start import load_config
-from tui_trainer.planning.measured_gains import Gain, KeptGains, Measurable, keep_gain
 from tui_trainer.planning.records import GAIN, Key, keep_record
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.registry import remember

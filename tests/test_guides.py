@@ -23,7 +23,7 @@ from typer.core import TyperCommand
 
 from tests.benchmarks import profiles_table
 from tui_trainer import cli
-from tui_trainer.checklist.run import all_checks
+from tui_trainer.advice.checklist import all_checks
 from tui_trainer.cli import main
 from tui_trainer.cli.application import app
 from tui_trainer.cli.settings import FOLDER

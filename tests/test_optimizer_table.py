@@ -11,8 +11,8 @@ from torch import nn
 from transformers import get_scheduler
 
 from tui_trainer import tuning
-from tui_trainer.checklist.checks.optimizer import look
-from tui_trainer.checklist.gather import gather
+from tui_trainer.advice.gather import gather
+from tui_trainer.advice.rules.learning import Optimizer
 from tui_trainer.config.explain import describe
 from tui_trainer.config.fields import settings_of
 from tui_trainer.config.load import Request, all_settings
@@ -75,7 +75,7 @@ def test_a_row_more_is_an_optimizer_more(heavy_ball, settings):
     state = next(part["bytes"] for part in plan["memory_parts"] if part["name"] == "optimizer")
     assert state == 4 * plan["trained_parameters"]["value"] > 0
     assert "one heavy ball" in json.dumps(plan)
-    assert look.look(gather(loaded)).evidence.startswith("momentum on ")
+    assert Optimizer().before(gather(loaded)).evidence.startswith("momentum on ")
 
 
 def test_what_a_row_builds_is_saved_and_goes_on(heavy_ball, settings):

@@ -42,6 +42,13 @@ class Config:
     "planning/remedies.py": 'LENGTH = "data.max_length"\n',
     "planning/plan.py": 'PROBLEM = "raise data.max_length_of or lower data.max_length"\n',
     "checklist/length.py": '"""Of data.packing."""\nfrom tui_trainer.planning import remedies\nFIX = remedies.LENGTH\n',
+    "advice/rules/length.py": """
+from tui_trainer.planning.remedies import LENGTH
+class Longer(Rule):
+    settings = (LENGTH, "data.packing")
+class Shorter(Rule):
+    settings = (LENGTH,)
+""",
     "worker/__main__.py": '"""`python -m tui_trainer.worker`: answers. Slow."""\nif __name__ == "__main__": ...\n',
     "worker/questions.py": 'ONE = {"count": "tui_trainer.models.counting:answer"}\nOTHER = "tui_trainer.worker"\n',
     "training/step.py": """
@@ -79,7 +86,7 @@ def found(checkout: Path) -> Structure:
 
 def test_import_lines_are_counted_with_their_brackets(found):
     lines = sum(len(text.splitlines()) for text in SOURCES.values())
-    assert found.rows["import lines"] == f"9, {9 / lines:.1%}"
+    assert found.rows["import lines"] == f"10, {10 / lines:.1%}"
 
 
 def test_short_functions_with_one_caller_and_classes_of_one_name_are_listed(found):
@@ -95,11 +102,17 @@ def test_names_of_tasks_are_counted_outside_of_their_own_file_and_apart_where_th
 
 
 def test_advice_on_a_setting_is_found_through_constants_and_in_sentences_and_not_in_docstrings(found):
-    (line,) = found.details["places of advice by setting"]
-    assert line == (
-        "data.max_length (3): checks: checklist/length.py; remedies: planning/remedies.py; plan: planning/plan.py"
-    )
-    assert found.rows["settings"] == "3" and found.rows["settings with advice"] == "1"
+    assert found.details["places of advice by setting"] == [
+        "data.max_length (4): checks: checklist/length.py; remedies: planning/remedies.py; "
+        "advice: advice/rules/length.py; plan: planning/plan.py",
+        "data.packing (1): advice: advice/rules/length.py",
+    ]
+    assert found.rows["settings"] == "3" and found.rows["settings with advice"] == "2"
+
+
+def test_settings_are_listed_with_the_rules_that_change_them(found):
+    assert found.rows["settings that rules change"] == "2, 1 by several"
+    assert found.details["settings that several rules change"] == ["data.max_length: Longer, Shorter"]
 
 
 def test_children_are_named_with_what_they_answer(found):

@@ -28,9 +28,8 @@ from tui_trainer.hardware.environment import prepare_environment
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 prepare_environment()
+from tui_trainer.advice.examine import Examination, examine
 from tui_trainer.config.load import Request
-from tui_trainer.doctor.contract import Verdict
-from tui_trainer.doctor.examine import examine
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.lines.plan_and_events import table_lines
@@ -135,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if right >= len(chosen) - 1 else 1
 
 
-def told(verdict: Verdict) -> str:
+def told(verdict: Examination) -> str:
     leading = verdict.leading
     return verdict.name if leading is None else f"{verdict.name} ({leading.cost_words})"
 

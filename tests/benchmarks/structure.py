@@ -313,6 +313,19 @@ def advice_on_settings(modules: list[Module]) -> dict[str, Places]:
     return {key: dict(places) for key, places in found.items() if places}
 
 
+def rules_by_setting(modules: list[Module]) -> dict[str, list[str]]:
+    """By setting: the classes of `advice/rules/` that change it, as the field `settings` of each says."""
+    constants = {module.name: _constants(module) for module in modules}
+    found: dict[str, list[str]] = defaultdict(list)
+    for module in modules:
+        for rule in module.tree.body if module.path.startswith("advice/rules/") else ():
+            for node in rule.body if isinstance(rule, ast.ClassDef) else ():
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "settings":
+                    for one in node.value.elts if isinstance(node.value, ast.Tuple) else ():
+                        found[_constant(one, module.name, constants)].append(rule.name)
+    return dict(found)
+
+
 def _settings_in(module: Module, pattern: re.Pattern[str], constants: Mapping[str, dict[str, ast.expr]]) -> set[str]:
     texts = {id(node.value) for node in ast.walk(module.tree) if isinstance(node, ast.stmt) and _is_text(node)}
     found: set[str] = set()
@@ -640,6 +653,12 @@ def _count_advice(found: Structure, modules: list[Module]) -> None:
     for kind in ADVICE:
         found.rows[f"  in {kind}"] = str(sum(len(kinds.get(kind, ())) for kinds in advice.values()))
     found.rows["  settings in 3 kinds or more"] = str(sum(len(kinds) >= 3 for kinds in advice.values()))
+    rules = rules_by_setting(modules)
+    several = sum(len(names) > 1 for names in rules.values())
+    found.rows["settings that rules change"] = f"{len(rules)}, {several} by several"
+    found.details["settings that several rules change"] = [
+        f"{key}: {', '.join(names)}" for key, names in sorted(rules.items()) if len(names) > 1
+    ]
     most = max(places, key=places.__getitem__, default="")
     found.rows["  most places"] = f"{places.get(most, 0)} {most.rpartition('.')[2][:16]}"
     found.details["places of advice by setting"] = [

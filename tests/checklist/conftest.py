@@ -15,7 +15,7 @@ from tui_trainer.hardware.probe import probe, with_memory_now
 @pytest.fixture(autouse=True)
 def memory_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only of this machine is the free memory read anew, as it is of every machine outside of tests."""
-    gathering = importlib.import_module("tui_trainer.checklist.gather")
+    gathering = importlib.import_module("tui_trainer.advice.gather")
     monkeypatch.setattr(
         gathering, "with_memory_now", lambda machine: with_memory_now(machine) if machine == probe() else machine
     )

@@ -11,11 +11,13 @@ from time import perf_counter
 
 import pytest
 
-from tui_trainer.checklist import checks
-from tui_trainer.checklist.contract import STATUSES, Check, Context, Verdict
-from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import all_checks, apply_fixes, patched, run_checks, worst
-from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.advice import rules
+from tui_trainer.advice.checklist import all_checks, run_checks, worst
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import STATUSES, Rule, Verdict, all_rules
+from tui_trainer.advice.fixes import apply_fixes, patched
+from tui_trainer.advice.gather import gather
+from tui_trainer.config.load import LoadedConfig, Request, all_settings
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.launching.start import load_config
 from tui_trainer.units import GIB
@@ -70,18 +72,22 @@ def text_file(folder: Path, characters: int) -> Path:
     return path
 
 
-def test_there_is_one_check_in_each_file():
-    files = sorted(path.stem for path in Path(checks.__path__[0]).glob("*.py") if path.stem != "__init__")
-    assert sorted(check.name for check in all_checks()) == files
-    assert len(files) == NUMBER_OF_CHECKS
-    assert len({check.order for check in all_checks()}) == NUMBER_OF_CHECKS
+def test_every_class_of_a_rule_is_asked():
+    sources = [path.read_text("utf-8") for path in Path(rules.__path__[0]).glob("*.py")]
+    classes = sum(source.count("(Rule):\n") for source in sources)
+    assert len({rule.name for rule in all_rules()}) == len(all_rules()) == classes
+    assert len({check.order for check in all_checks()}) == len(all_checks()) == NUMBER_OF_CHECKS
+    for rule in all_rules():
+        speaks = "before" in vars(type(rule)), bool(rule.during), "remedies" in vars(type(rule))
+        assert speaks[0] == bool(rule.order) and any(speaks), rule.name
+        assert len({*rule.settings}) == len(rule.settings) and {*rule.settings} <= set(all_settings()), rule.name
 
 
 def test_every_check_keeps_its_promise():
     swept = 0
     for loaded in (asked(), asked(profile="char-lm"), asked(training__weight_decay=0)):
         for finding in run_checks(seen(loaded)):
-            check, verdict = finding.check, finding.verdict
+            check, verdict = finding.rule, finding.verdict
             assert check.why.endswith(".") and len(check.title) <= 34, check.name
             assert not check.published or "(" in check.published, f"{check.name}: whose figure is it?"
             assert finding.status in STATUSES and finding.status != "error", verdict.evidence
@@ -103,15 +109,15 @@ def test_a_look_is_quick():
     context = seen(asked())
     for check in all_checks():
         before = perf_counter()
-        check.look(context)
+        check.before(context)
         assert perf_counter() - before < 0.2, check.name
 
 
 def test_no_check_loads_torch():
     code = (
         "import sys\n"
-        "from tui_trainer.checklist.gather import gather\n"
-        "from tui_trainer.checklist.run import run_checks\n"
+        "from tui_trainer.advice.gather import gather\n"
+        "from tui_trainer.advice.checklist import run_checks\n"
         "from tui_trainer.config.load import Request\n"
         "from tui_trainer.launching.start import load_config\n"
         f"assert len(run_checks(gather(load_config(Request())))) == {NUMBER_OF_CHECKS}\n"
@@ -163,12 +169,14 @@ def test_all_fixes_together_leave_nothing_that_a_patch_could_mend(tmp_path, char
 
 
 def test_a_check_that_breaks_becomes_a_finding_and_stops_no_other():
-    def breaks(context: Context) -> Verdict:
-        raise ZeroDivisionError("division by zero")
+    class Broken(Rule):
+        name, title, order = "broken", "Broken", 1
 
-    broken = Check(name="broken", order=1, title="Broken", why="-", look=breaks)
+        def before(self, context: Context) -> Verdict:
+            raise ZeroDivisionError("division by zero")
+
     context = seen(asked())
-    findings = run_checks(context, [broken, *all_checks()])
+    findings = run_checks(context, [Broken(), *all_checks()])
     assert findings[0].status == "error" and "ZeroDivisionError: division by zero" in findings[0].verdict.evidence
     assert findings[0].is_open and worst(findings) == "error"
     assert len(findings) == NUMBER_OF_CHECKS + 1

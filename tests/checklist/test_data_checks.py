@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.checklist.test_single_checks import MACHINE, look
-from tui_trainer.checklist.contract import Context
-from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import patched
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.fixes import patched
+from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import Request
 from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.data.sources.splits import SplitUse

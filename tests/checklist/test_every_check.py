@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from tests.checklist.test_on_gpus import machine
-from tui_trainer.checklist.contract import Context, Finding
-from tui_trainer.checklist.earlier_run import EarlierRun, Exported
-from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import all_checks, patched, run_checks
+from tui_trainer.advice.checklist import Finding, all_checks, run_checks
+from tui_trainer.advice.context import Context, EarlierRun, Exported
+from tui_trainer.advice.contract import all_rules
+from tui_trainer.advice.fixes import patched
+from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.hardware.facts import Driver, GpuProcess, Hardware
@@ -174,6 +175,7 @@ TABLE: dict[str, dict[str, Input | Unreached | list[Input]]] = {
             given(gathered={"environment": {"OMP_NUM_THREADS": "1"}}),
             given(gathered={"environment": {"OMP_NUM_THREADS": "64"}}),
             given(gathered={"environment": {"OMP_THREAD_LIMIT": "2", "MKL_NUM_THREADS": "1"}}),
+            given({"training.cpu_threads": 64}, fix=("training.cpu_threads",)),
         ],
         "fail": NEVER_FAILS,
         "n/a": CANNOT_BE_PLANNED,
@@ -427,7 +429,7 @@ TABLE: dict[str, dict[str, Input | Unreached | list[Input]]] = {
             given({"dataloader.num_workers": 0}, RTX_4090, fix=("dataloader.num_workers",)),
         ],
         "fail": NEVER_FAILS,
-        "n/a": QUICKSTART,
+        "n/a": [QUICKSTART, given({"dataloader.num_workers": 1})],
     },
     "loader_workers": {
         "pass": FINE_TUNING,
@@ -778,6 +780,9 @@ def test_a_check_finds_what_its_input_says_and_its_fix_mends_it(name, state, one
     verdict, evidence = finding.verdict, finding.verdict.evidence
     assert not finding.is_open or finding.fix or verdict.advice, "there is nothing to do about it"
     assert not (verdict.fix and verdict.opposite), "one alternative is measured"
+    # What makes a plan fit are the remedies of others.
+    others = [rule for rule in all_rules() if "remedies" in vars(type(rule))] if name == "memory" else []
+    assert {*(finding.alternative or ())} <= {key for rule in (finding.rule, *others) for key in rule.settings}
     assert state != "pass" or any(sign.isdigit() for sign in evidence), "it passes without a figure"
     assert evidence.isascii() and evidence.isprintable() and not evidence.endswith(".")
     if finding.fix and one.is_mended:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.checklist.gather import gather
+from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware import processor as load
 from tui_trainer.hardware.cgroup import CgroupLimits
@@ -86,9 +86,9 @@ def test_a_cache_below_a_closed_folder_is_one_that_cannot_be_made(monkeypatch, t
     monkeypatch.setattr(Path, "stat", stat)
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != closed)
     monkeypatch.setenv("TUI_TRAINER_HOME", str(closed / "home"))
-    monkeypatch.setattr("tui_trainer.checklist.gather._facts", lambda config, progress: None)
-    monkeypatch.setattr("tui_trainer.checklist.gather._plan", lambda *_: (None, ()))
-    monkeypatch.setattr("tui_trainer.checklist.gather.newest_measured", lambda: None)
+    monkeypatch.setattr("tui_trainer.advice.gather._facts", lambda config, progress: None)
+    monkeypatch.setattr("tui_trainer.advice.gather._plan", lambda *_: (None, ()))
+    monkeypatch.setattr("tui_trainer.advice.gather.newest_measured", lambda: None)
     context = gather(asked())
     assert context.cache.writable is False and context.cache.free_bytes > 0
 

@@ -11,8 +11,8 @@ import pytest
 from tests.combinations import first_by_default
 from tests.importing import test_trains as imported
 from tests.importing.test_trains import data_of
-from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import counts, run_checks
+from tui_trainer.advice.checklist import counts, run_checks
+from tui_trainer.advice.gather import gather
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.hardware import probe as probing
@@ -63,7 +63,7 @@ BEFORE = {
 def one_machine(machine, monkeypatch):
     """The checks look at the machine that trains."""
     facts = importlib.import_module("tui_trainer.launching.start").probe()
-    monkeypatch.setattr(importlib.import_module("tui_trainer.checklist.gather"), "probe", lambda: facts)
+    monkeypatch.setattr(importlib.import_module("tui_trainer.advice.gather"), "probe", lambda: facts)
     assert facts != probing.probe() or not facts.gpus
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from tui_trainer.checklist.contract import Context, Finding
-from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import all_checks, run_checks
+from tui_trainer.advice.checklist import Finding, all_checks, run_checks
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.gather import gather
+from tui_trainer.advice.remedies import remedy_sentences
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.start import load_config
 from tui_trainer.planning import plan as planning
-from tui_trainer.planning.remedies import remedies
 from tui_trainer.units import GIB
 
 LIBRARIES = {
@@ -156,7 +156,9 @@ def test_a_refusal_and_the_checklist_climb_one_ladder(asked, hardware, last):
     context = seen(asked("qwen-lora", FULL), hardware)
     assert found("memory", context).fix == last
     basis, room = context.basis, context.basis.room
-    named = [sentence for sentence in remedies(basis, room.share * room.free_bytes) if "installed" not in sentence]
+    named = [
+        sentence for sentence in remedy_sentences(basis, room.share * room.free_bytes) if "installed" not in sentence
+    ]
     [(key, value)] = last.items()
     assert named[-1].startswith(f'{key} = "{value}"')
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from tui_trainer.checklist.run import all_checks, run_checks
+from tui_trainer.advice.checklist import all_checks, run_checks
+from tui_trainer.advice.measured_gains import Gain
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
 from tui_trainer.launching.start import load_config
 from tui_trainer.lines.check import print_checks
-from tui_trainer.planning.measured_gains import Gain
 
 BAD = ("training.weight_decay=0", "training.max_grad_norm=0")
 

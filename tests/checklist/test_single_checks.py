@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 
 import pytest
 
-from tui_trainer.checklist.checks.cadence import evaluation_seconds
-from tui_trainer.checklist.contract import Context, Verdict
-from tui_trainer.checklist.earlier_run import EarlierRun, measured_in, newest_measured
-from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import patched, run_checks
+from tui_trainer.advice.checklist import all_checks, run_checks
+from tui_trainer.advice.context import Context, EarlierRun
+from tui_trainer.advice.contract import Verdict
+from tui_trainer.advice.fixes import patched
+from tui_trainer.advice.gather import gather, measured_in, newest_measured
+from tui_trainer.advice.rules.evaluation_and_saving import evaluation_seconds
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.diagnosis import diagnose
@@ -40,7 +40,7 @@ def context(loaded: LoadedConfig | None = None, hardware: Hardware = MACHINE, **
 
 
 def look(name: str, seen: Context) -> Verdict:
-    return importlib.import_module(f"tui_trainer.checklist.checks.{name}").look.look(seen)
+    return next(check for check in all_checks() if check.name == name).before(seen)
 
 
 def on(name: str, **facts) -> Verdict:

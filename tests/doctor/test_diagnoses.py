@@ -7,10 +7,10 @@ import math
 import pytest
 
 from tests.doctor.made_up import GIB, MIB, falling, made_up, run_events
-from tui_trainer.checklist.run import patched
-from tui_trainer.config.load import Request, all_settings
-from tui_trainer.doctor.contract import BAR_SHARE
-from tui_trainer.doctor.examine import all_diagnoses, examine
+from tui_trainer.advice.contract import BAR_SHARE, all_rules
+from tui_trainer.advice.examine import all_symptoms, examine
+from tui_trainer.advice.fixes import patched
+from tui_trainer.config.load import Request
 from tui_trainer.launching.start import load_config
 from tui_trainer.runs.events import RunStarted
 from tui_trainer.runs.state import fold
@@ -94,7 +94,7 @@ PLANTED = {
 
 
 def test_each_diagnosis_is_planted_here():
-    assert set(PLANTED) == {one.name for one in all_diagnoses()} and len(PLANTED) >= 25
+    assert set(PLANTED) == {one.name for one in all_symptoms()} and len(PLANTED) >= 25
 
 
 @pytest.mark.parametrize(("read_bytes", "name"), [(100_000, "slow_disk"), (6_000, "waiting_for_data")])
@@ -120,7 +120,8 @@ def test_each_remedy_is_words_or_settings_that_make_a_config(name):
     found = examine(made_up(**PLANTED[name][0])).leading.found
     assert found.fix or found.advice
     if found.fix:
-        assert set(found.fix) <= set(all_settings())
+        (rule,) = [rule for rule in all_rules() if name in (one.name for one in rule.during)]
+        assert set(found.fix) <= set(rule.settings)
         loaded = patched(load_config(Request()), found.fix)
         assert {key: loaded.origin(key).by_user for key in found.fix} == dict.fromkeys(found.fix, True)
 
@@ -196,6 +197,27 @@ def made_up_events_after(step):
     return [event for event in run_events() if event.step > step or not event.step]
 
 
+@pytest.mark.parametrize(
+    ("run", "cores", "workers", "more"),
+    [
+        ({}, 8, 0, 1),
+        ({}, 8, 1, None),
+        (GPU, 8, 0, 1),
+        (GPU, 8, 2, 4),
+        (GPU, 8, 4, 6),
+        (GPU, 8, 6, None),
+        (GPU, 2, 1, None),
+    ],
+)
+def test_more_loader_threads_are_advised_as_far_as_the_checklist_allows_them(run, cores, workers, more):
+    waiting = made_up(
+        **run, plan={"loader_workers": workers}, reading={"usable_cores": cores}, step={"data_seconds": 0.3}
+    )
+    found = examine(waiting).leading.found
+    assert found.fix == ({"dataloader.num_workers": more} if more else None)
+    assert more or "faster disk" in found.advice
+
+
 def test_journals_of_before_are_read_and_judged_by_what_they_hold():
     """Without positions, threads, waits and settings: data and evaluations are timed in them all the same."""
     old_plan = dict.fromkeys(("packing", "group_by_length", "torch_compile", "loader_workers", "logging_steps",
@@ -242,7 +264,7 @@ def test_what_is_normal_is_no_cause(more):
 
 
 def test_a_diagnosis_that_breaks_is_a_note_and_stops_no_other(monkeypatch):
-    from tui_trainer.doctor import examine as module
+    from tui_trainer.advice import examine as module
 
     def broken(_):
         raise ZeroDivisionError("no steps")
@@ -254,7 +276,7 @@ def test_a_diagnosis_that_breaks_is_a_note_and_stops_no_other(monkeypatch):
     assert [one.name for one in notes] == ["padding"] and "ZeroDivisionError: no steps" in notes[0].found.evidence
 
 
-_real_look = __import__("tui_trainer.doctor.examine", fromlist=["_look"])._look
+_real_look = __import__("tui_trainer.advice.examine", fromlist=["_look"])._look
 
 
 def _looked(module, one, view, broken):
@@ -264,6 +286,6 @@ def _looked(module, one, view, broken):
 
 
 def test_each_diagnosis_has_a_reason_and_a_title_of_its_own():
-    every = all_diagnoses()
+    every = all_symptoms()
     assert all(one.why.endswith(".") and one.title for one in every)
     assert len({one.name for one in every}) == len({one.title for one in every}) == len(every)

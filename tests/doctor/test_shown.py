@@ -8,10 +8,10 @@ import pytest
 
 from tests.doctor.made_up import run_events
 from tests.runs.journals import run_of
+from tui_trainer.advice import examine as module
+from tui_trainer.advice.examine import Doctor, examine
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.doctor import examine
-from tui_trainer.doctor.examine import Doctor
 from tui_trainer.launching.start import load_config
 from tui_trainer.lines.journal_printer import Follower
 from tui_trainer.reporting.facts import facts_of
@@ -63,8 +63,8 @@ def test_a_cause_that_leads_for_a_moment_is_no_news():
 
 
 def test_the_doctor_looks_at_most_once_in_two_seconds(monkeypatch):
-    looks, real = [], examine.examine
-    monkeypatch.setattr(examine, "examine", lambda state: looks.append(state.step) or real(state))
+    looks = []
+    monkeypatch.setattr(module, "examine", lambda state: looks.append(state.step) or examine(state))
     clock = [0.0]
     news_of(run_events(is_over=False), clock)
     assert 0 < len(looks) <= clock[0] / 2 + 1

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.planning.test_profiles_on_machines import FACTS, NO_CARD, loaded_on, machine
+from tui_trainer.advice.remedies import make_plan
 from tui_trainer.config.sections import Config, QuantizationSection, TuningSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.catalogue import find_shape
 from tui_trainer.models.four_bits import FourBits, quantised_linears
 from tui_trainer.models.shape import shape_of
-from tui_trainer.planning import plan as planning
 from tui_trainer.planning.disk import final_model_bytes
 from tui_trainer.planning.memory.parts import Static
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -31,7 +31,7 @@ ADAPTERS = 41_943_040
 
 def planned(hardware=RTX_4090, recipe=RECIPE, **settings):
     assignments = tuple(f"{key.replace('__', '.')}={value}" for key, value in settings.items())
-    return planning.make(loaded_on(hardware, recipe, assignments), hardware, FACTS)
+    return make_plan(loaded_on(hardware, recipe, assignments), hardware, FACTS)
 
 
 def part(plan, name):

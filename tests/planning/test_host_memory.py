@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import run_checks
+from tui_trainer.advice.checklist import run_checks
+from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware

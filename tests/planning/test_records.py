@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.planning.test_profiles_on_machines import FACTS, loaded_on, machine_of
+from tui_trainer.advice.measured_gains import Gain, KeptGains, Measurable, keep_gain
 from tui_trainer.cli import main
 from tui_trainer.lines import diagnose as command
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning import records
-from tui_trainer.planning.measured_gains import Gain, KeptGains, Measurable, keep_gain
 from tui_trainer.planning.measured_steps import (
     Calibration,
     StepKey,

@@ -14,8 +14,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MBart50Tokenizer,
 from transformers.trainer_pt_utils import LabelSmoother
 
 from tests.tiny_models import SEQ2SEQ, save_tiny_model, tiny_model
-from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.memory_fit import memory_with
+from tui_trainer.advice.gather import gather
+from tui_trainer.advice.remedies import memory_with
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import IGNORE

@@ -7,7 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
+from tui_trainer.advice.checklist import Finding
+from tui_trainer.advice.contract import Rule, Verdict
+from tui_trainer.config.changes import Change
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
@@ -48,14 +50,18 @@ FACTS = DataFacts(
 )
 
 
+def made_up_rule(**attributes: object) -> Rule:
+    return type("MadeUp", (Rule,), attributes)()
+
+
 def finding(name: str, status: str, order: int, evidence: str, **fix) -> Finding:
-    check = Check(name=name, order=order, title=f"The {name} suits the run",
-                  why="Time is money.", published="2x faster (arXiv:1234.56789)", look=lambda _: verdict)  # fmt: skip
+    rule = made_up_rule(name=name, order=order, title=f"The {name} suits the run",
+                        __doc__="Time is money.", published="2x faster (arXiv:1234.56789)")  # fmt: skip
     patch = {key.replace("__", "."): value for key, value in fix.items()}
     changes = tuple(Change(key=key, old=0.1, new=new) for key, new in patch.items())
     switch = f"{name}: on" if order < 4 else ""
     verdict = Verdict(status=status, evidence=evidence, fix=patch or None, switch=switch)
-    return Finding(check=check, verdict=verdict, changes=changes)
+    return Finding(rule=rule, verdict=verdict, changes=changes)
 
 
 FINDINGS = [

@@ -9,13 +9,15 @@ from types import SimpleNamespace
 import pytest
 from textual.events import MouseScrollDown
 
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import CPU, CannedBench, made_up_rule
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
+from tui_trainer.advice.checklist import Finding
+from tui_trainer.advice.contract import Verdict
+from tui_trainer.advice.measured_gains import Gain
 from tui_trainer.bench import rehearsal as config_process
-from tui_trainer.checklist.contract import Change, Check, Finding, Verdict
+from tui_trainer.config.changes import Change
 from tui_trainer.config.load import Request
-from tui_trainer.planning.measured_gains import Gain
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.spans import UNICODE
 
@@ -26,19 +28,18 @@ def no_clock(monkeypatch):
 
 
 def finding(name: str, status: str = "pass", order: int = 0, **changes) -> Finding:
-    check = Check(
+    rule = made_up_rule(
         name=name,
         order=order,
         title=f"Title of {name}",
         published="2x faster (arXiv:1234.56789)",
-        why="Because it is so.",
-        look=lambda context: Verdict(status="pass", evidence=""),
+        __doc__="Because it is so.",
     )
     evidence = f"{name} takes 12 of 34 seconds"
     fix = {"training.weight_decay": 0.01} if status == "warn" else None
     verdict = Verdict(**{"status": status, "evidence": evidence, "fix": fix} | changes)
     old = tuple(Change(key=key, old=0.0, new=new) for key, new in (fix or {}).items())
-    return Finding(check=check, verdict=verdict, changes=old)
+    return Finding(rule=rule, verdict=verdict, changes=old)
 
 
 def many() -> list[Finding]:

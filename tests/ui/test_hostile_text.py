@@ -13,10 +13,11 @@ import pytest
 import tomli_w
 from textual.events import Paste
 
-from tests.ui.canned import CPU, GIB, LORA, CannedBench, CannedRun, made_up, trained
+from tests.ui.canned import CPU, GIB, LORA, CannedBench, CannedRun, made_up, made_up_rule, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import Screens, open_screens
-from tui_trainer.checklist.contract import Check, Finding, Verdict
+from tui_trainer.advice.checklist import Finding
+from tui_trainer.advice.contract import Verdict
 from tui_trainer.config.load import Request
 from tui_trainer.hardware import probe as probe_module
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
@@ -134,18 +135,12 @@ def hardware_of(texts) -> Hardware:
 
 
 def findings() -> list[Finding]:
-    check = Check(name="x", order=0, title="Title", published="2x", why="So.",
-                  look=lambda _: Verdict(status="pass", evidence=""))  # fmt: skip
     verdicts = (Verdict(status="fail", evidence=text, details=(text,), advice=text, fix={"data.path": text})
                 for text in TEXTS)  # fmt: skip
     return [
-        Finding(check=Check(**{**_fields(check), "name": f"x{n}", "order": n}), verdict=verdict)
+        Finding(rule=made_up_rule(name=f"x{n}", order=n, title="Title", published="2x", __doc__="So."), verdict=verdict)
         for n, verdict in enumerate(verdicts)
     ]
-
-
-def _fields(check: Check) -> dict:
-    return {name: getattr(check, name) for name in check.__dataclass_fields__}
 
 
 @pytest.fixture

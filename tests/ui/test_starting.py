@@ -61,7 +61,7 @@ async def test_an_error_in_background_work_ends_the_screens_with_a_report(reques
     def broken(*_, **__):
         raise ZeroDivisionError("nobody expects this")
 
-    monkeypatch.setattr("tui_trainer.checklist.gather.gather", broken)
+    monkeypatch.setattr("tui_trainer.advice.gather.gather", broken)
     with pytest.raises(ZeroDivisionError):
         async with open_screens(request_of_seconds) as screens:
             await screens.until(lambda: screens.ended)

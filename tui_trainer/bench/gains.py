@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tui_trainer.advice.checklist import ALL, Finding, all_checks, patch_words, run_checks
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.fixes import as_request, patched
+from tui_trainer.advice.gather import gather
+from tui_trainer.advice.measured_gains import Gain, Measurable, keep_gain
 from tui_trainer.bench.rounds import WARM_UP_STEPS, Rounds, Variant, measure_in_turns
 from tui_trainer.bench.training import ask_for_steps, no_change, steps_variant
-from tui_trainer.checklist.contract import ALL, Context, Finding, patch_words
-from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import all_checks, as_request, patched, run_checks
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import InputError, name_hint
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.planning.measured_gains import Gain, Measurable, keep_gain
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.lock import owner
 from tui_trainer.runs.registry import known_runs

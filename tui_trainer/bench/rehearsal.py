@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.checklist.run import as_request
+from tui_trainer.advice.fixes import as_request
+from tui_trainer.advice.rules.memory import CHECKPOINTING
+from tui_trainer.advice.rules.row_length import LENGTH
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.errors import ConfigError, RunError
@@ -26,7 +28,6 @@ from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.planning.batching import MICRO
 from tui_trainer.planning.disk import run_bytes
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.remedies import CHECKPOINTING, LENGTH
 from tui_trainer.runs.cadence import times
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL

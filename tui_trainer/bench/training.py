@@ -11,6 +11,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+from tui_trainer.advice.checklist import Finding, all_checks, run_checks
+from tui_trainer.advice.gather import gather
 from tui_trainer.bench.rounds import (
     WARM_UP_STEPS,
     Columns,
@@ -21,9 +23,6 @@ from tui_trainer.bench.rounds import (
     table_of,
     with_spread,
 )
-from tui_trainer.checklist.contract import Finding
-from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import all_checks, run_checks
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError

@@ -14,10 +14,11 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
+from tui_trainer.advice.fixes import patched
+from tui_trainer.advice.measured_gains import Gain
 from tui_trainer.bench.gains import refuse_beside_a_run
 from tui_trainer.bench.rounds import Measured, Rounds
 from tui_trainer.bench.training import ask_for_steps, figures, no_change, steps_variant, table
-from tui_trainer.checklist.run import patched
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import LoadedConfig, Request, all_settings
 from tui_trainer.errors import ConfigError, InputError, RunError
@@ -29,7 +30,6 @@ from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.start import load_config, start_problems
 from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.planning.batching import MICRO
-from tui_trainer.planning.measured_gains import Gain
 from tui_trainer.planning.plan import Plan
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_seconds, utc_now

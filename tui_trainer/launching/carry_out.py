@@ -15,6 +15,7 @@ from itertools import count
 from threading import Thread
 from time import monotonic
 
+from tui_trainer.advice.remedies import less_memory
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress as ProgressLine
@@ -35,7 +36,7 @@ from tui_trainer.launching.gauges import PERIOD_SECONDS, GaugeWriter
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, trains_apart
 from tui_trainer.planning.measured_steps import StepKey, device_key, is_busy, keep_calibration, keep_measured_peak
-from tui_trainer.planning.moving import less_memory, with_smaller_passes
+from tui_trainer.planning.moving import with_smaller_passes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from tui_trainer.advice.remedies import make_plan
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, InputError
@@ -13,7 +14,6 @@ from tui_trainer.hardware.gpu_models import CARDS, Card, plain_name
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.prepare import data_facts
 from tui_trainer.launching.start import load_config
-from tui_trainer.planning import plan as planning
 from tui_trainer.planning.plan import Plan
 from tui_trainer.units import GIB
 
@@ -91,7 +91,7 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
             facts = data_facts(loaded, progress)
         profile = loaded.hardware_profile.name if loaded.hardware_profile else ""
         try:
-            plan, problem = planning.make(loaded, hardware, facts), ""
+            plan, problem = make_plan(loaded, hardware, facts), ""
         except ConfigError as error:
             first = error.problems[0]
             plan, problem = None, "; ".join(filter(None, (first.message, first.hint)))

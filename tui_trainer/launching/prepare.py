@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib import metadata
 from time import monotonic
 
+from tui_trainer.advice.remedies import make_plan
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import LoadedConfig, Request, user_layers, validate, value_of
 from tui_trainer.config.paths import absolute, with_absolute_paths
@@ -20,7 +21,6 @@ from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.micro_batches import tune_micro_batch
-from tui_trainer.planning import plan as planning
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.plan import Plan
@@ -51,7 +51,7 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gp
     """The plan before anything is prepared; exact where the data was prepared before. Raises InputError."""
     facts = data_facts(loaded, progress)
     try:
-        return planning.make(loaded, with_memory_now(probe()), facts, chosen_gpu=gpu)
+        return make_plan(loaded, with_memory_now(probe()), facts, chosen_gpu=gpu)
     except ConfigError as error:
         raise ConfigError(loaded.placed(problem) for problem in error.problems) from None
 
@@ -100,7 +100,7 @@ def exact_plan(
     _announce_data(data, started, journal)
 
     def planned() -> Plan:
-        return planning.make(
+        return make_plan(
             loaded,
             with_memory_now(probe()),
             task.facts(loaded.config, data),

@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.checklist.contract import Finding, Status
-from tui_trainer.checklist.gather import gather
-from tui_trainer.checklist.run import apply_fixes, counts, run_checks, worst
+from tui_trainer.advice.checklist import Finding, counts, run_checks, worst
+from tui_trainer.advice.contract import Status
+from tui_trainer.advice.fixes import apply_fixes
+from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.save import to_toml
 from tui_trainer.config.toml_files import refuse_existing, write_new
@@ -72,7 +73,7 @@ def _finding_lines(finding: Finding, width: int) -> list[str]:
     lines += [f"{indent}fix: {c.key} = {_shown(c.old)} -> {_shown(c.new)}" for c in finding.changes]
     lines += [f"{indent}do: {one_line(verdict.advice)}"] if verdict.advice else []
     if finding.fix:
-        published = f"; published: {finding.check.published}" if finding.check.published else ""
+        published = f"; published: {finding.rule.published}" if finding.rule.published else ""
         lines.append(f"{indent}gain: {finding.gain_words}{published}")
     return lines
 
@@ -89,17 +90,17 @@ def _as_json(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | N
 
 
 def _as_object(finding: Finding) -> dict[str, Any]:
-    check, verdict = finding.check, finding.verdict
+    rule, verdict = finding.rule, finding.verdict
     return {
-        "check": check.name,
-        "title": check.title,
+        "check": rule.name,
+        "title": rule.title,
         "status": finding.status,
         "evidence": verdict.evidence,
         "details": list(verdict.details),
         "fix": {change.key: {"old": change.old, "new": change.new} for change in finding.changes} or None,
         "advice": verdict.advice,
-        "why": check.why,
-        "published_gain": check.published,
+        "why": rule.why,
+        "published_gain": rule.published,
         "measured_gain": finding.measured_gain,
         "reckoned_gain": verdict.reckoned_gain,
         "measured": _measured(finding),

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import monotonic
 
-from tui_trainer.doctor.contract import Verdict
-from tui_trainer.doctor.examine import Doctor, examine
+from tui_trainer.advice.examine import Doctor, Examination, examine
 from tui_trainer.exporting.trained_model import adapter_base
 from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone, to_line
@@ -164,7 +163,7 @@ class Printer:
     def show(self, event: Event) -> None:
         self.output.write(to_line(event) + "\n")
 
-    def show_verdict(self, verdict: Verdict) -> None:
+    def show_verdict(self, verdict: Examination) -> None:
         """What the doctor says now: the first time, and when another cause leads."""
 
     def refresh(self) -> None:
@@ -216,7 +215,7 @@ class _LinePrinter(Printer):
             self.output.write(f"\r\x1b[K{self._live[: width - 1]}")
             self._shown_live = self._live
 
-    def show_verdict(self, verdict: Verdict) -> None:
+    def show_verdict(self, verdict: Examination) -> None:
         self._print(f"step {verdict.step}: doctor: {verdict.words}")
 
     def note(self, text: str) -> None:

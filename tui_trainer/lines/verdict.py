@@ -5,13 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.checklist.run import patched
+from tui_trainer.advice.contract import percent
+from tui_trainer.advice.examine import Examination, FoundCause, examine
+from tui_trainer.advice.fixes import patched
 from tui_trainer.config.changes import settings_words
 from tui_trainer.config.load import Request
 from tui_trainer.config.save import to_toml
 from tui_trainer.config.toml_files import refuse_existing, write_new
-from tui_trainer.doctor.contract import Finding, Verdict, percent
-from tui_trainer.doctor.examine import examine
 from tui_trainer.errors import InputError
 from tui_trainer.launching.start import load_config
 from tui_trainer.runs.folder import RunFolder
@@ -49,7 +49,7 @@ def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) 
         print("\n".join([*verdict_lines(folder.name, state, verdict, fix), *filter(None, [journal.damage])]))
 
 
-def verdict_lines(name: str, state: RunState, verdict: Verdict, fix: Path | None = None) -> list[str]:
+def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | None = None) -> list[str]:
     """One line for what was looked at, then each finding with its numbers and remedy, the costliest first."""
     lines = [f"{one_line(name)}: {state.status}, step {state.step} of {state.total_steps}", ""]
     for one in verdict.findings:
@@ -63,16 +63,16 @@ def verdict_lines(name: str, state: RunState, verdict: Verdict, fix: Path | None
     return lines
 
 
-def _finding_lines(one: Finding) -> list[str]:
+def _finding_lines(one: FoundCause) -> list[str]:
     found, indent = one.found, " " * (_COST_WIDTH + 2)
     cost = "fault" if found.is_fault else percent(found.share) if one.matters else "note"
     lines = [f"{cost:<{_COST_WIDTH}}  {one_line(found.cause)}", f"{indent}{one_line(found.evidence)}"]
     lines += [f"{indent}set: {settings_words(found.fix)}"] if found.fix else []
     lines += [f"{indent}do: {one_line(found.advice)}"] if found.advice else []
-    return [*lines, f"{indent}why: {one.diagnosis.why}"]
+    return [*lines, f"{indent}why: {one.symptom.why}"]
 
 
-def _as_object(folder: RunFolder, state: RunState, verdict: Verdict, fix: Path | None) -> dict[str, Any]:
+def _as_object(folder: RunFolder, state: RunState, verdict: Examination, fix: Path | None) -> dict[str, Any]:
     result = {
         "run": folder.name,
         "status": state.status,
@@ -80,7 +80,7 @@ def _as_object(folder: RunFolder, state: RunState, verdict: Verdict, fix: Path |
         "verdict": verdict.name or None,
         "words": verdict.words,
         "findings": [
-            {"diagnosis": one.name, **{name: getattr(one.diagnosis, name) for name in ("title", "why")}}
+            {"diagnosis": one.name, **{name: getattr(one.symptom, name) for name in ("title", "why")}}
             | asdict(one.found)
             for one in verdict.findings
         ],

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+BITSANDBYTES = "bitsandbytes"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TuningMethod:
@@ -17,7 +19,7 @@ class TuningMethod:
     @property
     def libraries(self) -> tuple[str, ...]:
         """What it needs beside torch and transformers."""
-        return ("peft",) * self.has_adapter + ("bitsandbytes",) * self.in_four_bits
+        return ("peft",) * self.has_adapter + (BITSANDBYTES,) * self.in_four_bits
 
 
 TUNING_METHODS: dict[str, TuningMethod] = {

@@ -87,11 +87,10 @@ def _task_problems(loaded: LoadedConfig) -> list[Problem]:
     return found
 
 
-def memory_problems(loaded: LoadedConfig, room: MemoryBudget, needed_bytes: int, remedies: list[str]) -> list[Problem]:
-    """A plan that needs more memory than there is, and what would make it fit, the cheapest first."""
+def memory_problem(loaded: LoadedConfig, room: MemoryBudget, needed_bytes: int) -> Problem:
+    """A plan that needs more memory than there is."""
     message = f"needs about {format_bytes(needed_bytes)} of memory, {room.where} has {format_bytes(room.total_bytes)}"
-    hint = "in the order of what it costs: " + ", then ".join(remedies)
-    return [loaded.problem("training.per_device_train_batch_size", message, hint)]
+    return loaded.problem("training.per_device_train_batch_size", message)
 
 
 def disk_problems(loaded: LoadedConfig, disk_bytes: int, free_bytes: int | None) -> list[Problem]:

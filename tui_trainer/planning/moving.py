@@ -15,6 +15,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.methods.optimizers import OPTIMIZERS
+from tui_trainer.methods.tuning_methods import BITSANDBYTES
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.assemble import threads_of
@@ -26,7 +27,6 @@ from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.processes import cards_for, split_over, tightest
-from tui_trainer.planning.remedies import BITSANDBYTES
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.terminal.safe_text import one_line
@@ -144,22 +144,6 @@ def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packe
             "shape_key": "",
         }
     return plan.model_copy(update=changes)
-
-
-def less_memory(plan: Plan, tokens: int) -> str:
-    """What takes less memory for a row of so many tokens, as settings of a new run."""
-    config = plan.config
-    found = [f"data.max_length = {max(tokens // 2, 1)}"]
-    if not config.training.gradient_checkpointing:
-        found.append("training.gradient_checkpointing = true")
-    if config.tuning.method == "full" and not config.is_from_scratch:
-        found.append('tuning.method = "lora"')
-    elif config.tuning.method == "lora":
-        found.append('tuning.method = "qlora" on a GPU')
-    if plan.packing.value and config.training.torch_compile:
-        # Rows of compiled layers are filled up, whatever is in them.
-        found.append("data.packing = false")
-    return ", ".join(found[:-1]) + f" or {found[-1]}" if len(found) > 1 else found[0]
 
 
 def setup_of(plan: Plan, target: TrainingDevice) -> tuple[ModelShape, TrainingSetup]:

@@ -4,6 +4,7 @@
 facts, they are exact, and that plan is written to `plan.json` before step 1. A run reads nothing else.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -26,7 +27,7 @@ from tui_trainer.planning.assemble import Decisions, assemble, requested_threads
 from tui_trainer.planning.attention import NOT_PLANNED, Attention
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batching import TUNE, cut_batch, longest_row, most_rows, packed_cut, packing, packing_problems
-from tui_trainer.planning.conflicts import disk_problems, four_bit_problems, memory_problems, setting_problems
+from tui_trainer.planning.conflicts import disk_problems, four_bit_problems, memory_problem, setting_problems
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fuses_loss, kernel_problems
 from tui_trainer.planning.measured_steps import kept_micro_batch, measured_peaks, micro_batch_key
@@ -45,7 +46,6 @@ from tui_trainer.planning.processes import (
     strategy_of,
     tightest,
 )
-from tui_trainer.planning.remedies import remedies
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
@@ -151,6 +151,15 @@ class Plan(BaseModel):
         return find_task(self.config.task.type).model_shape(self.config, self.vocabulary.value, self.classes)
 
 
+class MemoryShortage(ConfigError):
+    """All problems of a plan that needs more memory than there is. `shortage` says so; with `basis` the plan was
+    reckoned, and `budget_bytes` are what it may take."""
+
+    def __init__(self, problems: Iterable[Problem], shortage: Problem, basis: Basis, budget_bytes: float) -> None:
+        super().__init__(problems)
+        self.shortage, self.basis, self.budget_bytes = shortage, basis, budget_bytes
+
+
 def make(
     loaded: LoadedConfig,
     hardware: Hardware,
@@ -163,7 +172,7 @@ def make(
     versions: dict[str, str] | None = None,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
-    """The plan for a config on this machine. Raises ConfigError with all problems.
+    """The plan for a config on this machine. Raises ConfigError with all problems, MemoryShortage among them.
 
     `data_key` names the prepared data that `facts` were counted on, `data_fingerprint` what it was made from, and
     `model_key` and `model_commit` the weights that the run starts from; empty while they are estimates. `versions` are
@@ -182,12 +191,12 @@ def make(
     room, config = decisions.room, loaded.config
     needed = plan.memory_bytes.value
     problems = disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))
+    on_host = host_memory_problems(plan.host_memory_bytes, hardware)
     if room.total_bytes is not None and needed > room.total_bytes:
-        budget = room.share * room.total_bytes
-        problems += memory_problems(loaded, room, needed, remedies(basis_of(loaded, hardware, plan), budget))
-    problems += host_memory_problems(plan.host_memory_bytes, hardware)
-    if problems:
-        raise ConfigError(problems)
+        shortage, basis = memory_problem(loaded, room, needed), basis_of(loaded, hardware, plan)
+        raise MemoryShortage([*problems, shortage, *on_host], shortage, basis, room.share * room.total_bytes)
+    if problems or on_host:
+        raise ConfigError([*problems, *on_host])
     return plan
 
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tui_trainer.advice.examine import examine
 from tui_trainer.config.load import all_settings
-from tui_trainer.doctor.examine import examine
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.reporting.curves import Chart, CurveCollector, seconds_between

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.doctor.examine import examine
+from tui_trainer.advice.examine import examine
 from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.reporting.curves import Chart, Curve, Points
 from tui_trainer.reporting.facts import Rows, RunFacts, Start, facts_of

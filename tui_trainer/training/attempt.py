@@ -8,11 +8,11 @@ from typing import Self, TypeVar
 import torch
 from torch import Tensor
 
+from tui_trainer.advice.remedies import less_memory
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
 from tui_trainer.hardware.probe import memory_available_now
-from tui_trainer.planning.moving import less_memory
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.components import Components

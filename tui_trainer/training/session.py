@@ -10,12 +10,13 @@ from time import monotonic, perf_counter
 
 import numpy as np
 
+from tui_trainer.advice.remedies import less_memory
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import CheckpointError, FolderError, GroupOutOfMemory, RunError
 from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.named import NamedLoss
-from tui_trainer.planning.moving import less_memory, with_smaller_passes
+from tui_trainer.planning.moving import with_smaller_passes
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.runs.cadence import due
 from tui_trainer.runs.controls import Controls

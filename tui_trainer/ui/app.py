@@ -32,7 +32,7 @@ from tui_trainer.ui.theme import AsciiOnly, Preferences
 from tui_trainer.ui.workbench import Leaving, Workbench
 
 if TYPE_CHECKING:
-    from tui_trainer.checklist.contract import Finding
+    from tui_trainer.advice.checklist import Finding
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.screens.checklist import ChecklistPage

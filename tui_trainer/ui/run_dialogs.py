@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from textual.events import Key
 from textual.widget import Widget
 
+from tui_trainer.advice.examine import Examination, FoundCause
 from tui_trainer.config.changes import Patch, settings_words
-from tui_trainer.doctor.contract import Finding, Verdict
 from tui_trainer.errors import FolderError, InputError, TuiTrainerError
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line, visible
@@ -48,7 +48,7 @@ class DoctorDialog(Dialog):
         return (*[("a", "apply to the config")] * bool(self._fix), ("escape", "close"))
 
     @property
-    def _verdict(self) -> Verdict | None:
+    def _verdict(self) -> Examination | None:
         return self._run.doctor.verdict
 
     @property
@@ -67,12 +67,12 @@ class DoctorDialog(Dialog):
             rows += [*self._finding(one, width), []]
         return rows[:-1]
 
-    def _finding(self, one: Finding, width: int) -> list[Line]:
+    def _finding(self, one: FoundCause, width: int) -> list[Line]:
         found, only = one.found, self.glyphs.only
         role: Role = "bad" if found.is_fault else "warn" if one.matters else "text"
-        head: Line = [(one.diagnosis.title, role), (f"  {one.cost_words}", "bold")]
+        head: Line = [(one.symptom.title, role), (f"  {one.cost_words}", "bold")]
         told = [("", only(found.cause)), ("", only(found.evidence)), ("set", settings_words(found.fix or {}))]
-        told += [("do", only(found.advice)), ("why", one.diagnosis.why)]
+        told += [("do", only(found.advice)), ("why", one.symptom.why)]
         rows = [head]
         for label, text in told:
             if text:

@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 from threading import Lock
 
-from tui_trainer.doctor.examine import Doctor
+from tui_trainer.advice.examine import Doctor
 from tui_trainer.errors import EXIT_FAILED, FolderError, Problem, RunError
 from tui_trainer.launching.carry_out import Outcome, RunThread
 from tui_trainer.launching.start import OpenRun

@@ -25,7 +25,7 @@ from tui_trainer.worker.asking import end_workers, shapes_worker
 # What the workbench and the screens ask of the application that shows them.
 
 if TYPE_CHECKING:
-    from tui_trainer.checklist.contract import Finding
+    from tui_trainer.advice.checklist import Finding
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.ui.dialogs import Answer, Dialog, Row
     from tui_trainer.ui.keymap import Action, Keymap
@@ -65,8 +65,8 @@ class Application(Protocol):
 
 
 if TYPE_CHECKING:
+    from tui_trainer.advice.checklist import Finding
     from tui_trainer.bench.rehearsal import ConfigProcess
-    from tui_trainer.checklist.contract import Finding
     from tui_trainer.config.changes import Edits
     from tui_trainer.config.document import ConfigDocument
     from tui_trainer.config.load import LoadedConfig, Request
@@ -526,8 +526,8 @@ class Workbench:
             return
 
         def check() -> list[Finding]:
-            from tui_trainer.checklist.gather import gather
-            from tui_trainer.checklist.run import run_checks
+            from tui_trainer.advice.checklist import run_checks
+            from tui_trainer.advice.gather import gather
 
             return run_checks(gather(loaded, hardware=hardware, plan=plan, gpu=gpu))
 

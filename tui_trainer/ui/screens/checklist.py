@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Final
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
-from tui_trainer.checklist.contract import ALL, STATUSES, Finding, Status
-from tui_trainer.checklist.run import counts
+from tui_trainer.advice.checklist import ALL, Finding, counts
+from tui_trainer.advice.contract import STATUSES, Status
 from tui_trainer.config.changes import settings_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import Action
@@ -46,7 +46,7 @@ class ChecklistModel:
 
     def sort(self) -> None:
         """The worst first and chosen, what does not apply last; within a status in the order of the checks."""
-        self.findings.sort(key=lambda finding: (STATUSES.index(finding.status), finding.check.order))
+        self.findings.sort(key=lambda finding: (STATUSES.index(finding.status), finding.rule.order))
         self._order = {finding.name: place for place, finding in enumerate(self.findings)}
         self.chosen = self.findings[0].name if self.findings else ""
 
@@ -116,7 +116,7 @@ def _mark(status: Status, glyphs: Glyphs) -> str:
 
 
 def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
-    check, verdict = finding.check, finding.verdict
+    rule, verdict = finding.rule, finding.verdict
     sign = "" if _mark(finding.status, glyphs) == "ok" else f"{_mark(finding.status, glyphs)} "
     status: Line = [(f"{sign}{finding.status}", _ROLES[finding.status])]
     title = fit([(finding.title, "bold")], max(width - width_of(status), 0), glyphs.ellipsis)
@@ -127,10 +127,10 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
         lines += labelled("fix", words, _LABEL_COLUMNS, width, "accent")
     if verdict.advice:
         lines += labelled("do", one_line(verdict.advice), _LABEL_COLUMNS, width)
-    if check.published or finding.alternative:
-        published = f"; published: {check.published}" if check.published else ""
+    if rule.published or finding.alternative:
+        published = f"; published: {rule.published}" if rule.published else ""
         lines += labelled("gain", f"{finding.gain_words}{published}", _LABEL_COLUMNS, width)
-    lines += labelled("why", check.why, _LABEL_COLUMNS, width)
+    lines += labelled("why", rule.why, _LABEL_COLUMNS, width)
     for place, detail in enumerate(verdict.details):
         lines += labelled("" if place else "more", one_line(detail), _LABEL_COLUMNS, width, "dim")
     return lines
@@ -262,8 +262,8 @@ class ChecklistPage(ListPage):
         self.bench.tell("applying ...", "dim")
 
         def work() -> tuple[int, dict[str, object]]:
-            from tui_trainer.checklist.gather import gather
-            from tui_trainer.checklist.run import apply_fixes
+            from tui_trainer.advice.fixes import apply_fixes
+            from tui_trainer.advice.gather import gather
 
             return revision, apply_fixes(loaded, gather)[1]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.cells import cell_len
 
-from tui_trainer.doctor.contract import Verdict
+from tui_trainer.advice.examine import Examination
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.lines.plan_and_events import gauges_words
 from tui_trainer.runs.cadence import eta_seconds
@@ -68,7 +68,7 @@ class TrainScene:
     events: Sequence[tuple[str, Role]] = ()
     log_lines: Sequence[str] = ()
     what_is_on: Sequence[str] = ()
-    verdict: Verdict | None = None
+    verdict: Examination | None = None
     is_beside: bool = True
     interrupted: bool = False
     log_open: bool = False
@@ -198,7 +198,7 @@ class TrainScene:
             role: Role = "bad" if leading.found.is_fault else "warn"
             evidence = self.shown(leading.found.evidence)
             cost = "" if leading.cost_words in evidence else f"{leading.cost_words}, "
-            found = [("doctor  ", "dim"), (f"{leading.diagnosis.title}: ", role), (f"{cost}{evidence}", "text")]
+            found = [("doctor  ", "dim"), (f"{leading.symptom.title}: ", role), (f"{cost}{evidence}", "text")]
         more: Line = [("  ", "text"), (self.key_of("train.doctor"), "key"), (" more", "dim")]
         return [beside(fit(found, max(width - width_of(more), 8), self.glyphs.ellipsis), more, width)]
 

@@ -1,0 +1,142 @@
+"""The checklist: what every rule finds in a config before its run."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import STATUSES, Rule, Status, Verdict, all_rules, failed, passed
+from tui_trainer.advice.measured_gains import Gain, KeptGains, Measurable, is_of_steps
+from tui_trainer.config.changes import Change, Patch
+from tui_trainer.config.load import value_of
+from tui_trainer.terminal.safe_text import one_line
+
+ALL = "all"
+"""For every check, where names of checks are asked for."""
+_SHOWN_VALUE = 60
+_NO_PLAN = "no plan can be made yet: see the first line of this list"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A rule with what it found before a run; `changes` is its fix beside today's values. Texts pass `safe_text` where
+    they are shown.
+
+    `gain` is that of the fix, or that of the config as it is over the opposite; None: not measured.
+    """
+
+    rule: Rule
+    verdict: Verdict
+    changes: tuple[Change, ...] = ()
+    gain: Gain | None = None
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    @property
+    def title(self) -> str:
+        return self.rule.title
+
+    @property
+    def status(self) -> Status:
+        return self.verdict.status
+
+    @property
+    def fix(self) -> Patch | None:
+        return self.verdict.fix
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody should look at it."""
+        return self.status in ("error", "fail", "warn")
+
+    @property
+    def alternative(self) -> Patch | None:
+        """Settings that the config can be measured against: those of the fix, or the other position of the switch."""
+        return self.verdict.fix or self.verdict.opposite
+
+    @property
+    def why_not_measured(self) -> str:
+        """Why no steps can be measured; empty: they can."""
+        if not self.alternative:
+            return "there is nothing to switch here"
+        if not any(map(is_of_steps, self.alternative)):
+            return "no speed to measure, the steps stay the same"
+        return ""
+
+    @property
+    def measured_gain(self) -> float | None:
+        """How many times as fast, as measured on this machine; None: not measured."""
+        return self.gain.speed_up if self.gain else None
+
+    @property
+    def gain_words(self) -> str:
+        """What was measured here; that nothing was, is said."""
+        if self.gain is None and self.verdict.reckoned_gain:
+            return f"{self.verdict.reckoned_gain:.2f} times as fast, reckoned {self.verdict.reckoned_from}"
+        if self.gain is None:
+            return self.why_not_measured or "not measured yet"
+        return self.gain.words("" if self.fix else patch_words(self.alternative or {}))
+
+
+def patch_words(patch: Patch) -> str:
+    """`data.packing = false`, as it is written."""
+    return ", ".join(f"{key} = {one_line(json.dumps(value), _SHOWN_VALUE)}" for key, value in patch.items())
+
+
+@cache
+def all_checks() -> tuple[Rule, ...]:
+    """Every rule that has something to say before a run, in their own order."""
+    return tuple(sorted((rule for rule in all_rules() if rule.order), key=lambda rule: (rule.order, rule.name)))
+
+
+def run_checks(context: Context, chosen: Iterable[Rule] | None = None) -> list[Finding]:
+    """What each check finds, in their order. A check that breaks becomes a finding, and stops no other."""
+    wanted = all_checks() if chosen is None else chosen
+    gains = KeptGains.read(Measurable.of(context.plan)) if context.plan else None
+    return [_finding(rule, context, gains) for rule in wanted]
+
+
+def worst(findings: Iterable[Finding]) -> Status:
+    """The worst status; `pass` outranks `n/a`, which is all there is when nothing applies."""
+    return min((finding.status for finding in findings), key=STATUSES.index, default="n/a")
+
+
+def counts(findings: Sequence[Finding]) -> dict[Status, int]:
+    """How many of each status, from the worst on."""
+    return {status: sum(finding.status == status for finding in findings) for status in STATUSES}
+
+
+def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
+    verdict = _look(rule, context)
+    gain = gains.find(verdict.fix or verdict.opposite or {}) if gains else None
+    if rule.is_for_speed and verdict.status == "warn" and gain and gain.is_slower:
+        evidence = f"{verdict.evidence}; but {patch_words(verdict.fix or {})} was measured to be slower here"
+        verdict = passed(evidence, *verdict.details, switch=verdict.switch, opposite=verdict.fix)
+    changes = tuple(
+        Change(key=key, old=value_of(context.config, key), new=new) for key, new in (verdict.fix or {}).items()
+    )
+    if gain and not verdict.fix and gain.ratios:
+        gain = gain.turned()
+    return Finding(rule=rule, verdict=verdict, changes=changes, gain=gain)
+
+
+def _look(rule: Rule, context: Context) -> Verdict:
+    if rule.needs_plan and context.plan is None:
+        return _without_plan(rule, context)
+    try:
+        return rule.before(context)
+    except Exception as error:  # the one place: a check that breaks is a finding, and the others are made all the same
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return Verdict(status="error", evidence=f"this check could not be made: {reason}")
+
+
+def _without_plan(rule: Rule, context: Context) -> Verdict:
+    """The setting that is in the way, where the rule has a value that is not."""
+    key = "" if rule.fallback is None else rule.settings[0]
+    refused = [problem.message for problem in context.problems if key and problem.key == key]
+    if not refused:
+        return Verdict(status="n/a", evidence=_NO_PLAN)
+    return failed("; ".join(f"{key}: {message}" for message in refused), fix={key: rule.fallback})

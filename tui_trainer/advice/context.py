@@ -1,0 +1,146 @@
+"""A config before its run, as rules look at it: the plan, the machine, the data, and what an earlier run measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from tui_trainer.config.changes import Patch
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.sections import Config
+from tui_trainer.errors import Problem
+from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
+from tui_trainer.hardware.facts import Gpu, Hardware, Place
+from tui_trainer.hardware.storage import ReadRate
+from tui_trainer.planning.basis import Basis
+from tui_trainer.planning.learning_rates import learning_rate
+from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.planned import Planned
+from tui_trainer.tasks.contract import DataFacts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """A model in another form beside the trained one; `faults` says why it is not as it was trained."""
+
+    format: str
+    bytes: int
+    trained_bytes: int
+    seconds_per_row: float
+    trained_seconds_per_row: float
+    faults: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EarlierRun:
+    """Measured parts of a run. `data_share` is of the step's time; None where the run did not do it, or did it in
+    another way than is planned now."""
+
+    name: str
+    steps: int
+    data_share: float | None = None
+    save_bytes_per_second: float | None = None
+    sample_seconds: float | None = None
+    evaluation_share: float | None = None
+    """What a token takes in an evaluation, of what it takes in a step."""
+    exports: tuple[Exported, ...] = ()
+    attention: str = ""
+    """What its probe found against the kernel that was planned, as a sentence; empty: nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """What rules look at before a run: one config on one machine at one moment.
+
+    `plan` is None when none can be made; `problems` says why. `facts` are those of the data, None when it cannot be
+    read. `all_tokens` is the size of the whole text in tokens, without `data.max_chars`. `load_average` is the mean of
+    runnable tasks over the last minute, of other processes.
+    """
+
+    loaded: LoadedConfig
+    hardware: Hardware
+    plan: Plan | None = None
+    plan_basis: Basis | None = None
+    chosen_gpu: GpuChoice = None
+    facts: DataFacts | None = None
+    problems: tuple[Problem, ...] = ()
+    all_tokens: int | None = None
+    disk_free_bytes: int | None = None
+    cache: Place = field(default_factory=partial(Place, label="prepared data", path=""))
+    """Where prepared data goes."""
+    load_average: float | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    earlier: EarlierRun | None = None
+    swap_used_bytes: int | None = None
+    data_read: ReadRate | None = None
+    """Of the file that is trained on, measured; None for data that is small or not in a file of this machine."""
+
+    @property
+    def config(self) -> Config:
+        return self.loaded.config
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The card that would be used; a chosen one even where it cannot be."""
+        return choose_gpu(self.hardware, self.chosen_gpu)[0]
+
+    @property
+    def device(self) -> Device:
+        """What training runs on, with or without a plan."""
+        return self.plan.device if self.plan else training_device(self.hardware, self.gpu, self.chosen_gpu)[0]
+
+    @property
+    def planned(self) -> Plan:
+        """The plan, for rules with `needs_plan`: they are not asked without one."""
+        if self.plan is None:
+            raise LookupError("there is no plan")
+        return self.plan
+
+    @property
+    def basis(self) -> Basis:
+        """What the plan was reckoned from, for rules with `needs_plan`."""
+        if self.plan_basis is None:
+            raise LookupError("what the plan was made from is no longer there")
+        return self.plan_basis
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds of an optimizer step; None: only a measured step can tell."""
+        return self.planned.step_seconds.value
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """Seconds of the whole run; None: only a measured step can tell."""
+        return self.planned.duration_seconds.value
+
+    @property
+    def learning_rate(self) -> Planned[float]:
+        """The peak rate, with or without a plan; `auto` is resolved."""
+        return learning_rate(self.loaded, self.plan.effective_batch_size.value if self.plan else None)
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens that a row puts into a pass, on average: packed rows are full, others as long as their documents."""
+        plan, longest = self.planned, self.config.data.max_length
+        if plan.packing.value:
+            return longest
+        return max(1, min(longest, round(plan.train_tokens.value / max(plan.train_rows.value, 1))))
+
+    @property
+    def epochs(self) -> float:
+        """Planned passes over the training text."""
+        return self.planned.total_steps.value / self.planned.steps_per_epoch.value
+
+    def at_most_steps(self, steps: int) -> Patch:
+        """At most so many steps, at least one; a whole number of epochs where that is possible."""
+        whole_epochs = steps // self.planned.steps_per_epoch.value
+        if self.config.training.max_steps or whole_epochs < 1:
+            return {"training.max_steps": max(1, steps)}
+        return {"training.num_train_epochs": float(whole_epochs)}
+
+    @property
+    def step_rows(self) -> int:
+        """The most rows that a step takes in; packed ones are fewer than the documents behind them."""
+        plan = self.planned
+        if not plan.packing.value:
+            return plan.effective_batch_size.value
+        return plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value

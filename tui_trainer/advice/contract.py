@@ -1,0 +1,166 @@
+"""What a rule is and what it finds. Files of `rules/` are light to import and load no torch.
+
+A rule looks at facts that were gathered before (`Context`), or at a run as its journal has it (`RunView`), so it takes
+no time and changes nothing. What others measured (`published`) is never shown as if it were measured here: that is a
+`Gain`.
+"""
+
+import pkgutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
+from typing import Any, Literal
+
+from tui_trainer.advice import rules
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.view import RunView
+from tui_trainer.config.changes import Patch, settings_words
+from tui_trainer.planning.basis import Basis
+
+Status = Literal["pass", "warn", "fail", "n/a", "error"]
+STATUSES: tuple[Status, ...] = ("error", "fail", "warn", "pass", "n/a")
+"""From the worst to what does not apply."""
+BAR_SHARE = 0.1
+# A GPU that is busy for less of the time waits for something.
+IDLE_GPU = 0.75
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What a rule finds before a run. `evidence` is one sentence with numbers; `advice` is for what no patch can do.
+    `opposite` is the other position of a switch that needs no fix: what it gains can be measured against that."""
+
+    status: Status
+    evidence: str
+    details: tuple[str, ...] = ()
+    fix: Patch | None = None
+    advice: str = ""
+    opposite: Patch | None = None
+    switch: str = ""
+    """In a few words what is on, or why not, for the list beside a run: `fused AdamW on`, `TF32: no GPU`."""
+    reckoned_gain: float | None = None
+    """How many times as fast the whole run would be with the fix, where its steps stay the same."""
+    reckoned_from: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """What a rule finds during a run, or after it. `cause` and `evidence` are one sentence each, the second with
+    numbers; `advice` is for what no patch can do, `fix` for the next run.
+
+    `share` is of the time of the run, 0 to 1: what the cause costs, measured where the journal measures it. A fault is
+    no cost but an end: what spoils the run, or will end it, comes before all that is merely slow.
+    """
+
+    cause: str
+    evidence: str
+    share: float
+    advice: str = ""
+    fix: Patch | None = None
+    is_fault: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Symptom:
+    """How a rule shows during a run. `look` is pure, of a view of the journal; `why` is the reason.
+
+    `needs_steps`: it is not asked before there are enough steps to judge by.
+    """
+
+    look: Callable[[RunView], Cause | None]
+    name: str
+    title: str
+    why: str
+    needs_steps: bool = True
+    least_share: float = BAR_SHARE
+    """A cause that costs less, and is no fault, is no finding."""
+
+
+def symptom(title: str, **more: Any) -> Callable[[Callable[[RunView], Cause | None]], Symptom]:
+    """Makes a symptom of the function that looks, whose docstring says why; `more` are its other fields."""
+    return lambda look: Symptom(look=look, name=look.__name__, title=title, why=look.__doc__ or "", **more)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remedy:
+    """Settings with which a plan that does not fit takes less memory.
+
+    `rank` is its place in the list of all of them, by what they cost; `costs`: words on what else it does; `needs`: a
+    library that is not installed; `cuts_batch`: the steps stay the same, in smaller passes.
+    """
+
+    patch: Patch
+    rank: int
+    costs: str = ""
+    needs: str = ""
+    drops_data: bool = False
+    cuts_batch: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """`training.gradient_checkpointing = true, a quarter slower`."""
+        needs = f"with {self.needs} installed" if self.needs else ""
+        return ", ".join(filter(None, (settings_words(self.patch), self.costs, needs)))
+
+
+class Rule:
+    """One piece of advice on settings, with all the evidence for it. Adding one adds a subclass to a file of `rules/`.
+
+    The docstring's first paragraph is its reason, `why`. Where `fix` or `opposite` of a verdict change what a step
+    takes, the gain is that of steps measured in turns (`check --measure`); where they change how much is done beside
+    the steps, it is reckoned (`Verdict.reckoned_gain`).
+    """
+
+    name: str
+    title: str = ""
+    why: str = ""
+    settings: tuple[str, ...] = ()
+    """All that it changes, the one that it is about first."""
+    fallback: object = None
+    """What mends the first of `settings` where no plan can be made with it; None: nothing does."""
+    order: int = 0
+    """Its place in the checklist; 0: it has nothing to say before a run."""
+    needs_plan: bool = True
+    is_for_speed: bool = False
+    """What it warns of costs time and nothing else: a fix that was measured to be slower here is none."""
+    published: str = ""
+    """The gain that others measured, with its source."""
+    during: tuple[Symptom, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.why = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
+
+    def before(self, context: Context) -> Verdict:
+        """What it finds in a config before its run; only rules with an `order` are asked."""
+        raise NotImplementedError
+
+    def remedies(self, basis: Basis, budget: float) -> Iterable[Remedy]:
+        """What it would change where a plan does not fit into a budget in bytes: only what is not in force yet."""
+        return ()
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule of the files of `rules/`, in their order there."""
+    modules = [import_module(f"{rules.__name__}.{module.name}") for module in pkgutil.iter_modules(rules.__path__)]
+    return tuple(
+        one()
+        for module in modules
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, Rule) and one.__module__ == module.__name__
+    )
+
+
+def _verdict(status: Status, evidence: str, *details: str, **more: Any) -> Verdict:
+    """`more`: its other fields."""
+    return Verdict(status=status, evidence=evidence, details=details, **more)
+
+
+passed, warned = partial(_verdict, "pass"), partial(_verdict, "warn")
+failed, not_applicable = partial(_verdict, "fail"), partial(_verdict, "n/a")
+
+
+def percent(share: float) -> str:
+    """`61 %`."""
+    return f"{100 * share:.0f} %"

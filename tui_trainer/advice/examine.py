@@ -1,0 +1,183 @@
+"""Asks every rule what a run loses its time to and what goes wrong in it, and ranks what they find.
+
+From its journal alone: beside a run that lives now and then, saying what is news, and afterwards.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from time import monotonic
+from typing import Any
+
+from tui_trainer.advice.contract import BAR_SHARE, Cause, Symptom, all_rules, percent
+from tui_trainer.advice.view import RunView
+from tui_trainer.config.changes import settings_words
+from tui_trainer.runs.state import RunState
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import format_seconds
+
+LEAST_STEPS = 20
+LEAST_SECONDS = 15.0
+"""Of a run that lives: three readings of its gauges."""
+_MOST_PARTS = 3
+_PERIOD_SECONDS = 2.0
+# A cause that leads for a moment only, as during one evaluation, is no news.
+_CONFIRMED_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundCause:
+    """A symptom with what it found. Texts pass `safe_text` where they are shown."""
+
+    symptom: Symptom
+    found: Cause
+
+    @property
+    def name(self) -> str:
+        return self.symptom.name
+
+    @property
+    def matters(self) -> bool:
+        return self.found.is_fault or self.found.share >= BAR_SHARE
+
+    @property
+    def headline(self) -> str:
+        return one_line(f"{self.found.cause.rstrip('.')}: {self.found.evidence}", 400)
+
+    @property
+    def cost_words(self) -> str:
+        """`61 % of the time`, or that it is a fault."""
+        return "a fault" if self.found.is_fault else f"{percent(self.found.share)} of the time"
+
+    @property
+    def remedy_words(self) -> str:
+        return "; ".join(filter(None, (settings_words(self.found.fix or {}), self.found.advice)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examination:
+    """All that was found, the costliest first. `is_known` is false while there are too few steps to judge by."""
+
+    is_known: bool
+    findings: tuple[FoundCause, ...]
+    healthy: str
+    """Where the time goes, for a run that nothing ails; why nothing can be said, while it is not known."""
+    step: int = 0
+
+    @property
+    def leading(self) -> FoundCause | None:
+        """What costs most, where it costs enough; None for a run that nothing ails."""
+        return next((one for one in self.findings if one.matters), None)
+
+    @property
+    def name(self) -> str:
+        """Of the leading cause; `healthy`, or empty while it is not known."""
+        return self.leading.name if self.leading else "healthy" if self.is_known else ""
+
+    @property
+    def words(self) -> str:
+        """In one line: what costs most with its remedy, or that nothing does."""
+        if self.leading is None:
+            return self.healthy
+        remedy = one_line(self.leading.remedy_words, 300)
+        return self.leading.headline + (f"; next run: {remedy}" if remedy else "")
+
+    @property
+    def fix(self) -> dict[str, Any]:
+        """What all that matters proposes for the next run; the costlier has the first word on a setting."""
+        patch: dict[str, Any] = {}
+        for one in self.findings:
+            patch = {**(one.found.fix or {}), **patch} if one.matters else patch
+        return patch
+
+
+@cache
+def all_symptoms() -> tuple[Symptom, ...]:
+    """Every symptom of every rule."""
+    return tuple(one for rule in all_rules() for one in rule.during)
+
+
+def examine(state: RunState) -> Examination:
+    """What the journal so far tells. Quick: a few sums over what was added up already."""
+    view = RunView(state)
+    is_long_enough = view.is_over or view.sums.steps * view.whole_seconds >= LEAST_SECONDS
+    has_steps = view.sums.steps >= LEAST_STEPS and is_long_enough
+    findings = [
+        FoundCause(symptom=one, found=found)
+        for one in all_symptoms()
+        if (has_steps or not one.needs_steps) and (found := _look(one, view))
+    ]
+    findings.sort(key=lambda one: (not one.found.is_fault, -one.found.share))
+    is_known = has_steps or bool(findings)
+    return Examination(
+        is_known=is_known,
+        findings=tuple(findings),
+        healthy=_where_time_goes(view) if has_steps else _too_early(view),
+        step=state.step,
+    )
+
+
+def _look(one: Symptom, view: RunView) -> Cause | None:
+    try:
+        found = one.look(view)
+    except Exception as error:  # as a check: one that breaks is a finding, and the others are made all the same
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return Cause(cause="This diagnosis could not be made.", evidence=reason, share=0.0)
+    return found if found and (found.is_fault or found.share >= one.least_share) else None
+
+
+def _where_time_goes(view: RunView) -> str:
+    parts = {
+        "forward and backward": view.compute_seconds,
+        "optimizer": view.optimizer_seconds,
+        "data": view.data_seconds,
+        "evaluations": view.evaluation_seconds,
+        "checkpoints": view.checkpoint_seconds,
+        "text samples": view.sample_seconds,
+        "journal": view.journal_seconds,
+        "the rest": view.empty_cache_seconds + view.other_seconds,
+    }
+    largest = sorted(parts, key=lambda name: -parts[name])[:_MOST_PARTS]
+    named = ", ".join(f"{name} {percent(view.share(parts[name]))}" for name in largest)
+    return f"healthy: {named} of the time; nothing that could be spared costs {percent(BAR_SHARE)} of it"
+
+
+def _too_early(view: RunView) -> str:
+    done = view.sums.steps
+    if view.is_over:
+        return f"too short to judge: {done} steps after the first two, and {LEAST_STEPS} are needed"
+    return f"too early to say: {LEAST_STEPS} steps and {format_seconds(LEAST_SECONDS)} of training are needed"
+
+
+class Doctor:
+    """Of one run. It looks where there are new steps, at most once in two seconds."""
+
+    def __init__(self, state: RunState, now: Callable[[], float] = monotonic) -> None:
+        self._state, self._now = state, now
+        self.verdict: Examination | None = None
+        """The newest; None before the first look."""
+        self._told = ""
+        self._candidate, self._since = "", 0.0
+        self._looked, self._looked_at = -_PERIOD_SECONDS, (-1, False)
+
+    def look(self) -> Examination | None:
+        """The verdict where it is news: the first that stands, and each with another leading cause that lasts."""
+        state = self._state
+        seen = state.step, state.finished is not None or state.failed is not None
+        if seen == self._looked_at or (self._now() - self._looked < _PERIOD_SECONDS and not seen[1]):
+            return None
+        self._looked, self._looked_at = self._now(), seen
+        self.verdict = examine(state)
+        return self.verdict if self._is_news(self.verdict, is_over=seen[1]) else None
+
+    def _is_news(self, verdict: Examination, *, is_over: bool) -> bool:
+        """What came out in the end is for whoever shows the end."""
+        if is_over or not verdict.name or verdict.name == self._told:
+            self._candidate = ""
+            return False
+        if verdict.name != self._candidate:
+            self._candidate, self._since = verdict.name, self._now()
+        if self._told and self._now() - self._since < _CONFIRMED_SECONDS:
+            return False
+        self._told, self._candidate = verdict.name, ""
+        return True

@@ -1,0 +1,219 @@
+"""Gathers what rules look at before a run. Reads sizes and counters, and hashes the data as `plan` does; no torch.
+
+What an earlier run measured is read from the end of its journal. It counts where the task, the model, the device and
+the libraries are those of the plan; what depends on how a run is trained, or on the disk, where that is the same too.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+from tui_trainer.advice.context import Context, EarlierRun, Exported
+from tui_trainer.advice.remedies import make_plan
+from tui_trainer.config.changes import with_changes
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.sections import Config
+from tui_trainer.data.progress import Progress
+from tui_trainer.errors import InputError, Problem
+from tui_trainer.hardware.cgroup import memory_left
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
+from tui_trainer.hardware.processor import load_of_others
+from tui_trainer.hardware.storage import ReadRate, prepared_data_folder, read_place, read_rate
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.start import start_problems
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.basis import Basis
+from tui_trainer.planning.measured_steps import StepKey
+from tui_trainer.planning.plan import Plan
+from tui_trainer.reporting.facts import certificates
+from tui_trainer.runs.events import CheckpointSaved, EvalDone, Event, RunProblem, StepDone, TextSampled
+from tui_trainer.runs.folder import RunFolder, read_fields
+from tui_trainer.runs.journal import END_BYTES, events_in, last_events
+from tui_trainer.runs.registry import known_runs
+from tui_trainer.tasks import find_task
+from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.terminal.safe_text import one_line
+
+# Of most only the plan is read.
+_LOOK_RUNS = 20
+_ENOUGH_STEPS = 20
+_ENVIRONMENT = ("OMP_", "MKL_", "GOMP_", "KMP_", "OPENBLAS_", "CUDA_VISIBLE_DEVICES")
+
+
+def gather(
+    loaded: LoadedConfig,
+    progress: Progress | None = None,
+    *,
+    hardware: Hardware | None = None,
+    plan: Plan | None = None,
+    gpu: GpuChoice = None,
+) -> Context:
+    """Everything that rules need. A plan that was made already is taken as it is.
+
+    Of `hardware` the free memory is read anew: it may be as old as the program. `gpu` is the card that was asked for.
+    """
+    hardware = with_memory_now(hardware or probe())
+    facts = _facts(loaded.config, progress)
+    problems: tuple[Problem, ...] = ()
+    if plan is None:
+        plan, problems = _plan(loaded, hardware, facts, progress, gpu)
+    basis: Basis | None = None
+    with suppress(InputError):
+        basis = planning.basis_of(loaded, hardware, plan) if plan else None
+    with suppress(InputError):
+        # Why a run cannot start that can be planned; what stands against planning is told already.
+        problems = problems or tuple(start_problems(loaded))
+    swap_used_bytes: int | None = None
+    with suppress(OSError, psutil.Error):
+        swap_used_bytes = memory_left().swap_used_bytes
+    return Context(
+        loaded=loaded,
+        hardware=hardware,
+        plan=plan,
+        chosen_gpu=gpu,
+        plan_basis=basis,
+        facts=facts,
+        problems=problems,
+        all_tokens=_all_tokens(loaded.config, facts, progress),
+        disk_free_bytes=disk_free_bytes(Path(loaded.config.output.runs_dir)),
+        cache=read_place("prepared data", prepared_data_folder()),
+        load_average=load_of_others(),
+        environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
+        earlier=newest_measured(plan) if plan else None,
+        swap_used_bytes=swap_used_bytes,
+        data_read=_data_read(loaded.config),
+    )
+
+
+def _data_read(config: Config) -> ReadRate | None:
+    """Of the first file that is trained on. Measured again where the file is another one."""
+    for path in map(Path, config.data.paths):
+        with suppress(OSError):
+            if path.is_file():
+                return _measured(path, path.stat().st_mtime_ns)
+    return None
+
+
+@cache
+def _measured(path: Path, changed: int) -> ReadRate | None:
+    return read_rate(path)
+
+
+def _facts(config: Config, progress: Progress | None) -> DataFacts | None:
+    with suppress(InputError):
+        return find_task(config.task.type).data_facts(config, prepared_data_folder(), progress)
+    return None
+
+
+def _plan(
+    loaded: LoadedConfig, hardware: Hardware, facts: DataFacts | None, progress: Progress | None, gpu: GpuChoice
+) -> tuple[Plan | None, tuple[Problem, ...]]:
+    """The plan, or what is in its way; where only memory is, both, so that the memory check can say what would fit."""
+    try:
+        if facts is None or not facts.rows:
+            return estimated_plan(loaded, progress, gpu=gpu), ()
+        return make_plan(loaded, hardware, facts, chosen_gpu=gpu), ()
+    except InputError as error:
+        problems = error.problems
+    with suppress(InputError):
+        if facts and facts.rows:
+            # The same machine and cards, of which nobody says how much memory they have in all.
+            cards = tuple(replace(card, memory_bytes=None) for card in hardware.gpus)
+            unknown = replace(hardware, memory_bytes=None, gpus=cards)
+            return make_plan(loaded, unknown, facts, chosen_gpu=gpu), problems
+    return None, problems
+
+
+def _all_tokens(config: Config, facts: DataFacts | None, progress: Progress | None) -> int | None:
+    """Tokens of the whole text, held-out part and what `data.max_chars` leaves out counted in."""
+    if config.data.max_chars:
+        facts = _facts(with_changes(config, {"data.max_chars": 0}), progress)
+    return facts.tokens + facts.eval_tokens if facts else None
+
+
+def newest_measured(plan: Plan) -> EarlierRun | None:
+    """The newest run of the index that is like the plan and has enough steps at its end, or None. A journal that cannot
+    be read is passed by."""
+    now = StepKey.read(plan.shape_key)
+    if now is None:
+        return None
+    device = _device(plan.model_dump(include={"device", "device_name", "threads"}))
+    for folder in reversed(known_runs()[-_LOOK_RUNS:]):
+        then = read_fields(folder.plan)
+        key = StepKey.read(then.get("shape_key"))
+        if key is None or key.model != now.model or _device(then) != device:
+            continue
+        with suppress(OSError):
+            if found := measured_in(folder.name, list(last_events(folder.journal))):
+                found = replace(found, exports=tuple(_exports(folder)), attention=_against_attention(folder.journal))
+                if not key.has_setup_of(now):
+                    found = replace(found, data_share=None, evaluation_share=None, attention="")
+                is_on_disk = folder.root.parent.resolve() == Path(plan.config.output.runs_dir).resolve()
+                return found if is_on_disk else replace(found, save_bytes_per_second=None)
+    return None
+
+
+def _device(plan: Mapping[str, Any]) -> tuple[object, ...]:
+    """What computes, by the fields of a plan; the threads of a card's host do not matter."""
+    device, threads = plan.get("device"), plan.get("threads")
+    count = threads.get("value") if device == "cpu" and isinstance(threads, dict) else None
+    return device, plan.get("device_name"), count
+
+
+def measured_in(name: str, events: Sequence[Event]) -> EarlierRun | None:
+    """The figures of one run's events; None with fewer than 20 steps."""
+    steps = [event for event in events if isinstance(event, StepDone) and event.step_seconds > 0]
+    if len(steps) < _ENOUGH_STEPS:
+        return None
+    saves = [event for event in events if isinstance(event, CheckpointSaved) and event.seconds > 0]
+    samples = [event.seconds for event in events if isinstance(event, TextSampled) and event.seconds > 0]
+    return EarlierRun(
+        name=name,
+        steps=len(steps),
+        data_share=sum(event.data_seconds for event in steps) / sum(event.step_seconds for event in steps),
+        save_bytes_per_second=median(save.bytes / save.seconds for save in saves) if saves else None,
+        sample_seconds=median(samples) if samples else None,
+        evaluation_share=_evaluation_share(events, steps),
+    )
+
+
+def _evaluation_share(events: Sequence[Event], steps: Sequence[StepDone]) -> float | None:
+    """By the tokens that count; None without an evaluation."""
+    seconds = [event.seconds for event in events if isinstance(event, EvalDone) and event.scheduled]
+    tokens = [event.tokens for event in events if isinstance(event, EvalDone) and event.scheduled]
+    trained, took = sum(event.tokens for event in steps), sum(event.step_seconds for event in steps)
+    if not seconds or not sum(tokens) or not trained:
+        return None
+    return median(one / count for one, count in zip(seconds, tokens, strict=True) if count) / (took / trained)
+
+
+def _exports(folder: RunFolder) -> Iterator[Exported]:
+    """Those that were compared with the trained model."""
+    for certificate in certificates(folder).values():
+        with suppress(KeyError, TypeError, ValueError):
+            before, after = certificate["trained"], certificate["exported"]
+            yield Exported(
+                format=str(certificate["format"]),
+                bytes=int(after["bytes"]),
+                trained_bytes=int(before["bytes"]),
+                seconds_per_row=float(after["seconds_per_row"]),
+                trained_seconds_per_row=float(before["seconds_per_row"]),
+                faults=one_line("; ".join(map(str, certificate["faults"])), 200),
+            )
+
+
+def _against_attention(path: Path) -> str:
+    """It is told before the first step."""
+    with path.open("rb") as file:
+        events = events_in(file.read(END_BYTES))
+    told = (event for event in events if isinstance(event, RunProblem) and event.kind == "attention changed")
+    return next((event.message for event in told), "")

@@ -1,0 +1,185 @@
+"""What makes a plan fit that does not: one list of all rules' remedies, in the order of what they cost.
+
+A plan that is refused names them, each with the memory that it would then take; the checklist makes a fix of them. They
+are asked by patches that change the batch and nothing else, whoever wrote which of its three numbers.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import Remedy, all_rules
+from tui_trainer.config.changes import settings_words
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.errors import ConfigError, InputError
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.probe import probe
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.basis import EVAL_BATCH, Basis
+from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE, MICRO
+from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.units import format_bytes
+
+# A change that saves less of the memory is not worth its price.
+_LEAST_SAVING = 0.01
+
+
+def all_remedies(basis: Basis, budget: float) -> list[Remedy]:
+    """Those of all rules by rank, the cheapest first; each is said as if none before it were in force.
+
+    Smaller passes and logits in chunks cost hardly anything, checkpointing a quarter of the time. An optimizer in 8
+    bits keeps its state, LoRA trains other weights, and Adafactor has no momentum. Shorter rows drop what was to be
+    learnt.
+    """
+    return sorted((one for rule in all_rules() for one in rule.remedies(basis, budget)), key=lambda one: one.rank)
+
+
+def remedy_sentences(basis: Basis, budget: float) -> list[str]:
+    """What would make it fit: `training.gradient_checkpointing = true (12.1 GiB)`, each with all before it in force.
+
+    What saves nothing here is left out. The list ends with the first that fits, or says that none does.
+    """
+    found: list[str] = []
+    least, shorter = basis.needed_bytes(), ""
+    for one in all_remedies(basis, budget):
+        try:
+            changed = basis.changed(one.patch)
+        except ConfigError:
+            continue
+        needed = changed.needed_bytes()
+        if needed > (1 - _LEAST_SAVING) * least:
+            continue
+        basis, least = changed, needed
+        sentence = f"{one.sentence} ({format_bytes(needed)})"
+        if one.drops_data and shorter:
+            # Of all halves, quarters, ... one is named: the first that fits, or the last.
+            found.remove(shorter)
+        shorter = sentence if one.drops_data else ""
+        found.append(sentence)
+        if needed <= budget:
+            return found
+    return [*found, "none of this is enough: choose a smaller model" if found else "choose a smaller model"]
+
+
+def make_plan(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, **known: Any) -> Plan:
+    """`planning.make`; where memory is too small for the plan, the hint says what would make it fit. Raises
+    ConfigError."""
+    try:
+        return planning.make(loaded, hardware, facts, **known)
+    except planning.MemoryShortage as error:
+        hint = "in the order of what it costs: " + ", then ".join(remedy_sentences(error.basis, error.budget_bytes))
+        found = replace(error.shortage, hint=hint)
+        raise ConfigError(found if one is error.shortage else one for one in error.problems) from None
+
+
+def memory_with(
+    context: Context, *, micro_batch: int = 0, eval_batch: int = 0, setup: TrainingSetup | None = None
+) -> int:
+    """Bytes at the peak as the plan reckons them, with other rows in a pass, or trained in another way."""
+    basis = context.basis if setup is None else replace(context.basis, setup=setup)
+    return basis.needed_bytes(micro_batch, eval_batch)
+
+
+def is_short(context: Context) -> bool:
+    """Whether the plan takes more memory than it may have of what is free."""
+    budget = context.basis.room.budget_bytes
+    return budget is not None and context.planned.memory_bytes.value > budget
+
+
+def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, Any] | None:
+    """Settings with which a plan that is short of memory fits, in the order of what they cost; None: these do not do.
+
+    Fewer rows in a pass cost least; the rest is the list's, but for what drops data, and for what needs a library that
+    is not installed, unless it is asked for as if it were.
+    """
+    for switches in _cumulated(context, as_if_installed):
+        try:
+            cut = _cut_that_fits(context, context.basis.changed(switches).setup)
+        except ConfigError:
+            continue
+        if cut is not None:
+            return _without_idle(context, switches) | cut
+    return None
+
+
+def smaller_model(context: Context) -> str:
+    """The advice where no setting helps."""
+    return "lower model.scratch.hidden_size" if context.config.is_from_scratch else "choose a smaller model"
+
+
+def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, Any]]:
+    """Each remedy with those before it."""
+    switches: dict[str, Any] = {}
+    yield switches
+    for one in all_remedies(context.basis, context.basis.room.budget_bytes or 0):
+        if not (one.cuts_batch or one.drops_data) and (as_if_installed or not one.needs):
+            switches = {**switches, **one.patch}
+            yield switches
+
+
+def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | None:
+    """The largest part of today's micro-batch by halves that fits; else with evaluations cut alike."""
+    budget, micro = context.basis.room.budget_bytes or 0, context.planned.per_device_train_batch_size.value
+    sizes = sorted({-(-micro // 2**halvings) for halvings in range(micro.bit_length() + 1)}, reverse=True)
+    for rows in sizes:
+        if memory_with(context, micro_batch=rows, setup=setup) <= budget:
+            return with_micro_batch(context, rows) if rows < micro else {}
+    for rows in sizes:
+        if memory_with(context, micro_batch=rows, eval_batch=rows, setup=setup) <= budget:
+            return (with_micro_batch(context, rows) if rows < micro else {}) | {EVAL_BATCH: "auto"}
+    return None
+
+
+def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
+    """Without the earlier remedies that a later one makes needless."""
+    cut = _cut_that_fits(context, context.basis.changed(switches).setup)
+    for key in list(switches)[:-1]:
+        rest = {other: value for other, value in switches.items() if other != key}
+        if _cut_that_fits(context, context.basis.changed(rest).setup) == cut:
+            switches = rest
+    return switches
+
+
+def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
+    """Another micro-batch at the same effective batch."""
+    effective = context.planned.effective_batch_size.value
+    # Packed rows are fewer than the documents of a step, so how they are cut is not a matter of its settings.
+    written = _accumulation_written(context) and not context.loaded.origin(MICRO).by_user
+    if written and not context.planned.packing.value:
+        parts = -(-effective // rows)
+        if -(-effective // parts) == rows:
+            return {ACCUMULATION: parts}
+    same = context.config.training.effective_batch_size == effective
+    return {MICRO: rows} | ({} if same else {EFFECTIVE: effective}) | _free_accumulation(context)
+
+
+def with_effective_batch(context: Context, rows: int) -> dict[str, Any]:
+    """Another effective batch; a micro-batch that is larger is cut to it by the plan."""
+    return {EFFECTIVE: rows} | _free_accumulation(context)
+
+
+def _free_accumulation(context: Context) -> dict[str, Any]:
+    return {ACCUMULATION: "auto"} if _accumulation_written(context) else {}
+
+
+def _accumulation_written(context: Context) -> bool:
+    written = context.loaded.origin(ACCUMULATION).by_user
+    return written and isinstance(context.config.training.gradient_accumulation_steps, int)
+
+
+def less_memory(plan: Plan, tokens: int) -> str:
+    """What takes less memory for a row of so many tokens, as settings of a new run: any remedy, or shorter rows."""
+    loaded, found = LoadedConfig(config=plan.config, layers={}, recipe=None, hardware_profile=None), list[str]()
+    with suppress(InputError):  # the model of a run that ends may be gone
+        for one in all_remedies(planning.basis_of(loaded, probe(), plan), 0):
+            if not (one.cuts_batch or one.drops_data):
+                found.append(settings_words(one.patch) + (f" with {one.needs} installed" if one.needs else ""))
+    if plan.packing.value and plan.config.training.torch_compile:
+        # Rows of compiled layers are filled up, whatever is in them.
+        found.append("data.packing = false")
+    found.append(f"data.max_length = {max(tokens // 2, 1)}")
+    return " or ".join(filter(None, (", ".join(found[:-1]), found[-1])))

@@ -1,0 +1,140 @@
+"""How many rows a step learns from, and in how many passes."""
+
+from collections.abc import Iterator
+
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import (
+    Cause,
+    Remedy,
+    Rule,
+    Verdict,
+    not_applicable,
+    passed,
+    percent,
+    symptom,
+    warned,
+)
+from tui_trainer.advice.remedies import memory_with, with_effective_batch, with_micro_batch
+from tui_trainer.advice.view import RunView
+from tui_trainer.config.changes import Patch
+from tui_trainer.hardware.diagnosis import Device
+from tui_trainer.planning.basis import Basis
+from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE, MICRO
+
+# Tokens in a pass that keep the processor busy. On a CPU a matmul of a few hundred rows already runs at full
+# rate, and more leaves the caches; a large GPU has thousands of cores to feed.
+BUSY_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 4096}
+# Times the positions of a pass at which half of its time is fixed cost, where one counts as busy.
+_BUSY_TIMES = 16
+_BUSY_GPU = 0.9
+_STEPS_IN_AN_EPOCH = 8
+
+
+@symptom("Small batches")
+def small_batch(view: RunView) -> Cause | None:
+    """The optimizer, the start of each kernel and the Python around it cost the same for one row as for many."""
+    plan, sums = view.plan, view.sums
+    if plan is None or not sums.positions or (view.gpu_mean("utilization_share") or 0.0) >= _BUSY_GPU:
+        return None
+    passes = max(plan.gradient_accumulation_steps, 1)
+    positions = sums.positions / sums.steps / passes
+    half = BUSY_TOKENS["cuda" if view.on_gpu else "cpu"] / _BUSY_TIMES
+    fixed = half / (half + positions)
+    update = view.share(view.optimizer_seconds)
+    if passes > 1:  # the same rows behind a step in fewer passes
+        fix: Patch = {ACCUMULATION: "auto"}
+    else:
+        fix = {EFFECTIVE: max(16, 4 * plan.effective_batch_size)}
+    return Cause(
+        cause="Batches are too small: most of a step is what each step costs, however little it learns from.",
+        evidence=(
+            f"{positions:,.0f} positions in a pass ({plan.per_device_train_batch_size} rows); the optimizer takes "
+            f"{percent(update)} of the time"
+        ),
+        share=fixed * (view.share(view.compute_seconds) + update),
+        fix={MICRO: "auto", **fix},
+    )
+
+
+class BatchSize(Rule):
+    """Each pass has a fixed cost; the gradient is the same however the effective batch is cut.
+
+    Source: McCandlish et al., An Empirical Model of Large-Batch Training, arXiv:1812.06162.
+    """
+
+    name, title, order = "batch_size", "Micro-batch keeps the cores busy", 300
+    settings = (MICRO, EFFECTIVE, ACCUMULATION)
+    is_for_speed = True
+    during = (small_batch,)
+
+    def before(self, context: Context) -> Verdict:
+        plan, tokens = context.planned, context.row_tokens
+        micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
+        busy, budget = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
+        kind = "packed rows" if plan.packing.value else "rows"
+        sentence = f"a forward pass takes {micro} of {rows_of_step} {kind}, {micro * tokens:,} tokens"
+        if micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value):
+            half = with_micro_batch(context, -(-micro // 2)) if micro > 1 else None
+            return passed(sentence, opposite=half)
+        rows = min(rows_of_step, -(-busy // tokens))
+        if budget is not None and memory_with(context, micro_batch=rows) > budget:
+            return passed(f"{sentence}; more rows do not fit in the memory that is free")
+        return warned(f"{sentence}: fewer than {busy} leave cores idle", fix=with_micro_batch(context, rows))
+
+    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
+        """The largest half, quarter, ... of the rows in a pass that fits; 1 where none does."""
+        halves = (basis.micro_batch >> halvings for halvings in range(1, basis.micro_batch.bit_length()))
+        rows = next((rows for rows in halves if basis.needed_bytes(rows) <= budget), 1)
+        yield Remedy(patch={MICRO: rows}, rank=1, cuts_batch=True)
+
+
+class Accumulation(Rule):
+    """Accumulation gives a large batch in little memory; a part that is nearly empty costs a pass all the same."""
+
+    name, title, order = "accumulation", "Accumulation in equal parts", 310
+    settings = (ACCUMULATION, MICRO, EFFECTIVE)
+    is_for_speed = True
+
+    def before(self, context: Context) -> Verdict:
+        plan = context.planned
+        effective, micro = plan.effective_batch_size.value, plan.per_device_train_batch_size.value
+        if plan.packing.value:
+            reason = plan.gradient_accumulation_steps.reason
+            return passed(f"{effective} documents in {reason}; the loss is a sum, so the gradient is that of one pass")
+        parts = -(-effective // micro)
+        if parts == 1:
+            return passed(f"{effective} rows in one pass: nothing to accumulate")
+        last = _last(effective, micro)
+        sentence = f"{effective} rows in {parts} passes of {micro}"
+        if 2 * last >= micro:
+            uneven = "" if last == micro else f", the last of {last}"
+            sentence += f"{uneven}; the loss is a sum, so the gradient is that of one pass"
+            return passed(sentence, opposite=with_micro_batch(context, effective))
+        better = next(rows for rows in range(micro, 0, -1) if 2 * _last(effective, rows) >= rows)
+        return warned(
+            f"{sentence}, the last of only {last}: a whole pass for little work", fix=with_micro_batch(context, better)
+        )
+
+
+def _last(effective: int, micro: int) -> int:
+    return effective - (-(-effective // micro) - 1) * micro
+
+
+class EffectiveBatch(Rule):
+    """Small data needs small batches: the same rows then give many updates instead of few."""
+
+    name, title, order = "effective_batch", "Effective batch suits the data", 320
+    settings = (EFFECTIVE, ACCUMULATION)
+
+    def before(self, context: Context) -> Verdict:
+        plan = context.planned
+        effective, rows = plan.effective_batch_size.value, plan.train_rows.value
+        steps = plan.steps_per_epoch.value
+        if rows < 2:
+            return not_applicable(f"{rows} row to train on: there is nothing to choose from")
+        packed = f" (at most {context.step_rows} packed ones)" if plan.packing.value else ""
+        sentence = f"{effective} rows a step{packed}, {rows:,} in the data, {steps:,} steps an epoch"
+        if effective <= rows:
+            return passed(sentence)
+        smaller = 1 << max(0, (rows // _STEPS_IN_AN_EPOCH).bit_length() - 1)
+        return warned(f"{sentence}: every step reads all of it", fix=with_effective_batch(context, smaller))

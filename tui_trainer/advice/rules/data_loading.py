@@ -1,0 +1,198 @@
+"""How rows come from the disk into a step."""
+
+from typing import Any
+
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import Cause, Rule, Verdict, failed, not_applicable, passed, percent, symptom, warned
+from tui_trainer.advice.view import RunView
+from tui_trainer.tasks import find_task
+from tui_trainer.units import MIB, format_bytes, format_seconds
+
+_WORKERS, _PROCESSES = "dataloader.num_workers", "data.num_proc"
+_MOST_FETCHING_SHARE, _SOME_WORKERS = 0.05, 2
+# Batches are cut from prepared tokens: nothing is decoded on the way, and more threads only take turns.
+_MOST_WORKERS = 8
+_FASTER_DISK = "move the prepared data to a faster disk: export TUI_TRAINER_HOME=FOLDER"
+_LEAST_BYTES_PER_SECOND = 0.5 * MIB
+_STALLED_SHARE = 0.5
+# Of what a batch has in prepared data: less comes from storage where other files of the run are read.
+_LEAST_READ_SHARE, _TOKEN_BYTES = 0.5, 4
+_MOST_READING_SHARE = 0.1
+
+
+class DataCache(Rule):
+    """Tokens are kept under a key of content and settings: a second start tokenises nothing."""
+
+    name, title, order = "data_cache", "Data is prepared once", 240
+
+    def before(self, context: Context) -> Verdict:
+        plan, folder = context.planned, context.cache.path
+        tokens = context.all_tokens or plan.train_tokens.value
+        data = context.config.data
+        tokens = min(tokens, data.max_chars * len(data.paths) or tokens)
+        needed = _TOKEN_BYTES * tokens
+        rows = plan.train_rows
+        if rows.exact:
+            return passed(
+                f"{rows.value:,} rows are prepared already ({format_bytes(needed)}): the start uses them again"
+            )
+        if context.cache.writable is False:
+            advice = "choose another place: export TUI_TRAINER_HOME=FOLDER"
+            return failed(f"{folder} cannot be written, so no data can be prepared", advice=advice)
+        free = context.cache.free_bytes
+        waiting = tokens * find_task(context.config.task.type).waiting_bytes
+        if free is not None and free < 2 * needed + waiting:
+            room = format_bytes(needed + waiting)
+            sentence = f"preparing the data needs about {room} in {folder}, {format_bytes(free)} are free"
+            return failed(sentence, advice=f"free space, or see what is there: du -sh {folder}")
+        return passed(
+            f"the first start prepares about {rows.value:,} rows ({format_bytes(needed)}), later ones reuse them"
+        )
+
+
+@symptom("Waiting for data")
+def waiting_for_data(view: RunView) -> Cause | None:
+    """A processor that waits for its batch computes nothing meanwhile."""
+    share, workers = view.share(view.data_seconds), view.plan.loader_workers if view.plan else None
+    if _disk_bytes_per_second(view) is not None:
+        return None
+    fix, advice = None, ""
+    if workers is not None:
+        more = min(2 * workers or 1, _most_workers(view.mean("usable_cores"), on_gpu=view.on_gpu))
+        fix = {_WORKERS: more} if more > workers else None
+        advice = "batches are then made by threads while the step before computes" if fix else _FASTER_DISK
+    return Cause(
+        cause="Training waits for its data.",
+        evidence=f"data {percent(share)} of the time: {view.of_whole(view.data_seconds)}",
+        share=share,
+        fix=fix,
+        advice=advice,
+    )
+
+
+class DataLoading(Rule):
+    """Workers help where rows are decoded or tokenised on the way; for small data they cost more than they give.
+
+    Source: the documentation of torch.utils.data.
+    """
+
+    name, title, order = "data_loading", "Training does not wait for data", 250
+    settings = (_WORKERS,)
+    is_for_speed = True
+    during = (waiting_for_data,)
+
+    def before(self, context: Context) -> Verdict:
+        earlier, workers, on_gpu = context.earlier, context.planned.loader_workers, bool(context.basis.target.gpu)
+        how, most = _how(context), _most_workers(context.hardware.usable_cores, on_gpu=on_gpu)
+        if workers.value == 0 and on_gpu:
+            return warned(f"{how}, while the GPU waits: num_workers is 0, {workers.reason}", fix={_WORKERS: "auto"})
+        if workers.value > most and not on_gpu:
+            sentence = f"{how}, on the cores that train: num_workers is {workers.value}, {workers.reason}"
+            return warned(sentence, fix={_WORKERS: "auto"})
+        other = {_WORKERS: 0 if workers.value else _SOME_WORKERS}
+        if earlier is None or earlier.data_share is None:
+            return not_applicable(f"{how}; the wait is measured by the first run of this kind", opposite=other)
+        sentence = f"fetching took {earlier.data_share:.1%} of {earlier.steps:,} steps of run {earlier.name}"
+        if earlier.data_share <= _MOST_FETCHING_SHARE:
+            return passed(f"{sentence}; {how}", opposite=other)
+        more = f"raise {_WORKERS} above {workers.value}, or " if 0 < workers.value < most else ""
+        return warned(f"{sentence}, at most {_MOST_FETCHING_SHARE:.0%} is good", advice=f"{more}{_FASTER_DISK}")
+
+
+def _most_workers(cores: float | None, *, on_gpu: bool) -> int:
+    """Beside a GPU two cores are left to the training; on a CPU all of them train, and one thread fetches."""
+    return max(1, min(_MOST_WORKERS, round(cores or _MOST_WORKERS + 2) - 2)) if on_gpu else 1
+
+
+def _how(context: Context) -> str:
+    workers, loader = context.planned.loader_workers.value, context.config.dataloader
+    source = "batches are cut from a memory-mapped file"
+    if not workers:
+        return f"{source} between steps"
+    pinned = ", in pinned memory" if loader.pin_memory and context.basis.target.gpu else ""
+    threads = "1 thread" if workers == 1 else f"{workers} threads"
+    return f"{source} by {threads}, {workers * loader.prefetch_factor} steps ahead{pinned}"
+
+
+def _disk_bytes_per_second(view: RunView) -> float | None:
+    """What the run waits for when it waits for data: much comes from storage, or what a batch has, and storage stalls
+    this machine. None where it lies in memory already, or that is not counted."""
+    read, seconds = view.mean("disk_read_bytes"), view.seconds_between_readings
+    if read is None or not seconds:
+        return None
+    rate, stall = read / seconds, view.mean("io_stall_share") or 0.0
+    batch_bytes = _TOKEN_BYTES * view.sums.input_tokens / max(view.sums.steps, 1)
+    from_storage = rate > 0 and rate * view.whole_seconds >= _LEAST_READ_SHARE * batch_bytes
+    return rate if rate >= _LEAST_BYTES_PER_SECOND or (from_storage and stall >= _STALLED_SHARE) else None
+
+
+class LoaderWorkers(Rule):
+    """Heavy preprocessing is done once, before the training; what is left for loader threads is to copy tokens.
+
+    Source: the documentation of torch.utils.data.
+    """
+
+    name, title, order = "loader_workers", "Loader threads suit the cores", 252
+    settings = (_WORKERS, _PROCESSES)
+    is_for_speed = True
+
+    def before(self, context: Context) -> Verdict:
+        plan, cores = context.planned, context.hardware.usable_cores
+        workers, processes = plan.loader_workers.value, context.config.data.num_proc
+        if not workers and processes == "auto":
+            return not_applicable(
+                "batches are made by the training thread itself, and rows are tokenised by one process"
+            )
+        most = _most_workers(cores, on_gpu=True)
+        fix: dict[str, Any] = {}
+        if workers > most:
+            fix[_WORKERS] = most if plan.device == "cuda" else 0
+        if isinstance(processes, int) and processes > max(cores, 1):
+            fix[_PROCESSES] = max(1, int(cores))
+        tokenised = "one process" if processes == "auto" else f"{processes} processes"
+        sentence = (
+            f"{workers} loader threads (at most {most} for {cores:g} cores), rows are tokenised once by {tokenised}"
+        )
+        return warned(sentence, fix=fix) if fix else passed(sentence)
+
+
+@symptom("Slow disk")
+def slow_disk(view: RunView) -> Cause | None:
+    """Prepared data is read through the memory that is free; what does not fit there comes from the disk each time."""
+    share, rate = view.share(view.data_seconds), _disk_bytes_per_second(view)
+    if rate is None:
+        return None
+    return Cause(
+        cause="Training waits for the disk that its data is on.",
+        evidence=(
+            f"data {percent(share)} of the time: {view.of_whole(view.data_seconds)}, "
+            f"{format_bytes(rate)}/s read from the disk meanwhile"
+        ),
+        share=share,
+        advice=f"{_FASTER_DISK}; or free memory to cache it in",
+    )
+
+
+class StorageSpeed(Rule):
+    """A step cannot begin before its rows are read; what was read once stays in free memory."""
+
+    name, title, order = "storage_speed", "The disk keeps up", 254
+    during = (slow_disk,)
+
+    def before(self, context: Context) -> Verdict:
+        plan, measured, step = context.planned, context.data_read, context.step_seconds
+        if measured is None:
+            return not_applicable(
+                "nothing to read from a disk yet: the data is small, not here, or made by this program"
+            )
+        sentence = f"{measured.path} reads at {format_bytes(measured.bytes_per_second)}/s, measured now"
+        if step is None:
+            return passed(sentence)
+        needed, epoch = _TOKEN_BYTES * plan.train_tokens.value, step * plan.steps_per_epoch.value
+        reading = needed / measured.bytes_per_second
+        sentence += (
+            f"; the {format_bytes(needed)} of an epoch take {format_seconds(reading)} of its {format_seconds(epoch)}"
+        )
+        if reading <= _MOST_READING_SHARE * epoch:
+            return passed(sentence)
+        return warned(sentence, advice=_FASTER_DISK)

@@ -1,0 +1,184 @@
+"""What is trained on, and what is held out."""
+
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import Rule, Verdict, not_applicable, passed, warned
+from tui_trainer.data.preparing.prepare import CLASS_ROWS
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import format_count, format_seconds
+
+_MAX_CHARS = "data.max_chars"
+_MOST_LEFT_OUT = 0.1
+_MOST_UNTRAINED, _LEAST_TRAINED_SHARE = 0.1, 0.05
+_CLASS_WEIGHTS = "task.class_weights"
+_MOST_UNEVEN = 10
+_SINGLE = "single_label_classification"
+_EVAL_FRACTION, _GOOD_SHARE = "data.eval_fraction", 0.1
+_MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
+_DEDUP = "data.dedup"
+_MOST_LEAKED = 0.01
+
+
+class DataSize(Rule):
+    """A limit that was set for a first try is easily forgotten; more text is the surest way to a lower loss."""
+
+    name, title, order = "data_size", "All of the text is used", 230
+    settings = (_MAX_CHARS,)
+
+    def before(self, context: Context) -> Verdict:
+        plan, limit = context.planned, context.config.data.max_chars
+        if context.all_tokens is None:
+            return not_applicable("the size of the whole text is not known")
+        every = context.all_tokens
+        limit *= len(context.config.data.paths)
+        if not limit:
+            return passed(f"all {format_count(every)} tokens of the text are used; data.max_chars is 0")
+        if limit >= every:
+            return passed(
+                f"all {format_count(every)} tokens of the text are used; data.max_chars {limit:,} is above that"
+            )
+        left_out = 1 - limit / every
+        sentence = f"data.max_chars {limit:,} leaves out {left_out:.0%} of {format_count(every)} tokens"
+        if left_out <= _MOST_LEFT_OUT:
+            return passed(sentence)
+        step = context.step_seconds
+        longer = None if step is None else step * plan.steps_per_epoch.value / (1 - left_out)
+        return warned(
+            sentence,
+            fix={_MAX_CHARS: 0},
+            advice=f"with all of it, an epoch takes about {format_seconds(longer)}; keep the limit if that is too long",
+        )
+
+
+class TrainedShare(Rule):
+    """Tokens without a label cost as much as the others and teach nothing; a wrong mask shows in no loss."""
+
+    name, title, order = "trained_share", "The rows have something to learn", 232
+
+    def before(self, context: Context) -> Verdict:
+        facts = context.facts
+        if facts is None or facts.counts is None:
+            return not_applicable("which tokens train is known once the data is prepared: tui-trainer preview")
+        counts = facts.counts
+        rows = counts.train_rows + counts.eval_rows + counts.untrained_rows
+        untrained = counts.untrained_rows / max(rows, 1)
+        if untrained > _MOST_UNTRAINED:
+            return warned(
+                f"{counts.untrained_rows:,} of {rows:,} rows ({untrained:.0%}) have nothing to learn "
+                f"within {context.config.data.max_length:,} tokens and are left out",
+                advice="raise data.max_length, or see by tui-trainer preview which tokens train",
+            )
+        if facts.classes or facts.target_tokens:
+            return passed(f"{counts.train_rows:,} rows train, {counts.untrained_rows:,} have nothing to learn")
+        share = counts.train_labels / max(counts.train_tokens, 1)
+        sentence = f"{share:.1%} of {counts.train_tokens:,} tokens train, {counts.untrained_rows:,} rows have none"
+        if share < _LEAST_TRAINED_SHARE:
+            which = "see by tui-trainer preview which tokens those are"
+            advice = f"{which}; task.loss_on = all learns the whole of a conversation"
+            return warned(f"{sentence}: most of each pass learns nothing", advice=advice)
+        return passed(sentence)
+
+
+class LabelBalance(Rule):
+    """With one class far ahead of the others, a model that always says it has a good loss and is of no use."""
+
+    name, title, order = "label_balance", "Rare classes count", 234
+    settings = (_CLASS_WEIGHTS,)
+
+    def before(self, context: Context) -> Verdict:
+        facts = context.facts
+        if facts is None or facts.counts is None:
+            return not_applicable("how often each class occurs is known once the data is prepared: tui-trainer preview")
+        rows = facts.details.get(CLASS_ROWS, {})
+        if facts.details.get("problem_type") != _SINGLE or len(rows) < 2:
+            return not_applicable("no task with one class a row")
+        most, least = max(rows, key=rows.__getitem__), min(rows, key=rows.__getitem__)
+        sentence = (
+            f"{len(rows)} classes, from {rows[least]:,} rows ({_shown(least)}) to {rows[most]:,} ({_shown(most)})"
+        )
+        if context.config.task.class_weights == "balanced":
+            return passed(f"{sentence}; each counts as much as the others", switch="class weights: balanced")
+        if rows[most] < _MOST_UNEVEN * rows[least]:
+            return passed(sentence)
+        share = rows[most] / sum(rows.values())
+        return warned(
+            f"{sentence}: always saying the most frequent is right in {share:.0%} of the rows",
+            fix={_CLASS_WEIGHTS: "balanced"},
+        )
+
+
+def _shown(name: str) -> str:
+    """Findings are plain ASCII; the preview has the names as they are."""
+    return one_line(name, 30).encode("ascii", "replace").decode()
+
+
+class HeldOut(Rule):
+    """Only the loss of text that the model never read says whether a change was good."""
+
+    name, title, order = "held_out", "Text is held out", 260
+    settings = (_EVAL_FRACTION,)
+    needs_plan = False
+
+    def before(self, context: Context) -> Verdict:
+        plan, data = context.plan, context.config.data
+        share = data.eval_fraction
+        if plan and (shared := [use.source for use in plan.splits if use.shares_rows]):
+            sentence = f"{', '.join(shared)}: rows that are evaluated on are trained on as well"
+            return warned(sentence, advice="name rows in data.eval_path or data.eval_split that data.split leaves out")
+        if data.eval_path:
+            return _apart(context, "data.eval_path")
+        if plan and (named := [use.evaluates for use in plan.splits if use.evaluates]):
+            return _apart(context, f"the validation split, {', '.join(named)},")
+        if share == 0:
+            # Early stopping without held-out text keeps a plan from being made: this fixes it.
+            sentence = "0 rows are held out: nothing shows when the model begins to memorise"
+            return warned(sentence, fix={_EVAL_FRACTION: _GOOD_SHARE})
+        if plan is None:
+            return not_applicable(f"{share:.0%} of the text is to be held out; no plan says how many rows that is")
+        rows = plan.eval_rows.value
+        sentence = f"{rows:,} rows are held out ({share:.0%} of the text), {plan.train_rows.value:,} train"
+        if share > _MOST_SHARE:
+            return warned(f"{sentence}: text that could be learnt from", fix={_EVAL_FRACTION: _GOOD_SHARE})
+        if share < _LEAST_SHARE and rows < _FEWEST_ROWS:
+            return warned(f"{sentence}: a loss of so few rows is noise", fix={_EVAL_FRACTION: _GOOD_SHARE})
+        return passed(sentence)
+
+
+def _apart(context: Context, what: str) -> Verdict:
+    """Held out is what lies apart from the training data."""
+    if context.plan is None:
+        return not_applicable(f"{what} names what is held out; no plan says how many rows that is")
+    rows = context.plan.eval_rows.value
+    sentence = f"{rows:,} rows of {what} are held out"
+    if rows < _FEWEST_ROWS:
+        return warned(f"{sentence}: a loss of so few is noise", advice=f"give {what} more text")
+    return passed(sentence)
+
+
+class HeldOutRowsTrained(Rule):
+    """A row that was learnt by heart says nothing about new ones, and early stopping goes by such numbers."""
+
+    name, title, order = "eval_leaks", "Held-out rows are not trained on", 262
+    settings = (_DEDUP,)
+
+    def before(self, context: Context) -> Verdict:
+        facts = context.facts
+        if facts is None or facts.counts is None:
+            return not_applicable(
+                "which rows stand on both sides is known once the data is prepared: tui-trainer preview"
+            )
+        counts = facts.counts
+        if not counts.rows_read and not counts.documents_read:
+            return not_applicable("one stream of text has no rows to compare with each other")
+        if not counts.eval_rows:
+            return not_applicable("no row is held out")
+        leaked, repeated = counts.leaked_rows, counts.repeated_rows
+        if context.config.data.dedup:
+            return passed(
+                f"{leaked:,} training rows with the text of a held-out one are left out, and {repeated:,} repeats"
+            )
+        # A document may be cut into several rows.
+        held_out = counts.eval_documents
+        sentence = f"{leaked:,} training rows have the text of one of {held_out:,} held-out rows"
+        if leaked <= _MOST_LEAKED * held_out:
+            return passed(sentence)
+        return warned(f"{sentence}: the held-out numbers are too good", fix={_DEDUP: True})

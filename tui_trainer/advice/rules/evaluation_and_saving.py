@@ -1,0 +1,488 @@
+"""What a run does beside its steps: evaluations, checkpoints, texts, and what is left at its end."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import (
+    BAR_SHARE,
+    IDLE_GPU,
+    Cause,
+    Remedy,
+    Rule,
+    Verdict,
+    failed,
+    not_applicable,
+    passed,
+    percent,
+    symptom,
+    warned,
+)
+from tui_trainer.advice.remedies import memory_with
+from tui_trainer.advice.view import RunView
+from tui_trainer.config.load import value_of
+from tui_trainer.models.writing import NO_SAMPLING, TEMPERATURE
+from tui_trainer.planning.basis import EVAL_BATCH, Basis
+from tui_trainer.planning.disk import run_bytes
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.cadence import EVALUATION_SHARE, every, times
+from tui_trainer.tasks import find_task
+from tui_trainer.units import format_bytes, format_number, format_seconds
+
+_EMPTY_CACHE = "training.empty_cache_steps"
+_SAVE_LIMIT = "checkpoint.save_total_limit"
+_ROOMY_SHARE = 0.5
+_PATIENCE_KEY = "evaluation.early_stopping_patience"
+_MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, 0.1
+_CLEARLY, _LEAST_AFTER = 1.02, 2
+_MOST_SHARE, _GOOD_SHARE = 0.1, 0.08
+_SHOWN_SHARE = 0.001
+_LOG, _SAMPLE, _SAVE = "logging.logging_steps", "logging.sample_steps", "checkpoint.save_steps"
+_EVAL, _EVAL_ROWS = "evaluation.eval_steps", "evaluation.max_eval_rows"
+# Behind the middle, however steps are rounded: so often is once on the way.
+_LONGEST_SAVE_SHARE = 0.6
+# Until a run on this machine has measured them. A checkpoint of 9.8 MB took 16 to 33 ms, one of 456 MB 0.5 to 2.5 s
+# (hashed, and safe on the disk); a text of 160 tokens 0.2 to 0.3 s with four layers (2 cores of an AMD EPYC).
+_ASSUMED_SAVE_BYTES_PER_SECOND = 400e6
+# On a GPU a layer is a dozen kernels, each about 10 microseconds to start, for each of 160 tokens.
+_ASSUMED_SAMPLE_SECONDS_A_LAYER = {"cpu": 0.07, "cuda": 0.02}
+# tests/benchmarks/journal.py: 10 microseconds a step in groups of ten, nearly all of it once a group.
+_JOURNAL_GROUP_SECONDS = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class _Overhead:
+    """One kind of interruption: how often on the way (the one at the end is made anyway) and how long each takes."""
+
+    key: str
+    name: str
+    every_steps: int
+    count: int
+    each_seconds: float
+    source: str
+
+    @property
+    def seconds(self) -> float:
+        return self.count * self.each_seconds
+
+
+_MOST_SECONDS, _GOOD_SECONDS = 1800.0, 600.0
+_FEW_ROWS = 4
+_IN_8_BITS = ("int8", "onnx-int8")
+
+
+class DiskSpace(Rule):
+    """A disk that fills up in the night stops the saving, and with it the safety of the run."""
+
+    name, title, order = "disk", "Disk has room to spare", 340
+    settings = (_SAVE_LIMIT,)
+
+    def before(self, context: Context) -> Verdict:
+        plan, free = context.planned, context.disk_free_bytes
+        needed = plan.disk_bytes.value
+        if free is None:
+            return not_applicable(f"the run writes {format_bytes(needed)}; how much is free is not reported")
+        sentence = f"the run writes {format_bytes(needed)} ({plan.disk_bytes.reason}), {format_bytes(free)} are free"
+        if needed <= _ROOMY_SHARE * free:
+            return passed(sentence)
+        fits = _least_bytes(plan) <= _ROOMY_SHARE * free and context.config.checkpoint.save_total_limit > 1
+        advice = (
+            "" if fits else f"choose another disk: --set output.runs_dir=FOLDER; now {context.config.output.runs_dir}"
+        )
+        fix = {_SAVE_LIMIT: 1} if fits else None
+        return (failed if needed > free else warned)(sentence, fix=fix, advice=advice)
+
+
+def _least_bytes(plan: Plan) -> int:
+    """With one checkpoint kept, as many saves as there would be."""
+    needed, _ = run_bytes(
+        plan.checkpoint_bytes.value,
+        plan.final_model_bytes,
+        save_total_limit=1,
+        saves=plan.total_steps.value,
+        keeps_best=plan.config.evaluation.early_stopping_patience > 0,
+        total_steps=plan.total_steps.value,
+    )
+    return needed
+
+
+@symptom("Overfitting")
+def overfitting(view: RunView) -> Cause | None:
+    """Steps after the best held-out loss cost time and make the model worse."""
+    evals = [done for done in view.state.evals if math.isfinite(done.loss)]
+    blocks = view.losses
+    if not evals or len(blocks) < 2:
+        return None
+    best = min(evals, key=lambda done: done.loss)
+    after = [done for done in evals if done.step > best.step]
+    if len(after) < _LEAST_AFTER or after[-1].loss < _CLEARLY * best.loss:
+        return None
+    at_best = [loss for step, loss in blocks if step >= best.step][:1]
+    if not at_best or blocks[-1][1] >= at_best[0]:
+        return None
+    share = 1 - best.step / max(view.state.step, 1)
+    return Cause(
+        cause="The run learns its rows by heart: what it has not seen becomes worse.",
+        evidence=(
+            f"held-out loss {best.loss:.4g} at step {best.step:,}, {after[-1].loss:.4g} at step {after[-1].step:,}; "
+            f"training loss {at_best[0]:.4g} then, {blocks[-1][1]:.4g} now; {percent(share)} of the steps came after"
+        ),
+        share=share,
+        fix={_PATIENCE_KEY: _PATIENCE},
+        advice="or fewer epochs, more data, a smaller model, dropout or weight decay",
+    )
+
+
+class EarlyStopping(Rule):
+    """After the best held-out loss each further pass costs time and makes the model worse.
+
+    Source: Prechelt, Early Stopping - But When?, 1998.
+    """
+
+    name, title, order = "early_stopping", "Stops when it no longer improves", 480
+    settings = (_PATIENCE_KEY, _EVAL)
+    during = (overfitting,)
+
+    def before(self, context: Context) -> Verdict:
+        plan, patience = context.planned, context.config.evaluation.early_stopping_patience
+        if not plan.eval_rows.value:
+            return not_applicable("no text is held out to stop by")
+        passes = context.epochs
+        evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
+        sentence = f"{format_number(passes)} epochs, {evaluations} evaluations, patience {patience}"
+        if patience and evaluations <= patience:
+            return warned(f"{sentence}: it can never stop", fix=_early_stopping(context, patience, evaluations))
+        if patience or passes <= _MANY_EPOCHS:
+            return passed(sentence if patience else f"{sentence}: too few passes to need it")
+        return warned(
+            f"{sentence}: nothing stops it when it begins to memorise", fix=_early_stopping(context, 0, evaluations)
+        )
+
+
+def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[str, Any]:
+    """As little as makes it work: a patience below the number of evaluations, and evaluations where there are few."""
+    total = context.planned.total_steps.value
+    oftener = times(total, max(1, round(_EVAL_SHARE * total)))
+    helps = evaluations <= _PATIENCE and oftener > evaluations
+    fix: dict[str, Any] = {_EVAL: _EVAL_SHARE} if helps else {}
+    often = oftener if helps else evaluations
+    if not 0 < patience < often:
+        fix[_PATIENCE_KEY] = min(_PATIENCE, max(often - 1, 0))
+    return fix
+
+
+@symptom("Cache emptied often")
+def cache_emptied(view: RunView) -> Cause | None:
+    """What is given back is asked for again in the next step; a healthy run needs none of it."""
+    share, seconds = view.share(view.empty_cache_seconds), view.of_whole(view.empty_cache_seconds)
+    often = _often(view.plan.empty_cache_steps if view.plan else None)
+    return Cause(
+        cause="Collecting garbage and emptying the cache takes the time of training.",
+        evidence=f"emptying the cache {percent(share)} of the time: {seconds}{often}",
+        share=share,
+        fix={_EMPTY_CACHE: 0},
+    )
+
+
+@symptom("Much evaluation")
+def evaluations(view: RunView) -> Cause | None:
+    """While a run evaluates, it does not train."""
+    seconds = [one.seconds for one in view.state.evals if one.scheduled]
+    if not seconds:
+        return None
+    share, each = view.share(view.evaluation_seconds), fmean(seconds)
+    every = view.plan.eval_every_steps if view.plan else None
+    return Cause(
+        cause="Evaluations take the time of training.",
+        evidence=f"evaluations {percent(share)} of the time: {format_seconds(each)} each{_often(every)}",
+        share=share,
+        fix={_EVAL: view.seldom(each, view.evaluation_seconds)} if every else None,
+        advice="evaluation.max_eval_rows makes each shorter",
+    )
+
+
+@symptom("Many checkpoints")
+def checkpoints(view: RunView) -> Cause | None:
+    """Training waits while a checkpoint is written and made safe on the disk."""
+    saves, every = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
+    if not saves or (len(saves) < 3 and every and view.state.total_steps <= 2 * every):
+        # One on the way is what a crash leaves: no fix takes it away.
+        return None
+    share, each = view.share(view.checkpoint_seconds), fmean(one.seconds for one in saves)
+    words = f"{format_seconds(each)} and {format_bytes(saves[-1].bytes)} each{_often(every)}"
+    return Cause(
+        cause="Checkpoints take the time of training.",
+        evidence=f"checkpoints {percent(share)} of the time: {words}",
+        share=share,
+        fix={_SAVE: view.seldom(each, view.checkpoint_seconds)},
+    )
+
+
+@symptom("Many text samples")
+def text_samples(view: RunView) -> Cause | None:
+    """A text takes one pass of the model for each of its tokens."""
+    if not view.state.samples:
+        return None
+    share, each = view.share(view.sample_seconds), fmean(one.seconds for one in view.state.samples)
+    every = view.plan.sample_every_steps if view.plan else None
+    return Cause(
+        cause="The texts that the model writes on the way take the time of training.",
+        evidence=f"text samples {percent(share)} of the time: {format_seconds(each)} each, every {every} steps",
+        share=share,
+        fix={_SAMPLE: view.seldom(each, view.sample_seconds)},
+    )
+
+
+@symptom("Logging too often")
+def journal_writes(view: RunView) -> Cause | None:
+    """Each group of steps that is written waits once for the device, and for the file."""
+    group, busy = view.plan.logging_steps if view.plan else None, view.gpu_mean("utilization_share")
+    share = view.share(view.journal_seconds)
+    evidence = f"the journal {percent(share)} of the time: {view.of_whole(view.journal_seconds)}"
+    if group == 1 and busy is not None and busy < IDLE_GPU and view.share(view.data_seconds) < BAR_SHARE:
+        # On a GPU each group waits once for the device, which then has nothing queued.
+        evidence = f"each step waits for the device, which is busy {percent(busy)} of the time"
+        share = max(share, (1 - busy) / 2)
+    return Cause(
+        cause="Writing the steps down holds them up.",
+        evidence=evidence + (f", steps are written in groups of {group}" if group else ""),
+        share=share,
+        fix={_LOG: 10 * group} if group else None,
+    )
+
+
+@symptom("Time between steps")
+def between_steps(view: RunView) -> Cause | None:
+    """Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should be next to nothing."""
+    share = view.share(view.other_seconds)
+    return Cause(
+        cause="Something between the steps takes time, and it is none of the parts that are timed.",
+        evidence=f"unaccounted {percent(share)} of the time: {view.of_whole(view.other_seconds)}",
+        share=share,
+        advice="old checkpoints that are slowly removed, failed saves or samples, a machine that swaps: see the events",
+    )
+
+
+class Interruptions(Rule):
+    """While a run evaluates, saves or writes text, it does not train.
+
+    One checkpoint on the way is not judged: it is what a crash leaves, and no fix takes it away.
+    """
+
+    name, title, order = "cadence", "Few interruptions", 490
+    settings = (_EVAL, _EVAL_ROWS, _SAVE, _SAMPLE, _LOG, _EMPTY_CACHE)
+    during = (cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps)
+
+    def before(self, context: Context) -> Verdict:
+        if context.step_seconds is None:
+            return not_applicable("how long a step takes is not known, so no share of it can be said")
+        training, parts = context.planned.total_steps.value * context.step_seconds, _overheads(context)
+        whole = training + sum(part.seconds for part in parts)
+        share = (whole - training) / whole
+        named = [f"{part.name} {part.seconds / whole:.1%}" for part in parts if part.seconds / whole >= _SHOWN_SHARE]
+        sentence = f"{share:.1%} of the time goes to interruptions: {', '.join(named) or 'hardly any'}"
+        details = [
+            f"{part.name}: {part.count} on the way, {format_seconds(part.each_seconds)} each ({part.source})"
+            for part in parts
+        ]
+        if _share(parts, training) <= _MOST_SHARE:
+            kept = "; one checkpoint on the way is worth its time" if share > _MOST_SHARE else ""
+            return passed(sentence + kept, *details)
+        fix = _fewer(context, parts, training)
+        after = training + sum(part.seconds for part in _under(context, parts, fix))
+        measured = context.earlier.name if context.earlier else ""
+        are_measured = measured and all(measured in part.source for part in parts if part.key in fix)
+        source = f"from what run {measured} took for each" if are_measured else "from estimates, not measured here yet"
+        return warned(sentence, *details, fix=fix, reckoned_gain=whole / after, reckoned_from=source)
+
+
+def _share(parts: list[_Overhead], training: float) -> float:
+    """The share of the time that interruptions take, without the one checkpoint on the way that stays."""
+    interrupted = sum(part.seconds for part in parts)
+    kept = sum(part.each_seconds for part in parts if part.key == _SAVE and part.count)
+    return (interrupted - kept) / (training + interrupted)
+
+
+def _fewer(context: Context, parts: list[_Overhead], training: float) -> dict[str, Any]:
+    """The costliest kind half as often, again and again, until all together take little enough."""
+    patch: dict[str, Any] = {}
+    eval_rows, patience = context.planned.eval_rows.value, context.config.evaluation.early_stopping_patience
+    while _share(now := _under(context, parts, patch), training) > _GOOD_SHARE:
+        worst = max(now, key=lambda part: part.seconds - part.each_seconds * (part.key == _SAVE))
+        if worst.key == _EVAL and eval_rows > 1 and worst.count // 2 < patience:
+            # Early stopping counts evaluations: they stay, and read fewer rows.
+            eval_rows //= 2
+            patch[_EVAL_ROWS] = eval_rows
+        else:
+            patch[worst.key] = _doubled(context, worst, patch.get(worst.key, value_of(context.config, worst.key)))
+    for key in list(patch):
+        rest = {other: value for other, value in patch.items() if other != key}
+        if rest and _share(_under(context, parts, rest), training) <= _MOST_SHARE:
+            patch = rest
+    return patch
+
+
+def _under(context: Context, parts: list[_Overhead], patch: dict[str, Any]) -> list[_Overhead]:
+    """The same interruptions with some settings changed."""
+    total, changed = context.planned.total_steps.value, []
+    for part in parts:
+        if part.key in patch:
+            steps = every(patch[part.key], total)
+            part = replace(part, every_steps=steps, count=_on_the_way(part.key, total, steps))
+        if part.key == _EVAL and _EVAL_ROWS in patch:
+            part = replace(part, each_seconds=evaluation_seconds(context, patch[_EVAL_ROWS]))
+        changed.append(part)
+    return changed
+
+
+def _doubled(context: Context, part: _Overhead, setting: float) -> float:
+    """The setting for half as often: a share stays a share; from the whole run on it is 0, which is never.
+
+    Saving stays: at least once on the way.
+    """
+    total = context.planned.total_steps.value
+    doubled = float(f"{2 * setting:.6g}") if setting < 1 else 2 * part.every_steps
+    if part.key == _SAVE:
+        return min(doubled, _LONGEST_SAVE_SHARE if setting < 1 else every(_LONGEST_SAVE_SHARE, total))
+    never = doubled * (total if setting < 1 else 1) >= total
+    return 0 if never and part.key != _LOG else doubled
+
+
+def _overheads(context: Context) -> list[_Overhead]:
+    """Every kind of interruption of this plan."""
+    plan, earlier = context.planned, context.earlier
+    total = plan.total_steps.value
+    rate = earlier.save_bytes_per_second if earlier and earlier.save_bytes_per_second else None
+    sample = earlier.sample_seconds if earlier and earlier.sample_seconds else None
+    measured = f"measured in run {earlier.name}" if earlier else ""
+    a_layer = _ASSUMED_SAMPLE_SECONDS_A_LAYER[context.basis.target.device]
+
+    def kind(key: str, name: str, every_steps: int, each_seconds: float, source: str) -> _Overhead:
+        return _Overhead(key, name, every_steps, _on_the_way(key, total, every_steps), each_seconds, source)
+
+    eval_source = measured if earlier and earlier.evaluation_share else "a third of a training step for each row"
+    eval_seconds = evaluation_seconds(context, plan.eval_rows.value)
+    evaluations = kind(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, eval_source)
+    save_seconds = plan.checkpoint_bytes.value / (rate or _ASSUMED_SAVE_BYTES_PER_SECOND)
+    save_source = measured if rate else "at 400 MB/s, not measured here yet"
+    sample_source = measured if sample else f"{1000 * a_layer:.0f} ms a layer, not measured here yet"
+    sample_seconds, logging_steps = sample or a_layer * context.basis.shape.layers, context.config.logging.logging_steps
+    return [
+        evaluations if plan.eval_rows.value else replace(evaluations, count=0),
+        kind(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, save_source),
+        kind(_SAMPLE, "text samples", plan.sample_every_steps.value, sample_seconds, sample_source),
+        kind(_LOG, "journal", logging_steps, _JOURNAL_GROUP_SECONDS, "0.1 ms a group of steps"),
+    ]
+
+
+def _on_the_way(key: str, total_steps: int, every_steps: int) -> int:
+    """How often it interrupts; the evaluation and the checkpoint at the end are no interruptions."""
+    if key in (_EVAL, _SAVE):
+        return times(total_steps, every_steps) - 1
+    return total_steps // every_steps if every_steps else 0
+
+
+def evaluation_seconds(context: Context, rows: int) -> float:
+    """Seconds of one evaluation of so many rows, as the plan reckons them; 0 where a step's are not known."""
+    plan = context.planned
+    step_rows = min(plan.effective_batch_size.value, plan.train_rows.value)
+    share = context.earlier.evaluation_share if context.earlier else None
+    return (context.step_seconds or 0.0) / step_rows * rows * (share or EVALUATION_SHARE)
+
+
+def _often(every: int | None) -> str:
+    return f", every {every} steps" if every else ""
+
+
+class SavedOnTheWay(Rule):
+    """A run that saves only at its end loses everything in a crash."""
+
+    name, title, order = "checkpoints", "Saved while it trains", 500
+    settings = (_SAVE,)
+
+    def before(self, context: Context) -> Verdict:
+        plan = context.planned
+        every, step = plan.save_every_steps.value, context.step_seconds
+        steps = every or plan.total_steps.value
+        where = f"saved every {every:,} steps, inside the epochs" if every else "saved only at the end"
+        if step is None:
+            return not_applicable(f"{where}; how long {steps:,} steps take is not known")
+        lost = f"at most {format_seconds(steps * step)} of work is lost"
+        if steps * step <= _MOST_SECONDS or steps == 1:
+            return passed(f"{where}: {lost}")
+        return warned(f"{where}: {lost.replace('at most', 'up to')}", fix={_SAVE: max(1, int(_GOOD_SECONDS / step))})
+
+
+class BatchedWriting(Rule):
+    """Each token that is written reads all weights once, for one row or for thirty."""
+
+    name, title, order = "batched_writing", "Texts are written in batches", 510
+    settings = (EVAL_BATCH,)
+
+    def before(self, context: Context) -> Verdict:
+        plan, config = context.planned, context.config
+        task = find_task(config.task.type)
+        if not (task.continues or task.answers_in_evaluations):
+            return not_applicable("a model that labels texts writes none; predictions are made in batches all the same")
+        rows = plan.per_device_eval_batch_size.value
+        answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
+        sentence = f"tui-trainer predict writes for batches of rows of similar length, an evaluation for {rows} at once"
+        if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
+            return passed(sentence, "tui-trainer bench RUN compares one by one with batches, on this machine")
+        sentence += f", of {answered} that are answered each time"
+        budget, more = context.basis.room.budget_bytes, plan.per_device_train_batch_size.value
+        fits = budget is None or memory_with(context, eval_batch=more) <= budget
+        advice = "" if fits and more > rows else "raise evaluation.per_device_eval_batch_size as far as memory allows"
+        return warned(sentence, fix={EVAL_BATCH: "auto"} if not advice else None, advice=advice)
+
+    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
+        if basis.config.evaluation.per_device_eval_batch_size != "auto":
+            yield Remedy(patch={EVAL_BATCH: "auto"}, rank=2, cuts_batch=True)
+
+
+class GreedyWriting(Rule):
+    """Each beam is a text of its own that is written as well; bench RUN measures both."""
+
+    name, title, order = "greedy_writing", "Greedy decoding", 520
+    needs_plan = False
+
+    def before(self, context: Context) -> Verdict:
+        task, rows = find_task(context.config.task.type), context.config.evaluation.generate_rows
+        if not (task.continues or task.answers_in_evaluations):
+            return not_applicable("a model that labels texts writes none")
+        if task.answers_in_evaluations:
+            beams = NO_SAMPLING.num_beams
+            return passed(
+                f"answers of evaluations are greedy, {beams} beam, {rows} of them; predict --beams N takes more"
+            )
+        return passed(
+            f"text samples are drawn at temperature {TEMPERATURE:g}, one at a time; predict is greedy unless told"
+        )
+
+
+class QuantizedModel(Rule):
+    """Weights of one byte are read in a quarter of the time; whether the answers stay is measured at the export."""
+
+    name, title, order = "quantized_model", "Quantised for production", 530
+    needs_plan = False
+
+    def before(self, context: Context) -> Verdict:
+        earlier = context.earlier
+        if earlier is None:
+            return not_applicable("no earlier run has such a model here; afterwards: tui-trainer export last --to int8")
+        exports = [export for export in earlier.exports if export.format in _IN_8_BITS]
+        if not exports:
+            hint = f"to try it: tui-trainer export {earlier.name} --to int8"
+            return not_applicable(f"run {earlier.name} was exported in 8 bits by nobody yet; {hint}")
+        smallest = min(exports, key=lambda export: export.bytes)
+        sizes = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
+        times = smallest.trained_seconds_per_row / smallest.seconds_per_row if smallest.seconds_per_row else 0.0
+        sentence = f"{smallest.format} of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"
+        if smallest.faults:
+            return warned(
+                f"{sentence}, but it is not the trained model", advice=f"serve another form: {smallest.faults}"
+            )
+        return passed(sentence)

@@ -1,0 +1,279 @@
+"""Attention, fused kernels and compiled layers: what is computed in fewer passes over memory."""
+
+from dataclasses import replace
+from statistics import median
+
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import Cause, Rule, Verdict, not_applicable, passed, percent, symptom, warned
+from tui_trainer.advice.view import RunView
+from tui_trainer.config.sections import is_known_attention
+from tui_trainer.hardware.gpu_models import FLASH_KERNELS, TENSOR_CORES_FROM, dotted
+from tui_trainer.models.targets import adapted
+from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, LIBRARY, adapters_apart, lack
+from tui_trainer.planning.fused_kernels import KEY as KERNELS
+from tui_trainer.planning.memory.parts import ModelMemory
+from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.units import format_bytes, format_seconds
+
+COMPILE = "training.torch_compile"
+# The compiler takes a minute or more: a gain of a tenth must bring back three times that before it is worth it.
+_COMPILER_SECONDS, _LEAST_GAIN, _TIMES_REPAID = 60.0, 0.1, 3
+# A character model of 4.9 M parameters in bf16, one core: 3369 tokens a second, compiled by layers 3718.
+_ON_A_CPU = "on a CPU it gained 10 % (measured when it was built), where a C++ compiler is installed"
+_WORTH_SECONDS = _TIMES_REPAID * _COMPILER_SECONDS / _LEAST_GAIN
+_TIMES_AS_LONG, _SEEN_STEPS = 5.0, 500
+_ATTENTION = "model.attn_implementation"
+_ATTENTION_DROPOUT = "model.scratch.attention_dropout"
+_MASK_IS_FREE = "a mask of documents costs nothing on a CPU: 54 ms with it, 59 ms causal (measured when it was built)"
+_PROBED = (
+    "logits and gradients are compared with the model's own before the first step, and where they differ it is off"
+)
+_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"})
+_LORA_DROPOUT = "tuning.lora_dropout"
+
+
+@symptom("Compiled again and again")
+def compiles_again(view: RunView) -> Cause | None:
+    """If all epochs are slow and not only the first, compiling has not paid."""
+    plan, seconds = view.plan, view.state.step_seconds[-_SEEN_STEPS:]
+    if plan is None or not plan.torch_compile or len(seconds) < 20:
+        return None
+    later = seconds[len(seconds) // 4 :]
+    usual = median(later)
+    long = [one - usual for one in later if one > _TIMES_AS_LONG * usual]
+    share = sum(long) / sum(later) if sum(later) > 0 else 0.0
+    if len(long) < 2:
+        return None
+    return Cause(
+        cause="Layers are compiled again and again, long after the first steps.",
+        evidence=f"{len(long)} steps took {_TIMES_AS_LONG:g} times as long as the others: {percent(share)} of the time",
+        share=share,
+        fix={COMPILE: False},
+        advice="or rows of one length: packing, or documents cut to data.max_length",
+    )
+
+
+class TorchCompile(Rule):
+    """Small operations fused into few kernels read and write memory less often.
+
+    Source: Ansel et al., PyTorch 2, ASPLOS 2024.
+    """
+
+    name, title, order = "torch_compile", "Model compiled", 130
+    settings = (COMPILE,)
+    is_for_speed = True
+    published = "1.41x as fast on an A100, the geometric mean of over 180 models (PyTorch 2, ASPLOS 2024)"
+    during = (compiles_again,)
+
+    def before(self, context: Context) -> Verdict:
+        steps, step = context.planned.total_steps.value, context.step_seconds
+        seconds = None if step is None else steps * step
+        why_not = _why_not(context, seconds)
+        length = f"{steps:,} steps" if seconds is None else f"{steps:,} steps of {format_seconds(seconds)} in all"
+        if context.config.training.torch_compile:
+            if why_not:
+                return warned(f"on for {length}: {why_not}", fix={COMPILE: False}, switch="torch.compile on")
+            sentence = f"on for {length}: each layer is compiled once"
+            return passed(sentence, switch="torch.compile on", opposite={COMPILE: False})
+        why_not = why_not or (_ON_A_CPU if context.basis.target.gpu is None else "")
+        if why_not or seconds is None:
+            here = "not here" if "serves" in why_not or "triton" in why_not else "off"
+            reason = why_not or "a step is not measured yet"
+            other = None if here == "not here" else {COMPILE: True}
+            return not_applicable(f"off for {length}: {reason}", switch=f"torch.compile: {here}", opposite=other)
+        sentence = f"off for {length}, which would pay for the minute that the compiler takes"
+        return warned(sentence, fix={COMPILE: True}, switch="torch.compile: off")
+
+
+def _why_not(context: Context, seconds: float | None) -> str:
+    gpu = context.basis.target.gpu
+    if gpu and gpu.capability and gpu.capability < TENSOR_CORES_FROM:
+        return f"the compiler serves compute capability 7.0 and newer, this card has {dotted(gpu.capability)}"
+    if gpu and context.hardware.libraries and context.hardware.libraries.get("triton") is None:
+        return "triton, which it needs on a GPU, is not installed"
+    if seconds is not None and seconds < _WORTH_SECONDS:
+        return f"shorter than {format_seconds(_WORTH_SECONDS)}, it does not repay the minute that the compiler takes"
+    return ""
+
+
+class FusedAttention(Rule):
+    """The fused kernel never writes the scores of each pair of tokens to memory.
+
+    Source: Dao et al., FlashAttention, arXiv:2205.14135.
+    """
+
+    name, title, order = "attention", "Fused attention", 140
+    settings = (_ATTENTION, _ATTENTION_DROPOUT)
+    fallback = "auto"
+    is_for_speed = True
+    published = "GPT-2 at 1,024 tokens trains 3x as fast (arXiv:2205.14135)"
+
+    def before(self, context: Context) -> Verdict:
+        basis, requested = context.basis, context.config.model.attn_implementation
+        gpu, kernel = basis.target.gpu, FLASH_KERNELS.get(requested)
+        if kernel and gpu and gpu.capability and (reason := kernel.too_old(gpu.capability)):
+            return warned(f"{requested}: {reason}", fix={_ATTENTION: "auto"}, switch="fused attention: not this one")
+        fused = _activations(context, context.basis.changed({_ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
+        if requested == "eager":
+            kept = _activations(context, basis.setup)
+            sentence = f"eager attention keeps all scores: {_with_fused(kept, fused)}"
+            return warned(sentence, fix={_ATTENTION: "auto"}, switch="fused attention: off")
+        attention = context.planned.attention
+        if attention.keeps_scores and basis.shape.attention_dropout:
+            return _with_attention_dropout(context, fused)
+        if attention.keeps_scores:
+            sentence = f"{attention.words}; it keeps all scores: {_activations(context, basis.setup)} of activations"
+            advice = "flex_attention knows soft caps and keeps no scores" if basis.shape.attention.soft_cap else ""
+            return warned(sentence, advice=advice, switch=f"fused attention: off, {attention.kernel}")
+        details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
+        if context.earlier and context.earlier.attention:
+            details.append(f"run {context.earlier.name}: {context.earlier.attention}")
+        if not is_known_attention(requested):
+            details.append("it is tried at the start, and sdpa is used where it fails")
+        sentence = f"{attention.words}: {fused} of activations, no scores kept"
+        return passed(
+            sentence, *details, switch=f"fused attention on: {attention.kernel}", opposite={_ATTENTION: "eager"}
+        )
+
+
+def _with_attention_dropout(context: Context, fused: str) -> Verdict:
+    shape, scratch = context.basis.shape, context.config.model.scratch
+    kept = _activations(context, context.basis.setup)
+    own = shape.attention_dropout == scratch.attention_dropout
+    what = f"{_ATTENTION_DROPOUT} = 0" if own else "attention_dropout 0 in the model's config.json"
+    return warned(
+        f"attention_dropout {shape.attention_dropout:g} keeps all scores: {_with_fused(kept, fused)}",
+        "a width of 192 reached 44 % of the rate of matmuls with dropout, 58 % without (measured on one core)",
+        # No fix: dropout is part of what is learnt, not only of how fast.
+        advice=f"{what} is faster; dropout works against overfitting where the held-out loss begins to rise",
+        switch="fused attention: off, there is dropout",
+        opposite={_ATTENTION_DROPOUT: 0.0} if own else None,
+    )
+
+
+def _with_fused(kept: str, fused: str) -> str:
+    """Of a model with dropout of its own, only what is kept with it is known."""
+    return f"{kept} of activations" + (f", {fused} with the fused kernel" if fused != kept else "")
+
+
+def _activations(context: Context, setup: TrainingSetup) -> str:
+    """Bytes, in words, that the layers keep of one pass; under checkpointing one layer at a time."""
+    shape, length = context.basis.shape, context.config.data.max_length
+    layers = 1 if setup.gradient_checkpointing else shape.layers
+    tokens = context.planned.per_device_train_batch_size.value * length
+    return format_bytes(layers * tokens * ModelMemory(shape, setup, length).counted.kept)
+
+
+class FusedKernels(Rule):
+    """Norms, gated MLPs and rotary embeddings in one pass over memory each, with fewer activations kept.
+
+    Source: Hsu et al., Liger Kernel, arXiv:2410.10989.
+    """
+
+    name, title, order = "kernels", "Fused kernels", 145
+    settings = (KERNELS,)
+    fallback = "auto"
+
+    def before(self, context: Context) -> Verdict:
+        basis, planned = context.basis, context.planned.kernels
+        compiled, deterministic = (getattr(context.config.training, key) for key in ("torch_compile", "deterministic"))
+        if planned.value == "none":
+            return _without_kernels(context, compiled or deterministic)
+        name, switch = f"{LIBRARY} {basis.hardware.libraries.get(LIBRARY) or ''}".strip(), f"fused kernels: {LIBRARY}"
+        if compiled:
+            # Liger-Kernel #1330, B300.
+            sentence = f"{name} in compiled layers: a compiled SwiGLU was 3.1 times as fast as Liger's (published)"
+            return warned(sentence, fix={KERNELS: "auto"}, switch=switch)
+        if deterministic:
+            return warned(
+                f"{name}: torch cannot tell whether it gives the same bits", fix={KERNELS: "auto"}, switch=switch
+            )
+        sentence = f"{name} for {basis.shape.model_type}; not measured on a card yet"
+        return passed(sentence, _PROBED, switch=switch, opposite={KERNELS: "none"})
+
+
+def _without_kernels(context: Context, other_way: bool) -> Verdict:
+    basis, planned = context.basis, context.planned.kernels
+    why_not = lack(basis.hardware, basis.target, basis.shape)
+    version = basis.hardware.libraries.get(LIBRARY)
+    if context.config.model.kernels == "none" and not why_not and not other_way:
+        installed = f"{LIBRARY} {version} is installed and knows {basis.shape.model_type}"
+        return warned(f'off by model.kernels = "none": {installed}', fix={KERNELS: "auto"}, switch="fused kernels: off")
+    reason = why_not or planned.reason.removeprefix("auto: ")
+    with_it = replace(basis.hardware, libraries={**basis.hardware.libraries, LIBRARY: "installed"})
+    would_do = version is None and not lack(with_it, basis.target, basis.shape)
+    advice = f"uv pip install {LIBRARY}, and they are tried" if would_do else ""
+    return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")
+
+
+class UnslothParts(Rule):
+    """Its gain is that of fused kernels, of a loss in chunks and of rows without padding, which are switches here.
+
+    Source: Unsloth's README.
+    """
+
+    name, title, order = "unsloth", "What Unsloth would bring", 146
+    published = "2x as fast (Unsloth's README)"
+
+    def before(self, context: Context) -> Verdict:
+        plan, shape = context.planned, context.basis.shape
+        if context.config.is_from_scratch:
+            return not_applicable("a model from scratch; Unsloth is for pretrained ones")
+        if plan.device != "cuda":
+            return not_applicable("Unsloth needs a GPU, and this run is on the CPU")
+        if shape.model_type not in _FAMILIES:
+            return not_applicable(f"Unsloth does not know {shape.model_type} models")
+        parts = {
+            "fused kernels": plan.kernels.value != "none",
+            "logits in chunks": bool(plan.loss_chunk_tokens.value),
+            "packed rows without padding": plan.packing.value,
+            "compiled layers": context.config.training.torch_compile,
+        }
+        on = [name for name, is_on in parts.items() if is_on]
+        sentence = f"{len(on)} of {len(parts)} of what it does is on here: {', '.join(on) or 'none'}"
+        off = [name for name, is_on in parts.items() if not is_on]
+        if len(on) * 2 >= len(parts):
+            return passed(sentence, f"off: {', '.join(off) or 'nothing'}")
+        advice = "uv pip install liger-kernel, or set training.torch_compile = true"
+        return warned(sentence, f"off: {', '.join(off)}", advice=advice)
+
+
+class FusedAdapters(Rule):
+    """A layer and its LoRA adapter as one function make fewer passes over memory than two modules one after another."""
+
+    name, title, order = "fused_adapters", "Fused adapters", 147
+    settings = (FUSED_ADAPTERS, _LORA_DROPOUT)
+    is_for_speed = True
+
+    def before(self, context: Context) -> Verdict:
+        config = context.config
+        if not (why_not := adapters_apart(config, context.planned.strategy.value)):
+            details = (
+                "a layer of each kind is compared with peft's before the first step; where one differs, all are apart"
+            )
+            layers = adapted(context.basis.shape, context.basis.setup.lora_targets)
+            return passed(
+                f"one function for each of {sum(layer.count for layer in layers):,} layers and its adapter",
+                details,
+                switch="fused adapters: on",
+                opposite={FUSED_ADAPTERS: False},
+            )
+        if config.tuning.has_adapter and config.tuning.lora_dropout:
+            return _with_adapter_dropout(context)
+        if config.tuning.has_adapter and not config.tuning.fused_adapters:
+            return warned(f"off by {why_not}", fix={FUSED_ADAPTERS: True}, switch="fused adapters: off")
+        return not_applicable(f"none: {why_not}", switch="fused adapters: none")
+
+
+def _with_adapter_dropout(context: Context) -> Verdict:
+    without = context.basis.changed({_LORA_DROPOUT: 0.0})
+    peak, less = (format_bytes(basis.needed_bytes()) for basis in (context.basis, without))
+    faster = f"{_LORA_DROPOUT} = 0 is faster"
+    return warned(
+        f"dropout keeps a mask and a copy of the input of each adapted layer: {peak} at the peak, {less} without",
+        "an 8B model in rows of 4,096 takes a sixth longer with it, adapters being apart (counted, not measured)",
+        # No fix: dropout is part of what is learnt, not only of how fast.
+        advice=f"{faster}; dropout works against overfitting where the held-out loss begins to rise",
+        switch="fused adapters: none, there is dropout",
+        opposite={_LORA_DROPOUT: 0.0},
+    )

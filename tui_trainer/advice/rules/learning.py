@@ -1,0 +1,382 @@
+"""The optimizer, the learning rate and the number of steps: does the run learn, and does it still?"""
+
+import math
+from collections.abc import Iterator
+from statistics import fmean, median
+from typing import Any
+
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import Cause, Remedy, Rule, Verdict, not_applicable, passed, symptom, warned
+from tui_trainer.advice.remedies import is_short, smaller_model, way_to_fit
+from tui_trainer.advice.view import RunView
+from tui_trainer.config.changes import Patch, with_changes
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES
+from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZERS
+from tui_trainer.planning.automatic_values import MIXED
+from tui_trainer.planning.basis import Basis
+from tui_trainer.planning.batching import EFFECTIVE
+from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
+from tui_trainer.planning.learning_rates import peak_rate, what_trains
+from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
+
+OPTIMIZER = "training.optim"
+_EPOCHS, _MAX_STEPS = "training.num_train_epochs", "training.max_steps"
+_FEWEST_STEPS, _GOOD_STEPS = 100, 200
+_MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
+_DAY_SECONDS = 86_400.0
+# The plan is right within 15 % once steps were measured, and evaluations come on top of the steps.
+_FIX_SHARE = 0.8
+_ROSE, _LEAST_NATS, _LOST = 1.1, 0.1, 0.5
+_LEAST_FLAT_STEPS, _LEAST_FALL = 100, 0.02
+_LEAST_RATIO = 4.0
+_MOST_RATE = 1e-2
+_SCHEDULE = "training.lr_scheduler_type"
+_WARMUP, _GOOD_WARMUP, _MOST_WARMUP = "training.warmup_steps", 0.05, 0.2
+_MAX_GRAD_NORM, _GOOD_NORM, _MOST_NORM = "training.max_grad_norm", 1.0, 10.0
+_RECENT_STEPS, _SEEN_STEPS, _LEAST_NORMS, _TIMES_AS_LONG = 20, 500, 60, 10.0
+_WEIGHT_DECAY, _USUAL_DECAY, _STRONG_DECAY, _MOST_DECAY = "training.weight_decay", 0.01, 0.1, 0.5
+
+
+class Optimizer(Rule):
+    """One pass over the weights instead of one for each operation and each tensor."""
+
+    name, title, order = "optimizer", "Fused AdamW", 120
+    settings = (OPTIMIZER, LEARNING_RATE)
+    fallback = DEFAULT
+
+    def before(self, context: Context) -> Verdict:
+        plan, optimizer = context.planned, OPTIMIZERS[context.config.training.optim]
+        name = optimizer.label
+        state = sum(part.bytes for part in plan.memory_parts if part.name == "optimizer")
+        sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(state)} of state"
+        if optimizer.warning:
+            fix = {OPTIMIZER: DEFAULT} | _rate_for_adamw(context)
+            return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch=f"{name} on")
+        if is_short(context) and (other := (way_to_fit(context) or {}).get(OPTIMIZER)):
+            sentence += f", and memory is short: {OPTIMIZERS[other].label} keeps less"
+            return warned(sentence, fix={OPTIMIZER: other}, switch=f"{name} on")
+        details = (optimizer.cpu_note,) if optimizer.cpu_note and plan.device == "cpu" else ()
+        sentence += "; gradients are set to None, not to zero"
+        other = ADAFACTOR if context.config.training.optim == DEFAULT else DEFAULT
+        return passed(sentence, *details, switch=f"{name} on", opposite={OPTIMIZER: other})
+
+    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
+        """Those of libraries keep their state in 8 bits. Those that need none, as Adafactor, have no momentum."""
+        of_libraries, plain = _smaller_optimizers(basis)
+        for name in of_libraries:
+            library = OPTIMIZERS[name].library
+            needs = "" if basis.hardware.libraries.get(library) else library
+            yield Remedy(patch={OPTIMIZER: name}, rank=5, needs=needs)
+        yield from (Remedy(patch={OPTIMIZER: name}, rank=8) for name in plain)
+
+
+def _rate_for_adamw(context: Context) -> dict[str, str]:
+    """A learning rate that was written for another optimizer does not stay where AdamW would diverge or stand still."""
+    config, written = context.config, context.config.training.learning_rate
+    known = peak_rate(with_changes(config, {OPTIMIZER: DEFAULT}))
+    return {} if written == "auto" or known.least <= written <= known.most else {LEARNING_RATE: "auto"}
+
+
+def _smaller_optimizers(basis: Basis) -> tuple[list[str], list[str]]:
+    """(those of libraries that run here, those that need none), the nearest first. Of libraries that are not here the
+    first is named, on a GPU only: one is enough."""
+    smaller = OPTIMIZERS[basis.setup.optim].smaller
+    of_libraries = [name for name in smaller if OPTIMIZERS[name].library]
+    on_card, libraries = basis.setup.device == "cuda", basis.hardware.libraries
+    here = [name for name in of_libraries if libraries.get(OPTIMIZERS[name].library)]
+    here = [name for name in here if on_card or not OPTIMIZERS[name].needs_gpu]
+    plain = [name for name in smaller if not OPTIMIZERS[name].library]
+    return (here or of_libraries[:1] if on_card else here), plain
+
+
+class NumberOfSteps(Rule):
+    """Warm-up and decay alone need some dozens of updates; after dozens of passes a model only memorises."""
+
+    name, title, order = "steps", "Number of steps", 400
+    settings = (_EPOCHS, _MAX_STEPS)
+
+    def before(self, context: Context) -> Verdict:
+        plan = context.planned
+        total, passes = plan.total_steps.value, context.epochs
+        sentence = f"{total:,} steps, {format_number(passes)} epochs of {plan.steps_per_epoch.value:,} steps"
+        if total < _FEWEST_STEPS:
+            # Through the setting that decides their number today.
+            epochs = float(math.ceil(_GOOD_STEPS / plan.steps_per_epoch.value))
+            by_steps = bool(context.config.training.max_steps)
+            more: Patch = {_MAX_STEPS: _GOOD_STEPS} if by_steps else {_EPOCHS: epochs}
+            return warned(f"{sentence}: too few updates to learn much", fix=more)
+        stops_early = context.config.evaluation.early_stopping_patience > 0
+        most = max(_GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
+        if passes > _MOST_EPOCHS and total > most and not stops_early:
+            return warned(f"{sentence}: long after the text is known by heart", fix=context.at_most_steps(most))
+        return passed(sentence)
+
+
+class LongRun(Rule):
+    """A run that takes longer than a day on this machine is better tried small first."""
+
+    name, title, order = "duration", "Time until it is done", 410
+    settings = (_EPOCHS, _MAX_STEPS)
+
+    def before(self, context: Context) -> Verdict:
+        plan = context.planned
+        seconds, step = context.duration_seconds, context.step_seconds
+        if seconds is None or step is None:
+            return not_applicable(
+                f"{plan.total_steps.value:,} steps; how long is not known: {plan.step_seconds.reason}"
+            )
+        sentence = f"about {format_seconds(seconds)}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
+        if seconds <= _DAY_SECONDS:
+            return passed(sentence, plan.step_seconds.reason)
+        within = int(plan.total_steps.value * _DAY_SECONDS / seconds * _FIX_SHARE)
+        if within < 1:
+            return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: one step takes a day")
+        return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(within))
+
+
+@symptom("Learning rate too high", needs_steps=False)
+def learning_rate_high(view: RunView) -> Cause | None:
+    """Steps that are too long jump over what they should go down to."""
+    blocks, plan = view.losses, view.plan
+    if len(blocks) < 4:
+        return None
+    first, (last_step, last) = blocks[0][1], blocks[-1]
+    best_step, best = min(blocks, key=lambda block: block[1])
+    worst_step, worst = max(blocks[1:], key=lambda block: block[1])
+    has_risen = worst > max(_ROSE * first, first + _LEAST_NATS)
+    # Half of what was learned is lost again, and more than the noise of a stretch.
+    has_lost = last - best > max(_LOST * (first - best), _ROSE * best - best + _LEAST_NATS) and best_step < last_step
+    rate = plan.learning_rate if plan else None
+    most = plan.most_learning_rate if plan else None
+    above = rate is not None and most is not None and rate > most
+    if not (has_risen or has_lost or (above and last - best > _LEAST_NATS)):
+        return None
+    rate = rate or max(view.state.lrs, default=0.0)
+    curve = f"{first:.3g} at first, {worst:.3g} at step {worst_step:,}, {last:.3g} now, at step {last_step:,}"
+    limit = f", and {most:g} is where training tends to diverge" if above and most is not None else ""
+    lower = most / 3 if above and most is not None and most < rate / 3 else rate / 10
+    return Cause(
+        cause="The learning rate is too high: the loss rises instead of falling.",
+        evidence=f"loss {curve}; learning rate {rate:g}{limit}",
+        share=1.0,
+        is_fault=True,
+        fix=_learning_rate(lower),
+        advice="or more training.warmup_steps",
+    )
+
+
+@symptom("Loss not finite", needs_steps=False)
+def not_finite(view: RunView) -> Cause | None:
+    """In this order: bf16 instead of fp16, a lower learning rate, clipping, more warm-up, the data."""
+    state, plan = view.state, view.plan
+    last = state.last_step
+    if last is None:
+        return None
+    # With a scaled loss a gradient that overflows is normal, and its step is passed over.
+    scaled = plan is not None and plan.precision == "fp16"
+    in_training = not math.isfinite(last.loss) or not (math.isfinite(last.grad_norm) or scaled)
+    held_out = bool(state.evals) and not math.isfinite(state.evals[-1].loss)
+    if not (in_training or held_out):
+        return None
+    rate = plan.learning_rate if plan else None
+    lower = _learning_rate(rate / 10) if rate else None
+    return Cause(
+        cause=f"The {'loss or its gradient' if in_training else 'held-out loss'} is not finite, and nothing learned.",
+        evidence=f"step {last.step:,}: loss {last.loss:.4g} and gradient norm {last.grad_norm:.4g}",
+        share=1.0,
+        is_fault=True,
+        fix={MIXED: "no"} if scaled else lower,
+        advice="more training.warmup_steps, a smaller training.max_grad_norm, bf16 instead of fp16; look at the rows",
+    )
+
+
+@symptom("Loss flat")
+def loss_flat(view: RunView) -> Cause | None:
+    """Too low a learning rate, frozen weights, or labels that have nothing to do with the inputs."""
+    blocks, plan = view.losses, view.plan
+    if len(view.state.steps) < _LEAST_FLAT_STEPS or len(blocks) < 6:
+        return None
+    begin, end = blocks[0][1], fmean(loss for _, loss in blocks[-3:])
+    if begin <= 0 or abs(begin - end) >= _LEAST_FALL * begin:
+        return None
+    rate = plan.learning_rate if plan else None
+    return Cause(
+        cause="The loss does not move: the run learns nothing.",
+        evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, {end:.4g} now, at step {view.state.step:,}",
+        share=1.0,
+        is_fault=True,
+        fix=_learning_rate(3 * rate) if rate else None,
+        advice="look at what is learned: tui-trainer preview; labels that do not belong to their rows teach nothing",
+    )
+
+
+class LearningRate(Rule):
+    """Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learnt."""
+
+    name, title, order = "learning_rate", "Learning rate in range", 420
+    settings = (LEARNING_RATE, MIXED)
+    needs_plan = False
+    during = (learning_rate_high, not_finite, loss_flat)
+
+    def before(self, context: Context) -> Verdict:
+        rate, known, what = context.learning_rate, peak_rate(context.config), what_trains(context.config)
+        sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
+        if rate.value > known.most:
+            return warned(
+                f"{sentence}: above {known.most:g}, where {what} tends to diverge", fix={LEARNING_RATE: "auto"}
+            )
+        if rate.value < known.least:
+            return warned(f"{sentence}: below {known.least:g}, {what} hardly moves", fix={LEARNING_RATE: "auto"})
+        return passed(f"{sentence}; {known.least:g} to {known.most:g} for {what}")
+
+
+def _learning_rate(rate: float) -> Patch:
+    """As one would write it, in two digits."""
+    return {LEARNING_RATE: float(f"{rate:.2g}")}
+
+
+class LrScaling(Rule):
+    """A mean over more rows has less noise, so the step along it can be longer.
+
+    Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677 (linear); Krizhevsky,
+    arXiv:1404.5997 (square root).
+    """
+
+    name, title, order = "lr_scaling", "Learning rate fits the batch", 430
+    settings = (LEARNING_RATE,)
+
+    def before(self, context: Context) -> Verdict:
+        loaded, recipe = context.loaded, context.loaded.recipe
+        written: dict[str, Any] = recipe.values.get("training", {}) if recipe else {}
+        rate, rows = written.get("learning_rate"), written.get("effective_batch_size")
+        if recipe is None or not rate or not rows:
+            return not_applicable("no recipe says for which batch its learning rate was chosen")
+        effective = context.planned.effective_batch_size.value
+        if rate == "auto":
+            now = context.learning_rate.value
+            return not_applicable(f"recipe {recipe.name} leaves the rate to the method: {now:g} for {effective} rows")
+        if context.config.training.lr_scaling != "none":
+            return passed(f"learning rate {context.learning_rate.value:g}: {context.learning_rate.reason}")
+        sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows, this run has {effective}"
+        if loaded.origin(LEARNING_RATE).by_user:
+            return passed(f"{sentence}; {context.learning_rate.value:g} is your own")
+        ratio = effective / rows
+        if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
+            return passed(sentence)
+        scaled = float(f"{min(rate * math.sqrt(ratio), _MOST_RATE):.3g}")
+        advice = f"scaled with the square root of {ratio:.3g}; linear scaling would give {rate * ratio:.3g}"
+        return warned(
+            sentence, fix={LEARNING_RATE: scaled}, advice=f"{advice}. Set it yourself to keep it: {EFFECTIVE} stays"
+        )
+
+
+class Schedule(Rule):
+    """Small steps at the end settle what large steps found.
+
+    Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983.
+    """
+
+    name, title, order = "schedule", "Learning rate goes down", 440
+    settings = (_SCHEDULE,)
+    needs_plan = False
+
+    def before(self, context: Context) -> Verdict:
+        name, rate = context.config.training.lr_scheduler_type, context.learning_rate.value
+        if not LR_SCHEDULES[name].goes_down:
+            return warned(f"{name}: the learning rate stays at {rate:g} to the end", fix={_SCHEDULE: "cosine"})
+        steps = f" over {context.plan.total_steps.value:,} steps" if context.plan else ""
+        return passed(f"{name}: goes down from {rate:g}{steps}")
+
+
+class Warmup(Rule):
+    """AdamW's averages know nothing at first: full steps along them can spoil the start.
+
+    Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2.
+    """
+
+    name, title, order = "warmup", "Warm-up", 450
+    settings = (_WARMUP,)
+
+    def before(self, context: Context) -> Verdict:
+        plan = context.planned
+        scheduler = context.config.training.lr_scheduler_type
+        if not LR_SCHEDULES[scheduler].warms_up:
+            return not_applicable(f"the {scheduler} schedule has no warm-up")
+        steps, total = plan.warmup_steps.value, plan.total_steps.value
+        if steps == 0 and total > 1:
+            rate = context.learning_rate.value
+            return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={_WARMUP: _GOOD_WARMUP})
+        sentence = f"{steps:,} of {total:,} steps, {steps / total:.0%}"
+        if steps >= total or steps > max(1, _MOST_WARMUP * total):
+            return warned(f"{sentence}: a large part of the run has a low rate", fix={_WARMUP: _GOOD_WARMUP})
+        return passed(sentence)
+
+
+@symptom("Gradients exploding")
+def gradients_exploding(view: RunView) -> Cause | None:
+    """Clipping shortens them; what makes them long is mostly the learning rate, or rows that do not belong there."""
+    norms = [norm for norm in view.state.grad_norms[-_SEEN_STEPS:] if math.isfinite(norm)]
+    if len(norms) < _LEAST_NORMS:
+        return None
+    usual, now = median(norms[:-_RECENT_STEPS]), median(norms[-_RECENT_STEPS:])
+    if usual <= 0 or now < _TIMES_AS_LONG * usual or now < 1:
+        return None
+    rate = view.plan.learning_rate if view.plan else None
+    return Cause(
+        cause="The gradients explode: training is about to diverge.",
+        evidence=(
+            f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {usual:.3g} before: {now / usual:.0f} times"
+        ),
+        share=1.0,
+        is_fault=True,
+        fix={**_learning_rate(rate / 3), _MAX_GRAD_NORM: _GOOD_NORM} if rate else None,
+    )
+
+
+class Clipping(Rule):
+    """Gradients have rare outliers; without a limit one of them undoes hundreds of steps.
+
+    Source: Pascanu et al., On the difficulty of training recurrent neural networks, arXiv:1211.5063.
+    """
+
+    name, title, order = "clipping", "Gradient clipping", 460
+    settings = (_MAX_GRAD_NORM, LEARNING_RATE)
+    needs_plan = False
+    during = (gradients_exploding,)
+
+    def before(self, context: Context) -> Verdict:
+        limit = context.config.training.max_grad_norm
+        if limit == 0:
+            return warned(
+                "max_grad_norm 0: a single bad row may throw the weights far off", fix={_MAX_GRAD_NORM: _GOOD_NORM}
+            )
+        if limit > _MOST_NORM:
+            return warned(
+                f"max_grad_norm {limit:g}: longer than gradients ever are, so it cuts none",
+                fix={_MAX_GRAD_NORM: _GOOD_NORM},
+            )
+        return passed(f"gradients longer than {limit:g} are cut; a step that is not finite changes no weight")
+
+
+class WeightDecay(Rule):
+    """It keeps weights that the text does not need small, which helps most when text is read again and again.
+
+    Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101.
+    """
+
+    name, title, order = "weight_decay", "Weight decay", 470
+    settings = (_WEIGHT_DECAY,)
+    needs_plan = False
+
+    def before(self, context: Context) -> Verdict:
+        decay = context.config.training.weight_decay
+        if decay == 0 and context.config.tuning.has_adapter:
+            return passed("weight_decay 0: adapters begin at zero, and their low rank holds them back already")
+        if decay == 0:
+            return warned("weight_decay 0: nothing holds the weights back", fix={_WEIGHT_DECAY: _USUAL_DECAY})
+        if decay > _MOST_DECAY:
+            return warned(
+                f"weight_decay {decay:g}: stronger than {_MOST_DECAY:g}, it fights the learning",
+                fix={_WEIGHT_DECAY: _STRONG_DECAY},
+            )
+        return passed(f"weight_decay {decay:g} on matrices, none on norms")

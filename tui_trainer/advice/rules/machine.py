@@ -1,0 +1,455 @@
+"""What the machine gives: cards, cores, libraries, and what else runs there."""
+
+import os
+from statistics import median
+
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import (
+    BAR_SHARE,
+    IDLE_GPU,
+    Cause,
+    Rule,
+    Verdict,
+    failed,
+    not_applicable,
+    passed,
+    percent,
+    symptom,
+    warned,
+)
+from tui_trainer.advice.rules.kernels import COMPILE
+from tui_trainer.advice.rules.learning import OPTIMIZER
+from tui_trainer.advice.view import RunView
+from tui_trainer.hardware.diagnosis import torch_problem
+from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.gpu_models import dotted
+from tui_trainer.hardware.visible_gpus import VARIABLE
+from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZERS
+from tui_trainer.methods.tuning_methods import TUNING_METHODS
+from tui_trainer.planning.batching import MICRO
+from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
+from tui_trainer.units import MIB, format_bytes, format_count, format_number, format_seconds
+
+# One core of two taken away halves the speed of a step; a quarter is noticed. What nobody notices is a minute that
+# began with starting this program.
+_BUSY_SHARE, _LEAST_LOAD = 0.25, 0.75
+# Of the cores, and of the memory of a card.
+_LEAST_OTHERS, _GUEST_BYTES_SHARE = 0.1, 0.05
+# A little of what nobody looks at any more lies there on healthy machines too.
+_MOST_BYTES, _MOST_SHARE = 512 * MIB, 0.05
+_THREADS = "training.cpu_threads"
+_VARIABLES = ("OMP_THREAD_LIMIT", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# Measured on 2 cores beside one busy process, milliseconds a step: threads that never sleep 3465, that soon do 340.
+_SPINNING = "threads that wait never sleep, and one other program makes a step ten times as long"
+# Of two cores instead of one: what is not in a kernel gains nothing.
+_GAIN_OF_CORES = 0.7
+_EARLY_STEPS, _LEAST_STEPS = 100, 200
+_SLOWER = 1.3
+# What explains it already.
+_CROWDED = 0.1
+
+
+class CanBePlanned(Rule):
+    """Mistakes in settings and data are told before the start, all of them together."""
+
+    name, title, order = "plan", "The run can be planned", 10
+    needs_plan = False
+
+    def before(self, context: Context) -> Verdict:
+        if context.problems or context.plan is None:
+            count = len(context.problems)
+            first = f": {context.problems[0]}" if context.problems else ""
+            sentence = f"{count} problem{' keeps' if count == 1 else 's keep'} this run from starting{first}"
+            hints = [problem.hint for problem in context.problems if problem.hint]
+            return failed(sentence, *map(str, context.problems[1:]), advice=hints[0] if hints else "")
+        plan = context.plan
+        return passed(
+            f"{plan.total_steps.value:,} steps of {plan.effective_batch_size.value} rows, "
+            f"{format_bytes(plan.memory_bytes.value)} of memory, about {format_seconds(plan.duration_seconds.value)}"
+        )
+
+
+class GpuUsed(Rule):
+    """A run that was meant for a card and lands on the CPU takes ten to a hundred times as long."""
+
+    name, title, order = "device", "The GPU is there and used", 20
+    needs_plan = False
+
+    def before(self, context: Context) -> Verdict:
+        hardware = context.hardware
+        gpu, device = context.gpu, context.device
+        cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
+        if device == "cuda" and gpu:
+            others = [other for other in hardware.gpus if other is not gpu]
+            more = f"; a run uses one card, {len(others)} more here" if others else ""
+            return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{more}", *map(_described, others))
+        if hardware.gpus and context.chosen_gpu == "none":
+            sentence = f"the GPU stays idle, as --gpu none asks: trains on the CPU ({cpu})"
+            return warned(sentence, advice="leave out --gpu none")
+        if hardware.gpus:
+            return _idle(hardware, gpu, cpu)
+        if hardware.driver and hardware.driver.problem:
+            sentence = f"an NVIDIA driver is there but does not answer ({hardware.driver.problem}); trains on the CPU"
+            return warned(f"{sentence} ({cpu})", advice="see what the driver says: nvidia-smi")
+        if hardware.driver is None and hardware.nvidia_pci_devices:
+            sentence = (
+                f"{hardware.nvidia_pci_devices} NVIDIA cards on the PCI bus and no driver: trains on the CPU ({cpu})"
+            )
+            return failed(sentence, advice="see what to install: tui-trainer diagnose")
+        return not_applicable(f"no GPU on this machine: trains on the CPU ({cpu})")
+
+
+def _idle(hardware: Hardware, gpu: Gpu | None, cpu: str) -> Verdict:
+    count = len(hardware.gpus)
+    idle = "1 GPU stays idle" if count == 1 else f"{count} GPUs stay idle"
+    shown = _described(gpu or hardware.gpus[0])
+    cards = tuple(map(_described, hardware.gpus))
+    if gpu and (problem := torch_problem(hardware, gpu)):
+        advice = problem.remedy or "train on a newer card: none of today's CUDA serves this one"
+        return failed(f"{idle} ({shown}): {problem.sentence}; trains on the CPU ({cpu})", *cards, advice=advice)
+    if all(not card.visible for card in hardware.gpus):
+        sentence = f"{idle} ({shown}): {VARIABLE} hides what is there; trains on the CPU ({cpu})"
+        return warned(sentence, *cards, advice=f"unset {VARIABLE}")
+    wrong = next((card.problem for card in hardware.gpus if card.problem), "none can be used now")
+    sentence = f"{idle} ({shown}): {wrong}; trains on the CPU ({cpu})"
+    return failed(sentence, *cards, advice="see what is wrong with it: tui-trainer diagnose")
+
+
+def _described(gpu: Gpu) -> str:
+    name = gpu.name or f"card {gpu.index}"
+    return name if gpu.memory_bytes is None else f"{name}, {format_bytes(gpu.memory_bytes)}"
+
+
+class LibrariesFit(Rule):
+    """A torch that does not fit the driver falls back to the CPU without a word."""
+
+    name, title, order = "libraries", "Libraries fit the driver", 30
+    settings = (OPTIMIZER,)
+    needs_plan = False
+
+    def before(self, context: Context) -> Verdict:
+        hardware = context.hardware
+        if missing := _missing(context):
+            return missing
+        torch = hardware.libraries.get("torch")
+        named = f"torch {torch}" if torch else "torch"
+        if hardware.driver is None:
+            return not_applicable(f"no NVIDIA driver on this machine: {named} only has to work on the CPU")
+        gpu = context.gpu
+        if gpu is None:
+            return not_applicable(f"no GPU of this machine can be used now: {named} only has to work on the CPU")
+        if problem := torch_problem(hardware, gpu):
+            found = f"{problem.sentence} ({named})" if torch else problem.sentence
+            return warned(found, advice=problem.remedy or "train on the CPU, or on a newer card")
+        built, served = hardware.torch_cuda, hardware.driver.cuda
+        if built is None or served is None:
+            return not_applicable(f"the driver does not say which CUDA it serves; {named} is not compared with it")
+        newer = "; within one major version a newer build works" if built > served else ""
+        return passed(f"{named} is built for CUDA {dotted(built)}, the driver serves {dotted(served)}{newer}")
+
+
+def _missing(context: Context) -> Verdict | None:
+    """A library that the settings need and that is not installed; nothing where versions were not read."""
+    installed, config = context.hardware.libraries, context.config
+    method = config.tuning.method
+    for library in TUNING_METHODS[method].libraries:
+        if installed.get(library, "") is None:
+            sentence = f'tuning.method = "{method}" needs {library}, which is not installed'
+            return failed(sentence, advice=f"install it: uv pip install {library}")
+    library = OPTIMIZERS[config.training.optim].library
+    if library and installed.get(library, "") is None:
+        sentence = f'training.optim = "{config.training.optim}" needs {library}, which is not installed'
+        return failed(sentence, fix={"training.optim": DEFAULT}, advice=f"uv pip install {library}")
+    return None
+
+
+@symptom("Other processes", least_share=0)
+def other_processes(view: RunView) -> Cause | None:
+    """Threads of one matmul wait for the slowest of them: one core taken away holds all others up."""
+    return _on_the_card(view) if view.on_gpu else _on_the_cores(view)
+
+
+@symptom("One slow process")
+def slow_rank(view: RunView) -> Cause | None:
+    """All processes end a step together: the others wait for the slowest in each."""
+    found = slowest_rank(view.state)
+    if found is None:
+        return None
+    share = view.share(found.lag_seconds)
+    where = "its clock and temperature (nvidia-smi)" if view.on_gpu else "the load of its cores"
+    return Cause(
+        cause=f"Rank {found.rank} is slower than the others, which wait for it in every step.",
+        evidence=f"{view.of_whole(found.lag_seconds)}, {percent(share)} of the time, until rank {found.rank} has come",
+        share=share,
+        advice=f"look at {where}, and for other programs there; if it stays slow, leave it out "
+        "(CUDA_VISIBLE_DEVICES, or fewer distributed.processes)",
+    )
+
+
+class BusyMachine(Rule):
+    """Programs beside a run take its cores: threads then wait for one another at every matmul."""
+
+    name, title, order = "busy_machine", "The machine is free", 40
+    needs_plan = False
+    during = (other_processes, slow_rank)
+
+    def before(self, context: Context) -> Verdict:
+        hardware = context.hardware
+        guests = [
+            f"GPU {gpu.index}: {process.name or 'process'} {process.pid}, {format_bytes(process.memory_bytes)}"
+            for gpu in hardware.gpus
+            for process in gpu.processes or ()
+            if process.pid != os.getpid()
+        ]
+        load, cores = context.load_average, hardware.usable_cores
+        if load is None:
+            return not_applicable("this system does not report its load", *guests)
+        sentence = f"other programs' load of the last minute {load:.1f} on {cores} usable cores"
+        cards = f", {len(guests)} processes on the GPUs" if guests else ""
+        if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or guests:
+            return warned(f"{sentence}{cards}", *guests, advice="see who works here: top")
+        return passed(sentence)
+
+
+def _on_the_cores(view: RunView) -> Cause | None:
+    others, own, wait = view.others_cpu_share, view.mean("process_cpu_share"), view.mean("core_wait_share")
+    cores = view.mean("usable_cores")
+    if others is None or own is None or cores is None or others < _LEAST_OTHERS:
+        return None
+    # What they have taken from this run: where the kernel counts it, no more than its threads waited.
+    share = others / (others + own)
+    if wait is not None:
+        share = min(share, 2 * wait)
+    # A run that waits for its data has no use for the cores meanwhile.
+    share *= 1 - view.share(view.data_seconds)
+    if share < BAR_SHARE:
+        return None
+    waits = f"; its threads waited for a core {percent(wait)} of their time" if wait is not None else ""
+    fewer = max(1, round(cores * (1 - others)))
+    first = "0" if fewer == 1 else f"0-{fewer - 1}"
+    return Cause(
+        cause="Other programs compute on the cores of this run, and its threads wait for each other.",
+        evidence=f"others use {others * cores:.1f} of {cores:g} cores, the run {own * cores:.1f}{waits}",
+        share=share,
+        advice=f"end them (`top` shows them), or train on fewer cores: taskset --cpu-list {first} COMMAND",
+    )
+
+
+def _on_the_card(view: RunView) -> Cause | None:
+    used = view.gpu_mean("memory_used_bytes")
+    own = view.gpu_mean("process_memory_bytes")
+    total = view.gpu_mean("memory_bytes")
+    if used is None or not own or not total or used - own < _GUEST_BYTES_SHARE * total:
+        return None
+    return Cause(
+        cause="Another process is on the card of this run.",
+        evidence=f"{format_bytes(used - own)} of its memory are others', {format_bytes(own)} the run's",
+        # That it is there is known; what it computes is not reported.
+        share=(used - own) / used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
+        advice="see who it is: nvidia-smi; choose another card with --gpu",
+    )
+
+
+class SwappedOut(Rule):
+    """A step that waits for pages from a disk takes a hundred times as long."""
+
+    name, title, order = "swap", "Nothing is swapped out", 45
+    needs_plan = False
+
+    def before(self, context: Context) -> Verdict:
+        used = context.swap_used_bytes
+        if used is None:
+            return not_applicable("this system does not report its swap")
+        sentence = f"{format_bytes(used)} of swap in use"
+        memory = context.hardware.memory_bytes or 0
+        if used <= max(_MOST_BYTES, _MOST_SHARE * memory):
+            return passed(sentence)
+        available = format_bytes(context.hardware.memory_available_bytes)
+        return warned(
+            f"{sentence}, {available} of memory available", advice="see who has it: ps aux --sort=-rss | head"
+        )
+
+
+@symptom("More threads than cores")
+def threads_take_turns(view: RunView) -> Cause | None:
+    """Threads beyond the cores compute nothing more, and every matmul waits for the last of them."""
+    wait, others, cores, threads = (
+        view.mean("core_wait_share"),
+        view.others_cpu_share,
+        view.mean("usable_cores"),
+        view.state.threads,
+    )
+    if view.on_gpu or None in (wait, cores) or wait is None or cores is None or wait < BAR_SHARE:
+        return None
+    if threads is None or threads <= cores or (others or 0.0) >= _LEAST_OTHERS:
+        return None
+    return Cause(
+        cause="The run has more threads than cores, and they take turns.",
+        evidence=f"{threads} threads on {cores:g} cores; they waited for a core {percent(wait)} of their time",
+        share=wait,
+        fix={_THREADS: "auto"},
+    )
+
+
+@symptom("One thread")
+def one_thread(view: RunView) -> Cause | None:
+    """Matmuls share their work among threads; with one of them all cores but one have nothing to do."""
+    threads, cores = view.state.threads, view.mean("usable_cores")
+    if view.on_gpu or threads != 1 or cores is None or cores < 2:
+        return None
+    idle = max(1 - 1 / cores - (view.others_cpu_share or 0.0), 0.0)
+    share = _GAIN_OF_CORES * idle * view.share(view.compute_seconds + view.optimizer_seconds)
+    return Cause(
+        cause="The run computes with one thread, and the other cores are idle.",
+        evidence=f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle",
+        share=share,
+        fix={_THREADS: "auto"},
+        advice=f"unset {', '.join(_VARIABLES)}: the plan takes one thread a core",
+    )
+
+
+class CpuThreads(Rule):
+    """Fewer threads than cores leave cores idle; more of them take turns and wait for each other.
+
+    Source: the documentation of PyTorch on CPU threading.
+    """
+
+    name, title, order = "cpu_threads", "CPU threads match the cores", 50
+    settings = (_THREADS,)
+    during = (threads_take_turns, one_thread)
+
+    def before(self, context: Context) -> Verdict:
+        threads, environment = context.planned.threads.value, context.environment
+        cores = context.hardware.usable_cores
+        wrong: list[tuple[str, str]] = []
+        if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
+            wrong.append(("OMP_WAIT_POLICY", f"OMP_WAIT_POLICY=active: {_SPINNING}"))
+        for name in _VARIABLES:
+            asked = environment.get(name, "").split(",")[0]
+            if asked.isdigit() and int(asked) < threads:
+                wrong.append((name, f"{name}={asked}, the plan has {threads} threads"))
+            elif name == "OMP_NUM_THREADS" and asked.isdigit() and int(asked) > cores:
+                wrong.append((name, f"{name}={asked} for {cores} usable cores"))
+        advice = "unset " + " ".join(name for name, _ in wrong) if wrong else ""
+        if context.config.training.cpu_threads != "auto" and threads > max(1, cores):
+            wrong.append((_THREADS, f"{threads} threads on {cores} usable cores take turns"))
+        if wrong:
+            fix = {_THREADS: "auto"} if wrong[-1][0] == _THREADS else None
+            return warned("; ".join(words for _, words in wrong), fix=fix, advice=advice)
+        logical = context.hardware.logical_cores
+        seen = f", {logical} logical ones" if logical else ""
+        return passed(
+            f"{threads} threads on {cores} usable cores{seen}, set by the run itself",
+            switch=f"{threads} CPU threads",
+        )
+
+
+@symptom("Slower than before")
+def slower_later(view: RunView) -> Cause | None:
+    """The first epoch may be the slow one, for it compiles; later ones that are slower have another reason."""
+    seconds = view.state.step_seconds
+    done = view.state.steps_since_start - WARM_UP_STEPS
+    begin = len(seconds) - done
+    if done < _LEAST_STEPS or begin < 0 or (not view.on_gpu and (view.mean("core_wait_share") or 0.0) > _CROWDED):
+        return None
+    early, late = median(seconds[begin : begin + _EARLY_STEPS]), median(seconds[-_EARLY_STEPS:])
+    if late < _SLOWER * early:
+        return None
+    share = 1 - early / late
+    newest = view.state.recent
+    if sum(done.data_seconds for done in newest) > share / 2 * sum(done.step_seconds for done in newest):
+        # What grew is known: the wait for data has a diagnosis of its own.
+        return None
+    epochs = view.state.epochs
+    words = f"; epoch {epochs[0].epoch}: {format_seconds(epochs[0].seconds)}, " if len(epochs) > 1 else ""
+    words += f"epoch {epochs[-1].epoch}: {format_seconds(epochs[-1].seconds)}" if words else ""
+    return Cause(
+        cause="Steps take longer than they did at the beginning.",
+        evidence=(
+            f"{format_number(1000 * early)} ms a step in the first {_EARLY_STEPS} steps, "
+            f"{format_number(1000 * late)} ms now{words}"
+        ),
+        share=share,
+        advice=f"{percent(share)} is lost to what came since: longer rows, memory that swaps, heat, other programs",
+    )
+
+
+class Throughput(Rule):
+    """A rate that was measured on this machine tells whether a change of settings helped."""
+
+    name, title, order = "throughput", "Throughput is known", 160
+    during = (slower_later,)
+
+    def before(self, context: Context) -> Verdict:
+        plan, seconds = context.planned, context.step_seconds
+        source = plan.step_seconds.reason
+        if seconds is None:
+            return not_applicable(f"how fast this machine trains this model is not known: {source}")
+        rows = min(plan.effective_batch_size.value, plan.train_rows.value)
+        rate = rows / seconds
+        tokens = format_count(rate * plan.train_tokens.value / max(plan.train_rows.value, 1))
+        sentence = f"{format_count(rate)} rows/s ({tokens} tokens/s) planned"
+        if source.startswith("measured here"):
+            return passed(f"{sentence}, {source}")
+        return not_applicable(f"{sentence}, not measured with this shape yet", source)
+
+
+@symptom("Card throttled")
+def throttled(view: RunView) -> Cause | None:
+    """A card that is too hot or at its power limit lowers its clock, and every kernel takes longer."""
+    slowed = [gpu for reading in view.readings for gpu in reading.gpus if gpu.slowed_by]
+    asked = sum(gpu.slowed_by is not None for reading in view.readings for gpu in reading.gpus)
+    clock = view.gpu_mean("clock_share")
+    if not slowed or clock is None or not asked:
+        return None
+    share = (1 - clock) * len(slowed) / asked
+    hot = max((gpu.temperature_celsius for gpu in slowed if gpu.temperature_celsius is not None), default=None)
+    by = slowed[-1].slowed_by
+    degrees = f", up to {hot:.0f} degrees Celsius" if hot is not None else ""
+    return Cause(
+        cause="The card runs below its clock: it is too hot, or draws all the power that it may.",
+        evidence=f"slowed by {by} in {percent(len(slowed) / asked)} of readings, clock at {percent(clock)}{degrees}",
+        share=share,
+        advice="see the air flow of the machine" if by == "heat" else "raise the limit: nvidia-smi --power-limit=WATTS",
+    )
+
+
+@symptom("Launch-bound")
+def launch_bound(view: RunView) -> Cause | None:
+    """A kernel takes about 10 microseconds to start; larger batches and compiled layers have fewer of them a token."""
+    busy, plan = view.gpu_mean("utilization_share"), view.plan
+    if busy is None or busy >= IDLE_GPU:
+        return None
+    explained = 1 - view.share(view.compute_seconds + view.optimizer_seconds)
+    share = 1 - busy - explained
+    rows = plan.per_device_train_batch_size if plan else None
+    cut = plan is not None and plan.gradient_accumulation_steps > 1
+    return Cause(
+        cause="The GPU waits for its kernels to be started: each of them is small.",
+        evidence=f"GPU {percent(busy)} busy, data and interruptions explain {percent(max(explained, 0.0))}",
+        share=share,
+        fix={MICRO: 2 * rows} if rows and cut else {COMPILE: True},
+        advice="a larger effective batch, or longer rows" if not cut else "",
+    )
+
+
+class GpuUtilisation(Rule):
+    """A card that waits for data, for the journal or for small batches costs as much as one that works."""
+
+    name, title, order = "gpu_utilisation", "GPU kept busy", 170
+    settings = (MICRO, COMPILE)
+    needs_plan = False
+    during = (throttled, launch_bound)
+
+    def before(self, context: Context) -> Verdict:
+        gpus = context.hardware.gpus
+        if not gpus:
+            return not_applicable(
+                "no GPU on this machine; while a run is going, the Train screen shows how busy the CPU is"
+            )
+        used = [f"GPU {gpu.index} {gpu.utilisation_share:.0%}" for gpu in gpus if gpu.utilisation_share is not None]
+        now = ", ".join(used) if used else f"{len(gpus)} GPUs, not reported"
+        then = (
+            "the Train screen shows it while a run is going" if context.device == "cuda" else "this run is on the CPU"
+        )
+        return not_applicable(f"before a run there is nothing to measure ({now} busy); {then}")

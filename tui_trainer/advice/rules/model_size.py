@@ -1,0 +1,271 @@
+"""How large the model and its adapters are."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import Remedy, Rule, Verdict, not_applicable, passed, warned
+from tui_trainer.advice.remedies import is_short, way_to_fit
+from tui_trainer.advice.rules.memory import METHOD
+from tui_trainer.errors import InputError
+from tui_trainer.models.catalogue import CatalogueEntry, all_entries
+from tui_trainer.models.facts import find_model
+from tui_trainer.models.shape import scratch_shape
+from tui_trainer.models.targets import ALL_LINEAR, adapted
+from tui_trainer.planning.basis import Basis, with_settings
+from tui_trainer.planning.duration import training_flops
+from tui_trainer.planning.measured_steps import LASTING
+from tui_trainer.tasks import find_task
+from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
+
+_WIDTH, _LAYERS = "model.scratch.hidden_size", "model.scratch.num_hidden_layers"
+# Compute is spent best at 20 tokens read for each parameter (Hoffmann et al., arXiv:2203.15556). Below a hundredth of
+# that, a smaller model reaches a lower loss in the same time.
+_LEAST_TOKENS_A_PARAMETER = 0.2
+_TABLE = "model.scratch."
+_MODEL = "model.model_name_or_path"
+_DAY_SECONDS, _SHORT_SECONDS = 86_400.0, 3600.0
+# What differs less is another model and no smaller one.
+_SMALLER, _LARGER = 0.8, 1.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Other:
+    """Another model in the place of this one. Seconds are None where only a measured step can tell."""
+
+    name: str
+    parameters: int
+    seconds: float | None
+    memory_bytes: int
+
+    @property
+    def words(self) -> str:
+        """`distilbert/distilgpt2, 81.9 M, would take about 2 h 10 min with 2.1 GiB`."""
+        takes = "" if self.seconds is None else f" would take about {format_seconds(self.seconds)}"
+        return f"{self.name}, {format_count(self.parameters)},{takes} with {format_bytes(self.memory_bytes)}"
+
+
+_RANK, _TARGETS = "tuning.r", "tuning.target_modules"
+_USUAL_RANK = 16
+# Attention holds a third of a layer's weights. With adapters there alone LoRA stays behind the training of all weights,
+# with adapters on every linear layer it does not (QLoRA, arXiv:2305.14314, section 4 and figure 2).
+_LEAST_ADAPTED_SHARE = 0.5
+# A weight holds 2 bits of what a text says (Allen-Zhu and Li, arXiv:2404.05405); a token of text says about 1.
+_BITS_A_PARAMETER, _BITS_A_TOKEN = 2.0, 1.0
+_ALPHA = "tuning.lora_alpha"
+_LEAST_SCALE, _GOOD_SCALE, _MOST_SCALE = 0.5, 2.0, 4.0
+
+
+class ModelSize(Rule):
+    """Time and memory grow with the parameters; what they can learn is limited by the text.
+
+    Source: Sanh et al., DistilBERT, arXiv:1910.01108.
+    """
+
+    name, title, order = "model_size", "Model size suits the data", 200
+    settings = (METHOD, _WIDTH, _LAYERS)
+    published = "DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)"
+
+    def before(self, context: Context) -> Verdict:
+        plan = context.planned
+        rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
+        # Over the whole run, what is read again counted again.
+        read = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
+        return (_from_scratch if context.config.is_from_scratch else _pretrained)(context, read)
+
+    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
+        """LoRA trains other weights."""
+        if not basis.setup.has_adapter and not basis.config.is_from_scratch:
+            yield Remedy(patch={METHOD: "lora"}, rank=6)
+
+
+def _from_scratch(context: Context, read: float) -> Verdict:
+    parameters = context.planned.parameters.value
+    counted = f"{format_count(parameters)} parameters read {format_count(read)} tokens"
+    sentence = f"{counted}, {format_number(read / parameters, 2)} for each"
+    if read >= _LEAST_TOKENS_A_PARAMETER * parameters:
+        return passed(sentence)
+    most = int(read / _LEAST_TOKENS_A_PARAMETER)
+    advice = "give the model more text or more steps" if (fix := _smaller(context, most)) is None else ""
+    return warned(f"{sentence}; fewer than {_LEAST_TOKENS_A_PARAMETER:g} teach it little", fix=fix, advice=advice)
+
+
+def _pretrained(context: Context, read: float) -> Verdict:
+    """Few tokens are no fault here: what the model knows it brings along. Memory is what decides."""
+    plan, room = context.planned, context.basis.room
+    trained, whole = plan.trained_parameters.value, plan.parameters.value
+    lasting = sum(part.bytes for part in plan.memory_parts if part.name in LASTING)
+    sentence = (
+        f"{format_count(trained)} of {format_count(whole)} parameters learn from {format_count(read)} "
+        f"tokens; weights, gradients and optimizer take {format_bytes(lasting)}"
+    )
+    if room.free_bytes is None or lasting <= room.share * room.free_bytes:
+        return passed(sentence)
+    sentence += f", more than {room.share:.0%} of {format_bytes(room.free_bytes)} free on {room.where}"
+    way = (way_to_fit(context) if is_short(context) else None) or {}
+    fix = {METHOD: way[METHOD]} if METHOD in way else None
+    return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a card with more memory")
+
+
+def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
+    """The largest model below the limit that differs in one setting: the width, else the number of layers.
+
+    None where a config.json gives the shape, which no setting changes.
+    """
+    if context.config.model.model_name_or_path:
+        return None
+    scratch, vocabulary = context.config.model.scratch, context.planned.vocabulary.value
+    # Heads of an even width: half of a head is rotated by sines, half by cosines.
+    step, width, layers = 2 * scratch.num_attention_heads, scratch.hidden_size, scratch.num_hidden_layers
+    narrower = ({"hidden_size": width} for width in range(width - step, max(step, 16) - 1, -step))
+    fewer_layers = ({"num_hidden_layers": layers} for layers in range(layers - 1, 0, -1))
+    for change in chain(narrower, fewer_layers):
+        if scratch_shape(scratch.model_copy(update=change), vocabulary).parameters <= most_parameters:
+            return {f"{_TABLE}{name}": value for name, value in change.items()}
+    return None
+
+
+class ModelChoice(Rule):
+    """A name with its time and memory is a choice; a sentence about smaller models is none.
+
+    Source: Sanh et al., DistilBERT, arXiv:1910.01108.
+    """
+
+    name, title, order = "model_choice", "Smaller and larger models", 202
+    settings = (_MODEL,)
+    published = "DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)"
+
+    def before(self, context: Context) -> Verdict:
+        plan, config = context.planned, context.config
+        kinds = find_task(config.task.type).architectures
+        if config.is_from_scratch or not kinds:
+            return not_applicable("this model is made from scratch: its size is a setting, not a choice of names")
+        own, budget = plan.parameters.value, context.basis.room.budget_bytes
+        smaller = _fitting(context, _sorted(kinds, 0, _SMALLER * own, reverse=True), budget)
+        words = f"{format_count(own)} parameters"
+        too_long = context.duration_seconds is not None and context.duration_seconds > _DAY_SECONDS
+        if is_short(context) or too_long:
+            reason = "do not fit" if is_short(context) else "take longer than 1 day"
+            quick = next((one for one in smaller if (one.seconds or 0) <= _DAY_SECONDS), None)
+            if quick is None:
+                none = f"{words} {reason}, and no model of the catalogue is small enough"
+                return warned(none, advice="lower data.max_length, or take less of the data: data.max_rows")
+            here = find_model(quick.name).folder is not None
+            advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
+            return warned(f"{words} {reason}; {quick.words}", fix={_MODEL: quick.name} if here else None, advice=advice)
+        details = [f"smaller: {one.words}" for one in islice(smaller, 1)]
+        if context.duration_seconds is not None and context.duration_seconds <= _SHORT_SECONDS:
+            # Here there is time for more.
+            larger = _sorted(kinds, _LARGER * own, float("inf"), reverse=False)
+            fits = next((one for one in _fitting(context, larger, budget) if (one.seconds or 0) <= _DAY_SECONDS), None)
+            details += [f"larger: {fits.words}"] if fits else []
+        return passed("; ".join([words, *details]), *details)
+
+
+def _sorted(kinds: tuple[str, ...], low: float, high: float, *, reverse: bool) -> list[CatalogueEntry]:
+    def fits(entry: CatalogueEntry) -> bool:
+        kind = str((entry.config.get("architectures") or [""])[0])
+        return low <= entry.parameters <= high and kind.endswith(kinds)
+
+    return sorted(filter(fits, all_entries()), key=lambda entry: entry.parameters, reverse=reverse)
+
+
+def _fitting(context: Context, entries: list[CatalogueEntry], budget: float | None) -> Iterator[_Other]:
+    for entry in entries:
+        other = _instead(context, entry)
+        if other is not None and (budget is None or other.memory_bytes <= budget):
+            yield other
+
+
+def _instead(context: Context, entry: CatalogueEntry) -> _Other | None:
+    """The same run with this model; None where it cannot be planned."""
+    plan, basis = context.planned, context.basis
+    loaded = with_settings(context.loaded, {_MODEL: entry.name, "model.revision": "main"})
+    try:
+        shape = find_task(context.config.task.type).model_shape(loaded.config, plan.vocabulary.value, plan.classes)
+        if shape.max_position_embeddings and shape.max_position_embeddings < plan.longest_row:
+            return None
+        needed = replace(basis, loaded=loaded, shape=shape).needed_bytes()
+    except (InputError, LookupError, ValueError):
+        return None
+    flops = partial(training_flops, setup=basis.setup, tokens=1, row_tokens=plan.longest_row)
+    times = flops(shape) / flops(basis.shape)
+    seconds = None if context.duration_seconds is None else context.duration_seconds * times
+    return _Other(name=entry.name, parameters=shape.parameters, seconds=seconds, memory_bytes=needed)
+
+
+class LoraRank(Rule):
+    """The rank bounds what adapters can learn; beyond that it costs memory and time for nothing.
+
+    Source: Hu et al., LoRA, arXiv:2106.09685, section 7.2.
+    """
+
+    name, title, order = "lora_rank", "LoRA rank suits the data", 204
+    settings = (_RANK, _TARGETS)
+
+    def before(self, context: Context) -> Verdict:
+        plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
+        trained, tokens = plan.trained_parameters.value, plan.train_tokens.value
+        if not tuning.has_adapter:
+            return not_applicable(f"all {format_count(trained)} parameters are trainable: there is no adapter")
+        layers = adapted(shape, context.basis.setup.lora_targets)
+        share = sum(layer.matrix_parameters for layer in layers) / sum(
+            layer.matrix_parameters for layer in shape.linears if not layer.is_head
+        )
+        sentence = (
+            f"r {tuning.r} in a model {shape.hidden_size:,} wide: {format_count(trained)} trained parameters "
+            f"({plan.trained_parameters.reason}) for {format_count(tokens)} tokens"
+        )
+        # The rank at which an adapter, r x (inputs + outputs), has as many weights as the narrowest layer.
+        most = min(layer.inputs * layer.outputs // (layer.inputs + layer.outputs) for layer in layers)
+        if tuning.r > most:
+            fix = min(_USUAL_RANK, _power_of_two(most))
+            return warned(f"{sentence}; above {most} an adapter is larger than its layer", fix={_RANK: fix})
+        if share < _LEAST_ADAPTED_SHARE:
+            return warned(f"{sentence}; adapters beside only {share:.0%} of the weights", fix={_TARGETS: ALL_LINEAR})
+        if _BITS_A_TOKEN * tokens > _BITS_A_PARAMETER * trained and 2 * tuning.r <= _power_of_two(most):
+            wider = _wide_enough(tuning.r, tokens / trained, _power_of_two(most))
+            return warned(f"{sentence}, more than adapters of this width can hold", fix={_RANK: wider})
+        return passed(f"{sentence}, beside {share:.0%} of the weights")
+
+
+def _wide_enough(rank: int, tokens_a_parameter: float, most: int) -> int:
+    """The rank by doublings that holds all tokens, or the most there is; trained parameters grow with it."""
+    wider = rank
+    while wider / rank * _BITS_A_PARAMETER < tokens_a_parameter * _BITS_A_TOKEN and 2 * wider <= most:
+        wider *= 2
+    return wider
+
+
+def _power_of_two(most: int) -> int:
+    return 1 << max(0, most.bit_length() - 1)
+
+
+class LoraAlpha(Rule):
+    """Lowering the rank alone, to save memory, makes the update stronger: alpha goes with it.
+
+    Source: Hu et al., LoRA, arXiv:2106.09685, section 4.1.
+    """
+
+    name, title, order = "lora_alpha", "LoRA's update is scaled well", 205
+    settings = (_ALPHA,)
+
+    def before(self, context: Context) -> Verdict:
+        tuning = context.config.tuning
+        if not tuning.has_adapter:
+            return not_applicable(f'tuning.method = "{tuning.method}" has no adapter to scale')
+        # rsLoRA divides by the root, so that wide updates do not fade (arXiv:2312.03732).
+        by = math.sqrt(tuning.r) if tuning.use_rslora else float(tuning.r)
+        factor = tuning.lora_alpha / by
+        root = "the root of " if tuning.use_rslora else ""
+        sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
+        fix = {_ALPHA: float(f"{_GOOD_SCALE * by:.3g}")}
+        if factor > _MOST_SCALE:
+            return warned(f"{sentence}; above {_MOST_SCALE:g} it is a higher learning rate in disguise", fix=fix)
+        if factor < _LEAST_SCALE:
+            return warned(f"{sentence}; below {_LEAST_SCALE:g} the adapters hardly change the model", fix=fix)
+        return passed(sentence)

@@ -1,0 +1,176 @@
+"""What numbers a run computes with."""
+
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import Cause, Rule, Verdict, not_applicable, passed, symptom, warned
+from tui_trainer.advice.view import RunView
+from tui_trainer.hardware.gpu_models import dotted
+from tui_trainer.hardware.processor import BF16_FLAGS
+from tui_trainer.planning import automatic_values as choices
+from tui_trainer.planning.automatic_values import DTYPE, MIXED
+from tui_trainer.planning.basis import with_settings
+from tui_trainer.planning.processes import SPLITTING, ZERO_STAGES
+from tui_trainer.planning.training_setup import Dtype
+from tui_trainer.units import format_bytes
+
+# Times as fast as fp32. CPU: measured from width 256 on (planning/automatic_values.py); GPU: tensor cores have 2 to 8
+# times the matmuls a second.
+_GAIN = {"cpu": 1.5, "cuda": 2.0}
+# What a weight takes at the peak of an accumulated step with AdamW: weight, fp32 copy, moments, gradient and sum; and
+# weight, 16-bit copy, moments, gradient.
+_BYTES = "20 bytes a weight where gradients are accumulated, instead of 18"
+_RECKONED = (
+    "Qwen3-1.7B, 2 x 4096 tokens on an H100: 14 % more tokens a second and 7.0 GiB less kept for the backward pass, "
+    "reckoned by python -m tests.benchmarks.roofline --only 1.7b-full 1.7b-full-bf16; not measured on a card yet"
+)
+_NO_BF16 = "the card has no bf16"
+_EXPERTS = (
+    "products of experts are in bf16 then; in fp32 weights they stay fp32, as grouped_mm is no autocast operation"
+)
+_TF32 = "training.tf32"
+
+
+@symptom("fp32 where 16 bits are native")
+def slow_precision(view: RunView) -> Cause | None:
+    """Matmuls in 16 bits are faster and halve activations, where the processor has them natively."""
+    plan = view.plan
+    if plan is None or plan.precision != "fp32" or plan.best_precision in ("", "fp32"):
+        return None
+    gain = _GAIN["cuda" if view.on_gpu else "cpu"]
+    share = (1 - 1 / gain) * view.share(view.compute_seconds)
+    return Cause(
+        cause=f"The run computes in fp32, and {plan.best_precision} is native here.",
+        evidence=(
+            f"fp32 for {view.of_whole(view.compute_seconds)} of forward and backward; {plan.best_precision} is about "
+            f"{gain:g} times as fast"
+        ),
+        share=share,
+        fix={MIXED: "auto"},
+    )
+
+
+class Precision(Rule):
+    """Products in 16 bits are faster and halve activations, where the processor has them natively.
+
+    Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740.
+    """
+
+    name, title, order = "precision", "Mixed precision", 100
+    settings = (MIXED,)
+    fallback = "auto"
+    is_for_speed = True
+    published = "memory of activations nearly halved (arXiv:1710.03740)"
+    during = (slow_precision,)
+
+    def before(self, context: Context) -> Verdict:
+        used = context.planned.precision
+        loaded = with_settings(context.loaded, {MIXED: "auto"})
+        best = choices.precision(loaded, context.hardware, context.basis.target, context.basis.shape)
+        switch = f"precision: {used.value}"
+        if used.value != best.value:
+            sentence = f"{used.value}, {used.reason}; auto would be {best.value}: {best.reason}"
+            return warned(sentence, fix={MIXED: "auto"}, switch=switch)
+        sentence = f"{used.value}: {best.reason}"
+        if used.value == "fp32":
+            target = context.basis.target
+            has_bf16 = target.bf16 if target.gpu else context.hardware.cpu_flags & BF16_FLAGS
+            return not_applicable(sentence, switch=switch, opposite={MIXED: "bf16"} if has_bf16 else None)
+        return passed(sentence, switch=switch, opposite={MIXED: "no"})
+
+
+class MasterWeights(Rule):
+    """Full tuning with weights in bf16 and an fp32 copy of each casts less and keeps fewer activations than fp32
+    weights.
+
+    The optimizer updates the copy (the fp32 master weights of arXiv:1710.03740, section 3.1), so that no small update
+    is lost. Autocast casts fp32 weights once and the input of each linear layer anew, computes norms in fp32, and adds
+    up the results of layers in fp32.
+    """
+
+    name, title, order = "master_weights", "bf16 weights with fp32 masters", 105
+    settings = (DTYPE,)
+    fallback = "auto"
+    is_for_speed = True
+
+    def before(self, context: Context) -> Verdict:
+        planned, basis = context.planned.weights_dtype, context.basis
+        kept = f"weights are kept in {planned.value}: {planned.reason}"
+        if basis.setup.has_adapter:
+            sentence = "none: frozen weights are never updated, and adapters train in fp32"
+            return not_applicable(sentence, kept, switch="fp32 masters: none")
+        if planned.value == "bfloat16" and basis.target.bf16 is False:
+            sentence = f"on, and {_NO_BF16}: what is not a product is emulated"
+            return warned(sentence, kept, fix={DTYPE: "auto"}, switch="fp32 masters on")
+        if planned.value == "bfloat16":
+            sentence = f"on: {_compared(context, 'float32')}"
+            return passed(sentence, kept, switch="fp32 masters on", opposite={DTYPE: "float32"})
+        if why_not := _why_impossible(context) or _why_not_advised(context):
+            other = None if _why_impossible(context) else {DTYPE: "bfloat16"}
+            return not_applicable(f"off: {why_not}", kept, switch="fp32 masters: off", opposite=other)
+        experts = (_EXPERTS,) if basis.shape.has_grouped_experts else ()
+        sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, kept)
+        budget, changed = basis.room.budget_bytes, basis.changed({DTYPE: "bfloat16"}).needed_bytes()
+        if budget is not None and context.planned.memory_bytes.value <= budget < changed:
+            return not_applicable(f"{sentence}, more than there is", *details, switch="fp32 masters: off")
+        return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch="fp32 masters: off")
+
+
+def _compared(context: Context, other: Dtype) -> str:
+    now, changed = context.planned.memory_bytes.value, context.basis.changed({DTYPE: other}).needed_bytes()
+    return f"{format_bytes(now)} in all, {format_bytes(changed)} with weights in {other}"
+
+
+def _why_impossible(context: Context) -> str:
+    """Why weights in bf16 gain nothing here, or need not be measured, as a clause; empty: they may gain."""
+    plan, target = context.planned, context.basis.target
+    strategy = plan.strategy.value
+    if target.gpu is not None and not target.bf16:
+        return _NO_BF16 if target.bf16 is False else "the card does not report whether it has bf16"
+    if plan.precision.value != "bf16":
+        return f"products are in {plan.precision.value}: {plan.precision.reason}"
+    if not plan.is_group:
+        return ""
+    if strategy in ZERO_STAGES:
+        return f"{strategy} keeps fp32 masters of its own, whatever the weights are"
+    if strategy in SPLITTING:
+        return f"{strategy} gathers fp32 weights in bf16: its parts are the masters"
+    return f"{strategy} sums fp32 gradients of masters after the backward pass, those of fp32 weights during it"
+
+
+def _why_not_advised(context: Context) -> str:
+    """Why it is not known to be faster, as a clause; empty: it is reckoned to be."""
+    if context.basis.target.gpu is None:
+        return "it is advised on cards alone"
+    return "" if context.basis.shape.head == "causal_lm" else "it was reckoned for decoders only"
+
+
+class Tf32(Rule):
+    """Ampere and newer cards multiply fp32 much faster when ten bits of mantissa are enough.
+
+    Source: NVIDIA A100 data sheet.
+    """
+
+    name, title, order = "tf32", "TF32 and cuDNN autotune", 110
+    settings = (_TF32,)
+    is_for_speed = True
+    published = "8x the rate of fp32 matmuls on an A100 (its data sheet)"
+
+    def before(self, context: Context) -> Verdict:
+        gpu, precision = context.basis.target.gpu, context.planned.precision.value
+        if gpu is None:
+            sentence = (
+                "TF32 needs a GPU, and this run uses none; cuDNN tunes convolutions, of which these layers have none"
+            )
+            return not_applicable(sentence, switch="TF32: no GPU")
+        can = gpu.abilities
+        if can is None or gpu.capability is None:
+            return not_applicable("whether the card has TF32 is not reported", switch="TF32: not reported")
+        if not can.tf32:
+            sentence = f"compute capability {dotted(gpu.capability)} has no TF32; it comes with 8.0"
+            return not_applicable(sentence, switch="TF32: not on this card")
+        rest = "all matmuls are fp32" if precision == "fp32" else f"for what is not computed in {precision}"
+        if context.config.training.tf32:
+            return passed(f"on, {rest}", switch="TF32 on", opposite={_TF32: False})
+        if precision == "fp32":
+            return warned("off, and all matmuls are in fp32", fix={_TF32: True})
+        sentence = f"off; matmuls are in {precision}, so that little would change"
+        return passed(sentence, switch="TF32: off", opposite={_TF32: True})

@@ -1,0 +1,233 @@
+"""How long rows are, and what of them is padding."""
+
+from collections.abc import Iterator
+
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.contract import (
+    BAR_SHARE,
+    Cause,
+    Remedy,
+    Rule,
+    Verdict,
+    not_applicable,
+    passed,
+    percent,
+    symptom,
+    warned,
+)
+from tui_trainer.advice.view import RunView
+from tui_trainer.data.preparing.prepare import WHOLE_LENGTH
+from tui_trainer.models.problems import length_warning
+from tui_trainer.planning.basis import Basis
+from tui_trainer.planning.batching import KEY as PACKING
+from tui_trainer.planning.batching import SEES_OTHERS
+from tui_trainer.tasks import find_task, task_names
+from tui_trainer.tasks.contract import DataFacts
+
+LENGTH = "data.max_length"
+# The shortest that a plan is made to fit with.
+_LEAST_LENGTH = 128
+_SHORTEST_TOKENS, _FEWEST_ROWS = 32, 32
+# A row for each of twice as many: the fix is made on estimated counts.
+_FIX_ROWS, _FIX_TOKENS = 2 * _FEWEST_ROWS, 128
+_MOST_CUT = 0.01
+_ROUND = 8
+_GROUPED = "data.group_by_length"
+# Where the longest document is twice the mean, half of a row may be padding.
+_MOST_UNEVEN = 2.0
+# As in the plan: below this saving rows are nearly full as they are.
+_LEAST_SAVING = 0.1
+
+
+class SequenceLength(Rule):
+    """Attention costs the square of the length; rows that are too long leave few to shuffle."""
+
+    name, title, order = "sequence_length", "Sequence length suits the text", 210
+    settings = (LENGTH,)
+
+    def before(self, context: Context) -> Verdict:
+        plan, length, facts = context.planned, context.config.data.max_length, context.facts
+        shape = context.basis.shape
+        if beyond := length_warning(shape, length):
+            return warned(beyond, fix={LENGTH: shape.max_position_embeddings})
+        if facts is not None and not facts.is_stream:
+            return _of_documents(facts, length)
+        rows, tokens = plan.train_rows.value, plan.train_tokens.value
+        sentence = f"rows of {length:,} tokens, {rows:,} of them from {tokens:,} tokens"
+        power_of_two = 1 << max(0, (tokens // _FIX_ROWS).bit_length() - 1)
+        fit = max(_SHORTEST_TOKENS, power_of_two)
+        if rows < _FEWEST_ROWS and length > _SHORTEST_TOKENS:
+            return warned(f"{sentence}: too few to learn from", fix={LENGTH: fit})
+        if length < _SHORTEST_TOKENS and tokens >= _FIX_ROWS * _SHORTEST_TOKENS:
+            sentence += f": too short a context, {_SHORTEST_TOKENS} is the least"
+            return warned(sentence, fix={LENGTH: min(fit, _FIX_TOKENS)})
+        return passed(sentence)
+
+    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
+        """Shorter rows drop what was to be learnt."""
+        length = basis.config.data.max_length
+        while length > _LEAST_LENGTH:
+            length = max(length // 2, _LEAST_LENGTH)
+            yield Remedy(patch={LENGTH: length}, rank=9, drops_data=True)
+
+
+def _of_documents(facts: DataFacts, length: int) -> Verdict:
+    """Each document is a row of its own; one that is longer is cut into several."""
+    sentence = f"rows of up to {length:,} tokens, {facts.rows:,} of them, {facts.row_tokens:.0f} tokens on average"
+    if length < _SHORTEST_TOKENS and facts.longest_row >= length:
+        return warned(f"{sentence}: too short a context, {_SHORTEST_TOKENS} is the least", fix={LENGTH: _FIX_TOKENS})
+    if facts.longest_row >= length:
+        loses_end = facts.packed_rows is None or (facts.counts and facts.counts.rows_read)
+        ends = "what is longer loses its end" if loses_end else "documents that are longer are cut into several rows"
+        return passed(f"{sentence}; {ends}")
+    return passed(f"{sentence}, the longest {facts.longest_row:,}: no document is cut")
+
+
+class LengthByTask(Rule):
+    """Tokens behind what decides the answer cost as much as those before it."""
+
+    name, title, order = "length_by_task", "Length suits the task", 211
+
+    def before(self, context: Context) -> Verdict:
+        plan, config = context.planned, context.config
+        usual = find_task(config.task.type).usual_length
+        if config.is_from_scratch or usual is None:
+            return not_applicable(
+                "a model from scratch learns the length that it is given; the ranges are of pretrained ones"
+            )
+        low, high = usual
+        longest = context.facts.longest_row if context.facts and context.facts.longest_row else plan.longest_row
+        used = min(config.data.max_length, longest)
+        sentence = f"rows of up to {used:,} tokens; {config.task.type} takes {low:,} to {high:,} as a rule"
+        if used <= high:
+            short = (
+                "" if longest <= config.data.max_length or used >= low else f"; data.max_length {low:,} would cut fewer"
+            )
+            return passed(sentence + short)
+        advice = (
+            f"try data.max_length = {high} where the ends of the longest rows can be spared: a step costs in proportion"
+        )
+        return warned(sentence, advice=advice)
+
+
+class Truncation(Rule):
+    """What is cut off is never learnt: the end of an answer, or the words that a label is about."""
+
+    name, title, order = "truncation", "Few rows lose their end", 212
+    settings = (LENGTH,)
+
+    def before(self, context: Context) -> Verdict:
+        facts, length = context.facts, context.config.data.max_length
+        if facts is None or facts.counts is None:
+            return not_applicable("how many rows are too long is known once the data is prepared: tui-trainer preview")
+        counts = facts.counts
+        if not counts.rows_read:
+            return _documents(facts)
+        rows = counts.train_rows + counts.eval_rows
+        share = counts.truncated_rows / max(rows, 1)
+        sentence = f"{counts.truncated_rows:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens"
+        if share <= _MOST_CUT:
+            return passed(sentence)
+        sentence += " and lose their end"
+        wanted = -(-int(facts.details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
+        limit = context.basis.shape.max_position_embeddings
+        possible = wanted if limit is None else min(wanted, limit)
+        if possible <= length:
+            return warned(
+                sentence, advice=f"the model was made for {limit:,} tokens: shorten the texts, or choose another"
+            )
+        if possible < wanted or WHOLE_LENGTH not in facts.details:
+            return warned(sentence, fix={LENGTH: possible})
+        return warned(f"{sentence}; about {wanted:,} tokens would hold 99 % of them", fix={LENGTH: possible})
+
+
+def _documents(facts: DataFacts) -> Verdict:
+    """Those of a language model are cut into several rows, of which none is lost."""
+    counts = facts.counts
+    if counts is None or facts.is_stream:
+        return not_applicable("rows are cut from one stream of text: none loses its end")
+    documents = counts.train_documents + counts.eval_documents
+    if not counts.cut_documents:
+        return passed(f"each of {documents:,} documents fits into a row; none is cut")
+    return passed(
+        f"{counts.cut_documents:,} of {documents:,} documents are cut into {counts.pieces:,} rows; no token is lost"
+    )
+
+
+@symptom("Padding")
+def padding(view: RunView) -> Cause | None:
+    """Rows of one pass are as long as its longest; grouping like with like, or packing, avoids it."""
+    sums, plan = view.sums, view.plan
+    if not (sums.positions and sums.input_tokens):
+        return None
+    padded = 1 - sums.input_tokens / sums.positions
+    share = padded * view.share(view.compute_seconds)
+    if share < BAR_SHARE:
+        return None
+    can_pack = view.state.task in task_names() and find_task(view.state.task).packs
+    is_packed, is_grouped = (plan.packing, plan.group_by_length) if plan else (None, None)
+    if is_grouped and not can_pack:
+        # What is left between rows of about one length cannot be spared.
+        return None
+    tokens, positions = sums.input_tokens / sums.steps, sums.positions / sums.steps
+    return Cause(
+        cause="Much of each batch is padding, which is computed and thrown away.",
+        evidence=f"{percent(padded)} padding: {tokens:,.0f} tokens in {positions:,.0f} positions a step",
+        share=share,
+        fix={_GROUPED: True} if is_grouped is False else None,
+        advice='data.packing = "auto": documents can share rows' if can_pack and not is_packed else "",
+    )
+
+
+class Padding(Rule):
+    """Padding is computed and thrown away; grouping or packing rows avoids it where rows differ in length.
+
+    Source: Krell et al., Efficient Sequence Packing without Cross-contamination, arXiv:2107.02027.
+    """
+
+    name, title, order = "padding", "No time spent on padding", 220
+    settings = (PACKING, _GROUPED)
+    fallback = "auto"
+    is_for_speed = True
+    during = (padding,)
+
+    def before(self, context: Context) -> Verdict:
+        facts, packing = context.facts, context.planned.packing
+        if facts is None:
+            return not_applicable("how long the documents are is not known")
+        if facts.is_stream:
+            return _stream(context)
+        if packing.value:
+            return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
+        if facts.packed_rows is None:
+            return _padded(context, facts, "this task has one row for each example")
+        rows = min(context.planned.effective_batch_size.value, facts.rows)
+        fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
+        can_pack = context.basis.shape.model_type not in SEES_OTHERS
+        if can_pack and context.config.data.packing is False and 1 - facts.packed_rows / rows >= _LEAST_SAVING:
+            return warned(f"not packed: {fill}", fix={PACKING: "auto"}, switch="packing: off")
+        return _padded(context, facts, "not packed" if can_pack else packing.reason)
+
+
+def _stream(context: Context) -> Verdict:
+    plan, length = context.planned, context.config.data.max_length
+    rows = plan.train_rows.value
+    missing = -(plan.train_tokens.value - 1) % length
+    return passed(
+        f"rows are cut from one stream of text, so only the last of {rows:,} is shorter: "
+        f"{missing / (rows * length):.2%} padding"
+    )
+
+
+def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
+    """Rows of one pass are as long as its longest, unless like is put to like."""
+    sentence = f"{why}: documents of about {facts.document_tokens:.0f} tokens, the longest {facts.longest_row:,}"
+    grouped = context.config.data.group_by_length
+    alone = context.planned.per_device_train_batch_size.value == 1
+    if grouped or alone or facts.longest_row < _MOST_UNEVEN * facts.document_tokens:
+        how = "; drawn by length" if grouped else "; one row in a pass needs none" if alone else ""
+        other = None if alone and not grouped else {_GROUPED: not grouped}
+        return passed(sentence + how, switch="packing: off, little to save", opposite=other)
+    most = 1 - facts.document_tokens / facts.longest_row
+    sentence += f", so that up to {most:.0%} of a pass is padding"
+    return warned(sentence, fix={_GROUPED: True}, switch="packing: off")

@@ -1,0 +1,124 @@
+"""A run as rules look at it: seconds per step, shares of the time, means of the newest readings.
+
+Made from a RunState, which added everything up while the journal was read. While the run lives, the last few hundred
+steps and two minutes of readings count; afterwards all of its last start.
+"""
+
+import math
+from collections.abc import Iterable
+from datetime import datetime
+from functools import cached_property
+from itertools import islice, pairwise
+from statistics import fmean, median_high
+
+from tui_trainer.runs.events import GaugesRead
+from tui_trainer.runs.state import WARM_UP_STEPS, RunState, means
+
+_RECENT_READINGS = 24
+_LOSS_BLOCKS = 20
+_LEAST_BLOCK = 5
+
+
+class RunView:
+    """Cheap to make; what takes a look at the readings or at all steps is computed once, where it is asked for.
+
+    `..._seconds` say where the time of a step goes: `step_seconds` are those of the step itself, `compute_seconds` its
+    forward and backward passes, the others what happens between steps, for each step.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self.state, self.plan, times = state, state.plan, state.times
+        self.on_gpu = state.device.startswith("cuda")
+        self.is_over = state.finished is not None or state.failed is not None
+        self.first_step = state.resumed_from_step or 0
+        """After which step this start began."""
+        self.sums = sums = times.whole if self.is_over else times.recent
+        steps = max(sums.steps, 1)
+        self.data_seconds = sums.data_seconds / steps
+        self.compute_seconds = (sums.forward_seconds + sums.backward_seconds) / steps
+        self.optimizer_seconds = sums.optimizer_seconds / steps
+        self.step_seconds = sums.step_seconds / steps
+        self.evaluation_seconds = self._on_the_way((done.step, done.seconds) for done in state.evals if done.scheduled)
+        self.checkpoint_seconds = self._on_the_way((done.step, done.seconds) for done in state.checkpoints)
+        every = self.plan.sample_every_steps if self.plan else None
+        self.sample_seconds = fmean(one.seconds for one in state.samples) / every if state.samples and every else 0.0
+        between = max(times.between_steps, 1)
+        self.journal_seconds = times.journal_seconds / between
+        self.empty_cache_seconds = times.empty_cache_seconds / between
+        # What nothing accounts for. On a GPU the device may be computing meanwhile: not counted.
+        self.other_seconds = 0.0 if self.on_gpu else times.other_seconds / between
+        on_the_way = self.evaluation_seconds + self.checkpoint_seconds + self.sample_seconds
+        own = self.journal_seconds + self.empty_cache_seconds + self.other_seconds
+        self.whole_seconds = self.step_seconds + on_the_way + own
+        """A step and its part of all that happens between steps."""
+
+    def _on_the_way(self, costs: Iterable[tuple[int, float]]) -> float:
+        """Of each step, until the last of them; what happens at the end happens anyway, and is no interruption."""
+        finished = self.state.finished
+        last = min(self.state.total_steps or self.state.step + 1, finished.step if finished else math.inf)
+        found = [(step, seconds) for step, seconds in costs if self.first_step < step < last]
+        return sum(seconds for _, seconds in found) / (found[-1][0] - self.first_step) if found else 0.0
+
+    def share(self, seconds: float) -> float:
+        return seconds / self.whole_seconds if self.whole_seconds > 0 else 0.0
+
+    def of_whole(self, seconds: float) -> str:
+        """`0.42 of 1.69 s a step`, `420 of 690 ms a step`."""
+        whole = self.whole_seconds
+        if whole >= 1:
+            return f"{seconds:.2f} of {whole:.2f} s a step"
+        digits = 0 if whole >= 0.1 else 1 if whole >= 0.01 else 2
+        return f"{1000 * seconds:.{digits}f} of {1000 * whole:.{digits}f} ms a step"
+
+    def seldom(self, each_seconds: float, now_seconds: float) -> int:
+        """Steps between two of what takes `each_seconds`, now `now_seconds` of each step, so that it takes a twentieth
+        of the time; two digits, and at most once in the run."""
+        step_seconds = self.whole_seconds - now_seconds
+        steps = max(1, math.ceil(19 * each_seconds / step_seconds)) if step_seconds > 0 else 1
+        digits = int(10 ** max(len(str(steps)) - 2, 0))
+        return min(-(-steps // digits) * digits, self.state.total_steps or steps)
+
+    @cached_property
+    def readings(self) -> list[GaugesRead]:
+        """Of this start and while it trained; the newest two minutes, or all once it is over."""
+        return self.all_readings if self.is_over else self.all_readings[-_RECENT_READINGS:]
+
+    @cached_property
+    def all_readings(self) -> list[GaugesRead]:
+        """The same from the beginning of this start, up to the last hour."""
+        newest = islice(reversed(self.state.gauges), self.state.readings_since_start)
+        training = [reading for reading in newest if reading.step > self.first_step + WARM_UP_STEPS][::-1]
+        # The first one counts from before the first step.
+        return training[1:] if len(training) > 2 else training
+
+    @cached_property
+    def seconds_between_readings(self) -> float | None:
+        """The median, by the wall clock: one that jumps spoils few of them."""
+        times = [datetime.fromisoformat(reading.at) for reading in self.readings if reading.at]
+        gaps = [(after - before).total_seconds() for before, after in pairwise(times)]
+        return middle if gaps and (middle := median_high(gaps)) > 0 else None
+
+    def mean(self, name: str) -> float | None:
+        """Over the readings that report it."""
+        return _mean(getattr(reading, name) for reading in self.readings)
+
+    def gpu_mean(self, name: str) -> float | None:
+        """Over all cards of them."""
+        return _mean(getattr(gpu, name) for reading in self.readings for gpu in reading.gpus)
+
+    @property
+    def others_cpu_share(self) -> float | None:
+        """Of the usable cores, by other processes."""
+        machine, own = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
+        return None if machine is None or own is None else max(machine - own, 0.0)
+
+    @cached_property
+    def losses(self) -> list[tuple[float, float]]:
+        """(last step, mean loss) of up to 20 equally long stretches of the run, 5 steps or more each."""
+        most = min(_LOSS_BLOCKS, len(self.state.steps) // _LEAST_BLOCK)
+        return means(self.state.steps, self.state.losses, most)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return fmean(known) if known else None
