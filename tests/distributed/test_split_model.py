@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from tests.distributed.outcomes import events, losses, same, spoilt
@@ -15,10 +18,12 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.start import open_again
+from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.training.checkpoint import RANDOM
+from tui_trainer.training.evaluate import observe
 
 SPLIT = {"distributed.processes": 2, "distributed.strategy": "fsdp"}
 
@@ -162,3 +167,33 @@ def test_a_disk_that_is_full_holds_up_no_process(tiny_run, forked_ranks):
 def test_what_cannot_be_split_is_refused(tiny_config, changes, words):
     with pytest.raises(ConfigError, match=words):
         estimated_plan(tiny_config("odd", SPLIT | changes))
+
+
+def test_a_spare_pass_of_an_evaluation_is_computed_and_nobody_observes_it():
+    """Another process has a row more: this one computes with it, and has no more predictions for it."""
+    calls, others = [], iter([(1, 0), (1, 0), (0, 0)])
+
+    class Scorer:
+        def __init__(self):
+            self.seen = []
+
+        def observe(self, batch):
+            calls.append("observed")
+            self.seen.append((torch.zeros(1),))
+            return torch.tensor(1.0)
+
+    components = SimpleNamespace(
+        loss=lambda batch: calls.append("computed") or torch.tensor(2.0),
+        task=SimpleNamespace(scorer=lambda *given: Scorer()),
+        config=None,
+        data=None,
+        device=torch.device("cpu"),
+        model=torch.nn.Linear(1, 1),
+        together=SimpleNamespace(splits_weights=True, reading=nullcontext),
+        mixed_precision=SimpleNamespace(autocast=nullcontext),
+        ranks=SimpleNamespace(count=2, highest=lambda has_rows, stops: next(others)),
+    )
+    batch = MicroBatch({}, labels=torch.zeros(3), places=torch.arange(0), samples=1, tokens=1)
+    found = observe(components, [batch], spare=lambda: batch)
+    assert calls == ["observed", "computed"] and len(found.seen) == 1
+    assert found.values == {"loss": 1.0} and found.counts == {"labels": 3}

@@ -110,7 +110,8 @@ def observe(
     loss = components.loss
     scorer = components.task.scorer(components.config, components.data, loss)
     terms = no_terms(loss, components.device) if terms is None else terms
-    found = _passes(components, scorer.observe if scorer else loss, Sums.of(loss), batches, go_on, spare, terms)
+    forward = scorer.observe if scorer else loss
+    found = _passes(components, forward, loss, Sums.of(loss), batches, go_on, spare, terms)
     if not found or not scorer:
         return found
     seen = scorer.seen
@@ -128,7 +129,7 @@ def observe_terms(
     """The same of what the loss needs to know of all rows before it can be measured of any."""
     loss = components.loss
     assert isinstance(loss, NamedLoss)
-    return _passes(components, loss.terms_of, Sums.of_terms(loss), batches, go_on, spare, {})
+    return _passes(components, loss.terms_of, loss.terms_of, Sums.of_terms(loss), batches, go_on, spare, {})
 
 
 class EvaluationGivenUp(Exception):
@@ -158,13 +159,15 @@ def passes_of_all(
 def _passes(
     components: Components,
     forward: LossSum,
+    forward_spare: LossSum,
     sums: Sums,
     batches: Iterable[MicroBatch],
     go_on: Callable[[int], bool],
     spare: Callable[[], MicroBatch] | None,
     terms: Mapping[str, Tensor],
 ) -> Observed | None:
-    """What `forward` gives for all batches, added up; None: it was given up."""
+    """What `forward` gives for all batches, added up; None: it was given up. A spare one is only computed, and no
+    scorer observes it."""
     started, rows, is_stopped = perf_counter(), 0, False
 
     def is_over() -> bool:
@@ -175,12 +178,13 @@ def _passes(
         with components.together.reading(), components.mixed_precision.autocast():
             for item, is_own in passes_of_all(components, batches, spare, is_over):
                 batch = replace(item.to(components.device), terms=terms)
-                found = forward(batch)
-                if is_own:
-                    sums.count([batch])
-                    sums.add(found)
-                    rows += batch.samples
-                    is_stopped = not go_on(rows)
+                if not is_own:
+                    forward_spare(batch)
+                    continue
+                sums.count([batch])
+                sums.add(forward(batch))
+                rows += batch.samples
+                is_stopped = not go_on(rows)
     except EvaluationGivenUp:
         return None
     finally:
