@@ -11,13 +11,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+_SECONDS_FOR_ANOTHER = 6  # less than what huggingface_hub waits before it asks for the same file again
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -27,7 +28,8 @@ class FakeHub:
 
     `gated` names need the token "secret", `private` ones are not to be seen without it. `cut` stops a file after so
     many bytes, once. `created` are repositories that were made, and whether they are private; `received` is what was
-    committed. `asked` are the files that were sent, `requests` everything that was asked.
+    committed. A file of `pair` is sent once another one is asked for as well, if that comes soon. `asked` are the files
+    that were sent, `requests` everything that was asked.
     """
 
     models: dict[str, Path] = field(default_factory=dict)
@@ -40,6 +42,7 @@ class FakeHub:
     requests: list[str] = field(default_factory=list)
     created: dict[str, bool] = field(default_factory=dict)
     received: dict[str, bytes] = field(default_factory=dict)
+    pair: dict[str, threading.Barrier] = field(default_factory=dict)
     url: str = ""
 
 
@@ -218,6 +221,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = (self._folder(kind, name, revision) or Path("/nowhere")) / file
         if not path.is_file():
             return self._refuse(404, "EntryNotFound", "Entry not found")
+        if with_body and file in self.hub.pair:
+            with suppress(threading.BrokenBarrierError):
+                self.hub.pair[file].wait(_SECONDS_FOR_ANOTHER)
         content = path.read_bytes()
         headers = {
             "ETag": f'"{hashlib.sha256(content).hexdigest()}"',

@@ -22,11 +22,13 @@ CANCELLED = """
 import sys
 from tui_trainer.data.progress import Meter
 from tui_trainer.errors import RunError
+from tui_trainer.downloading import hub
 from tui_trainer.downloading.hub import download_model
+hub.SMALL_BYTES = int(sys.argv[1])
 told = []
 def report(self, done):
     told.append(done)
-    if len(told) > 5:
+    if len(told) > int(sys.argv[2]):
         raise KeyboardInterrupt
 Meter.report = report
 try:
@@ -166,8 +168,9 @@ def test_a_disk_that_is_too_small_is_said_before_the_question(hub, environment):
 
 
 @pytest.mark.e2e
-def test_a_stopped_download_keeps_what_it_has_and_goes_on(hub, environment):
-    stopped = run("-c", CANCELLED, environment=environment)
+@pytest.mark.parametrize(("small_bytes", "reports"), [(0, 5), (20_000, 2)], ids=["one by one", "together"])
+def test_a_stopped_download_keeps_what_it_has_and_goes_on(small_bytes, reports, hub, environment):
+    stopped = run("-c", CANCELLED, str(small_bytes), str(reports), environment=environment)
     assert stopped.returncode == 1
     assert "the download of org/tiny was stopped; the same command goes on from there" in stopped.stderr
     first = [file for file in hub.asked if file]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -184,6 +185,14 @@ def test_what_is_no_data_is_left_out_and_the_splits_are_named(hub, environment):
     whole = open_source("hub:org/splits")
     assert len(whole.entries) == 2 and [(other.label, len(other.files)) for other in whole.others] == [("test", 1)]
     assert whole.entries == open_source("hub:org/splits/data/train-*.parquet").entries
+
+
+@pytest.mark.e2e
+def test_small_files_are_fetched_at_the_same_time(hub, environment):
+    together = threading.Barrier(2)
+    hub.pair = {f"data/train-0000{shard}-of-00002.parquet": together for shard in (0, 1)}
+    assert fetch("org/splits", environment=environment).returncode == 0
+    assert not together.broken
 
 
 @pytest.mark.e2e

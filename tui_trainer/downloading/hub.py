@@ -6,9 +6,10 @@ which of them is what: code that comes with it is neither fetched nor run.
 
 What was fetched before a stop is kept, and the next time goes on from there. huggingface_hub fetches; what it has not
 is here: the question with size and licence, which files are wanted, and refusals of one sentence for a small disk, a
-gated repository, no network. Files come one by one: its `snapshot_download` waits on Ctrl+C for all that are under way.
+gated repository, no network.
 """
 
+import glob
 import os
 import re
 import socket
@@ -29,8 +30,10 @@ from tui_trainer.hardware.storage import read_place
 from tui_trainer.models.config_json import bad_model, refuse_other_kinds
 from tui_trainer.models.tokenizer import TEMPLATE_FOLDER, TOKENIZER_FILES
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_bytes
+from tui_trainer.units import MIB, format_bytes
 
+# Files up to this size are fetched several at a time: on Ctrl+C huggingface_hub waits for those that are under way.
+SMALL_BYTES = 16 * MIB
 _SMALL = {"config.json", "generation_config.json", *TOKENIZER_FILES}
 # In the order in which transformers looks for them: one file, or shards with their index.
 _WEIGHTS = (
@@ -168,41 +171,46 @@ def _refuse_small_disk(offer: DownloadOffer) -> None:
 
 
 def _fetch(offer: DownloadOffer, progress: Progress | None) -> Path:
-    """The snapshot's folder, with its files in it: fetched one by one, the small ones first."""
+    """The snapshot's folder, with its files in it: the small ones together, and then one by one."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.utils.logging import set_verbosity_error
 
     set_verbosity_error()  # type: ignore[no-untyped-call]  # it warns of every retry, into our progress
     meter = Meter(progress, f"downloading {offer.name}", offer.size_bytes, "bytes")
-    before = 0
+    small = [file for file in offer.files if file.size_bytes <= SMALL_BYTES]
+    before = sum(file.size_bytes for file in small)
     where: dict[str, Any] = {"repo_type": offer.kind.repo_type, "revision": offer.revision}
-    # Nothing of it, but it writes down which files the commit has: a download that was cut short, or that takes a part,
-    # is not mistaken for the whole.
-    folder = Path(snapshot_download(offer.name, **where, allow_patterns=[], tqdm_class=_bar_class(meter, 0)))
+    # It also writes down which files the commit has: a download that was cut short, or that takes a part, is not
+    # mistaken for the whole.
+    names = [glob.escape(file.name) for file in small]
+    bars = _bar_class(meter, 0, unit="it", unit_bytes=before / max(1, len(small)))
+    folder = Path(snapshot_download(offer.name, **where, allow_patterns=names, tqdm_class=bars))
     if folder.name != offer.target.name:
         raise RunError(f"{offer.name} changed on the hub since the question; run the same command again")
     for file in sorted(offer.files, key=lambda file: file.size_bytes):
-        hf_hub_download(
-            offer.name, file.name, **where | {"revision": folder.name}, tqdm_class=_bar_class(meter, before)
-        )
+        if file.size_bytes <= SMALL_BYTES:
+            continue
+        bars = _bar_class(meter, before, unit="B")
+        hf_hub_download(offer.name, file.name, **where | {"revision": folder.name}, tqdm_class=bars)
         before += file.size_bytes
         meter.report(before)
     meter.finish(before)
     return folder
 
 
-def _bar_class(meter: Meter, before: int) -> Any:
-    """What huggingface_hub takes for a progress bar: it tells our meter."""
+def _bar_class(meter: Meter, before: int, *, unit: str, unit_bytes: float = 1) -> Any:
+    """What huggingface_hub takes for a progress bar: those that count this unit tell our meter."""
     from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
     class Bar(tqdm):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options | {"disable": True})
-            self.done = float(options.get("initial") or 0)
+            self.done, self.counts = float(options.get("initial") or 0), options.get("unit", "it") == unit
 
         def update(self, n: float | None = 1) -> bool | None:
-            self.done += n or 0
-            meter.report(before + self.done)
+            if self.counts:
+                self.done += n or 0
+                meter.report(before + self.done * unit_bytes)
             return None
 
     return Bar
