@@ -2,7 +2,7 @@
 position, taken in turns in fresh processes.
 
 Each pair of turns gives one ratio of their tokens a second: what else the machine does falls on both. It stops nothing
-and changes no setting; what it finds is kept (`planning/measured_gains.py`) and stands in the checklist from then on.
+and changes no setting; what it finds is kept (`advice/measured_gains.py`) and stands in the checklist from then on.
 """
 
 from collections.abc import Callable, Iterable, Sequence
