@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tui_trainer.data.batching.collate import IGNORE, collate, collate_packed
+from tui_trainer.data.batching.collate import IGNORE, collate, collate_packed, packed_in_coarse_widths
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.row_order import RowOrder, steps_per_epoch
 from tui_trainer.data.preparing.token_rows import COLUMN, DOCUMENT_LENGTHS, LABELS, Rows, RowWriter, TokenRow
@@ -88,6 +88,21 @@ def test_half_of_one_packed_row_is_half_its_width_down_to_the_longest_document(d
     assert halvings(RowLayout(**about, packed_width=24), documents)[:2] == [(3, 24), (2, 24)]
     # Rows that are filled up to one width take no less where fewer documents share them.
     assert halvings(RowLayout(**about, packed_width=66, fixed_width=66), documents) == [(1, 66)]
+
+
+def test_rows_of_coarse_widths_are_halved_as_well(documents):
+    layout = RowLayout(
+        rows=4,
+        packed_width=66,
+        collate=ABOUT["collate"],
+        collate_packed=packed_in_coarse_widths(ABOUT["collate_packed"], 66),
+    )
+    sizes = []
+    while layout is not None:
+        sizes.append(max(layout.batch(one).input_ids.size for one in layout.passes(documents)))
+        layout = layout.halved(documents)
+    assert sizes == sorted(sizes, reverse=True) and sizes[-1] <= sizes[0] / 2
+    assert all(size % 8 == 0 or size == 66 for size in sizes)
 
 
 def test_a_document_that_is_longer_than_narrowed_rows_still_has_one(documents):

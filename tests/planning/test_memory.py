@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -69,10 +71,11 @@ def test_checkpoints_never_take_more_than_the_layers_have_without(layers, weight
     config = {**config_of("llama"), "num_hidden_layers": layers}
     layer = LayerBytes(kept=10_000, made=16_000, evaluated=16_000, largest_kept=10_000, largest_made=16_000)
     plain, less = (
-        sum(parts(TrainingSetup(gradient_checkpointing=on, counted=layer, **weights), config=config).values())
+        found["activations"] + found["temporaries"]
         for on in (False, True)
+        for found in [parts(TrainingSetup(gradient_checkpointing=on, counted=layer, **weights), config=config)]
     )
-    assert less < plain if layers > 2 else less == plain
+    assert less <= plain and (layers < 6 or less < plain)
 
 
 @pytest.mark.parametrize(("changes", "tokens", "found"), [
@@ -279,3 +282,18 @@ def test_on_a_card_the_sum_of_16_bit_gradients_is_fp32():
     full = TrainingSetup(device="cuda", precision="bf16")
     once, more = (parts(full, micro_batch=1, config=WIDE, accumulation=n)["gradients"] for n in (1, 2))
     assert (once, more) == (4 * trained, 4 * trained), "those of fp32 weights are added one after the other"
+
+
+def test_what_scores_load_is_loaded_before_memory_counts():
+    code = """if True:
+        import sys
+        import numpy as np
+        from tui_trainer.config.sections import Config
+        from tui_trainer.tasks.parts.scores import class_values
+        from tui_trainer.training.recorder import memory_before
+        memory_before(Config.model_validate({"task": {"type": "sequence_classification"}}))
+        before = set(sys.modules)
+        class_values(np.array([0, 1]), np.array([0, 1]))
+        sys.exit(any(name.startswith(("sklearn", "scipy")) for name in set(sys.modules) - before))
+    """
+    assert subprocess.run([sys.executable, "-c", code], timeout=500).returncode == 0

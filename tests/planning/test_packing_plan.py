@@ -174,3 +174,11 @@ def test_labels_are_all_tokens_where_rows_are_full_or_of_like_length():
     assert most_labels(loaded().config, TrainingSetup(), 16, 16) == 0
     assert most_labels(loaded().config, TrainingSetup(document_tokens=256.0), 16, 16) == 0
     assert most_labels(loaded("data.group_by_length=true").config, TrainingSetup(document_tokens=49.0), 16, 16) == 0
+
+
+def test_of_a_chat_only_the_share_that_is_learnt_is_planned_with_logits():
+    config = loaded().config
+    room = 16 * row_tokens(config, TrainingSetup())
+    found = [most_labels(config, TrainingSetup(packed=True, label_share=share), 16, 16) for share in (0.05, 0.2, 0.4)]
+    assert found == sorted(found) and 0.05 * room < found[0] < found[-1] < room
+    assert most_labels(config, TrainingSetup(packed=True, label_share=0.9), 1, 16) == 0, "a pass may be all labels"

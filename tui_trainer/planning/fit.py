@@ -119,7 +119,16 @@ def parts_of_run(
 
 
 def most_labels(config: Config, setup: TrainingSetup, rows: int, among: int) -> int:
-    """Labels of the fullest pass: the longest `rows` of `among` padded documents, drawn many times; 0: all tokens.
+    """Labels of the fullest pass; 0: all tokens that its rows have room for."""
+    tokens, share = _most_tokens(config, setup, rows, among), setup.label_share
+    # Of so many documents that are each learnt or not, which spreads more than parts of each.
+    documents = config.training.effective_batch_size / most_passes(config, setup, rows)
+    share += _DEVIATIONS * math.sqrt(share * (1 - share) / documents)
+    return tokens if share >= 1 else math.ceil(share * (tokens or rows * row_tokens(config, setup)))
+
+
+def _most_tokens(config: Config, setup: TrainingSetup, rows: int, among: int) -> int:
+    """Those of the longest `rows` of `among` padded documents, drawn many times; 0: their rows are full.
 
     Documents are taken to spread as widely as an exponential distribution, and never more than their mean and longest
     allow (Bhatia and Davis, Amer. Math. Monthly 107, 2000); the top share p of them is then no longer on average than

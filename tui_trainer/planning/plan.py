@@ -21,6 +21,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS
 from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.models.config_json import fp16_problems
+from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.assemble import Decisions, assemble, requested_threads
@@ -236,6 +237,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         most_rows=-(-most_rows(config, facts, packed.value, config.training.effective_batch_size) // processes),
         row_documents=facts.row_documents,
         document_tokens=0.0 if packed.value else facts.document_tokens,
+        label_share=_label_share(facts) if shape.head == CAUSAL else 1.0,
         target_tokens=facts.target_tokens,
         fused_loss=fuses_loss(loaded, hardware, target, shape),
     )
@@ -300,3 +302,11 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
         is_untuned=tunes and not kept,
         memory_reason=memory_reason,
     )
+
+
+def _label_share(facts: DataFacts) -> float:
+    """1 before the data is prepared: all that is read is learnt, at the most."""
+    if facts.counts is None:
+        return 1.0
+    inputs = facts.counts.train_tokens - facts.counts.train_rows
+    return min(1.0, facts.counts.train_labels / max(inputs, 1))
