@@ -83,8 +83,17 @@ def test_light_commands_load_no_heavy_library(tmp_path):
 def test_the_application_loads_nothing_that_its_first_screen_does_not_show(tmp_path):
     """Plans, data and models are loaded behind it."""
     pages = [f"ui.screens.{name}" for name in ("config", "checklist", "train", "runs")]
-    later = ["planning.plan", "data.sources.source", "models.shape", "tasks.contract", "checklist.run", "ui.starting"]
-    later = [f"tui_trainer.{name}" for name in (*later, "config.sections", "runs.events", *pages, "ui.chart.drawing")]
+    later = [
+        "planning.plan",
+        "data.sources.source",
+        "models.shape",
+        "tasks.contract",
+        "advice.checklist",
+        "ui.starting",
+    ]
+    later = [
+        f"tui_trainer.{name}" for name in (*later, "ui.starting", "config.sections", "runs.events", *pages, "ui.chart")
+    ]
     first = "import sys, tui_trainer.ui.app, tui_trainer.ui.screens.hardware; "
     code = first + f"sys.exit(repr([name for name in {[*later, 'pydantic', 'numpy']} if name in sys.modules]))"
     done = run("-c", code, home=str(tmp_path))

@@ -16,9 +16,9 @@ from pydantic import AfterValidator, PositiveFloat
 
 from tui_trainer.config.load import all_settings, value_of
 from tui_trainer.hardware.libraries import read_versions
-from tui_trainer.planning.measured_steps import StepKey, device_key
+from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.records import GAIN, Key, figures_as, keep_record, records_of_device
+from tui_trainer.planning.records import GAIN, Key, device_key, figures_as, keep_record, records_of_device
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes
 

@@ -35,12 +35,12 @@ from tui_trainer.launching import prepare
 from tui_trainer.launching.gauges import PERIOD_SECONDS, GaugeWriter
 from tui_trainer.launching.start import OpenRun
 from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, trains_apart
-from tui_trainer.planning.measured_steps import StepKey, device_key, is_busy, keep_calibration, keep_measured_peak
+from tui_trainer.planning.measured_steps import StepKey, is_busy, keep_calibration, keep_measured_peak
 from tui_trainer.planning.moving import with_smaller_passes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
-from tui_trainer.planning.records import Key
+from tui_trainer.planning.records import Key, device_key
 from tui_trainer.reporting.page import write_report
 from tui_trainer.runs import registry
 from tui_trainer.runs.events import (

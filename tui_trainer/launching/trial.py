@@ -21,8 +21,7 @@ from tui_trainer.hardware.gpu_models import Card
 from tui_trainer.hardware.nvml import gpu_reports, session
 from tui_trainer.hardware.processor import training_threads
 from tui_trainer.hardware.storage import read_rate, write_rate
-from tui_trainer.planning.measured_steps import device_key
-from tui_trainer.planning.records import TRIAL, Key, keep_record, records_of_device
+from tui_trainer.planning.records import TRIAL, Key, device_key, keep_record, records_of_device
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import GIB, MIB, format_bytes, format_count, utc_now
 from tui_trainer.worker.asking import WorkerFailed, ask

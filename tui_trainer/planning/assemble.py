@@ -19,12 +19,12 @@ from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import fused_kernels
 from tui_trainer.planning.learning_rates import learning_rate
-from tui_trainer.planning.measured_steps import device_key, measured_words, nearest_peak, read_calibration, step_key
+from tui_trainer.planning.measured_steps import measured_words, nearest_peak, read_calibration, step_key
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.processes import Group
-from tui_trainer.planning.records import Key
+from tui_trainer.planning.records import Key, device_key
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.cadence import EVALUATION_SHARE, every, times
 from tui_trainer.tasks.contract import DataFacts

@@ -20,7 +20,16 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.parts import MemoryPart
-from tui_trainer.planning.records import MICRO_BATCH, PEAK, STEP_SECONDS, Key, figures_as, find_records, keep_record
+from tui_trainer.planning.records import (
+    MICRO_BATCH,
+    PEAK,
+    STEP_SECONDS,
+    Key,
+    device_key,
+    figures_as,
+    find_records,
+    keep_record,
+)
 from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
 from tui_trainer.units import MIB, format_bytes, format_seconds
 
@@ -35,11 +44,6 @@ _SETTINGS = (
     "tuning.modules_to_save", "tuning.use_dora", "training.optim", "training.loss_chunk_tokens", "training.tf32",
     "training.torch_compile_mode", "training.deterministic", "dataloader.num_workers", "distributed.strategy",
 )  # fmt: skip
-
-
-def device_key(cpu_name: str, threads: int, card_name: str = "") -> str:
-    """The name under which the figures of a device are kept: those of a card, whatever processor it sits beside."""
-    return card_name or f"{cpu_name}, {threads} threads"
 
 
 @dataclass(frozen=True, slots=True)

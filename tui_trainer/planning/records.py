@@ -42,6 +42,11 @@ _COLUMNS = "kind, task, shape, setup, device, versions, part, measured_at, figur
 _OF_ONE_KEY = "kind = ? AND task = ? AND shape = ? AND setup = ? AND device = ? AND versions = ?"
 
 
+def device_key(cpu_name: str, threads: int, card_name: str = "") -> str:
+    """The name under which the figures of a device are kept: those of a card, whatever processor it sits beside."""
+    return card_name or f"{cpu_name}, {threads} threads"
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """What a measurement holds for: elsewhere nothing was measured. Fields that say nothing of its kind are empty.
