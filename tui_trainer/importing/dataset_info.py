@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.data.columns.conversations import ROLES
-from tui_trainer.data.columns.row import CONVERSATION_NAMES
+from tui_trainer.data.columns.usual_names import CONVERSATION_NAMES
 from tui_trainer.data.sources.hub import MAIN, HubPath
 from tui_trainer.errors import name_hint
 from tui_trainer.importing.reading import read_foreign

@@ -1,4 +1,4 @@
-"""What a run says about itself: one class per kind of event. How they are written: `event_lines.py`.
+"""What a run says about itself: one class per kind of event.
 
 Losses are in nats, durations in seconds of a monotonic clock, `at` is the wall clock (UTC) and only for people.
 """

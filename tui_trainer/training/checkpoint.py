@@ -4,7 +4,7 @@ Tensors go to the host one file of bounded size after the other and come back on
 all of them. Several processes with parts of a model write together, and the first makes a checkpoint of it.
 
 The folder also has the configuration (of the model, or of the adapter) and the tokenizer, so transformers or peft load
-it as it is: weights are whole in their files. The optimizer's state may be in parts (`checkpoint_tensors.py`).
+it as it is: weights are whole in their files. The optimizer's state may be in parts.
 """
 
 import json

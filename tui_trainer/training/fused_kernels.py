@@ -56,7 +56,7 @@ def taken_back() -> Iterator[None]:
 def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Tell) -> None:
     """Back to torch's kernel, or the model's own operations where it has none for it, where the library's cannot be
     loaded, or differs with the data's own padded rows. Whether it keeps packed documents apart is asked later, by
-    `leak_probe.py`."""
+    `probes.py`."""
     model = run.model
     own = "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
     model.set_attn_implementation(own)

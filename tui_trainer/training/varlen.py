@@ -4,7 +4,7 @@ The library flash-attn takes lengths as transformers hands them down, and knows 
 for rows of several documents, registered as an attention function of transformers: FlashAttention 3 where it is
 installed and the card is what it was written for, else torch's own, before torch 2.10 that of flash-attn. What a kernel
 takes differs between them and their versions, so its own signature decides. Whether a model really hands the lengths
-down to its attention is not taken for granted: the probe (`leak_probe.py`) looks at its logits and gradients.
+down to its attention is not taken for granted: the probe (`probes.py`) looks at its logits and gradients.
 """
 
 import inspect

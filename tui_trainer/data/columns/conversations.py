@@ -23,8 +23,6 @@ from typing import Any
 
 from tui_trainer.data.columns.row import (
     AUTO,
-    CONVERSATION_NAMES,
-    CONVERSATIONS,
     Row,
     columns_of,
     file_of,
@@ -36,8 +34,17 @@ from tui_trainer.data.columns.row import (
     refuse_unlearnt,
     usual_columns,
     value_of,
-)  # fmt: skip
+)
 from tui_trainer.data.columns.text_columns import ColumnChoices, checked_text
+from tui_trainer.data.columns.usual_names import (
+    ANSWER_NAMES,
+    CONVERSATION_NAMES,
+    CONVERSATIONS,
+    QUESTIONS,
+    SPEAKERS,
+    SYSTEM_NAMES,
+    TOOLS_NAMES,
+)
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
@@ -291,9 +298,6 @@ def _call(call: object, what: str, where: str) -> Message:
     return {**more, "type": "function", "function": {"name": function["name"], "arguments": arguments or {}}}
 
 
-ANSWER_NAMES = ("output", "completion", "response", "answer", "answers", "assistant")
-SYSTEM_NAMES = ("system", "system_prompt", "system_message", "systemprompt", "system_instruction", "systeminstruction")
-TOOLS_NAMES = ("tools", "functions")
 _ALL_RIGHT = ("answers",)
 HISTORY = "history"
 _REASONING = ("reasoning", "reasoning_content", "thinking", "thought", "thoughts", "rationale", "knowledge")
@@ -302,30 +306,6 @@ EXPECTED = (
     "expected messages, conversations, instruction and output, prompt and completion, or question and answer; name "
     'others in data.text_column and data.target_column, or set task.type = "causal_lm" for plain text'
 )
-
-
-_SPEAKERS = ("assistant", "bot", "gpt", "ai")
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """How an answer is called, and what may stand before and after the question in the same turn."""
-
-    answers: tuple[str, ...] = ANSWER_NAMES
-    beside: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-
-
-# Sources: Alpaca, Dolly, TRL, SQuAD; ms-swift and MetaMathQA (query), NuminaMath (problem), OpenHermes (input).
-_QUESTIONS = {
-    "instruction": _Question(beside=((), ("input", "context"))),
-    "prompt": _Question(),
-    "question": _Question(beside=(("context",), ())),
-    "query": _Question(),
-    "problem": _Question(answers=("solution",)),
-    "human": _Question(answers=_SPEAKERS),
-    "user": _Question(answers=_SPEAKERS),
-    "input": _Question(answers=("output", "response", "completion")),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,11 +520,11 @@ def _choose(
         for usual in CONVERSATION_NAMES:
             if usual in by_name and _is_conversation(head, by_name[usual]):
                 return ConversationColumns(conversation=by_name[usual])
-    for usual, question in _QUESTIONS.items():
+    for usual, question in QUESTIONS.items():
         needed = by_name.get(usual)
         if target == AUTO:
             answer = next(iter(usual_columns(question.answers, names)), "")
-        if needed and needed != answer and (answer or not (needs_answer or question.answers == _SPEAKERS)):
+        if needed and needed != answer and (answer or not (needs_answer or question.answers == SPEAKERS)):
             before, after = ([by_name[name] for name in some if name in by_name] for some in question.beside)
             asks = (*before, needed, *([pair] if pair else after))
             return ConversationColumns(asks=tuple(dict.fromkeys(asks)), needed=needed, answer=answer)

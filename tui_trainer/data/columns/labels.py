@@ -30,6 +30,7 @@ from tui_trainer.data.columns.row import (
     value_of,
     written_value,
 )  # fmt: skip
+from tui_trainer.data.columns.usual_names import MAYBE_LABELS, SURE_LABELS, USUAL_LABELS
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
@@ -37,12 +38,6 @@ from tui_trainer.terminal.safe_text import one_line
 Kind = Literal["single_label_classification", "multi_label_classification", "regression"]
 SINGLE, MULTI, REGRESSION = get_args(Kind)
 # The name says it, whatever else is there.
-_SURE_LABELS = ("label", "labels", "gold_label", "cats", "is_duplicate")
-_MAYBE_LABELS = (
-    "category", "categories", "class", "sentiment", "target", "score", "stars", "rating", "topic", "intent", "emotion",
-    "y", "label_text", "label_name",
-)  # fmt: skip
-USUAL_LABELS = _SURE_LABELS + _MAYBE_LABELS
 MOST_WHOLE_NUMBERS = 30
 LONGEST_NAME = 200  # characters
 _WORDS_OF_TEXT = 5
@@ -64,7 +59,7 @@ def label_column(wanted: str, head: Sequence[Row], label: str) -> str:
         if wanted in names:
             return wanted
         raise missing_column(wanted, label, names, key=_LABEL_KEY)
-    sure, maybe = (usual_columns(usual, names) for usual in (_SURE_LABELS, _MAYBE_LABELS))
+    sure, maybe = (usual_columns(usual, names) for usual in (SURE_LABELS, MAYBE_LABELS))
     found = sure[:1] if sure and {"label", "labels"} - {name.strip().lower() for name in sure} else sure or maybe
     if len(found) == 1:
         return found[0]

@@ -14,6 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from tui_trainer.data.columns.usual_names import (
+    ASKED,
+    CONVERSATION_NAMES,
+    CONVERSATIONS,
+    SENTENCES,
+    SUMMARISED,
+    TAG_COLUMNS,
+    WORD_COLUMNS,
+)
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
@@ -23,17 +32,6 @@ _NUMPY_STRINGS = re.compile(r"""(['"])\s+\1""")  # Python joins them into one
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 
 
-# Sources: the columns of ShareGPT, OpenAI, LLaMA-Factory, TRL, Alpaca and of well-known data sets on the hub.
-CONVERSATIONS = ("messages", "conversations", "turns")
-"""Conversations whatever their values are; the others are names that a text or a summary's source has as well."""
-CONVERSATION_NAMES = (*CONVERSATIONS, "conversation", "dialogue", "dialog", "dialogs", "chat", "chats")
-_ANSWERS = ("output", "response", "completion", "answer", "answers")
-_QUESTIONS = {"instruction": _ANSWERS, "prompt": _ANSWERS, "question": _ANSWERS}
-_SUMMARIES = ("summary", "highlights")
-_INPUTS = dict.fromkeys(("document", "article", "dialogue", "dialog"), _SUMMARIES)
-WORD_COLUMNS = ("tokens", "words", "token", "word")
-_SENTENCES = ("text", "sentence")
-TAG_COLUMNS = ("ner_tags", "tags", "labels", "ner", "tag", "pos_tags", "upos", "xpos", "pos", "chunk_tags", "label")
 _TAG = re.compile("O|[BIELSUM]-.+")
 _MEDIA = {
     **dict.fromkeys(("image", "images", "image_path", "image_paths", "pixel_values"), "images"),
@@ -188,7 +186,7 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
     for name in CONVERSATION_NAMES:
         if name in by_name and (name in CONVERSATIONS or _is_structured(head, by_name[name])):
             return RowsOf("conversations", (by_name[name],), "chat")
-    if found := beside(_QUESTIONS):
+    if found := beside(ASKED):
         written = RowsOf("questions with their answers", found, "chat")
         if "context" in by_name and found[0] == by_name.get("question") and _are_places(head, found[1]):
             columns = (found[0], by_name["context"], found[1])
@@ -196,9 +194,9 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
         return written
     if "translation" in by_name and _is_structured(head, by_name["translation"]):
         return RowsOf("translations", (by_name["translation"],), "seq2seq")
-    if found := beside(_INPUTS):
+    if found := beside(SUMMARISED):
         return RowsOf("inputs with their answers", found, "seq2seq")
-    if (found := beside(dict.fromkeys((*WORD_COLUMNS, *_SENTENCES), TAG_COLUMNS))) and _are_tags(head, *found):
+    if (found := beside(dict.fromkeys((*WORD_COLUMNS, *SENTENCES), TAG_COLUMNS))) and _are_tags(head, *found):
         return RowsOf("words with their tags", found, "token_classification")
     return None
 
@@ -272,7 +270,7 @@ def _is_medium(name: str, value: object) -> bool:
 
 def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
     """Lists of words, or texts with a tag for each word. A label of a word, or a list of those of a text, is no tag."""
-    is_sentence = words.strip().lower() in _SENTENCES
+    is_sentence = words.strip().lower() in SENTENCES
     if not is_sentence and (_is_structured(head, words) or tags.strip().lower() not in ("label", "labels")):
         return True
     pairs = [(row.values.get(words), row.values.get(tags)) for row in head]

@@ -26,8 +26,6 @@ from typing import Any, Literal, NamedTuple
 
 from tui_trainer.data.columns.row import (
     AUTO,
-    TAG_COLUMNS,
-    WORD_COLUMNS,
     Row,
     columns_of,
     file_of,
@@ -39,8 +37,9 @@ from tui_trainer.data.columns.row import (
     usual_columns,
     value_of,
     written_value,
-)  # fmt: skip
+)
 from tui_trainer.data.columns.text_columns import ColumnChoices, checked_text
+from tui_trainer.data.columns.usual_names import SPAN_COLUMNS, TAG_COLUMNS, TEXT_COLUMNS, WORD_COLUMNS
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
@@ -62,7 +61,6 @@ _NAMES = {
 }
 _JOINERS = frozenset("_\u200c\u200d")  # the joiners of Indic and Persian words
 _HINT = 'a span is [start, end, "LABEL"], or an object with start, end and label'
-TEXT_COLUMNS = ("text", "sentence", "content", "sentences")
 _LABEL_STUDIO = {"data", "annotations"}
 _LIST_HINT = "write it as JSON, or as words with blanks between them"
 _NUMBERS = "write the names of the tags (B-PER, O, ...), or save the data with datasets as Parquet, which keeps them"
@@ -248,9 +246,6 @@ def _span(value: object, number: int, length: int, where: str) -> Span:
 
 def _shown(span: Span) -> str:
     return f"{span.start}-{span.end} ({one_line(span.label, 30)})"
-
-
-SPAN_COLUMNS = ("entities", "spans", "labels", "label", "annotations")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,12 +30,12 @@ from tui_trainer.data.columns.row import (
     value_of,
     written_value,
 )
+from tui_trainer.data.columns.usual_names import INPUTS_AND_ANSWERS, TEXT_PAIRS, USUAL_NAMES
 from tui_trainer.data.decoding import MAX_LINE_BYTES, refuse_surrogates, with_plain_line_ends
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
-USUAL_NAMES = ("text", "content", "document", "body", "sentence", "passage", "article", "paragraph", "story", "review")
 LOOKED_ROWS = 100
 LOOKED_CHARACTERS = 4 * MIB
 FAR_LONGER = 4  # times the mean length of the next column
@@ -48,13 +48,6 @@ Strings = Mapping[str, Sequence[str]]  # of each column, the strings of the firs
 TRANSLATION = "translation"
 # How lists of answers begin that pandas wrote into a CSV.
 _WRITTEN = re.compile(r"""\s*(\{['"]text['"]:\s*(\[|array\()|\[['"])""")
-# Two texts of a classifier. Sources: GLUE, SNLI, XNLI, PAWS, Quora, SICK, BoolQ, FEVER, MS MARCO and WikiQA.
-_TEXT_PAIRS = (
-    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("sentence_a", "sentence_b"),
-    ("sentence_1", "sentence_2"), ("text", "text_pair"), ("text1", "text2"), ("text_a", "text_b"),
-    ("text_1", "text_2"), ("s1", "s2"), ("question", "sentence"), ("question", "passage"), ("query", "passage"),
-    ("query", "document"), ("claim", "evidence"), ("question", "answer"),
-)  # fmt: skip
 
 
 class ColumnChoices:
@@ -199,30 +192,10 @@ def _sentence(column: str, others: Sequence[str], files: Sequence[str]) -> str:
     return f"the text is in the column '{one_line(column, 40)}' of {place}{also}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Usual:
-    """Names of inputs and of the answers to them. A row may have more to read in the columns `beside`."""
-
-    inputs: tuple[str, ...]
-    targets: tuple[str, ...]
-    beside: tuple[str, ...] = ()
-
-
-# Sources: the columns of xsum, cnn_dailymail, samsum, squad, alpaca, dolly and wmt on the hub.
-_USUAL = (
-    _Usual(("document", "article", "dialogue", "dialog", "text"), ("summary", "highlights")),
-    _Usual(("question",), ("answer", "answers"), ("context",)),
-    _Usual(("instruction",), ("output", "response"), ("input", "context")),
-    _Usual(("source",), ("target",)),
-    _Usual(("input", "inputs"), ("output", "target", "targets"), ("context",)),
-    _Usual(("prompt",), ("completion", "response"), ("input", "context")),
-)
-
-
 def pair_of_texts(head: Sequence[Row]) -> tuple[str, str] | None:
     """The columns of two texts with the usual names of a pair; none where a column `text` is no part of it."""
     by_name = {name.strip().lower(): name for name in reversed(columns_of(head))}
-    for names in _TEXT_PAIRS:
+    for names in TEXT_PAIRS:
         if all(
             name in by_name and any(isinstance(row.values.get(by_name[name]), str) for row in head) for name in names
         ):
@@ -333,7 +306,7 @@ class PairColumns:
             usual_pairs = _usual_pairs([name for name in names if name != self._target])
             found = replace(next((one for one in usual_pairs if one.source), Pair("", "")), target=self._target)
         else:
-            usual = [name for pair in _USUAL for name in pair.targets]
+            usual = [name for pair in INPUTS_AND_ANSWERS for name in pair.targets]
             found = Pair(self._text, _usual_name(names, usual, self._text))
         if not (found.source and found.target):
             raise _unclear(label, names, found)
@@ -380,7 +353,7 @@ def _usual_pairs(names: Sequence[str]) -> list[Pair]:
             _usual_name(names, usual.targets),
             tuple(usual_columns(usual.beside, names)),
         )
-        for usual in _USUAL
+        for usual in INPUTS_AND_ANSWERS
     ]
 
 
@@ -434,7 +407,7 @@ def _unclear(label: str, names: Sequence[str], found: Pair) -> DataError:
     """Neither is there, or one of the two; then the column whose name comes near to a usual one may be the other."""
     keys = [key for key, name in (("text", found.source), ("target", found.target)) if not name]
     known = next(filter(None, found.columns), "")
-    usual = [name for pair in _USUAL for name in (pair.targets if found.source else pair.inputs)]
+    usual = [name for pair in INPUTS_AND_ANSWERS for name in (pair.targets if found.source else pair.inputs)]
     near = [
         name
         for name in names

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import BinaryIO
 
-from tui_trainer.data.columns.row import TAG_COLUMNS, WORD_COLUMNS, Row, usual_columns
-from tui_trainer.data.columns.tagged_rows import TEXT_COLUMNS
+from tui_trainer.data.columns.row import Row, usual_columns
 from tui_trainer.data.columns.text_columns import ColumnChoices
+from tui_trainer.data.columns.usual_names import TAG_COLUMNS, TEXT_COLUMNS, WORD_COLUMNS
 from tui_trainer.data.decoding import text_lines_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError

@@ -11,10 +11,11 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, BinaryIO
 
-from tui_trainer.data.columns.labels import USUAL_LABELS
-from tui_trainer.data.columns.row import WORD_COLUMNS, Row, refuse_doubles
-from tui_trainer.data.columns.tagged_rows import SPAN_COLUMNS, TEXT_COLUMNS
-from tui_trainer.data.columns.text_columns import NUMBER, USUAL_NAMES, ColumnChoices
+from tui_trainer.data.columns.row import Row, refuse_doubles
+from tui_trainer.data.columns.text_columns import NUMBER, ColumnChoices
+from tui_trainer.data.columns.usual_names import (
+    HEADER_NAMES,
+)
 from tui_trainer.data.decoding import MAX_LINE_BYTES, text_lines_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
@@ -26,11 +27,6 @@ DELIMITERS = (",", ";", TAB, "|")
 DELIMITER_NAMES = {",": "','", ";": "';'", TAB: "tabs", "|": "'|'"}
 LOOKED_LINES = 50
 LOOKED_CHARACTERS = 1 * MIB
-# A first line with one of these is a header.
-_NAMES = {
-    *USUAL_NAMES, *USUAL_LABELS, *WORD_COLUMNS, *TEXT_COLUMNS, *SPAN_COLUMNS, "id", "title", "prompt",
-    "completion", "question", "answer", "instruction", "input", "output", "context", "summary", "source", "response",
-}  # fmt: skip
 _LONGEST_NAME = 80
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # with which Excel begins a file
 _ESCAPED_QUOTE = re.compile(r'(?<!\\)((?:\\\\)*)\\"')
@@ -139,7 +135,7 @@ def _refuse_no_header(names: Sequence[str], rows: Sequence[Sequence[str]], label
     if all(name[:1] == name[-1:] == "'" for name in names) and names:
         hint = "quote with double quotes, or not at all"
         raise DataError("the columns are quoted with single quotes", where=where, hint=hint)
-    if any(name.lower() in _NAMES for name in names):
+    if any(name.lower() in HEADER_NAMES for name in names):
         return
     numbers = [name for name in names if NUMBER.fullmatch(name) and any(map(str.isdigit, name))]
     if numbers == [str(number) for number in range(len([name for name in names if name]))]:
