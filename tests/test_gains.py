@@ -231,6 +231,13 @@ def test_ctrl_c_keeps_the_whole_pairs_and_ends_with_3(asked, tmp_path, capsys, m
     assert found["optimizer"]["measured"]["ratios"] == [1.0] and found["padding"]["measured"] is None
 
 
+def test_the_fused_optimizer_is_proposed_and_its_gain_measured(asked, tmp_path, capsys):
+    config, fused = uneven(tmp_path, **{"training.optim": "adamw_torch"}), {"training.optim": "adamw_torch_fused"}
+    found, _ = checked(capsys, *config, "--measure", "optimizer")
+    assert found["optimizer"]["status"] == "warn" and found["optimizer"]["measured_gain"] == 1.0
+    assert [turn["patch"] for turn in asked] == [{}, fused] * 3 and found["optimizer"]["measured"]["fix"] == fused
+
+
 def test_what_has_nothing_to_switch_is_told_and_not_measured(asked, tmp_path, capsys):
     found, told = checked(capsys, *uneven(tmp_path), "--measure", "duration", "--measure", "tf32")
     assert not asked and found["tf32"]["measured_gain"] is None

@@ -1,15 +1,19 @@
 """Trying a model: the prompt is read, the window slides, foreign bytes are survived."""
 
+import io
 import json
 
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.trained_runs import write_rows
 from tui_trainer.cli import main
 from tui_trainer.errors import FolderError
 from tui_trainer.exporting.trained_model import adapter_base, source_words
 from tui_trainer.lines.plan_and_events import end_lines
 from tui_trainer.runs.events import RunFinished
 from tui_trainer.runs.state import RunState
+from tui_trainer.terminal.safe_text import visible
 
 
 @pytest.fixture
@@ -41,6 +45,60 @@ def test_a_prompt_longer_than_the_model_reads_is_cut_at_its_beginning_and_told(t
 def test_the_same_seed_writes_the_same_text_and_another_another(tried):
     texts = [tried("3", "--seed", seed, "--temperature", "5")[0] for seed in ("1", "1", "2")]
     assert texts[0] == texts[1] != texts[2]
+
+
+def test_beams_write_what_transformers_finds_with_as_many_and_no_seed_changes_it(tried, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "runs" / "tiny" / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "runs" / "tiny" / "model")
+    inputs = tokenizer("said the", return_tensors="pt")
+
+    def found(beams: int) -> str:
+        ids = model.generate(**inputs, max_new_tokens=8, do_sample=False, num_beams=beams)[
+            0, inputs.input_ids.shape[1] :
+        ]
+        return f"said the{visible(tokenizer.decode(ids, skip_special_tokens=True))}\n"
+
+    asked = ("said the", "--max-new-tokens", "8", "--beams", "8")
+    texts = [tried(*asked, "--seed", seed) for seed in ("1", "2")]
+    assert texts[0] == texts[1] == tried(*asked, "--temperature", "0")
+    assert texts[0][0] == found(8) and "tiny: model, 8 beams\n" in texts[0][1]
+    assert found(8) != found(1) == tried(*asked[:3], "--beams", "1", "--temperature", "0")[0], "the control"
+    assert len(tried("said the", "--max-new-tokens", "40", "--beams", "2")[0]) > 30, "over several windows"
+
+
+def test_beams_of_the_models_own_settings_are_not_those_of_a_text_that_is_drawn(tried, tmp_path):
+    before = tried("said the", "--seed", "1", "--max-new-tokens", "8")
+    path = tmp_path / "runs" / "tiny" / "model" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_beams": 4}))
+    assert tried("said the", "--seed", "1", "--max-new-tokens", "8") == before
+
+
+def test_beams_go_on_with_lines_that_are_typed_and_answer_where_the_task_does(finished, capsys, monkeypatch):
+    run = str(finished("seq2seq").root)
+    written = []
+    for options in (("--beams", "4"), ("--beams", "4", "--seed", "3")):
+        monkeypatch.setattr("sys.stdin", io.StringIO("a horse 7\na hen 2\n"))
+        assert main(["generate", run, "--max-new-tokens", "6", *options]) == 0
+        written.append(capsys.readouterr().out)
+    assert written[0] == written[1] and written[0].count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "sentence"),
+    [
+        ("causal_lm", ("--temperature", "0.5"), "--beams takes the likeliest text, and --temperature draws one"),
+        ("sequence_classification", (), "learnt sequence_classification, which writes no text"),
+        ("token_classification", (), "learnt token_classification, which writes no text"),
+    ],
+)
+@pytest.mark.parametrize("command", ["generate", "predict"])
+def test_beams_without_use_are_refused_with_the_reason(finished, tmp_path, capsys, command, task, options, sentence):
+    data = write_rows(tmp_path / "rows.jsonl", [{"text": "a hen"}])
+    run, out = str(finished(task).root), tmp_path / "out.jsonl"
+    asked = ("a hen",) if command == "generate" else ("--data", str(data), "--out", str(out))
+    assert main([command, run, *asked, "--beams", "2", *options]) == 2
+    reported = capsys.readouterr().err
+    assert sentence in reported and reported.count("\n") == 1 and not out.exists()
 
 
 def test_a_prompt_may_be_empty_and_one_that_is_no_utf8_is_refused(tried, tiny_run, capsys):

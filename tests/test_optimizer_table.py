@@ -25,6 +25,8 @@ from tui_trainer.methods import optimizers
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, ScheduleSpec
 from tui_trainer.methods.optimizers import OPTIMIZERS, OptimizerSpec, PeakRate
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
+from tui_trainer.runs.events import StepDone
+from tui_trainer.runs.journal import read_all
 from tui_trainer.training.optimizer import RunOptimizer
 
 ROW = OptimizerSpec(
@@ -90,6 +92,23 @@ def test_what_a_row_builds_is_saved_and_goes_on(heavy_ball, settings):
     assert again.tensors().keys() == optimizer.tensors().keys()
 
 
+def test_a_run_by_adamw_has_the_losses_of_the_fused_one_within_rounding(settings):
+    losses = {}
+    for optim in ("adamw_torch_fused", "adamw_torch", "sgd"):
+        opened = open_new(
+            settings(
+                f"training.optim={optim}", f"output.name={optim}", "training.max_steps=12", "logging.logging_steps=1"
+            )
+        )
+        assert carry_out(opened).exit_code == 0
+        plan = json.loads((opened.folder.root / "plan.json").read_text())
+        assert plan["config"]["training"]["optim"] == optim
+        losses[optim] = [event.loss for event in read_all(opened.folder.journal) if isinstance(event, StepDone)]
+    fused, plain, other = losses.values()
+    assert len(fused) == 12 and plain == pytest.approx(fused, rel=1e-5)
+    assert other != pytest.approx(fused, rel=1e-3), "the control"
+
+
 def test_a_name_that_is_in_no_row_is_refused_with_those_that_are(settings):
     for key, table in (("optim", OPTIMIZERS), ("lr_scheduler_type", LR_SCHEDULES)):
         with pytest.raises(ConfigError) as caught:
@@ -116,7 +135,7 @@ def test_every_row_is_whole():
     assert optimizers.DEFAULT in OPTIMIZERS and not OPTIMIZERS[optimizers.ADAFACTOR].library
     aliases = [alias for row in OPTIMIZERS.values() for alias in row.aliases]
     assert len(aliases) == len(set(aliases)) and not set(aliases) & set(OPTIMIZERS)
-    assert set(values.OPTIMIZERS) == set(aliases)
+    assert set(values.OPTIMIZERS) == {*aliases, "adamw_torch"}, "which is imported as the fused one"
 
 
 @pytest.mark.parametrize("name", LR_SCHEDULES)

@@ -223,6 +223,9 @@ TABLE: dict[str, dict[str, Input | Unreached | list[Input]]] = {
         "warn": [
             given({"training.optim": "sgd"}, fix=("training.optim",)),
             given({"training.optim": "sgd", RATE: 0.1}, fix=("training.optim", RATE)),
+            given({"training.optim": "adamw_torch"}, fix=("training.optim",)),
+            # A rate that suits neither stays: it was not written for another update.
+            given({"training.optim": "adamw_torch", RATE: 0.1}, fix=("training.optim",)),
             given(FULL, RTX_5090_WITH_BITSANDBYTES, fix=("training.optim",)),
         ],
         "fail": given({"training.optim": "paged_adamw_8bit"}, fix=("training.optim",)),

@@ -233,7 +233,7 @@ def test_fused_is_what_the_optimizer_is():
     training, weight = load_config(Request()).config.training, torch.nn.Parameter(torch.ones(2))
     built = OPTIMIZERS[training.optim].build([{"params": [weight]}], 0.1, training)
     assert look("optimizer", context()).evidence.startswith("fused AdamW on") and built.defaults["fused"]
-    for name in ("adafactor", "sgd"):
+    for name in ("adamw_torch", "adafactor", "sgd"):
         loaded = load_config(Request(assignments=(f"training.optim={name}",)))
         assert ("fused AdamW" in look("optimizer", context(loaded)).evidence) is False
 

@@ -112,7 +112,7 @@ def test_trained_weights_of_16_bits_have_a_copy_in_fp32():
     assert (found["weights"], found["master weights"]) == (2 * parameters, 4 * parameters)
 
 
-@pytest.mark.parametrize("optim", ["adamw_torch_fused", "sgd", "adafactor"])
+@pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "sgd", "adafactor"])
 @pytest.mark.parametrize(
     "tuning", [{}, {"target_modules": "q_proj,down_proj"}, {"modules_to_save": "lm_head"}], ids=str
 )
@@ -142,6 +142,16 @@ def test_an_optimizer_keeps_in_memory_and_on_the_disk_what_its_state_is(family, 
     assert Static(shape, setup).optimizer().bytes == kept
     saved, _ = checkpoint_bytes(shape, setup)
     assert saved - SMALL_FILES_BYTES == 4 * setup.trained_parameters + kept
+
+
+def test_an_update_that_is_not_fused_holds_a_root_of_each_second_moment_on_a_gpu():
+    """Where the update is the peak: all logits of a batch are more, so there are few rows."""
+    few = {"micro_batch": 1, "eval_batch": 1, "row_tokens": 1}
+    fused, plain = (
+        parts(TrainingSetup(optim=optim, device="cuda"), **few) for optim in ("adamw_torch_fused", "adamw_torch")
+    )
+    assert plain.pop("update") == 4 * shape_of(config_of("llama")).parameters and "update" not in fused
+    assert plain["optimizer"] == fused["optimizer"]
 
 
 @pytest.mark.parametrize(("optim", "each"), [("adamw_8bit", 2.03125), ("paged_adamw_32bit", 8)])

@@ -337,6 +337,7 @@ def test_on_a_cpu_an_offload_changes_nothing_and_says_so():
             "not compiled here: with distributed.cpu_offload = true the model is split",
         ),
         ({"training__optim": "adafactor"}, "the state of adafactor is not split"),
+        ({"training__optim": "adamw_torch"}, "the state of adamw_torch is not split"),
     ],
 )
 def test_what_does_not_go_with_weights_on_the_host_is_one_sentence(settings, words):

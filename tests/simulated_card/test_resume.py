@@ -61,6 +61,7 @@ def taken_up_again(run_on_card):
     [
         ("lora", "adamw_torch_fused", "fp16"),
         ("qlora", "paged_adamw_8bit", "bf16"),
+        ("full", "adamw_torch", "fp16"),
         pytest.param("lora", "adafactor", "no", marks=pytest.mark.e2e),
         pytest.param("full", "adamw_torch_4bit", "bf16", marks=pytest.mark.e2e),
     ],

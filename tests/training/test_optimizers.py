@@ -14,7 +14,7 @@ from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 
-HERE = ("adamw_torch_fused", "adafactor", "sgd")
+HERE = ("adamw_torch_fused", "adamw_torch", "adafactor", "sgd")
 CPU = torch.device("cpu")
 
 
@@ -55,6 +55,24 @@ def test_a_saved_state_goes_on_to_the_bit(optim, dtype):
         forgetful = small_model(dtype)
         forgetful.load_state_dict(weights)
         assert not torch.equal(train(forgetful, optimizer_of(forgetful, optim), 4, first=3), expected), "the control"
+
+
+def test_adamw_fused_or_not_takes_the_same_steps_and_goes_on_with_the_state_of_the_other():
+    fused, plain, ends = "adamw_torch_fused", "adamw_torch", {}
+    for optim, other in ((fused, plain), (plain, fused)):
+        model, again = small_model(), small_model()
+        optimizer, taken = optimizer_of(model, optim), optimizer_of(again, other)
+        start = train(model, optimizer, 0)
+        half = train(model, optimizer, 10)
+        again.load_state_dict(model.state_dict())
+        taken.load_shards([{name: tensor.clone() for name, tensor in optimizer.tensors().items()}])
+        ends[optim] = half, train(model, optimizer, 10, first=10), train(again, taken, 10, first=10)
+        assert bool(optimizer.torch.defaults["fused"]) is (optim == fused)
+        assert (half - start).abs().max() > 0.05, "the control"
+    for one, other in zip(*ends.values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    for _, alone, taken in ends.values():
+        torch.testing.assert_close(alone, taken, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("optim", HERE)

@@ -139,6 +139,9 @@ def test_a_counter_that_is_read_as_a_number_is_one():
     weight, counter = torch.empty(2, device="meta"), torch.tensor(3.0)
     assert OPTIMIZERS["adafactor"].placed("step", counter, weight) == 3
     assert OPTIMIZERS["adamw_torch_fused"].placed("step", counter, weight).device == weight.device
+    # torch keeps it there, and reads it once for each weight and step.
+    assert OPTIMIZERS["adamw_torch"].placed("step", counter, weight).device.type == "cpu"
+    assert OPTIMIZERS["adamw_torch"].placed("exp_avg", counter, weight).device == weight.device
 
 
 def test_without_gradients_a_chunked_loss_computes_none():

@@ -23,13 +23,16 @@ from tui_trainer.cli.application import (
 )
 from tui_trainer.errors import EXIT_STOPPED, DataError, FolderError, InputError
 from tui_trainer.models.heads import CAUSAL
+from tui_trainer.models.writing import TEMPERATURE, Sampling
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import show_progress, tell
 
 if TYPE_CHECKING:
     from tui_trainer.exporting.evaluating import MeasuredModel, ModelEvaluation
+    from tui_trainer.exporting.trained_model import TrainedModel
 
 Temperature = Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")]
+Beams = Annotated[int, typer.Option(min=1, max=64, help="Texts that go on at once; the likeliest is taken.")]
 NewTokens = Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to write.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed writes the same text.")]
 
@@ -41,7 +44,11 @@ def generate(
         str | None, typer.Argument(metavar="PROMPT", help="Without it, lines are read one by one.", show_default=False)
     ] = None,
     max_new_tokens: NewTokens = 200,
-    temperature: Temperature = 0.8,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, max=10, help="0 takes the likeliest token.", show_default=f"{TEMPERATURE}; with beams 0"),
+    ] = None,
+    beams: Beams = 1,
     seed: Seed = 0,
 ) -> None:
     """Try a trained model: it continues a text, or answers one as its task does."""
@@ -50,18 +57,31 @@ def generate(
 
     # Before torch is loaded, which takes seconds.
     source = source_words(weights_of(folder))
-    from tui_trainer.exporting.generate import Sampling, Writer
+    trained = trained_model(folder, unfinished=True)
+    if temperature is None:
+        temperature = TEMPERATURE if beams == 1 else 0.0
+    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, num_beams=beams)
+    _require_beams_of_use(trained, sampling)
+    from tui_trainer.exporting.generate import Writer
     from tui_trainer.lines.conversation import continue_once, converse
 
     writer = Writer(folder)
-    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    print(f"{folder.name}: {source}", file=sys.stderr)
-    for note in writer.notes:
-        tell(f"{folder.name}: {note}")
+    print(f"{folder.name}: {source}" + (f", {beams} beams" if beams > 1 else ""), file=sys.stderr)
     if prompt is not None:
         continue_once(writer, prompt, sampling)
         return
     converse(writer, sampling)
+
+
+def _require_beams_of_use(trained: "TrainedModel", sampling: Sampling) -> None:
+    """Raises InputError for several beams of a text that is drawn, or of a model that writes none."""
+    if sampling.num_beams == 1:
+        return
+    if sampling.temperature:
+        raise InputError("--beams takes the likeliest text, and --temperature draws one", hint="leave one of them out")
+    if not trained.writes:
+        message = f"{trained.run.name} learnt {trained.task.name}, which writes no text: there is nothing for --beams"
+        raise InputError(message, hint="leave it out")
 
 
 @app.command()
@@ -70,7 +90,7 @@ def chat(
     system: Annotated[str, option("--system", "TEXT", "What the conversation begins with.")] = "",
     against: Annotated[str, option("--against", "base", "The base model answers first.")] = "",
     max_new_tokens: NewTokens = 400,
-    temperature: Temperature = 0.8,
+    temperature: Temperature = TEMPERATURE,
     seed: Seed = 0,
     gpu: GpuName = None,
 ) -> None:
@@ -89,7 +109,7 @@ def chat(
     base, reason = trained.base_model() if against else (None, "")
     if against and base is None:
         raise InputError(reason or f"{folder.name} was trained from scratch: it has no base model")
-    from tui_trainer.exporting.generate import ChatSession, Sampling, Writer
+    from tui_trainer.exporting.generate import ChatSession, Writer
     from tui_trainer.exporting.predicting import inference_device
     from tui_trainer.lines.conversation import hold
 
@@ -192,7 +212,7 @@ def predict(
         option("--max-new-tokens", None, "Of what a model writes: 200, or task.max_target_length.", min=1, max=100_000),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")] = 0,
-    beams: Annotated[int, typer.Option(min=1, max=64, help="Texts that go on at once; the likeliest is taken.")] = 1,
+    beams: Beams = 1,
     seed: Annotated[int, typer.Option(min=0, max=2**62, help="The same seed writes the same texts.")] = 0,
     column: Annotated[list[str] | None, option("--column", "NAME", "The column of the text; of a pair, twice.")] = None,
     field: Annotated[
@@ -206,21 +226,19 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Let a trained model predict every row of a file. Killed, the same command goes on."""
-    if temperature and beams > 1:
-        raise InputError("--beams takes the likeliest text, and --temperature draws one", hint="leave one of them out")
     if column and len(column) > 2:
         raise InputError("--column names the text and at the most a second one")
     size = _batch_size(batch_size)
     folder = run_in_use(run, "predict")
     from tui_trainer.exporting.predicting import Requested, inference_device, predict_file
     from tui_trainer.files.local_paths import from_the_root
-    from tui_trainer.models.writing import Sampling
     from tui_trainer.units import format_seconds
 
     trained = trained_model(folder)
     config = trained.plan.config
     usual = config.task.max_target_length if "max_target_length" in trained.task.reads else 200
     sampling = Sampling(max_new_tokens=max_new_tokens or usual, temperature=temperature, seed=seed, num_beams=beams)
+    _require_beams_of_use(trained, sampling)
     asked = Requested(
         data=data,
         out=from_the_root(str(out)),

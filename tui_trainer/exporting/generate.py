@@ -27,7 +27,7 @@ class Writer:
         """Load the final model, or the newest checkpoint of a run that has none yet; with `base` the model in that
         folder instead, with the tokenizer of the run. Raises FolderError."""
         trained = TrainedModel.of(run, unfinished=True)
-        self.source, self.notes, self._config = trained.folder, trained.notes, trained.config
+        self.source, self._config = trained.folder, trained.config
         self._task: Any = trained.task
         self._tokenizer = load_tokenizer(trained)
         if base:
@@ -95,9 +95,13 @@ class Writer:
         return max(0, len(ids) - (window - 1))
 
     def _write(self, context: list[int], new_tokens: int, sampling: Sampling, show: Callable[[str], None]) -> list[int]:
-        streamer = _Pieces(self._tokenizer, show)
         settings = replace(sampling, max_new_tokens=new_tokens).settings()
-        return list(generated(self._model, self._tokenizer, [context], streamer=streamer, **settings)[0][0].tolist())
+        # Of several beams only the end shows which is the likeliest: transformers takes no streamer for them.
+        streams = {"streamer": _Pieces(self._tokenizer, show)} if sampling.num_beams == 1 else {}
+        ids: list[int] = generated(self._model, self._tokenizer, [context], **streams, **settings)[0][0].tolist()
+        if not streams:
+            show(str(self._tokenizer.decode(ids, skip_special_tokens=True)))
+        return ids
 
 
 def whole_text(text: str) -> str:

@@ -201,7 +201,9 @@ DTYPES: Mapping[Any, Any] = {
     **dict.fromkeys(("fp32", "float", "torch.float32"), "float32"),
 }
 OPTIMIZERS: Mapping[Any, Any] = {
-    alias: name for name, optimizer in optimizers.OPTIMIZERS.items() for alias in optimizer.aliases
+    **{alias: name for name, optimizer in optimizers.OPTIMIZERS.items() for alias in optimizer.aliases},
+    # The default of older versions of transformers, so mostly nobody's choice: the fused one makes the same update.
+    "adamw_torch": optimizers.DEFAULT,
 }
 SCHEDULERS: Mapping[Any, Any] = {"warmup_linear": "linear", "constant_warmup": "constant_with_warmup"}
 

@@ -84,7 +84,7 @@ class OptimizerSpec:
     smaller: tuple[str, ...] = ()
     """Optimizers that learn about as well and keep less, the nearest first."""
     warning: str = ""
-    """Why it is not advised for transformers."""
+    """Why another one is advised for transformers."""
     cpu_note: str = ""
 
     state_bytes: float = 0.0
@@ -92,6 +92,8 @@ class OptimizerSpec:
     factored_state: bool = False
     """Instead, a sum in fp32 for each row and each column of a matrix, and a number for each parameter of a vector."""
     state_words: str = ""
+    update_bytes: float = 0.0
+    """On a GPU, what an update makes and frees again for each trained parameter."""
 
     state_keys: frozenset[str]
     """All names in a parameter's state."""
@@ -101,13 +103,17 @@ class OptimizerSpec:
     """Those that have the parameter's shape."""
     number_keys: frozenset[str] = frozenset()
     """Those that are plain Python numbers."""
+    host_keys: frozenset[str] = frozenset()
+    """Those that stay on the host: an update reads each as a number, and would wait for the device."""
     begin: Begin | None = None
     """Makes the state of a parameter before its first step, for optimizers that keep it in memory of their own: a saved
     state is copied into it."""
 
     def placed(self, key: str, value: Tensor, parameter: Tensor) -> Any:
         """A saved value as the optimizer keeps it."""
-        return value.item() if key in self.number_keys else value.to(parameter.device)
+        if key in self.number_keys:
+            return value.item()
+        return value.to("cpu" if key in self.host_keys else parameter.device)
 
 
 def _adam(training: AdamSettings) -> dict[str, Any]:
@@ -118,6 +124,14 @@ def _fused_adamw(groups: list[dict[str, Any]], lr: float, training: AdamSettings
     import torch
 
     return torch.optim.AdamW(groups, lr=lr, **_adam(training), fused=True)
+
+
+def _adamw(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
+    """As torch chooses where nothing is asked for: all weights at once in each operation on a GPU (`foreach`), one
+    weight after the other on a CPU. With `fused=False` it would be the latter everywhere."""
+    import torch
+
+    return torch.optim.AdamW(groups, lr=lr, **_adam(training))
 
 
 def _adafactor(groups: list[dict[str, Any]], lr: float, _training: AdamSettings) -> Optimizer:
@@ -184,6 +198,15 @@ def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
 
 DEFAULT, ADAFACTOR = "adamw_torch_fused", "adafactor"
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq"})
+_OF_TORCH = partial(
+    OptimizerSpec,
+    learning_rates=ADAPTIVE,
+    state_bytes=8.0,
+    state_words="two moments",
+    state_keys=_MOMENTS | {"step"},
+    needed_keys=_MOMENTS | {"step"},
+    shaped_keys=_MOMENTS,
+)
 _OF_TORCHAO = partial(
     OptimizerSpec,
     modules=("torchao.optim",),
@@ -214,19 +237,23 @@ _IN_8_BITS = 2 + 2 * 4 / 256
 # torchao 0.18: two halves of a byte, and two fp32 scales for each block of 128.
 _IN_4_BITS = 1 + 2 * 4 / 128
 OPTIMIZERS: dict[str, OptimizerSpec] = {
-    DEFAULT: OptimizerSpec(
+    DEFAULT: _OF_TORCH(
         label="fused AdamW",
         help="AdamW as one kernel, two moments in fp32",
         build=_fused_adamw,
-        aliases=("adamw", "adamw_torch", "adamw_hf", "adamw_apex_fused"),
-        learning_rates=ADAPTIVE,
+        aliases=("adamw", "adamw_hf", "adamw_apex_fused"),
         smaller=("adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
         cpu_note="on a CPU 7.7 ms fused, 21.5 ms as a loop, 28.9 ms foreach (measured when it was built)",
-        state_bytes=8.0,
-        state_words="two moments",
-        state_keys=_MOMENTS | {"step"},
-        needed_keys=_MOMENTS | {"step"},
-        shaped_keys=_MOMENTS,
+    ),
+    "adamw_torch": _OF_TORCH(
+        label="AdamW",
+        help="the same update, not fused: a pass over the weights for each operation",
+        build=_adamw,
+        smaller=(DEFAULT, "adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
+        warning="the fused one makes the same update in one pass over the weights",
+        # torch 2.15, `_multi_tensor_adam` in torch/optim/adam.py: the roots of all second moments are there at once.
+        update_bytes=4.0,
+        host_keys=frozenset({"step"}),
     ),
     ADAFACTOR: OptimizerSpec(
         label="Adafactor",

@@ -21,10 +21,9 @@ class Sampling:
     num_beams: int = 1
 
     def settings(self) -> dict[str, Any]:
-        """As arguments of `generate`."""
-        if not self.temperature:
-            return {"max_new_tokens": self.max_new_tokens, "do_sample": False, "num_beams": self.num_beams}
-        return {"max_new_tokens": self.max_new_tokens, "do_sample": True, "temperature": self.temperature}
+        """As arguments of `generate`. Without a number of beams it would take that of the model's own settings."""
+        drawn = {"do_sample": True, "temperature": self.temperature} if self.temperature else {"do_sample": False}
+        return {"max_new_tokens": self.max_new_tokens, "num_beams": self.num_beams, **drawn}
 
 
 NO_SAMPLING = Sampling(max_new_tokens=1, temperature=0, seed=0)

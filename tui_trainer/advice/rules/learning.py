@@ -73,6 +73,8 @@ class Optimizer(Rule):
 def _rate_for_adamw(context: Context) -> dict[str, str]:
     """A learning rate that was written for another optimizer does not stay where AdamW would diverge or stand still."""
     config, written = context.config, context.config.training.learning_rate
+    if OPTIMIZERS[config.training.optim].learning_rates is OPTIMIZERS[DEFAULT].learning_rates:
+        return {}
     known = peak_rate(with_changes(config, {OPTIMIZER: DEFAULT}))
     return {} if written == "auto" or known.least <= written <= known.most else {LEARNING_RATE: "auto"}
 

@@ -77,9 +77,12 @@ def _casts(model: ModelMemory) -> MemoryPart:
 
 
 def _update(model: ModelMemory) -> Moment:
-    """All gradients, and what the optimizer makes of one parameter: Adafactor its square and its step, in fp32."""
-    gradients = _gradients(model, summed=True, made=False)
-    if not OPTIMIZERS[model.setup.optim].factored_state:
+    """All gradients, and what the optimizer makes: Adafactor the square and the step of one parameter, in fp32."""
+    gradients, optimizer = _gradients(model, summed=True, made=False), OPTIMIZERS[model.setup.optim]
+    if optimizer.update_bytes:
+        formula = f"{optimizer.update_bytes:g} bytes x trained parameters, from the start of an update to its end"
+        return gradients, MemoryPart("update", int(optimizer.update_bytes * model.trained), formula)
+    if not optimizer.factored_state:
         return (gradients,)
     made = 2 * FLOAT * min(largest_parameter(model.shape), model.trained)
     return gradients, MemoryPart("update", made, "two fp32 copies of the largest parameter")
