@@ -94,6 +94,13 @@ CONFIG_CASES = [
         ("training.lr_scheduler_type", "'cosin'", '"cosine"'),
         sets=("training.lr_scheduler_type=cosin",),
     ),
+    Case(
+        "floor of another schedule",
+        ("training.min_lr_rate", "0.1, but the linear schedule has no floor", "cosine or warmup_stable_decay"),
+        sets=("training.min_lr_rate=0.1", "training.lr_scheduler_type=linear"),
+    ),
+    bounds("no share of the peak", "training.min_lr_rate=1", "below 1"),
+    bounds("negative decay", "training.num_decay_steps=-1", "at least 0"),
     bounds("zero epochs", "training.num_train_epochs=0", "above 0"),
     bounds("negative epochs", "training.num_train_epochs=-1", "above 0"),
     bounds("NaN epochs", "training.num_train_epochs=nan", "a number"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
+from typing import get_args
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from tui_trainer.importing import rules as values
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.start import load_config, open_new
 from tui_trainer.methods import optimizers
-from tui_trainer.methods.lr_schedules import LR_SCHEDULES, ScheduleSpec
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES, DecayType, LrCurve, ScheduleSpec
 from tui_trainer.methods.optimizers import OPTIMIZERS, OptimizerSpec, PeakRate
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.runs.events import StepDone
@@ -138,15 +139,37 @@ def test_every_row_is_whole():
     assert set(values.OPTIMIZERS) == {*aliases, "adamw_torch"}, "which is imported as the fused one"
 
 
-@pytest.mark.parametrize("name", LR_SCHEDULES)
+def arguments_of(name, curve):
+    """The name in transformers of a schedule, and its arguments there, for the numbers of a curve."""
+    if name == "cosine" and curve.min_lr_rate:
+        return "cosine_with_min_lr", {"min_lr_rate": curve.min_lr_rate}
+    if name != "warmup_stable_decay":
+        return name, None
+    of_curve = {"num_decay_steps": curve.decay_steps, "decay_type": curve.decay_type, "min_lr_ratio": curve.min_lr_rate}
+    return name, of_curve
+
+
+SHAPES = [
+    *((name, 0.0, "cosine") for name in LR_SCHEDULES),
+    *(("cosine", floor, "cosine") for floor in (0.1, 0.3)),
+    *(("warmup_stable_decay", floor, kind) for floor in (0.0, 0.3) for kind in get_args(DecayType)),
+]
+
+
+@pytest.mark.parametrize(("name", "floor", "kind"), SHAPES)
 @pytest.mark.parametrize("peak", [3e-4, 0.1])
-def test_every_schedule_is_that_of_transformers_to_the_bit_at_every_step(name, peak):
+def test_every_schedule_is_that_of_transformers_to_the_bit_at_every_step(name, floor, kind, peak):
     compared = 0
     for total in TOTALS:
         for warmup in {0, 1, total // 3, total - 1}:
+            curve = LrCurve(
+                peak=peak, warmup_steps=warmup, total_steps=total, decay_steps=max(0, total - warmup + 1) // 2,
+                decay_type=kind, min_lr_rate=floor,
+            )  # fmt: skip
             optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=peak)
-            known = get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=total).lr_lambdas[0]
-            rate = LR_SCHEDULES[name].learning_rate(peak, warmup_steps=warmup, total_steps=total)
+            theirs, arguments = arguments_of(name, curve)
+            known = get_scheduler(theirs, optimizer, warmup, total, scheduler_specific_kwargs=arguments).lr_lambdas[0]
+            rate = LR_SCHEDULES[name].learning_rate(curve)
             steps = total + 3 if warmup < total else total  # a warm-up to the end leaves nothing to go down in
             assert [rate(step) for step in range(1, steps + 1)] == [peak * known(done) for done in range(steps)]
             compared += total

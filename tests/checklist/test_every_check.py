@@ -112,6 +112,7 @@ MICRO, EFFECTIVE = "training.per_device_train_batch_size", "training.effective_b
 ACCUMULATION, EVAL_BATCH = "training.gradient_accumulation_steps", "evaluation.per_device_eval_batch_size"
 CHECKPOINTING, COMPILE, RATE = "training.gradient_checkpointing", "training.torch_compile", "training.learning_rate"
 PATIENCE, EVALUATE, SAVE = "evaluation.early_stopping_patience", "evaluation.eval_steps", "checkpoint.save_steps"
+STABLE = {"training.lr_scheduler_type": "warmup_stable_decay"}
 STEPS, EPOCHS = "training.max_steps", "training.num_train_epochs"
 WEEK = 7 * 86_400.0
 EARLIER = EarlierRun(name="earlier", steps=100, data_share=0.004)
@@ -585,8 +586,10 @@ TABLE: dict[str, dict[str, Input | Unreached | list[Input]]] = {
         "n/a": given(recipe="finetune"),
     },
     "schedule": {
-        "pass": [QUICKSTART, CANNOT_BE_PLANNED],
+        "pass": [QUICKSTART, CANNOT_BE_PLANNED, given(STABLE)],
         "warn": [
+            given({**STABLE, "training.num_decay_steps": 0}, fix=("training.num_decay_steps",)),
+            given({**STABLE, "training.num_decay_steps": 10**6}, fix=("training.num_decay_steps",)),
             given({"training.lr_scheduler_type": "constant"}, fix=("training.lr_scheduler_type",)),
             given({"training.lr_scheduler_type": "constant_with_warmup"}, fix=("training.lr_scheduler_type",)),
         ],

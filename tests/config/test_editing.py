@@ -153,7 +153,7 @@ def test_a_share_of_the_steps_has_another_unit_than_a_number_of_them():
         ("data.eval_fraction", 0.1, [0.15, 0.2], [0.05, 0.0, 0.0]),
         ("model.scratch.num_hidden_layers", 2, [3], [1, 1]),
         ("training.seed", 2**63 - 1, [2**63 - 1], [2**63 - 2]),
-        ("training.lr_scheduler_type", "inverse_sqrt", ["cosine"], ["polynomial"]),
+        ("training.lr_scheduler_type", "inverse_sqrt", ["warmup_stable_decay", "cosine"], ["polynomial"]),
         ("data.path", "x", ["x"], ["x"]),
     ],
 )

@@ -83,6 +83,13 @@ def test_numbers_of_deepspeeds_optimizer_and_schedule_are_ours(read):
     }
 
 
+def test_the_floor_of_deepspeeds_cosine_is_ours(read):
+    scheduler = {"type": "WarmupCosineLR", "params": {"cos_min_ratio": 0.1}}
+    imported = read({"scheduler": scheduler}, "deepspeed")
+    assert imported.values == {"training.lr_scheduler_type": "cosine", "training.min_lr_rate": 0.1}
+    assert not imported.left_out
+
+
 @pytest.mark.parametrize(
     ("lr", "peak", "rate", "left_out"),
     [

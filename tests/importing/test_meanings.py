@@ -1,5 +1,6 @@
 """What whole files of other tools mean here, where a name alone does not say it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tui_trainer.config.sections import TrainingSection
 from tui_trainer.config.toml_files import find_profile
 from tui_trainer.errors import ConfigError
 from tui_trainer.importing.imported import import_file
-from tui_trainer.importing.rules import Why
+from tui_trainer.importing.rules import REFUSALS, Why
 
 CONFIGS = Path(__file__).parent / "configs"
 METHOD = "tuning.method"
@@ -415,3 +416,71 @@ def test_saving_every_so_many_epochs_wants_a_number(read):
 def test_unsloth_is_the_provider_of_the_model(given, kind, read):
     imported = read({**given, "learning_rate": 1e-4}, kind)
     assert imported.values["model.provider"] == "unsloth" and not imported.left_out
+
+
+FLOOR, DECAY = {"lr_scheduler_type": "cosine_with_min_lr"}, {"lr_scheduler_type": "warmup_stable_decay"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "schedule", "found"),
+    [
+        ("transformers", {**FLOOR, "lr_scheduler_kwargs": {"min_lr_rate": 0.1}}, "cosine", {"min_lr_rate": 0.1}),
+        ("trl", {**FLOOR, "lr_scheduler_kwargs": '{"min_lr_rate": 0.1, "num_cycles": 0.5}'}, "cosine",
+         {"min_lr_rate": 0.1}),
+        ("transformers", {**FLOOR, "learning_rate": "2e-4", "lr_scheduler_kwargs": {"min_lr": 5e-5}}, "cosine",
+         {"min_lr_rate": 0.25, "learning_rate": 2e-4}),
+        ("modelforge", {**DECAY, "lr_scheduler_kwargs": {"num_decay_steps": 20}}, "warmup_stable_decay",
+         {"num_decay_steps": 20}),
+        ("transformers", {**DECAY, "lr_scheduler_kwargs": {
+            "num_decay_steps": 20, "decay_type": "1-sqrt", "min_lr_ratio": 0.1, "warmup_type": "linear"}},
+         "warmup_stable_decay", {"num_decay_steps": 20, "decay_type": "1-sqrt", "min_lr_rate": 0.1}),
+        ("llama_factory", {**DECAY, "max_steps": 100, "warmup_steps": 10,
+                           "lr_scheduler_kwargs": {"num_stable_steps": 70, "num_decay_steps": 20}},
+         "warmup_stable_decay", {"num_decay_steps": 20, "max_steps": 100, "warmup_steps": 10}),
+        ("axolotl", {"lr_scheduler": "cosine", "cosine_min_lr_ratio": 0.1}, "cosine", {"min_lr_rate": 0.1}),
+        ("axolotl", {"cosine_min_lr_ratio": 0.1}, None, {"min_lr_rate": 0.1}),
+        ("axolotl", {"lr_scheduler": "linear", "cosine_min_lr_ratio": 0.1}, "linear", {}),
+        ("axolotl", {"lr_scheduler": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.2}}, "cosine",
+         {"min_lr_rate": 0.2}),
+        ("training_script", {"scheduler": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 20}},
+         "warmup_stable_decay", {"num_decay_steps": 20}),
+    ],
+)  # fmt: skip
+def test_a_schedule_comes_with_its_arguments(read, kind, given, schedule, found):
+    imported = read(given, kind)
+    expected = {f"training.{key}": value for key, value in found.items()}
+    expected |= {"training.lr_scheduler_type": schedule} if schedule else {}
+    said = {rewrite.key: rewrite.value for rewrite in imported.rewrites if rewrite.sources}
+    assert said == expected
+    assert not [one for one in imported.left_out if one.why in REFUSALS]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "reason"),
+    [
+        ("transformers", FLOOR, "needs min_lr_rate or min_lr, not both"),
+        ("transformers", {**FLOOR, "lr_scheduler_kwargs": {"min_lr_rate": 0.1, "min_lr": 1e-5}}, "not both"),
+        ("transformers", {**FLOOR, "lr_scheduler_kwargs": {"min_lr": 1e-5}}, "min_lr is a share of learning_rate here"),
+        ("transformers", {**FLOOR, "lr_scheduler_kwargs": {"min_lr_rate": 0.1, "num_cycles": 2}}, "num_cycles: here"),
+        ("transformers", {**FLOOR, "lr_scheduler_kwargs": {"min_lr_rate": 1.5}}, "training.min_lr_rate must be"),
+        ("transformers", {**FLOOR, "lr_scheduler_kwargs": [0.1]}, "lr_scheduler_kwargs must be a table"),
+        ("transformers", {**FLOOR, "lr_scheduler_kwargs": "min_lr_rate"}, "lr_scheduler_kwargs must be a table"),
+        ("transformers", DECAY, "needs num_decay_steps, a whole number"),
+        ("transformers", {**DECAY, "lr_scheduler_kwargs": {"num_decay_steps": 0.1}}, "a whole number"),
+        ("transformers", {**DECAY, "lr_scheduler_kwargs": {"num_decay_steps": 9, "decay_type": "log"}},
+         "training.decay_type must be"),
+        ("transformers", {**DECAY, "lr_scheduler_kwargs": {"num_decay_steps": 9, "warmup_type": "cosine"}},
+         "warmup_type: here"),
+        ("transformers", {**DECAY, "max_steps": 90, "lr_scheduler_kwargs": {
+            "num_decay_steps": 9, "num_stable_steps": 9}}, "must be max_steps together"),
+        ("transformers", {**DECAY, "max_steps": 18, "warmup_steps": 0, "warmup_ratio": 0.1, "lr_scheduler_kwargs": {
+            "num_decay_steps": 9, "num_stable_steps": 9}}, "must be max_steps together"),
+        ("llama_factory", {**DECAY, "lr_scheduler_kwargs": {"num_decay_steps": 9}}, "which is a third there"),
+        ("transformers", {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
+         "only cosine_with_min_lr and warmup_stable_decay take arguments"),
+    ],
+)  # fmt: skip
+def test_a_schedule_with_other_arguments_is_refused(read, kind, given, reason):
+    imported = read(given, kind)
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        imported.refuse_other_runs()

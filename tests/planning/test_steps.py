@@ -3,15 +3,24 @@
 import pytest
 
 from tui_trainer.config.load import Request
+from tui_trainer.hardware.facts import Hardware
 from tui_trainer.launching.start import load_config
+from tui_trainer.lines.plan_and_events import plan_lines
+from tui_trainer.planning import plan as planning
 from tui_trainer.planning.assemble import Steps
 from tui_trainer.planning.batching import BatchCut
+from tui_trainer.reporting.facts import ReportedModel
 from tui_trainer.tasks.contract import DataFacts
 
+STABLE = "warmup_stable_decay"
 # 100 steps an epoch.
 FACTS = DataFacts(
     rows=3200, eval_rows=10, tokens=3200, eval_tokens=10, vocabulary=9, exact=True, reason="counted", row_tokens=1.0
 )
+MACHINE = Hardware(
+    cpu_name="Test CPU", usable_cores=2, memory_bytes=8 << 30, memory_available_bytes=7 << 30, platform="Linux",
+    python_version="3.11",
+)  # fmt: skip
 CUT = BatchCut(effective=32, micro=32, accumulation=1, effective_reason="", micro_reason="", accumulation_reason="")
 
 
@@ -36,3 +45,44 @@ def test_with_early_stopping_every_evaluation_may_save():
 )
 def test_a_share_of_the_steps_never_warms_up_through_the_last_one(total, setting, warmup):
     assert steps(f"training.max_steps={total}").warmup("cosine", setting).value == warmup
+
+
+@pytest.mark.parametrize(
+    ("total", "setting", "decay", "reason"),
+    [
+        (100, 0.1, 10, "0.1 of 100 steps"),
+        (100, 20, 20, "num_decay_steps = 20"),
+        (1, 0.1, 1, "0.1 of 1 steps"),
+        (100, 0, 0, "the peak learning rate to the end"),
+        (100, 0.99, 95, "all 95 after the warm-up; num_decay_steps = 0.99 are 99"),
+        (10, 50, 9, "all 9 after the warm-up; num_decay_steps = 50 are 50"),
+    ],
+)
+def test_a_decay_is_the_last_steps_and_begins_after_the_warm_up(total, setting, decay, reason):
+    found = steps(f"training.max_steps={total}")
+    warmup = found.warmup(STABLE, 0.05).value
+    planned = found.decay(STABLE, setting, warmup)
+    assert (planned.value, planned.reason, planned.exact) == (decay, reason, True)
+    assert found.decay("cosine", setting, warmup) is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "floor", "shown", "row"),
+    [
+        ("cosine", 0.0, {}, "0.001, cosine, warm-up 5 steps"),
+        ("cosine", 0.25, {"final learning rate": "0.00025"}, "0.001, cosine, warm-up 5 steps, down to 0.25 of it"),
+        (
+            STABLE, 0.25, {"decay steps": "20", "final learning rate": "0.00025"},
+            "0.001, warmup_stable_decay, warm-up 5 steps, decay 20 steps, cosine, down to 0.25 of it",
+        ),
+    ],
+)  # fmt: skip
+def test_a_plan_and_a_report_name_the_decay_and_the_floor(schedule, floor, shown, row):
+    given = {"learning_rate": 0.001, "max_steps": 100, "lr_scheduler_type": schedule, "num_decay_steps": 20}
+    settings = tuple(f"training.{key}={value}" for key, value in {**given, "min_lr_rate": floor}.items())
+    plan = planning.make(load_config(Request(profile="quickstart", assignments=settings)), MACHINE, FACTS)
+    lines = [line for line in plan_lines(plan) if line.startswith(("decay steps", "final learning rate"))]
+    assert {line[:19].strip(): line[19:].split()[0] for line in lines} == shown
+    assert ("learning rate", row) in ReportedModel(
+        step=100, weights_step=100, training_seconds=9.0, train_loss=None, eval_loss=None
+    ).setting_rows(plan)

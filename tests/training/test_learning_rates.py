@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -11,14 +13,20 @@ from tests.tiny_models import tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.data.batching.collate import collate
-from tui_trainer.launching.start import load_config
+from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.start import load_config, open_again
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.methods.lr_schedules import LR_SCHEDULES
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES, LrCurve
 from tui_trainer.planning.learning_rates import learning_rate
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import StepDone
+from tui_trainer.runs.journal import read_all
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.session import Session
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method
 
@@ -49,7 +57,7 @@ def fall(optim, start, batch):
     if start == "lora":
         model = find_method("lora").apply(model, TuningSection(method="lora", r=8), seed=5, autocast=False)
     optimizer, loss = RunOptimizer(model, training, lr=lr), NextTokenLoss(model)
-    rate = LR_SCHEDULES[training.lr_scheduler_type].learning_rate(lr, warmup_steps=2, total_steps=STEPS)
+    rate = LR_SCHEDULES[training.lr_scheduler_type].learning_rate(LrCurve(peak=lr, warmup_steps=2, total_steps=STEPS))
     losses = []
     for step in range(1, STEPS + 1):
         report = take_step(
@@ -65,6 +73,40 @@ def test_other_optimizers_lower_the_loss_about_as_far_as_adamw(start, batch):
     assert reference > 0.002
     for optim in ("adafactor", "sgd"):
         assert fall(optim, start, batch) > 0.5 * reference, optim
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        # Of 8 steps, 2 of warm-up; step 6 is the fourth before the end.
+        ("warmup_stable_decay", [0.25, 0.625, 1, 1, 1, 0.8125, 0.625, 0.4375]),
+        ("cosine", [0, 0.5, *(0.25 + 0.375 * (1 + math.cos(math.pi * done / 6)) for done in range(6))]),
+    ],
+)
+def test_a_run_that_stopped_on_the_way_down_goes_on_to_the_bit(schedule, rates, tiny_run, monkeypatch):
+    changes = {
+        "training.lr_scheduler_type": schedule, "training.min_lr_rate": 0.25, "training.num_decay_steps": 4,
+        "training.decay_type": "linear", "training.learning_rate": 0.01, "training.max_steps": 8,
+        "training.warmup_steps": 2, "logging.logging_steps": 1, "model.scratch.attention_dropout": 0.2,
+    }  # fmt: skip
+    whole, _ = tiny_run("whole", changes)
+    take = Session.take_step
+
+    def take_and_stop(self, step):
+        take(self, step)
+        if step == 6:
+            controls.request(self.job.folder.control, "stop")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "take_step", take_and_stop)
+        parted, stopped = tiny_run("parted", changes)
+    assert stopped.exit_code == EXIT_STOPPED
+    assert carry_out(open_again(parted)).exit_code == EXIT_DONE
+    for folder in (whole, parted):
+        steps = [event for event in read_all(folder.journal) if isinstance(event, StepDone)]
+        assert [event.lr for event in steps] == pytest.approx([0.01 * share for share in rates])
+    ours, others = ((folder.model / "model.safetensors").read_bytes() for folder in (whole, parted))
+    assert ours == others
 
 
 @pytest.mark.parametrize("start", START)

@@ -22,7 +22,7 @@ from tui_trainer.config.fields import (
     option,
 )
 from tui_trainer.config.mixture import Paths, paths_in
-from tui_trainer.methods.lr_schedules import LR_SCHEDULES
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES, DecayType
 from tui_trainer.methods.optimizers import ADAPTIVE, DEFAULT, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 
@@ -310,6 +310,12 @@ class TrainingSection(SettingsSection):
     """How the learning rate goes down after the warm-up."""
     warmup_steps: StepsOrShare = option(0.05, unit="steps")
     """Steps until the peak learning rate; below 1: a share of all steps."""
+    num_decay_steps: StepsOrShare = option(0.1, unit="steps", advanced=True)
+    """Last steps in which warmup_stable_decay goes down; below 1: a share of all steps. Other schedules have none."""
+    decay_type: DecayType = option("cosine", advanced=True)
+    """Along what warmup_stable_decay goes down: half a cosine, a line, or 1 less the root of the decay steps' share."""
+    min_lr_rate: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
+    """Share of the peak learning rate at which cosine and warmup_stable_decay end; others have no such floor."""
     weight_decay: float = option(0.0, low=0, high=10)
     """Decay of weight matrices (not of norms) per step, times the learning rate."""
     max_grad_norm: float = option(1.0, low=0)

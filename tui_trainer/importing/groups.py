@@ -3,7 +3,10 @@
 Each function makes the reader of one such group from the names that a tool has for its parts.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,8 @@ PROCESSES, NODES = "distributed.processes", "distributed.nodes"
 _MICRO = "training.per_device_train_batch_size"
 _ACCUMULATION = "training.gradient_accumulation_steps"
 _METHOD = "tuning.method"
+_SCHEDULE, _FLOOR = "training.lr_scheduler_type", "training.min_lr_rate"
+_SCHEDULE_ARGUMENTS = "lr_scheduler_kwargs"
 _NEVER = 10**6
 # How the tools call the model.
 _MODELS = ("model_name_or_path", "base_model", "base_model_name_or_path", "model_name", "model")
@@ -123,6 +128,87 @@ def _warmup(done: Conversion) -> None:
             done.leave(Why.NOT_NEEDED, "warmup_ratio says how many", "warmup_steps")
 
 
+_Arguments = Callable[[Conversion, dict[str, Any]], dict[str, Any]]
+"""Our settings from a schedule's arguments. Raises ValueError."""
+
+
+def schedule(*names: str, has_stable_default: bool = False) -> KeyGroup:
+    """A schedule that takes arguments, under one of these names, with `lr_scheduler_kwargs`; others have their rows.
+
+    `has_stable_default`: where the file does not say num_stable_steps, the tool takes so many that the decay is not at
+    the end of the run. Source: transformers.optimization.get_scheduler, which hands on the arguments.
+    """
+
+    def read(done: Conversion) -> None:
+        found, beside = done.first(*names), done.first(_SCHEDULE_ARGUMENTS)
+        readers: dict[str, _Arguments] = {
+            "cosine_with_min_lr": _cosine_floor,
+            "warmup_stable_decay": partial(_decay, has_stable_default),
+        }
+        reader = next((one for word, one in readers.items() if found and same(found[1], word)), None)
+        if found is None or reader is None:
+            return
+        arguments: Any = beside[1] if beside else {}
+        # transformers takes JSON in a text as well.
+        if isinstance(arguments, str):
+            with suppress(ValueError):
+                arguments = json.loads(arguments)
+        there = [found[0], *beside[:1]] if beside else [found[0]]
+        try:
+            values = reader(done, dict(arguments))
+        except (TypeError, ValueError) as error:
+            reason = str(error) if isinstance(arguments, dict) else f"{_SCHEDULE_ARGUMENTS} must be a table"
+            done.leave(Why.DOES_NOT_FIT, reason, *there)
+            return
+        for key, value in values.items():
+            done.write(key, value, *(there[:1] if key == _SCHEDULE else there[1:]))
+
+    return KeyGroup((*names, _SCHEDULE_ARGUMENTS), read)
+
+
+def _cosine_floor(done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Raises ValueError where the floor is not said once, or something else is said."""
+    share, rate = arguments.pop("min_lr_rate", None), arguments.pop("min_lr", None)
+    if (share is None) == (rate is None):
+        raise ValueError(f"needs min_lr_rate or min_lr, not both, in {_SCHEDULE_ARGUMENTS}")
+    if share is None:
+        floor, peak = number(rate), number(done.given.get("learning_rate"))
+        if floor is None or not peak:
+            raise ValueError("min_lr is a share of learning_rate here, and needs both as numbers; min_lr_rate is one")
+        share = floor / peak
+    _refuse_arguments(arguments, num_cycles=0.5)
+    return {_SCHEDULE: "cosine", _FLOOR: share}
+
+
+def _decay(has_stable_default: bool, done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Raises ValueError where the decay is not at the end of the run, or something else is said."""
+    decay, stable = whole(arguments.pop("num_decay_steps", None)), arguments.pop("num_stable_steps", None)
+    if decay is None:
+        raise ValueError(f"needs num_decay_steps, a whole number, in {_SCHEDULE_ARGUMENTS}")
+    if stable is None and has_stable_default:
+        raise ValueError("num_stable_steps, which is a third there, must leave num_decay_steps at the end of max_steps")
+    if stable is not None:
+        warmup, share = done.given.get("warmup_steps"), done.given.get("warmup_ratio")
+        parts = [whole(warmup), whole(stable), decay]
+        steps = [part for part in parts if part is not None]
+        whole_run = len(steps) == len(parts) and sum(steps) == whole(done.given.get("max_steps"))
+        if not whole_run or (off(warmup) and not off(share)):
+            raise ValueError("warmup_steps, num_stable_steps and num_decay_steps must be max_steps together")
+    values = {_SCHEDULE: "warmup_stable_decay", "training.num_decay_steps": decay}
+    for name, key in (("decay_type", "training.decay_type"), ("min_lr_ratio", _FLOOR)):
+        if name in arguments:
+            values[key] = arguments.pop(name)
+    _refuse_arguments(arguments, num_cycles=0.5, warmup_type="linear")
+    return values
+
+
+def _refuse_arguments(arguments: Mapping[str, Any], **usual: Any) -> None:
+    """Raises ValueError for arguments of a schedule that are not the usual ones."""
+    if others := [name for name, value in arguments.items() if name not in usual or not same(value, usual[name])]:
+        known = ", ".join(f"{name} = {value}" for name, value in usual.items())
+        raise ValueError(f"{one_line(', '.join(map(str, others)), 60)}: here it is {known}, and nothing more is known")
+
+
 def _early_stopping(done: Conversion) -> None:
     """A switch and a number, as our one number: 0 is off."""
     key, patience = "evaluation.early_stopping_patience", "early_stopping_patience"
@@ -199,6 +285,7 @@ def usual_layers(*names: str) -> KeyGroup:
 
 OWN_FILES = own_files("tokenizer_name", "config_name", "tokenizer_name_or_path")
 PRECISION = KeyGroup(("fp16", "bf16"), _precision)
+SCHEDULE = schedule("lr_scheduler_type")
 WARMUP = KeyGroup(("warmup_ratio", "warmup_steps"), _warmup)
 EARLY_STOPPING = KeyGroup(("early_stopping", "early_stopping_patience"), _early_stopping)
 BEST_WEIGHTS = KeyGroup(("load_best_model_at_end",), _best_weights)

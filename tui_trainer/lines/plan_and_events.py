@@ -274,6 +274,10 @@ def _number_lines(plan: Plan) -> Iterator[str]:
         yield f"{'attention':<19} {one_line(attention.kernel):>12} = {one_line(attention.because)}"
     yield _plan_line("weights", plan.weights_dtype, plan.weights_dtype.value)
     yield _plan_line("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}")
+    if floor := plan.config.training.min_lr_rate:
+        # The share is exact, so the rate is as exact as the peak.
+        final = plan.learning_rate.model_copy(update={"reason": f"{floor:g} of the peak, training.min_lr_rate"})
+        yield _plan_line("final learning rate", final, f"{plan.learning_rate.value * floor:g}")
     if (chunk := plan.loss_chunk_tokens).value or plan.device == "cuda":
         yield _plan_line("tokens of a loss", chunk, "" if chunk.value else "all")
     if plan.loader_workers.value:
@@ -290,6 +294,8 @@ def _number_lines(plan: Plan) -> Iterator[str]:
     yield _plan_line("steps in an epoch", plan.steps_per_epoch)
     yield _plan_line("steps", plan.total_steps)
     yield _plan_line("warm-up steps", plan.warmup_steps)
+    if plan.decay_steps:
+        yield _plan_line("decay steps", plan.decay_steps)
     yield _plan_line("evaluates every", plan.eval_every_steps)
     yield _plan_line("saves every", plan.save_every_steps)
     yield _plan_line("writes text every", plan.sample_every_steps)

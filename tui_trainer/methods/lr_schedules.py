@@ -7,12 +7,34 @@ its own module for them loads peft and the Trainer's parts, which most runs do w
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 # Source: transformers.optimization.get_polynomial_decay_schedule_with_warmup.
 POLYNOMIAL_END_RATE = 1e-7
 
-Decay = Callable[[int, int, int, float], float]
-"""Step counted from 0, warm-up steps, total steps and peak rate make the share of the peak rate, after the warm-up."""
+DecayType = Literal["cosine", "linear", "1-sqrt"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LrCurve:
+    """The numbers that a schedule is computed from; rates in the optimizer's unit, all steps are optimizer steps."""
+
+    peak: float
+    warmup_steps: int
+    total_steps: int
+    decay_steps: int = 0
+    """The last steps, in which warmup_stable_decay goes down."""
+    decay_type: DecayType = "cosine"
+    min_lr_rate: float = 0.0
+    """Share of the peak that a schedule with a floor ends at."""
+
+    def above_floor(self, share: float) -> float:
+        """A share of the peak between 0 and 1 as one between the floor and 1."""
+        return share * (1 - self.min_lr_rate) + self.min_lr_rate
+
+
+Decay = Callable[[int, LrCurve], float]
+"""Step counted from 0 and the curve make the share of the peak rate, after the warm-up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,49 +45,84 @@ class ScheduleSpec:
     help: str
     decay: Decay
     warms_up: bool = True
+    warms_up_from_floor: bool = False
     goes_down: bool = True
+    has_floor: bool = False
+    """Whether it takes `min_lr_rate`."""
+    has_decay_steps: bool = False
+    """Whether it takes `num_decay_steps` and `decay_type`."""
     end_rate: float = 0.0
     """What the last rate is; the peak must be above it."""
 
-    def learning_rate(self, peak: float, *, warmup_steps: int, total_steps: int) -> Callable[[int], float]:
-        """The learning rate of step 1, 2, ...; as in transformers, a warm-up begins with rate 0."""
+    def learning_rate(self, curve: LrCurve) -> Callable[[int], float]:
+        """The learning rate of step 1, 2, ...; as in transformers, a warm-up begins with rate 0, or with the floor."""
 
         def at(step: int) -> float:
             done = step - 1
-            if self.warms_up and done < warmup_steps:
-                return peak * (done / warmup_steps)
-            return peak * self.decay(done, warmup_steps, total_steps, peak)
+            if self.warms_up and done < curve.warmup_steps:
+                share = done / curve.warmup_steps
+                return curve.peak * (curve.above_floor(share) if self.warms_up_from_floor else share)
+            return curve.peak * self.decay(done, curve)
 
         return at
 
 
-def _stay(_done: int, _warmup: int, _total: int, _peak: float) -> float:
+def _stay(_done: int, _curve: LrCurve) -> float:
     return 1.0
 
 
-def _cosine(done: int, warmup: int, total: int, _peak: float) -> float:
-    progress = (done - warmup) / max(1, total - warmup)
-    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
+def _half_cosine(progress: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def _linear(done: int, warmup: int, total: int, _peak: float) -> float:
-    return max(0.0, (total - done) / max(1, total - warmup))
+def _cosine(done: int, curve: LrCurve) -> float:
+    """Source: transformers.optimization.get_cosine_with_min_lr_schedule_with_warmup, which without a floor is
+    get_cosine_schedule_with_warmup.
+    """
+    progress = (done - curve.warmup_steps) / max(1, curve.total_steps - curve.warmup_steps)
+    return max(0.0, curve.above_floor(_half_cosine(progress)))
 
 
-def _polynomial(done: int, warmup: int, total: int, peak: float) -> float:
-    if done >= total:
-        return POLYNOMIAL_END_RATE / peak
-    remaining = 1 - (done - warmup) / (total - warmup)
-    return ((peak - POLYNOMIAL_END_RATE) * remaining + POLYNOMIAL_END_RATE) / peak
+def _linear(done: int, curve: LrCurve) -> float:
+    return max(0.0, (curve.total_steps - done) / max(1, curve.total_steps - curve.warmup_steps))
 
 
-def _inverse_sqrt(done: int, warmup: int, _total: int, _peak: float) -> float:
-    timescale = warmup or 10_000
-    return 1.0 / math.sqrt((done + timescale - warmup) / timescale)
+def _polynomial(done: int, curve: LrCurve) -> float:
+    if done >= curve.total_steps:
+        return POLYNOMIAL_END_RATE / curve.peak
+    remaining = 1 - (done - curve.warmup_steps) / (curve.total_steps - curve.warmup_steps)
+    return ((curve.peak - POLYNOMIAL_END_RATE) * remaining + POLYNOMIAL_END_RATE) / curve.peak
+
+
+def _inverse_sqrt(done: int, curve: LrCurve) -> float:
+    timescale = curve.warmup_steps or 10_000
+    return 1.0 / math.sqrt((done + timescale - curve.warmup_steps) / timescale)
+
+
+DECAY_TYPES: dict[DecayType, Callable[[float], float]] = {
+    "cosine": _half_cosine,
+    "linear": lambda progress: 1.0 - progress,
+    "1-sqrt": lambda progress: 1.0 - math.sqrt(progress),
+}
+"""From 1 to 0 while `progress` goes from 0 to 1. Source: transformers.optimization.get_wsd_schedule, `decay_type`."""
+
+
+def _warmup_stable_decay(done: int, curve: LrCurve) -> float:
+    """Source: transformers.optimization.get_wsd_schedule with a linear warm-up; the stable steps are what warm-up and
+    decay leave of all steps.
+    """
+    decaying = done - (curve.total_steps - curve.decay_steps)
+    if decaying < 0:
+        return 1.0
+    if decaying >= curve.decay_steps:
+        return curve.min_lr_rate
+    return max(0.0, curve.above_floor(DECAY_TYPES[curve.decay_type](decaying / curve.decay_steps)))
 
 
 LR_SCHEDULES: dict[str, ScheduleSpec] = {
-    "cosine": ScheduleSpec(label="cosine", help="down to 0 along half a cosine", decay=_cosine),
+    "cosine": ScheduleSpec(
+        label="cosine", help="down to training.min_lr_rate along half a cosine", decay=_cosine, has_floor=True
+    ),
     "linear": ScheduleSpec(label="linear", help="down to 0 in a straight line", decay=_linear),
     "constant": ScheduleSpec(
         label="constant", help="stays, without a warm-up", decay=_stay, warms_up=False, goes_down=False
@@ -83,5 +140,13 @@ LR_SCHEDULES: dict[str, ScheduleSpec] = {
         label="inverse square root",
         help="down with the root of the steps, with no end in view: for runs of any length",
         decay=_inverse_sqrt,
+    ),
+    "warmup_stable_decay": ScheduleSpec(
+        label="warm-up, then stable, then decay",
+        help="stays after the warm-up, and goes down to training.min_lr_rate in the last training.num_decay_steps",
+        decay=_warmup_stable_decay,
+        warms_up_from_floor=True,
+        has_floor=True,
+        has_decay_steps=True,
     ),
 }

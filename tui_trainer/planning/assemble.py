@@ -85,6 +85,16 @@ class Steps:
             return Planned(value=total - 1, exact=self.total.exact, reason=reason)
         return planned if planned.value else exact(0, "the peak learning rate at once")
 
+    def decay(self, scheduler: str, setting: float, warmup_steps: int) -> Planned[int] | None:
+        """The last steps of a schedule that goes down only there, after the warm-up; None: another schedule."""
+        if not LR_SCHEDULES[scheduler].has_decay_steps:
+            return None
+        planned, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
+        if planned.value > left:
+            reason = f"all {left} after the warm-up; num_decay_steps = {setting:g} are {planned.value}"
+            return Planned(value=left, exact=self.total.exact, reason=reason)
+        return planned if planned.value else exact(0, "the peak learning rate to the end")
+
     def cadence(self, name: str, setting: float) -> Planned[int]:
         total = self.total
         value = every(setting, total.value)
@@ -174,11 +184,13 @@ def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps
 
 
 def _cadence(loaded: LoadedConfig, steps: Steps) -> dict[str, Any]:
-    config = loaded.config
+    config, training = loaded.config, loaded.config.training
+    warmup = steps.warmup(training.lr_scheduler_type, training.warmup_steps)
     return {
         "steps_per_epoch": steps.per_epoch,
         "total_steps": steps.total,
-        "warmup_steps": steps.warmup(config.training.lr_scheduler_type, config.training.warmup_steps),
+        "warmup_steps": warmup,
+        "decay_steps": steps.decay(training.lr_scheduler_type, training.num_decay_steps, warmup.value),
         "eval_every_steps": steps.cadence("eval_steps", config.evaluation.eval_steps),
         "save_every_steps": steps.cadence("save_steps", config.checkpoint.save_steps),
         "sample_every_steps": steps.cadence("sample_steps", config.logging.sample_steps),

@@ -66,7 +66,13 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         message = f"is {config.targets.score:g}, but {METRIC_KEY} names no score"
         problems.append(loaded.problem("targets.score", message, "set it, or targets.loss for the held-out loss"))
     training = config.training
-    rate, end_rate = training.learning_rate, LR_SCHEDULES[training.lr_scheduler_type].end_rate
+    schedule = LR_SCHEDULES[training.lr_scheduler_type]
+    if training.min_lr_rate and not schedule.has_floor:
+        message = f"is {training.min_lr_rate:g}, but the {training.lr_scheduler_type} schedule has no floor"
+        others = " or ".join(name for name, row in LR_SCHEDULES.items() if row.has_floor)
+        hint = f"set it to 0, or choose the schedule {others}"
+        problems.append(loaded.problem("training.min_lr_rate", message, hint))
+    rate, end_rate = training.learning_rate, schedule.end_rate
     if rate != "auto" and rate <= end_rate:
         message = f"is {rate:g}, but the {training.lr_scheduler_type} schedule goes down to {end_rate:g}"
         problems.append(loaded.problem("training.learning_rate", message, "choose a higher rate or another schedule"))

@@ -120,6 +120,8 @@ class Plan(BaseModel):
     steps_per_epoch: Planned[int]
     total_steps: Planned[int]
     warmup_steps: Planned[int]
+    decay_steps: Planned[int] | None = None
+    """The last steps, in which warmup_stable_decay goes down; None: another schedule."""
     eval_every_steps: Planned[int]
     save_every_steps: Planned[int]
     sample_every_steps: Planned[int]

@@ -73,6 +73,8 @@ class ReportedModel:
 
     def setting_rows(self, plan: Plan) -> Rows:
         training, warm_up = plan.config.training, plan.warmup_steps.value
+        decay = f", decay {plan.decay_steps.value} steps, {training.decay_type}" if plan.decay_steps else ""
+        floor = f", down to {training.min_lr_rate:g} of it" if training.min_lr_rate else ""
         threads = f", {plan.threads.value} threads" if plan.device == "cpu" else ""
         best = " (the best evaluation)" if self.weights_step != self.step else ""
         is_whole = self.step == self.weights_step == plan.total_steps.value
@@ -84,7 +86,10 @@ class ReportedModel:
                 "effective batch",
                 f"{plan.effective_batch_size.value} rows of up to {plan.config.data.max_length} tokens",
             ),
-            ("learning rate", f"{plan.learning_rate.value:g}, {training.lr_scheduler_type}, warm-up {warm_up} steps"),
+            (
+                "learning rate",
+                f"{plan.learning_rate.value:g}, {training.lr_scheduler_type}, warm-up {warm_up} steps{decay}{floor}",
+            ),
             ("tuning", _tuning_words(plan)),
             ("precision", f"{plan.precision.value}, weights in {plan.weights_dtype.value}"),
             *([("attention", plan.attention.words)] if plan.attention.words else []),

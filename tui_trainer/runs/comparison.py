@@ -39,7 +39,7 @@ _FILE_LIMIT_BYTES: Final = MIB
 _PLANNED: Final = (
     "hardware_profile", "device_name", "precision", "weights_dtype", "effective_batch_size",
     "per_device_train_batch_size", "gradient_accumulation_steps", "packing", "learning_rate", "threads",
-    "train_rows", "eval_rows", "total_steps", "warmup_steps",
+    "train_rows", "eval_rows", "total_steps", "warmup_steps", "decay_steps",
 )  # fmt: skip
 # They say where a run is.
 _NO_DIFFERENCE: Final = frozenset({"output.name", "output.runs_dir", "schema_version"})

@@ -17,7 +17,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.methods.lr_schedules import LR_SCHEDULES
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES, LrCurve
 from tui_trainer.models import unsloth
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.attention import BY_LENGTHS
@@ -172,7 +172,14 @@ class Components:
         if not stage:
             self.optimizer = RunOptimizer(self.model, config.training, lr=plan.learning_rate.value)
         self.learning_rate = LR_SCHEDULES[config.training.lr_scheduler_type].learning_rate(
-            plan.learning_rate.value, warmup_steps=plan.warmup_steps.value, total_steps=plan.total_steps.value
+            LrCurve(
+                peak=plan.learning_rate.value,
+                warmup_steps=plan.warmup_steps.value,
+                total_steps=plan.total_steps.value,
+                decay_steps=plan.decay_steps.value if plan.decay_steps else 0,
+                decay_type=config.training.decay_type,
+                min_lr_rate=config.training.min_lr_rate,
+            )
         )
         self._check_chunks(rows, tell)
         self._compile_optimizer(tell)

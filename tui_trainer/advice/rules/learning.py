@@ -17,6 +17,7 @@ from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batching import EFFECTIVE
 from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
 from tui_trainer.planning.learning_rates import peak_rate, what_trains
+from tui_trainer.runs.cadence import every
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
 OPTIMIZER = "training.optim"
@@ -31,6 +32,7 @@ _LEAST_FLAT_STEPS, _LEAST_FALL = 100, 0.02
 _LEAST_RATIO = 4.0
 _MOST_RATE = 1e-2
 _SCHEDULE = "training.lr_scheduler_type"
+_DECAY, _GOOD_DECAY = "training.num_decay_steps", 0.1
 _WARMUP, _GOOD_WARMUP, _MOST_WARMUP = "training.warmup_steps", 0.05, 0.2
 _MAX_GRAD_NORM, _GOOD_NORM, _MOST_NORM = "training.max_grad_norm", 1.0, 10.0
 _RECENT_STEPS, _SEEN_STEPS, _LEAST_NORMS, _TIMES_AS_LONG = 20, 500, 60, 10.0
@@ -275,17 +277,27 @@ class LrScaling(Rule):
 class Schedule(Rule):
     """Small steps at the end settle what large steps found.
 
-    Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983.
+    Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983. Hu et al., MiniCPM, arXiv:2404.06395, section 4.3: a
+    decay over 10 % of the tokens is enough.
     """
 
     name, title, order = "schedule", "Learning rate goes down", 440
-    settings = (_SCHEDULE,)
+    settings = (_SCHEDULE, _DECAY)
     needs_plan = False
 
     def before(self, context: Context) -> Verdict:
-        name, rate = context.config.training.lr_scheduler_type, context.learning_rate.value
+        training, rate = context.config.training, context.learning_rate.value
+        name = training.lr_scheduler_type
+        stays = f"{name}: the learning rate stays at {rate:g} to the end"
         if not LR_SCHEDULES[name].goes_down:
-            return warned(f"{name}: the learning rate stays at {rate:g} to the end", fix={_SCHEDULE: "cosine"})
+            return warned(stays, fix={_SCHEDULE: "cosine"})
+        if LR_SCHEDULES[name].has_decay_steps and not training.num_decay_steps:
+            return warned(stays, fix={_DECAY: _GOOD_DECAY})
+        if context.plan and (decay := context.plan.decay_steps):
+            total = context.plan.total_steps.value
+            if 0 < decay.value < every(training.num_decay_steps, total):
+                return warned(f"{name}: goes down from {rate:g} in {decay.reason}", fix={_DECAY: _GOOD_DECAY})
+            return passed(f"{name}: goes down from {rate:g} in the last {decay.value:,} of {total:,} steps")
         steps = f" over {context.plan.total_steps.value:,} steps" if context.plan else ""
         return passed(f"{name}: goes down from {rate:g}{steps}")
 

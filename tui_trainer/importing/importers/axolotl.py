@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tui_trainer.config.changes import same
 from tui_trainer.data.columns.conversations import ROLES
 from tui_trainer.importing.conversion import QWEN2_5, QWEN3, SETTING, Conversion, Importer, KeyGroup, write_template
 from tui_trainer.importing.groups import (
@@ -21,6 +22,7 @@ from tui_trainer.importing.groups import (
     cadence,
     method,
     own_files,
+    schedule,
     write_part,
     write_places,
 )
@@ -243,6 +245,19 @@ def _all_layers(done: Conversion) -> None:
             done.leave(Why.NOT_NEEDED, "lora_target_linear takes all layers", "lora_target_modules")
 
 
+def _floor(done: Conversion) -> None:
+    """Only its cosine, which is its schedule where none is named, has this floor.
+
+    Source: axolotl/core/trainers/mixins/scheduler.py; the formula of axolotl/utils/schedulers.py,
+    get_cosine_schedule_with_min_lr, is that of transformers.
+    """
+    if found := done.first("cosine_min_lr_ratio"):
+        if same(done.given.get("lr_scheduler") or "cosine", "cosine"):
+            done.write("training.min_lr_rate", found[1], found[0])
+        else:
+            done.leave(Why.NOT_NEEDED, "it is the floor of the schedule cosine only", found[0])
+
+
 def _cadence(key: str, strategies: tuple[str, ...], steps: str, per_epoch: str) -> KeyGroup:
     return cadence(key, strategies, steps, epochs="num_epochs", epochs_default=1.0, per_epoch=per_epoch)
 
@@ -295,8 +310,9 @@ IMPORTER = Importer(
             "optimizer": hf.OPTIMIZER,
             "optim_args": Refused("optimizers take the arguments of [training] only"),
             "lr_scheduler": hf.SCHEDULER,
-            """lr_scheduler_kwargs cosine_min_lr_ratio cosine_constant_lr_ratio lr_div_factor
-            lr_quadratic_warmup""": Refused("the schedules take no arguments"),
+            "cosine_constant_lr_ratio lr_div_factor lr_quadratic_warmup": Refused(
+                "a schedule has the floor cosine_min_lr_ratio and no other argument"
+            ),
             "embedding_lr embedding_lr_scale lr_groups": Refused("all weights have one learning rate"),
             "adam_epsilon2 adam_beta3 torchdistx_path dion_* qgalore_*": _OF_ANOTHER,
             # Rows: schemas/config.py, and schemas/datasets.py above.
@@ -397,6 +413,7 @@ IMPORTER = Importer(
         KeyGroup(("batch_size",), _batch_of_all),
         batch(("micro_batch_size",), micro_default=1, packing="sample_packing"),
         KeyGroup(("bf16",), _full_bf16), PRECISION, WARMUP, TRACKERS, DEEPSPEED, *hf.FSDP, KeyGroup((), _split),
+        schedule("lr_scheduler"), KeyGroup(("cosine_min_lr_ratio",), _floor),
         _cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps", "evals_per_epoch"),
         _cadence("checkpoint.save_steps", ("save_strategy",), "save_steps", "saves_per_epoch"),
         method(

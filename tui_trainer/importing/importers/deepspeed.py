@@ -115,7 +115,8 @@ IMPORTER = Importer(
             "scheduler.params.total_num_steps": Same(
                 ("auto",), "a schedule ends with its run", "a schedule ends with its run here", Why.REFUSED
             ),
-            "scheduler.*": Refused("the schedules take no arguments"),
+            "scheduler.params.cos_min_ratio": _to("training.min_lr_rate"),
+            "scheduler.*": Refused("the schedules take no other argument"),
             "zero_optimization.stage": To(
                 "distributed.strategy",
                 "2 and 3 by DeepSpeed, 1 by fsdp, which splits weights and gradients as well",

@@ -9,7 +9,7 @@ from tui_trainer.config.fields import names_in
 from tui_trainer.files.hub_layout import HUB_PREFIX
 from tui_trainer.importing.conversion import PHI4, QWEN2_5, QWEN3, Conversion, Importer, KeyGroup, write_template
 from tui_trainer.importing.dataset_info import find_list, read_list
-from tui_trainer.importing.groups import batch, method
+from tui_trainer.importing.groups import batch, method, schedule
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import (
     Always,
@@ -239,6 +239,7 @@ IMPORTER = Importer(
     groups=(
         KeyGroup((), _packing_of_texts),
         batch(hf.MICRO, micro_default=8, packing="packing neat_packing"),
+        schedule("lr_scheduler_type", has_stable_default=True),
         *hf.GROUPS,
         KeyGroup(("dataset", "eval_dataset"), _data),
         KeyGroup(("mix_strategy",), _mixing),

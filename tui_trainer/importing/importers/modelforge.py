@@ -4,7 +4,7 @@ Source: ModelForge/schemas/training_schemas.py and strategies/ of ForgeOpus/Mode
 """
 
 from tui_trainer.importing.conversion import Importer
-from tui_trainer.importing.groups import OWN_FILES, PRECISION, TRACKERS, WARMUP, batch, method
+from tui_trainer.importing.groups import OWN_FILES, PRECISION, SCHEDULE, TRACKERS, WARMUP, batch, method
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Always, Automatic, Refused, To, data_place, task_by
 
@@ -38,7 +38,7 @@ IMPORTER = Importer(
     ),
     groups=(
         batch(hf.MICRO, micro_default=1, accumulation_default=4, packing="packing"),
-        OWN_FILES, hf.ADAFACTOR, PRECISION, WARMUP, TRACKERS, hf.EVALUATE, hf.SAVE, *hf.FSDP,
+        OWN_FILES, hf.ADAFACTOR, PRECISION, SCHEDULE, WARMUP, TRACKERS, hf.EVALUATE, hf.SAVE, *hf.FSDP,
         method(
             "strategy", {"sft": "lora", "qlora": "qlora"}, four_bit=("use_4bit", "load_in_4bit"), model=("model_name",),
             otherwise="lora",

@@ -1,7 +1,7 @@
 """The flat file of somebody's own training script, with the names that such scripts use."""
 
 from tui_trainer.importing.conversion import Importer
-from tui_trainer.importing.groups import batch, method, own_files
+from tui_trainer.importing.groups import batch, method, own_files, schedule
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Automatic, Off
 
@@ -38,6 +38,7 @@ IMPORTER = Importer(
     groups=(
         hf.BLOCKS,
         batch(("batch_size", *hf.MICRO), _ACCUMULATION, packing="packing"),
+        schedule("scheduler", "lr_scheduler"),
         *hf.GROUPS,
         own_files("tokenizer", "tokenizer_path"),
         method("use_lora", {True: "lora", False: "full"}, four_bit=("load_in_4bit", "use_4bit", "use_qlora")),
