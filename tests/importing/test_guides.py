@@ -44,6 +44,7 @@ EXPECTED = {
     "guide_b_flags.yaml": {
         CHECKPOINTING: True, "training.optim": "adamw_torch_fused", WORKERS: 0, "dataloader.pin_memory": True,
         "data.group_by_length": False, "model.attn_implementation": "flash_attention_2",
+        "distributed.cpu_offload": True,
     },
     "guide_b_compile.yaml": {COMPILE: True, COMPILE_MODE: "reduce-overhead"},
     "guide_c_01.json": {**UNSLOTH},
@@ -92,7 +93,6 @@ EXPECTED = {
 }  # fmt: skip
 LEFT_OUT = {
     "guide_b_flags.yaml": {
-        "gradient_accumulation_kwargs": Why.NOT_SUPPORTED,
         "deepspeed": Why.NOT_SUPPORTED,
         "remove_unused_columns": Why.AUTOMATIC,
         "low_cpu_mem_usage": Why.ALWAYS,
