@@ -22,7 +22,7 @@ from tui_trainer.hardware.environment import prepare_environment
 from tui_trainer.launching import carry_out as carry_out_module
 from tui_trainer.launching import prepare
 from tui_trainer.launching.carry_out import Outcome, carry_out
-from tui_trainer.launching.start import OpenRun, load_config, open_new
+from tui_trainer.launching.open_run import OpenRun, load_config, open_new
 from tui_trainer.models import counting as answers
 from tui_trainer.planning import fit
 from tui_trainer.runs.folder import RunFolder

@@ -22,8 +22,8 @@ from tests.programs import run_program
 from tests.tiny_models import VOCABULARY, save_tiny_model, texts
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.launching.prepare import read_plan
-from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.models import modules as logits
 from tui_trainer.runs.events import DataPrepared, EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all

@@ -14,7 +14,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.config.toml_files import refuse_existing
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.planning import plan as planning
 from tui_trainer.runs.events import DataPrepared, EvalDone, RunFinished

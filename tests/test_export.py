@@ -60,7 +60,7 @@ def trained(tmp_path, sheep):
     ) -> TrainedModel:
         from tui_trainer.config.load import Request
         from tui_trainer.launching.carry_out import carry_out
-        from tui_trainer.launching.start import load_config, open_new
+        from tui_trainer.launching.open_run import load_config, open_new
 
         save_tiny_model(tmp_path / family, family, **config)
         if dtype != torch.float32:

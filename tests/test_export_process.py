@@ -13,8 +13,8 @@ from tui_trainer.bench.rehearsal import GainProcess
 from tui_trainer.config.load import Request
 from tui_trainer.errors import FolderError
 from tui_trainer.launching import command_process
-from tui_trainer.launching.export import ExportProcess, choices
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.export_process import ExportProcess, choices
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.runs.folder import RunFolder
 
 

@@ -15,7 +15,7 @@ from tui_trainer.data.columns.text_columns import head_of
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import fitted_presets
 from tui_trainer.launching.fitted_presets import followed_words
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.tasks import find_task
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench, fitted

@@ -17,7 +17,7 @@ from tui_trainer.bench.training import steps_variant
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning.records import GAIN, Key, keep_record
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.registry import remember

@@ -130,7 +130,7 @@ FIRST_STEP = """
 import json, sys, time
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 
 assignments = ("data.path=text.txt", "data.max_length=32", "model.scratch.hidden_size=16", "training.max_steps=1",
                "model.scratch.num_attention_heads=2", "model.scratch.num_hidden_layers=1", "logging.sample_steps=0",

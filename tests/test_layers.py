@@ -137,7 +137,7 @@ def test_an_import_that_goes_up_or_sideways_is_found():
         ("training/run.py", "from ..exporting import generate"),
         ("planning/plan.py", "from tui_trainer.nowhere import thing"),
         ("errors.py", "from .units import format_bytes"),
-        ("advice/examine.py", "from tui_trainer.launching.start import load_config"),
+        ("advice/examine.py", "from tui_trainer.launching.open_run import load_config"),
         ("advice/examine.py", "from tui_trainer.advice.gather import gather"),
         ("reporting/facts.py", "from tui_trainer.advice import fixes"),
     ]
@@ -148,7 +148,7 @@ def test_an_import_that_goes_up_or_sideways_is_found():
         ("ui/app.py", "from tui_trainer import lines"),
         ("exporting/generate.py", "from tui_trainer.training.checkpoint_folder import newest_whole"),
         ("training/run.py", "from .step import take_step\nfrom ..runs import events"),
-        ("advice/gather.py", "from .context import Context\nfrom tui_trainer.launching.start import load_config"),
+        ("advice/gather.py", "from .context import Context\nfrom tui_trainer.launching.open_run import load_config"),
         ("reporting/facts.py", "from tui_trainer.advice.examine import examine"),
     ]
     for path, text in right:

@@ -21,7 +21,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError
 from tui_trainer.importing import rules as values
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.methods import optimizers
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, DecayType, LrCurve, ScheduleSpec
 from tui_trainer.methods.optimizers import OPTIMIZERS, OptimizerSpec, PeakRate

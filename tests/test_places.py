@@ -26,7 +26,7 @@ from tui_trainer.cli.application import app
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, ConfigError
 from tui_trainer.launching import torchrun as rendezvous
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 
 CONFIG = """
 [task]

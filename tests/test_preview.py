@@ -15,6 +15,7 @@ from tui_trainer.cli.machine import preview_lines
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preview import Sample
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import (
     ASCII_SIGNS,
@@ -24,7 +25,6 @@ from tui_trainer.launching.preview import (
     sample_lines,
     summary_lines,
 )
-from tui_trainer.launching.start import load_config
 
 AWKWARD = [
     "The cat sat.",

@@ -13,16 +13,16 @@ import pytest
 
 from tests.answered_here import answered_by, answered_here
 from tests.trained_runs import SETTINGS, training_row, write_rows
-from tui_trainer.bench import tuning
+from tui_trainer.bench import fastest_settings as tuning
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import RunError
 from tui_trainer.launching import micro_batches
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.micro_batches import MicroBatches, TriedMicroBatch, next_rows, try_micro_batches
+from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan, read_plan
-from tui_trainer.launching.start import load_config, open_again, open_new
-from tui_trainer.planning.batching import even_parts
+from tui_trainer.planning.batch_cut import even_parts
 from tui_trainer.planning.records import MICRO_BATCH, Key, clear_records, keep_record
 from tui_trainer.training import components
 from tui_trainer.training import rehearsal as worst_batch
@@ -353,7 +353,7 @@ def test_a_compiler_that_costs_more_than_the_run_saves_is_not_taken(settings, mo
         return plain(variant, is_first, seconds)
 
     monkeypatch.setattr(tuning, "ask_for_steps", answer)
-    monkeypatch.setattr("tui_trainer.bench.tuning.lack_of_compiler", lambda *_: "")
+    monkeypatch.setattr("tui_trainer.bench.fastest_settings.lack_of_compiler", lambda *_: "")
     found = tuned(settings, seconds=3000)
     assert found.patch == {} and "the start takes 20" in names_of(found)["torch_compile = true"]["reason"]
     found = tuned((*settings, "training.max_steps=100000"), seconds=3000)

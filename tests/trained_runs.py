@@ -9,7 +9,7 @@ from typing import Any
 
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.folder import RunFolder
 
 ANIMALS = ("sheep", "hen", "cow", "horse")

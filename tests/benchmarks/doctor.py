@@ -31,7 +31,7 @@ prepare_environment()
 from tui_trainer.advice.examine import Examination, examine
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.planning import assemble
 from tui_trainer.runs.events import Event, GaugesRead

@@ -30,9 +30,9 @@ from statistics import median
 from typing import Any
 
 from tui_trainer.planning.measured_steps import NOT_ALLOCATED
-from tui_trainer.runs.cadence import eta_seconds
 from tui_trainer.runs.events import Event, RunFinished, StepDone, from_line
 from tui_trainer.runs.state import RunState
+from tui_trainer.runs.steps_and_eta import eta_seconds
 
 MEMORY_TOLERANCE, TIME_TOLERANCE = 0.20, 0.25
 FIRST_STEPS, FIRST_SHARE = 10, 0.05

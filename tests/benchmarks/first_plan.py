@@ -28,7 +28,7 @@ import sys, json
 from time import perf_counter
 from tui_trainer.config.load import Request
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 
 shortcuts = json.loads(sys.argv[1])
 def seconds(**changes):

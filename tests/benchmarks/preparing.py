@@ -51,7 +51,7 @@ def rows_of(shape: str, count: int) -> Iterator[dict[str, Any]]:
 def prepared_in(folder: Path, shape: str) -> tuple[float, int]:
     """(seconds, training and evaluation rows) in this process."""
     from tui_trainer.config.load import Request
-    from tui_trainer.launching.start import load_config
+    from tui_trainer.launching.open_run import load_config
     from tui_trainer.tasks import find_task
 
     task_name, model = TASKS[shape]

@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.environment import prepare_environment
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import exact_plan
-from tui_trainer.launching.start import load_config
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.components import Components

@@ -34,7 +34,7 @@ from transformers import AttentionInterface, masking_utils
 
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TrainingSection
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.losses import micro_batch as masks
 from tui_trainer.losses.classification import ClassificationLoss
 from tui_trainer.losses.fused_cross_entropy import CrossEntropy

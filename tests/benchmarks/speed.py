@@ -55,7 +55,7 @@ from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.gpu_models import find_card
 from tui_trainer.hardware.probe import probe
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning import plan as planning
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task

@@ -35,7 +35,7 @@ ADVICE = {
     "doctor": ("doctor/",),
     "remedies": ("planning/remedies.py",),
     "ways": ("planning/deadline_ways.py",),
-    "gains": ("bench/gains.py", "bench/tuning.py", "planning/measured_gains.py"),
+    "gains": ("bench/gains.py", "bench/fastest_settings.py", "planning/measured_gains.py"),
     "advice": ("advice/",),
     "plan": ("planning/",),
 }

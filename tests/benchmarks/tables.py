@@ -81,7 +81,7 @@ class Peak:
 
 def ours(folder: Path, processes: int) -> dict[str, float]:
     from tui_trainer.config.load import Request
-    from tui_trainer.launching.start import load_config
+    from tui_trainer.launching.open_run import load_config
     from tui_trainer.tasks import find_task
 
     settings = {

@@ -19,7 +19,7 @@ from tui_trainer.advice.fixes import apply_fixes, patched
 from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import LoadedConfig, Request, all_settings
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.units import GIB
 
 NUMBER_OF_CHECKS = 55
@@ -119,7 +119,7 @@ def test_no_check_loads_torch():
         "from tui_trainer.advice.gather import gather\n"
         "from tui_trainer.advice.checklist import run_checks\n"
         "from tui_trainer.config.load import Request\n"
-        "from tui_trainer.launching.start import load_config\n"
+        "from tui_trainer.launching.open_run import load_config\n"
         f"assert len(run_checks(gather(load_config(Request())))) == {NUMBER_OF_CHECKS}\n"
         "sys.exit(' '.join({'torch', 'transformers', 'textual'} & set(sys.modules)) or 0)\n"
     )

@@ -16,7 +16,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.data.sources.splits import SplitUse
 from tui_trainer.hardware.storage import prepared_data_folder
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 

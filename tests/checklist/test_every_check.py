@@ -24,7 +24,7 @@ from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.hardware.facts import Driver, GpuProcess, Hardware
 from tui_trainer.hardware.storage import ReadRate
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning import plan as planning
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import GIB, MIB

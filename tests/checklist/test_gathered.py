@@ -14,8 +14,8 @@ from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware import processor as load
 from tui_trainer.hardware.cgroup import CgroupLimits
 from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.launching.start import load_config
 from tui_trainer.planning import plan as planning
 from tui_trainer.units import GIB, MIB
 

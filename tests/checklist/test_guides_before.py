@@ -17,7 +17,7 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.hardware import probe as probing
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all
 
@@ -62,7 +62,7 @@ BEFORE = {
 @pytest.fixture(autouse=True)
 def one_machine(machine, monkeypatch):
     """The checks look at the machine that trains."""
-    facts = importlib.import_module("tui_trainer.launching.start").probe()
+    facts = importlib.import_module("tui_trainer.launching.open_run").probe()
     monkeypatch.setattr(importlib.import_module("tui_trainer.advice.gather"), "probe", lambda: facts)
     assert facts != probing.probe() or not facts.gpus
 

@@ -13,7 +13,7 @@ from tui_trainer.advice.gather import gather
 from tui_trainer.advice.remedies import remedy_sentences
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning import plan as planning
 from tui_trainer.units import GIB
 

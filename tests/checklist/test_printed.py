@@ -13,8 +13,8 @@ from tui_trainer.advice.measured_gains import Gain
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
-from tui_trainer.launching.start import load_config
-from tui_trainer.lines.check import print_checks
+from tui_trainer.launching.open_run import load_config
+from tui_trainer.lines.checklist import print_checks
 
 BAD = ("training.weight_decay=0", "training.max_grad_norm=0")
 
@@ -82,7 +82,7 @@ def test_a_file_in_a_closed_folder_is_a_mistake_in_the_input(monkeypatch, tmp_pa
 
     monkeypatch.setattr(type(tmp_path), "lstat", refuses)
     monkeypatch.setattr(type(tmp_path), "exists", refuses)
-    monkeypatch.setattr("tui_trainer.lines.check.apply_fixes", lambda loaded, look: (loaded, {}, []))
+    monkeypatch.setattr("tui_trainer.lines.checklist.apply_fixes", lambda loaded, look: (loaded, {}, []))
     monkeypatch.setattr(type(tmp_path), "open", refuses)
     with pytest.raises(InputError, match="cannot be written: Permission denied"):
         print_checks(loaded, as_json=False, fix=tmp_path / "new.toml")
@@ -98,7 +98,7 @@ def test_a_card_that_there_is_not_is_wrong_input_and_none_is_the_cpu(command, ca
 def test_a_measured_loss_that_is_no_number_is_json_as_well(monkeypatch, capsys):
     gain = Gain(at="2026-11-20", ratios=(1.5, 1.6), losses=(math.nan, math.inf))
     monkeypatch.setattr(
-        "tui_trainer.lines.check.run_checks", lambda context: [replace(run_checks(context)[0], gain=gain)]
+        "tui_trainer.lines.checklist.run_checks", lambda context: [replace(run_checks(context)[0], gain=gain)]
     )
     print_checks(load_config(Request(assignments=BAD)), as_json=True)
     found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))

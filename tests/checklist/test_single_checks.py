@@ -16,12 +16,12 @@ from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.launching.start import load_config
 from tui_trainer.planning.measured_steps import StepKey
-from tui_trainer.runs.cadence import EVALUATION_SHARE
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
 from tui_trainer.units import GIB
 
 MACHINE = Hardware(

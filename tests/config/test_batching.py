@@ -9,7 +9,7 @@ import pytest
 from tui_trainer.config.load import LoadedConfig, Request, load
 from tui_trainer.config.toml_files import Profile
 from tui_trainer.errors import Problem
-from tui_trainer.planning.batching import BatchCut, batch_problems, cut_batch
+from tui_trainer.planning.batch_cut import BatchCut, batch_problems, cut_batch
 from tui_trainer.planning.learning_rates import learning_rate
 
 NAMES = {

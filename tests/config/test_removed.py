@@ -14,7 +14,7 @@ from tui_trainer.config.removed import REMOVED, Removed, without_removed
 from tui_trainer.config.save import save
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.probe import probe
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.tasks.contract import DataFacts

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tui_trainer.data.preparing import row_selection, text_readers
+from tui_trainer.data.preparing import row_selection
+from tui_trainer.data.preparing import tokenizing as text_readers
 from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, TRAINED_HERE
 from tui_trainer.data.preparing.cache import Cut, PreparedData, find_entry
 from tui_trainer.data.preparing.prepare import prepare
-from tui_trainer.data.preparing.text_readers import TextReader
 from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.data.preparing.tokenizing import TextReader
 from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import pytest
 from tokenizers import Tokenizer, processors
 
-from tui_trainer.data.preparing import text_readers
+from tui_trainer.data.preparing import tokenizing as text_readers
 from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, FOR_TEXT, train_tokenizer
-from tui_trainer.data.preparing.text_readers import encode_texts, pieces_of
+from tui_trainer.data.preparing.tokenizing import encode_texts, pieces_of
 
 
 def byte_level(text: str = "the sheep of the hill\n") -> Tokenizer:

@@ -15,7 +15,7 @@ import pytest
 from tui_trainer.data.preparing.cache import Cut, PreparedData
 from tui_trainer.data.preparing.estimate import DataEstimate, Rate, beginning_of, estimate, size_of
 from tui_trainer.data.preparing.prepare import prepare
-from tui_trainer.data.preparing.text_readers import TextReader
+from tui_trainer.data.preparing.tokenizing import TextReader
 from tui_trainer.data.sources.source import Source, open_source, open_sources
 
 CUT = Cut(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")

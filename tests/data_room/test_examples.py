@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tui_trainer.data.columns.reader import Encoded, Example
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.preparing.cache import Cut, find_entry
 from tui_trainer.data.preparing.estimate import estimate
 from tui_trainer.data.preparing.prepare import prepare as prepare_rows

@@ -8,7 +8,7 @@ from tui_trainer.config.sections import DataSection
 from tui_trainer.data.columns.conversations import find_conversations, question_of
 from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.errors import DataError
-from tui_trainer.tasks.parts.start import QuestionInputs, TextInputs, WordInputs
+from tui_trainer.tasks.parts.starts_from_model import QuestionInputs, TextInputs, WordInputs
 
 USER, ASSISTANT = {"role": "user", "content": "why?"}, {"role": "assistant", "content": "so"}
 

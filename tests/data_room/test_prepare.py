@@ -24,8 +24,8 @@ from tui_trainer.data.preparing.cache import Cut, PreparedData, find_entry
 from tui_trainer.data.preparing.estimate import DataEstimate, estimate
 from tui_trainer.data.preparing.prepare import _Preparation, prepare
 from tui_trainer.data.preparing.row_selection import text_hash
-from tui_trainer.data.preparing.text_readers import CharacterReader
 from tui_trainer.data.preparing.token_rows import BATCH_ROWS, COLUMN, Rows, StreamWriter
+from tui_trainer.data.preparing.tokenizing import CharacterReader
 from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
 

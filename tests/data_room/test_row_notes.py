@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
+from tui_trainer.data.columns.reader import Encoded, Example, Reader
 from tui_trainer.data.preparing.cache import Cut, PreparedData
 from tui_trainer.data.preparing.prepare import cut_rows, prepare, write_cut_rows
-from tui_trainer.data.preparing.text_readers import TextReader
 from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.data.preparing.tokenizing import TextReader
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from tui_trainer.data.preparing.byte_bpe import EOS_ID
 from tui_trainer.data.preparing.row_selection import HeldOut, split_documents, tail_start, torn
-from tui_trainer.data.preparing.text_readers import (
+from tui_trainer.data.preparing.tokenizing import (
     UNK_ID,
     build_tokenizer,
     character_ids,

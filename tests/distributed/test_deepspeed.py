@@ -23,7 +23,7 @@ from tests.distributed.test_every_combination import (
 )
 from tests.tiny_models import save_tiny_model
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import open_again
+from tui_trainer.launching.open_run import open_again
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all

@@ -20,8 +20,8 @@ from tests.simulated_card.cases import TASKS
 from tests.tiny_models import save_tiny_model, texts
 from tests.trained_runs import write_rows
 from tui_trainer.config.load import Request
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import exact_plan
-from tui_trainer.launching.start import load_config
 from tui_trainer.runs.events import EvalDone, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter, read_all

@@ -16,7 +16,7 @@ import pytest
 from tests.distributed.outcomes import AT_STEP, DIES, events, losses, same, spoilt
 from tui_trainer.launching import torchrun
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import open_again
+from tui_trainer.launching.open_run import open_again
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import (
     CheckpointSaved,
@@ -172,7 +172,7 @@ def test_more_processes_than_rows_are_refused(tiny_config):
 
 def test_the_readings_of_a_run_are_of_all_its_processes(tiny_run, forked_ranks):
     """What the second process takes of the cores is not the load of other programs."""
-    often = "from tui_trainer.launching import gauges; gauges.PERIOD_SECONDS = 0.05\n"
+    often = "from tui_trainer.launching import gauge_writer as gauges; gauges.PERIOD_SECONDS = 0.05\n"
     often += "gauges.GaugeWriter.__init__.__kwdefaults__['period_seconds'] = 0.05\n"
     forked_ranks.prelude = lambda group, number: often
     folder, outcome = tiny_run("read", TWO | {"training.max_steps": 60})

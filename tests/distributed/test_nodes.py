@@ -14,8 +14,8 @@ from tui_trainer.errors import ConfigError, InputError, RunError
 from tui_trainer.launching import torchrun as rendezvous
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.fitted_presets import with_nodes_of_step
+from tui_trainer.launching.open_run import open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.launching.start import open_again, open_new
 from tui_trainer.launching.torchrun import join
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import ControlApplied, PlanMade, RunProblem, StepDone

@@ -20,7 +20,7 @@ from tests.distributed.outcomes import losses
 from tests.programs import start_program
 from tui_trainer.errors import CheckpointError
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import open_again
+from tui_trainer.launching.open_run import open_again
 from tui_trainer.models.files import shards
 from tui_trainer.runs.events import CheckpointSaved
 from tui_trainer.runs.journal import read_all

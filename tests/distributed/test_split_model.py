@@ -16,8 +16,8 @@ from tests.tiny_models import save_tiny_model
 from tests.training.test_out_of_memory import stop_at
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.open_run import open_again
 from tui_trainer.launching.prepare import estimated_plan, read_plan
-from tui_trainer.launching.start import open_again
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact

@@ -21,9 +21,9 @@ from tui_trainer.data.preparing.token_rows import DOCUMENT_LENGTHS, Rows
 from tui_trainer.exporting.measured import measure
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import NO_SIGNS, make_preview, sample_lines
-from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import EvalDone, MicroBatchReduced, Progress, StepDone
 from tui_trainer.runs.folder import RunFolder

@@ -11,7 +11,7 @@ from tui_trainer.advice.contract import BAR_SHARE, all_rules
 from tui_trainer.advice.examine import all_symptoms, examine
 from tui_trainer.advice.fixes import patched
 from tui_trainer.config.load import Request
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.runs.events import RunStarted
 from tui_trainer.runs.state import fold
 

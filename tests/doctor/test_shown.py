@@ -12,7 +12,7 @@ from tui_trainer.advice import examine as module
 from tui_trainer.advice.examine import Doctor, examine
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.lines.journal_printer import Follower
 from tui_trainer.reporting.facts import facts_of
 from tui_trainer.reporting.page import to_html, to_markdown

@@ -17,7 +17,7 @@ from tui_trainer.errors import InputError
 from tui_trainer.hardware.facts import Driver, Gpu
 from tui_trainer.hardware.probe import probe
 from tui_trainer.importing.imported import Imported, import_file
-from tui_trainer.launching import start
+from tui_trainer.launching import open_run as start
 from tui_trainer.planning import plan as planning
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import GIB

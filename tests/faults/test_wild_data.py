@@ -19,7 +19,7 @@ from tui_trainer.data.preview import names_in
 from tui_trainer.errors import ConfigError, InputError
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.fitted_presets import fitted_task_named
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.tasks import find_task
 

@@ -28,7 +28,7 @@ from tests.gpu.trace import group_of as group_of_kernel
 from tests.gpu.trace import group_table, timed_parts
 from tests.gpu.wheels import Candidate, Group, closure, fitting, our_groups, selection
 from tui_trainer.config.load import Request
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 
 CARD = {"name": "NVIDIA H200", "memory.total": "143771", "driver_version": "580.1", "compute_cap": "9.0"}
 FACTS = {"dry": False, "card": CARD, "date": "2026-11-25", "libraries": {"torch": "2.11.0", "peft": None}}

@@ -25,8 +25,8 @@ from tui_trainer.data.batching.collate import collate, collate_packed
 from tui_trainer.hardware.gpu_models import BF16_FROM
 from tui_trainer.hardware.libraries import read_versions
 from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.launching.prepare import read_plan
-from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.attention import CUDNN, EAGER, AttentionMachine, attention_of, planned_mask

@@ -11,10 +11,10 @@ import pytest
 
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.hardware.nvml import Nvml
-from tui_trainer.launching import gauges
+from tui_trainer.launching import gauge_writer as gauges
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.gauges import GaugeWriter
-from tui_trainer.launching.start import open_again, open_new
+from tui_trainer.launching.gauge_writer import GaugeWriter
+from tui_trainer.launching.open_run import open_again, open_new
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import GaugesRead, PhaseChanged, RunFinished, StepDone
 from tui_trainer.runs.journal import JournalWriter, read_all

@@ -28,8 +28,8 @@ from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.importing.imported import import_file
 from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.open_run import OpenRun, load_config, open_new
 from tui_trainer.launching.prepare import read_plan
-from tui_trainer.launching.start import OpenRun, load_config, open_new
 from tui_trainer.runs.events import RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 

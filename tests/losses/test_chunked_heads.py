@@ -16,7 +16,7 @@ from tests.tiny_models import SEQ2SEQ, SHAPES, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.data.batching.collate import collate
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.losses.chunked_head import HeadLoss
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss

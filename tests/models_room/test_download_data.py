@@ -19,7 +19,7 @@ from tui_trainer.data.sources.source import DataChoice, open_source
 from tui_trainer.downloading.hub import HubFile, data_files_to_fetch
 from tui_trainer.errors import DataError
 from tui_trainer.hardware.storage import prepared_data_folder
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.tasks import find_task
 
 COPY = "refs/convert/parquet"

@@ -19,8 +19,8 @@ from tui_trainer.planning.duration import (
 from tui_trainer.planning.measured_steps import Calibration
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs import events as e
-from tui_trainer.runs.cadence import eta_seconds
 from tui_trainer.runs.state import fold
+from tui_trainer.runs.steps_and_eta import eta_seconds
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from tests.checklist.test_on_gpus import H200, PASCAL
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.fused_kernels import LIGER_FAMILIES, fused_kernels, kernel_problems
 

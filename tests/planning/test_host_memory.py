@@ -11,7 +11,7 @@ from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.models.files.shards import SHARD_BYTES
 from tui_trainer.planning import plan as planning

@@ -8,9 +8,9 @@ import pytest
 
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.pack import pack_batch
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.models.shape import scratch_shape
-from tui_trainer.planning.batching import cut_batch, longest_row, most_rows, packed_cut, packing, packing_problems
+from tui_trainer.planning.batch_cut import cut_batch, longest_row, most_rows, packed_cut, packing, packing_problems
 from tui_trainer.planning.fit import most_labels, most_passes, parts_of_run, row_tokens
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks.contract import DataFacts

@@ -13,7 +13,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.launching import carry_out as frame
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.reporting import curves
 from tui_trainer.reporting.facts import facts_of, to_json
 from tui_trainer.reporting.page import nice_ticks, to_html, to_markdown, write_report

@@ -8,11 +8,11 @@ from tests.runs.test_comparison import PLANNED
 from tui_trainer.lines.plan_and_events import step_line
 from tui_trainer.reporting.curves import CurveCollector
 from tui_trainer.runs import events as e
-from tui_trainer.runs.cadence import eta_seconds
 from tui_trainer.runs.events import from_line, to_line
 from tui_trainer.runs.journal import JournalReader, JournalWriter
 from tui_trainer.runs.result import ending_words, kept_step, newest_scores
 from tui_trainer.runs.state import RunState, fold
+from tui_trainer.runs.steps_and_eta import eta_seconds
 
 
 def started(resumed_from_step=None, total_steps=100):

@@ -10,7 +10,7 @@ from tests.runs.test_comparison import PLANNED
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.reporting.facts import facts_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.config.load import Request
-from tui_trainer.launching.start import OpenRun, load_config, open_new
+from tui_trainer.launching.open_run import OpenRun, load_config, open_new
 
 Row = dict[str, Any]
 ANIMALS = ("sheep", "goat", "cow", "horse", "hen")

@@ -11,7 +11,7 @@ import pytest
 from tests.simulated_card.cases import open_run
 from tests.simulated_card.machine import simulated_card
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import open_again
+from tui_trainer.launching.open_run import open_again
 from tui_trainer.planning import attention
 from tui_trainer.training import varlen
 

@@ -18,7 +18,7 @@ from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.chat_rendering import template_text

@@ -15,7 +15,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
 from tui_trainer.exporting.generate import Sampling, Writer
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.models.chat_rendering import template_text
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.files.fingerprint import fingerprint

@@ -16,7 +16,7 @@ from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.generate import Sampling, Writer
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.tasks import find_task
 
 TASK = find_task("seq2seq")

@@ -15,8 +15,8 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.launching.prepare import read_plan
-from tui_trainer.launching.start import load_config, open_again, open_new
 from tui_trainer.runs.events import DataPrepared
 from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks import find_task

@@ -14,7 +14,7 @@ from tests.tiny_models import save_tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 
 EOS = 2
 EMBEDDING = "model.embed_tokens.weight"

@@ -20,7 +20,7 @@ from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.samples import python_questions
 from tui_trainer.errors import DataError
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.runs.events import BaselinesMeasured, EvalDone, StepDone
 from tui_trainer.runs.journal import read_all

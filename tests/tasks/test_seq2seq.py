@@ -21,7 +21,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import automatic_values as choices

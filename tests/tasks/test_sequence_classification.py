@@ -16,7 +16,7 @@ from tui_trainer.data.preparing.token_rows import LABELS, Rows
 from tui_trainer.errors import EXIT_DONE, ConfigError, DataError
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.lines.plan_and_events import end_lines, event_line
 from tui_trainer.runs.events import BaselinesMeasured, EvalDone, TextSampled
 from tui_trainer.runs.journal import read_all

@@ -22,9 +22,9 @@ from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.source import DataChoice, open_source, training_and_evaluation
 from tui_trainer.errors import ConfigError, DataError
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import make_preview
-from tui_trainer.launching.start import load_config
 from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.planning.summary import data_words

@@ -23,7 +23,7 @@ from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.data.samples import python_tokens, tags_of
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.losses.classification import TokenLabelLoss
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, TextSampled

@@ -16,7 +16,7 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.launching import carry_out as launching
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs import events as e
 from tui_trainer.runs.journal import JournalWriter, read_all

@@ -14,7 +14,7 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.events import EvalDone, RunProblem
 from tui_trainer.runs.journal import read_all
 

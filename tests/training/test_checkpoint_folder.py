@@ -12,7 +12,7 @@ import pytest
 from tests.combinations import first_by_default
 from tui_trainer.errors import EXIT_DONE, CheckpointError
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import open_again
+from tui_trainer.launching.open_run import open_again
 from tui_trainer.runs.events import RunProblem, RunStarted
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import checkpoint_folder

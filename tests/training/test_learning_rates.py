@@ -15,7 +15,7 @@ from tui_trainer.config.sections import TuningSection
 from tui_trainer.data.batching.collate import collate
 from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_again
+from tui_trainer.launching.open_run import load_config, open_again
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, LrCurve

@@ -18,8 +18,8 @@ from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.hardware.cgroup import MemoryLeft
 from tui_trainer.hardware.out_of_memory import is_out_of_memory
 from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.open_run import open_again
 from tui_trainer.launching.prepare import read_plan
-from tui_trainer.launching.start import open_again
 from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.reporting.page import write_report

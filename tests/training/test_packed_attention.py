@@ -18,7 +18,7 @@ from tests.tiny_models import SHAPES, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import collate, collate_packed
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import automatic_values as choices

@@ -16,7 +16,7 @@ from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.attention import ON_CPU
-from tui_trainer.planning.batching import SEES_OTHERS
+from tui_trainer.planning.batch_cut import SEES_OTHERS
 from tui_trainer.planning.training_setup import Precision
 from tui_trainer.training import varlen
 from tui_trainer.training.precision import MixedPrecision

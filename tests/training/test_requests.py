@@ -6,7 +6,7 @@ import pytest
 
 from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import open_again, open_new
+from tui_trainer.launching.open_run import open_again, open_new
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import CheckpointSaved, ControlApplied, EvalDone, PhaseChanged, StepDone
 from tui_trainer.runs.journal import read_all

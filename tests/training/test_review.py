@@ -16,7 +16,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.data.batching.collate import collate
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.losses.chunked_head import HeadLoss
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss

@@ -12,7 +12,7 @@ import torch
 from tests.tiny_models import SHAPES, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.planning.attention import BY_LENGTHS, NOT_PLANNED, Attention
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tui_trainer.data.preparing import cache
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import free_name, open_again
+from tui_trainer.launching.open_run import free_name, open_again
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.runs.events import (
     BaselinesMeasured,
@@ -43,7 +43,7 @@ def of_kind(folder, kind):
 def learnt(tmp_path_factory):
     """One run of 60 steps with everything on, looked at by several tests."""
     from tui_trainer.config.load import Request
-    from tui_trainer.launching.start import load_config, open_new
+    from tui_trainer.launching.open_run import load_config, open_new
 
     folder = tmp_path_factory.mktemp("learnt")
     with pytest.MonkeyPatch.context() as patch:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import open_again
+from tui_trainer.launching.open_run import open_again
 from tui_trainer.models.files import shards
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import RunProblem, RunStarted

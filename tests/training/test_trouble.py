@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedToken
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.start import open_again
+from tui_trainer.launching.open_run import open_again
 from tui_trainer.reporting.facts import facts_of
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import EvalDone, RunFinished, RunProblem, RunStarted, TextSampled

@@ -18,8 +18,8 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.downloading import environment
 from tui_trainer.errors import ConfigError
+from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.launching.start import load_config, start_problems
 from tui_trainer.models import unsloth
 from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
 from tui_trainer.runs.journal import read_all

@@ -14,7 +14,7 @@ from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.launching.export import ExportChoice
+from tui_trainer.launching.export_process import ExportChoice
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.planned import estimated

@@ -12,10 +12,10 @@ from tests.trained_runs import train
 from tests.ui.bare_app import seen
 from tests.ui.canned import CERTIFICATE_WORDS, CHOICES, RUNS
 from tui_trainer.errors import FolderError
-from tui_trainer.launching import export as launching
-from tui_trainer.launching.export import ExportOutcome, ExportProcess
+from tui_trainer.launching import export_process as launching
+from tui_trainer.launching.export_process import ExportOutcome, ExportProcess
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.ui.processes import Exports
+from tui_trainer.ui.background import Exports
 from tui_trainer.ui.run_dialogs import ExportDialog
 from tui_trainer.ui.screens.runs import refusal
 from tui_trainer.ui.spans import UNICODE

@@ -207,7 +207,7 @@ def test_a_run_that_is_just_being_started_is_not_lost(open_terminal, small_confi
         prelude="""
 import time
 from pathlib import Path
-from tui_trainer.launching import start
+from tui_trainer.launching import open_run as start
 
 open_new = start.open_new
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.programs import journals, run_program, start_program
-from tui_trainer.launching.start import open_new
+from tui_trainer.launching.open_run import open_new
 from tui_trainer.ui.watch import CurrentRun
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.ui.bare_app import seen
 from tests.ui.tuned import PATCH, RESULT, FakeTune
-from tui_trainer.ui.processes import Measurement
+from tui_trainer.ui.background import Measurement
 from tui_trainer.ui.screens.config_dialogs import TuneDialog, offer
 from tui_trainer.ui.spans import UNICODE
 

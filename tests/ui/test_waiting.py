@@ -32,8 +32,8 @@ from tests.ui.screens import Screens, open_screens
 from tui_trainer import ui
 from tui_trainer.config.load import Request, all_settings
 from tui_trainer.hardware.probe import probe
+from tui_trainer.launching import open_run as launching
 from tui_trainer.launching import preview as previewing
-from tui_trainer.launching import start as launching
 from tui_trainer.models import counting as answers
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tui_trainer.advice import rules
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.view import RunView
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.planning.basis import Basis
 

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from tui_trainer.advice.contract import BAR_SHARE, Cause, Symptom, all_rules, percent
-from tui_trainer.advice.view import RunView
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import settings_words
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line

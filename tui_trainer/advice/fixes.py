@@ -9,7 +9,7 @@ from tui_trainer.advice.context import Context
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.load import LoadedConfig, Request, all_settings, value_of
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 
 # A later fix may open an earlier check again: fewer steps ask for a smaller model.
 _TRIES = 2

@@ -28,8 +28,8 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
 from tui_trainer.hardware.processor import load_of_others
 from tui_trainer.hardware.storage import ReadRate, prepared_data_folder, read_place, read_rate
+from tui_trainer.launching.open_run import start_problems
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.launching.start import start_problems
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.measured_steps import StepKey

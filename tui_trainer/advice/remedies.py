@@ -18,7 +18,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
-from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE, MICRO
+from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks.contract import DataFacts

@@ -22,13 +22,13 @@ from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.hardware.storage import nearest_existing
 from tui_trainer.launching.command_process import SENTENCE, CommandProcess
 from tui_trainer.launching.micro_batches import cut_patch, question_of, with_settings
+from tui_trainer.launching.open_run import load_config, name_problems, start_problems
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.launching.start import load_config, name_problems, start_problems
 from tui_trainer.planning.basis import EVAL_BATCH
-from tui_trainer.planning.batching import MICRO
+from tui_trainer.planning.batch_cut import MICRO
 from tui_trainer.planning.disk import run_bytes
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.cadence import times
+from tui_trainer.runs.steps_and_eta import times
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL
 from tui_trainer.units import format_bytes, format_seconds

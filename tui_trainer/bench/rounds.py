@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.errors import InputError
 from tui_trainer.launching.carry_out import keep_peak, keep_step_seconds
 from tui_trainer.launching.micro_batches import next_rows, request_of, to_time
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import exact_plan, versions
-from tui_trainer.launching.start import load_config
 from tui_trainer.models.unsloth import change_over
 from tui_trainer.runs.events import EvalDone, Event, RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder

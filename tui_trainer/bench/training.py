@@ -28,8 +28,8 @@ from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.micro_batches import question_of, with_settings
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.launching.start import load_config
 from tui_trainer.planning.plan import Plan
 from tui_trainer.units import format_bytes
 from tui_trainer.worker.asking import WorkerFailed, ask

@@ -145,7 +145,7 @@ class Asked:
     def load(self, gpu: "GpuChoice" = None) -> "LoadedConfig":
         """The config for this machine. Raises ConfigError with all problems. Which task suits is read off the data, and
         that it is still looked at is told where its disk is slow."""
-        from tui_trainer.launching.start import load_config
+        from tui_trainer.launching.open_run import load_config
 
         waits = Timer(
             _SLOW_SECONDS, tell, [f"looking at the first rows of {self.data or 'the data'}, which takes long"]
@@ -159,7 +159,7 @@ class Asked:
 
     def load_to_start(self, gpu: "GpuChoice" = None) -> "LoadedConfig":
         """The same of a run that is to be started: its name is one that a new run can have."""
-        from tui_trainer.launching.start import name_problems
+        from tui_trainer.launching.open_run import name_problems
 
         loaded = self.load(gpu)
         if problems := name_problems(loaded):

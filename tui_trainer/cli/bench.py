@@ -122,7 +122,7 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Measure the largest micro-batch and the fastest settings here, at the same effective batch and loss."""
-    from tui_trainer.bench.tuning import Tuning, measured_table, micro_batch_line, notes_of
+    from tui_trainer.bench.fastest_settings import Tuning, measured_table, micro_batch_line, notes_of
     from tui_trainer.config.toml_files import refuse_existing
     from tui_trainer.runs.json_fields import finite
 
@@ -139,7 +139,7 @@ def tune(
         from tui_trainer.config.save import to_toml
         from tui_trainer.config.toml_files import write_new
         from tui_trainer.launching.micro_batches import with_settings
-        from tui_trainer.launching.start import load_config
+        from tui_trainer.launching.open_run import load_config
 
         write_new(write, to_toml(load_config(with_settings(asked.request, found.patch), gpu=gpu)))
         tell(f"wrote {write}: try tui-trainer plan {write}")

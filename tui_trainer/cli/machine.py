@@ -55,7 +55,7 @@ def check(
     seconds: Annotated[float, typer.Option(min=1, help="The most that measuring one of them takes.")] = 300,
 ) -> None:
     """Go through the checklist: is it ready, and is it fast? Exit code 1 when something fails."""
-    from tui_trainer.lines.check import print_checks
+    from tui_trainer.lines.checklist import print_checks
 
     loaded = asked.load_to_start(gpu)
     is_whole = True

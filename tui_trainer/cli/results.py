@@ -34,7 +34,7 @@ def doctor(
     fix: Annotated[Path | None, option("--fix", "OUT.toml", "Write its config with the remedies.")] = None,
 ) -> None:
     """Say what a run loses its time to, or what is wrong with it: with numbers, and what to do in the next one."""
-    from tui_trainer.lines.verdict import print_verdict
+    from tui_trainer.lines.doctor import print_verdict
 
     print_verdict(run_named(run), as_json=as_json, fix=fix)
 

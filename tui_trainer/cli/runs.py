@@ -46,7 +46,7 @@ def resume(
     nodes: Annotated[int | None, option("--nodes", "N", "Go on with so many nodes; else as before.", **_COUNT)] = None,
 ) -> None:
     """Go on with a run from its newest whole checkpoint; without --gpu on the card that it began on, if it is here."""
-    from tui_trainer.launching.start import open_again
+    from tui_trainer.launching.open_run import open_again
     from tui_trainer.runs.overview import overview
     from tui_trainer.runs.slurm import Allocation
 

@@ -26,8 +26,8 @@ def train(asked: Asked, shown: Shown, gpu: GpuName = None) -> None:
 
 
 def _train(loaded: "LoadedConfig", gpu: "GpuChoice", as_json: bool) -> int:
+    from tui_trainer.launching.open_run import open_new
     from tui_trainer.launching.prepare import estimated_plan
-    from tui_trainer.launching.start import open_new
     from tui_trainer.lines import headless
     from tui_trainer.lines import plan_and_events as lines
 

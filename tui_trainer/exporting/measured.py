@@ -23,7 +23,7 @@ from tui_trainer.exporting.contract import find_format, saved_tokenizer
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
-from tui_trainer.losses.named import NamedLoss, Sums
+from tui_trainer.losses.several_parts import NamedLoss, Sums
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.terminal.safe_text import one_line

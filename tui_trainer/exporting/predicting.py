@@ -20,8 +20,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from tui_trainer.config.sections import Config
+from tui_trainer.data.columns.reader import read_rows
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.columns.row_reader import read_rows
 from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Progress

@@ -32,11 +32,11 @@ from tui_trainer.errors import (
 )
 from tui_trainer.hardware.processor import load_of_others, load_of_threads
 from tui_trainer.launching import prepare
-from tui_trainer.launching.gauges import PERIOD_SECONDS, GaugeWriter
-from tui_trainer.launching.start import OpenRun
+from tui_trainer.launching.gauge_writer import PERIOD_SECONDS, GaugeWriter
+from tui_trainer.launching.open_run import OpenRun
 from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, trains_apart
+from tui_trainer.planning.continued_elsewhere import with_smaller_passes
 from tui_trainer.planning.measured_steps import StepKey, is_busy, keep_calibration, keep_measured_peak
-from tui_trainer.planning.moving import with_smaller_passes
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact

@@ -22,7 +22,7 @@ from tui_trainer.data.progress import Progress
 from tui_trainer.errors import RunError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.storage import nearest_existing
-from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE, MICRO, even_parts
+from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO, even_parts
 from tui_trainer.planning.measured_steps import keep_micro_batch
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.records import Key

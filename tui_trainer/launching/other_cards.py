@@ -12,8 +12,8 @@ from tui_trainer.errors import ConfigError, InputError
 from tui_trainer.hardware.facts import Hardware, with_cards
 from tui_trainer.hardware.gpu_models import CARDS, Card, plain_name
 from tui_trainer.hardware.probe import probe
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import data_facts
-from tui_trainer.launching.start import load_config
 from tui_trainer.planning.plan import Plan
 from tui_trainer.units import GIB
 

@@ -29,7 +29,7 @@ from tui_trainer.models.loading import config_only
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.assemble import Decisions
-from tui_trainer.planning.batching import longest_row
+from tui_trainer.planning.batch_cut import longest_row
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts

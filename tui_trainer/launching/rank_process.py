@@ -18,7 +18,7 @@ from tui_trainer.hardware.diagnosis import choose_gpu
 from tui_trainer.hardware.environment import prepare_environment
 from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.storage import prepared_data_folder
-from tui_trainer.launching.gauges import GaugeWriter
+from tui_trainer.launching.gauge_writer import GaugeWriter
 from tui_trainer.launching.prepare import read_plan, versions
 from tui_trainer.launching.torchrun import STOP, Assignment, hold_log, result_path, say, say_failing
 from tui_trainer.launching.torchrun_agent import end_by_parent_only

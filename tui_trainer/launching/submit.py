@@ -16,7 +16,7 @@ from typing import Final
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.save import to_toml
 from tui_trainer.errors import ConfigError, FolderError, Problem, RunError
-from tui_trainer.launching.start import free_name, name_problems, start_problems
+from tui_trainer.launching.open_run import free_name, name_problems, start_problems
 from tui_trainer.runs import registry, slurm
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.terminal.safe_text import one_line

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.launching.other_cards import smallest_that_fits
 from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.runs import events
-from tui_trainer.runs.cadence import eta_seconds
 from tui_trainer.runs.result import (
     baselines_line,
     best_before,
@@ -26,6 +25,7 @@ from tui_trainer.runs.result import (
     targets_summary,
 )
 from tui_trainer.runs.state import GaugeSummary, RunState
+from tui_trainer.runs.steps_and_eta import eta_seconds
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds

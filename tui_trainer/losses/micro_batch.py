@@ -44,7 +44,7 @@ class MicroBatch:
     row_values: Tensor = field(default_factory=lambda: _NONE)
     """What was found out about each prepared row before training, fp32 [samples, width] (`training/row_values.py`)."""
     terms: Mapping[str, Tensor] = field(default_factory=dict)
-    """Means over the whole effective batch that the loss has asked for (`losses/named.py`)."""
+    """Means over the whole effective batch that the loss has asked for (`losses/several_parts.py`)."""
 
     @property
     def label_count(self) -> int:

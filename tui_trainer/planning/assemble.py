@@ -13,7 +13,7 @@ from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
-from tui_trainer.planning.batching import BatchCut
+from tui_trainer.planning.batch_cut import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
 from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
@@ -26,7 +26,7 @@ from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.processes import Group
 from tui_trainer.planning.records import Key, device_key
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.runs.cadence import EVALUATION_SHARE, every, times
+from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks.contract import DataFacts
 
 

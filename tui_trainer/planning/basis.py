@@ -10,7 +10,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
-from tui_trainer.planning.batching import MICRO
+from tui_trainer.planning.batch_cut import MICRO
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, with_dry_run
 from tui_trainer.planning.fused_kernels import fuses_loss
 from tui_trainer.planning.memory.estimate import total_bytes

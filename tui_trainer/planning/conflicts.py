@@ -14,7 +14,7 @@ from tui_trainer.models.unsloth import KEY as PROVIDER_KEY
 from tui_trainer.models.unsloth import NAME as UNSLOTH
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import TrainingDevice
-from tui_trainer.planning.batching import PROCESSES, batch_problems
+from tui_trainer.planning.batch_cut import PROCESSES, batch_problems
 from tui_trainer.planning.fit import MemoryBudget, needed_bytes, with_dry_run
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task, task_names

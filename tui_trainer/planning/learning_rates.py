@@ -5,7 +5,7 @@ import math
 from tui_trainer.config.load import LoadedConfig, all_settings
 from tui_trainer.config.sections import Config
 from tui_trainer.methods.optimizers import ADAPTIVE, OPTIMIZERS, PeakRate, Start
-from tui_trainer.planning.batching import EFFECTIVE, effective_rows
+from tui_trainer.planning.batch_cut import EFFECTIVE, effective_rows
 from tui_trainer.planning.planned import Planned, exact
 
 KEY = "training.learning_rate"

@@ -27,7 +27,15 @@ from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.assemble import Decisions, assemble, requested_threads
 from tui_trainer.planning.attention import NOT_PLANNED, Attention
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batching import TUNE, cut_batch, longest_row, most_rows, packed_cut, packing, packing_problems
+from tui_trainer.planning.batch_cut import (
+    TUNE,
+    cut_batch,
+    longest_row,
+    most_rows,
+    packed_cut,
+    packing,
+    packing_problems,
+)
 from tui_trainer.planning.conflicts import disk_problems, four_bit_problems, memory_problem, setting_problems
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fuses_loss, kernel_problems

@@ -13,7 +13,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import TrainingDevice
-from tui_trainer.planning.batching import EFFECTIVE, PROCESSES
+from tui_trainer.planning.batch_cut import EFFECTIVE, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import TrainingSetup
 

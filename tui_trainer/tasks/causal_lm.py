@@ -1,7 +1,7 @@
 """A causal language model on documents: pretrained, or from random weights in the shape of any config.
 
 Each document is a row of its own, with the tokenizer's own special tokens and an end token; whether documents share
-rows of a batch is the plan's matter (`planning/batching.py`).
+rows of a batch is the plan's matter (`planning/batch_cut.py`).
 """
 
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.columns.row_reader import Reader
+from tui_trainer.data.columns.reader import Reader
 from tui_trainer.data.preparing.byte_bpe import EOS_ID
 from tui_trainer.data.preparing.cache import RowKind
-from tui_trainer.data.preparing.text_readers import TextReader
+from tui_trainer.data.preparing.tokenizing import TextReader
 from tui_trainer.models.token_ids import marked_once, token_ids
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
-from tui_trainer.tasks.parts.start import own_tokenizer, tokenizer_of
+from tui_trainer.tasks.parts.starts_from_model import own_tokenizer, tokenizer_of
 
 
 class CausalLm(LearnsNextToken):

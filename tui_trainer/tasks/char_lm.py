@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.columns.row_reader import Reader
+from tui_trainer.data.columns.reader import Reader
 from tui_trainer.data.preparing.cache import PreparedData, RowKind
 from tui_trainer.data.preparing.estimate import Rate
-from tui_trainer.data.preparing.text_readers import FOR_CHARACTERS, CharacterReader
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
+from tui_trainer.data.preparing.tokenizing import FOR_CHARACTERS, CharacterReader
 from tui_trainer.errors import Problem
 from tui_trainer.tasks.causal_lm import CausalLm
 from tui_trainer.tasks.contract import Baselines

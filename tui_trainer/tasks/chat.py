@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.conversations import ConversationColumns, find_conversations
+from tui_trainer.data.columns.reader import Encoded, Example
 from tui_trainer.data.columns.row import Row, listed
-from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
@@ -37,7 +37,7 @@ from tui_trainer.tasks.contract import Baselines, InputReader
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
-from tui_trainer.tasks.parts.start import ConversationInputs, model_of
+from tui_trainer.tasks.parts.starts_from_model import ConversationInputs, model_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer

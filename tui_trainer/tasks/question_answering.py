@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from tui_trainer.config.sections import Config, DataSection
 from tui_trainer.data.batching.collate import Batch, Collate, collate_whole
+from tui_trainer.data.columns.reader import Encoded, Example
 from tui_trainer.data.columns.row import (
     AUTO,
     Row,
@@ -39,7 +40,6 @@ from tui_trainer.data.columns.row import (
     value_of,
     written_value,
 )
-from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.text_columns import text_of
 from tui_trainer.data.decoding import MAX_LINE_BYTES, refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CLASSES
@@ -52,7 +52,7 @@ from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objecti
 from tui_trainer.tasks.parts.labelled_texts import SEGMENTS
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import metric_problems, normalised
-from tui_trainer.tasks.parts.start import model_of
+from tui_trainer.tasks.parts.starts_from_model import model_of
 from tui_trainer.tasks.parts.task import Task
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate_answers
+from tui_trainer.data.columns.reader import Encoded, Example
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.text_columns import PairColumns
 from tui_trainer.data.preparing.byte_bpe import FOR_ANSWERS
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
@@ -28,7 +28,7 @@ from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
 from tui_trainer.tasks.parts.scores import SCORES, mean_scores
-from tui_trainer.tasks.parts.start import QuestionInputs, model_of
+from tui_trainer.tasks.parts.starts_from_model import QuestionInputs, model_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer

@@ -35,7 +35,7 @@ from tui_trainer.tasks.parts.scores import (
     number_scores,
     ones_weights,
 )
-from tui_trainer.tasks.parts.start import logits_of, model_of
+from tui_trainer.tasks.parts.starts_from_model import logits_of, model_of
 from tui_trainer.tasks.parts.task import Task
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from tui_trainer.models.writing import Sampling, pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import METRICS, TagCounts, balanced_weights
-from tui_trainer.tasks.parts.start import WordInputs, logits_of, model_of
+from tui_trainer.tasks.parts.starts_from_model import WordInputs, logits_of, model_of
 from tui_trainer.tasks.parts.tagged_words import TaggedWords, WordTokens, own_labels, with_words_spaced, word_tokens
 from tui_trainer.tasks.parts.task import Task
 

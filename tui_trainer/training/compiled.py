@@ -12,7 +12,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.named import LossSum, Sums, no_terms
+from tui_trainer.losses.several_parts import LossSum, Sums, no_terms
 from tui_trainer.planning.plan import Plan
 from tui_trainer.training.batches import Batches
 from tui_trainer.training.job import Tell

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow, evenly_spaced
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.named import LossSum, NamedLoss, Sums, no_terms
+from tui_trainer.losses.several_parts import LossSum, NamedLoss, Sums, no_terms
 from tui_trainer.tasks.contract import Scores
 from tui_trainer.training.compiled import uncompiled
 from tui_trainer.training.components import Components

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tui_trainer.data.batching.collate import collate_packed
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.micro_batch import MicroBatch, known_masks, micro_batch
-from tui_trainer.losses.named import Sums, no_terms
+from tui_trainer.losses.several_parts import Sums, no_terms
 from tui_trainer.training.compiled import Trainable, decoder_layers
 from tui_trainer.training.process import reason_to_fall_back
 

@@ -18,7 +18,7 @@ from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, le
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.files import shards
 from tui_trainer.planning.basis import EVAL_BATCH
-from tui_trainer.planning.batching import MICRO
+from tui_trainer.planning.batch_cut import MICRO
 from tui_trainer.runs.events import Event, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.folder import folder_size
 from tui_trainer.runs.journal import read_all

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.named import Found, LossSum
+from tui_trainer.losses.several_parts import Found, LossSum
 from tui_trainer.training.clock import Communication, sum_in_one
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.together import Together

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from tui_trainer.errors import RunError
 from tui_trainer.models.files.fingerprint import file_fingerprints
-from tui_trainer.runs.cadence import due
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import LibrariesLoaded, PhaseChanged, RunFinished
 from tui_trainer.runs.folder import RunFolder, folder_size
 from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.runs.steps_and_eta import due
 from tui_trainer.training.compiled import compiler
 from tui_trainer.training.fused_kernels import taken_back
 from tui_trainer.training.job import Job, Reason, Result

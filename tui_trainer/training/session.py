@@ -15,10 +15,9 @@ from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import CheckpointError, FolderError, GroupOutOfMemory, RunError
 from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.named import NamedLoss
-from tui_trainer.planning.moving import with_smaller_passes
+from tui_trainer.losses.several_parts import NamedLoss
+from tui_trainer.planning.continued_elsewhere import with_smaller_passes
 from tui_trainer.planning.plan_file import write_plan_file
-from tui_trainer.runs.cadence import due
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import (
     ControlApplied,
@@ -31,6 +30,7 @@ from tui_trainer.runs.events import (
     TextSampled,
 )
 from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.runs.steps_and_eta import due
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training import checkpoint, checkpoint_folder, fused_lora
 from tui_trainer.training.attempt import Shortage, SmallerPasses, attempt, attempt_twice, reduction, too_large

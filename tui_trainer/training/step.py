@@ -1,8 +1,8 @@
 """One optimizer step: the loop that everything else stands around.
 
-The loss is a sum and a count, or several of them by name (`losses/named.py`), and each sum is divided once by the count
-of the whole effective batch, so the gradient is the same however the batch is cut or packed. Nothing here waits for the
-device: sums, norms and times stay on it until `training/recorder.py` reads a group of them.
+The loss is a sum and a count, or several of them by name (`losses/several_parts.py`), and each sum is divided once by
+the count of the whole effective batch, so the gradient is the same however the batch is cut or packed. Nothing here
+waits for the device: sums, norms and times stay on it until `training/recorder.py` reads a group of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.named import LossSum, NamedLoss, Sums, idle_sums
+from tui_trainer.losses.several_parts import LossSum, NamedLoss, Sums, idle_sums
 from tui_trainer.training.batches import idle
 from tui_trainer.training.clock import Clock, Span, seconds_between, seconds_of
 from tui_trainer.training.optimizer import RunOptimizer

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from tui_trainer.losses.named import LossSum
+from tui_trainer.losses.several_parts import LossSum
 from tui_trainer.training.clock import Communication
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.tuning.full import Method

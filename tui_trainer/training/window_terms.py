@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.named import NamedLoss, Sums, idle_sums
+from tui_trainer.losses.several_parts import NamedLoss, Sums, idle_sums
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import Ranks
 from tui_trainer.training.together import Together

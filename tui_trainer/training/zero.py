@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import RunError
-from tui_trainer.losses.named import LossSum
+from tui_trainer.losses.several_parts import LossSum
 from tui_trainer.planning.memory.zero import BUCKET_NUMBERS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.processes import INSTALL_DEEPSPEED, ZERO_STAGES

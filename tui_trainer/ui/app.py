@@ -22,11 +22,11 @@ from textual.screen import Screen
 from textual.widget import AwaitMount
 
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.background import Background
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.keymap import PLACES, Action, ActionCommands, Keymap, KeysInOrder, Place, key_sign, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
-from tui_trainer.ui.processes import Background
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, Preferences
 from tui_trainer.ui.workbench import Leaving, Workbench

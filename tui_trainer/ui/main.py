@@ -26,7 +26,7 @@ from tui_trainer.ui.terminal import TerminalGuard, has_mouse, refuse_unfit, spea
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import Request
-    from tui_trainer.launching.start import OpenRun
+    from tui_trainer.launching.open_run import OpenRun
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.watch import CurrentRun

@@ -14,8 +14,8 @@ from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import FolderError, InputError, TuiTrainerError
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line, visible
+from tui_trainer.ui.background import GivenUp
 from tui_trainer.ui.dialogs import Dialog, FieldDialog
-from tui_trainer.ui.processes import GivenUp
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, folded, labelled, pad, paragraph, rows_of
 from tui_trainer.ui.starting import take_settings_of
 from tui_trainer.ui.watch import WatchedRun
@@ -26,7 +26,7 @@ from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.exporting.generate import ChatSession, Sampling, Writer
-    from tui_trainer.launching.export import ExportChoice, ExportProcess
+    from tui_trainer.launching.export_process import ExportChoice, ExportProcess
     from tui_trainer.runs.folder import RunFolder
 
 _LABEL, _PROMPT_CHARACTERS = 5, 40
@@ -257,7 +257,7 @@ class ExportDialog(Dialog):
         self._bench.background.do("formats", self._ask, self._found)
 
     def _ask(self) -> tuple[tuple[ExportChoice, ...], int] | str:
-        from tui_trainer.launching.export import choices, free_bytes
+        from tui_trainer.launching.export_process import choices, free_bytes
 
         try:
             return choices(self._folder), free_bytes(self._folder)

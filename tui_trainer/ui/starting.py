@@ -7,15 +7,15 @@ from pathlib import Path
 
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import ConfigError, InputError, Problem
-from tui_trainer.launching.start import OpenRun
+from tui_trainer.launching.open_run import OpenRun
 from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.summary import threads_words, tuning_words
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.background import GivenUp
 from tui_trainer.ui.dialogs import Answer, Row
-from tui_trainer.ui.processes import GivenUp
 from tui_trainer.ui.screens.config_dialogs import RehearsalDialog, offer
 from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, pad, wrapped
@@ -39,7 +39,7 @@ def offer_start(bench: Workbench) -> None:
         bench.start_wanted = True
         bench.tell(f"making the plan: {bench.fitting}" if bench.fitting else "making the plan ...", "dim")
         return
-    from tui_trainer.launching.start import start_problems
+    from tui_trainer.launching.open_run import start_problems
 
     bench.start_wanted = False
     loaded, plan = bench.document.loaded, bench.plan
@@ -124,7 +124,7 @@ def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> 
 
 
 def start(bench: Workbench) -> None:
-    from tui_trainer.launching.start import open_new
+    from tui_trainer.launching.open_run import open_new
 
     if _is_refused_now(bench):
         return
@@ -186,7 +186,7 @@ def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
 
 
 def _resume(bench: Workbench, folder: RunFolder) -> None:
-    from tui_trainer.launching.start import open_again
+    from tui_trainer.launching.open_run import open_again
 
     if not _is_refused_now(bench):
         _open(

@@ -17,7 +17,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.processes import Exports, Gains, Measurement
+from tui_trainer.ui.background import Exports, Gains, Measurement
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.worker.asking import end_workers, shapes_worker
@@ -72,11 +72,11 @@ if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.config.toml_files import Profile
     from tui_trainer.launching.drafts import Draft
-    from tui_trainer.launching.start import OpenRun
+    from tui_trainer.launching.open_run import OpenRun
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
-    from tui_trainer.ui.processes import Background
+    from tui_trainer.ui.background import Background
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import CurrentRun, WatchedRun
 
@@ -115,7 +115,7 @@ def _lane_of(folder: RunFolder) -> str:
 
 def fitted(plain: LoadedConfig) -> tuple[LoadedConfig, list[Problem]]:
     """What suits the model and the data, and what contradicts them."""
-    from tui_trainer.launching.start import name_problems, with_what_suits
+    from tui_trainer.launching.open_run import name_problems, with_what_suits
     from tui_trainer.planning.conflicts import setting_problems
 
     loaded = with_what_suits(plain)

@@ -15,11 +15,11 @@ from tui_trainer.advice.contract import (
     warned,
 )
 from tui_trainer.advice.remedies import memory_with, with_effective_batch, with_micro_batch
-from tui_trainer.advice.view import RunView
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batching import ACCUMULATION, EFFECTIVE, MICRO
+from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
 
 # Tokens in a pass that keep the processor busy. On a CPU a matmul of a few hundred rows already runs at full
 # rate, and more leaves the caches; a large GPU has thousands of cores to feed.

@@ -4,7 +4,7 @@ from typing import Any
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Cause, Rule, Verdict, failed, not_applicable, passed, percent, symptom, warned
-from tui_trainer.advice.view import RunView
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.tasks import find_task
 from tui_trainer.units import MIB, format_bytes, format_seconds
 

@@ -22,13 +22,13 @@ from tui_trainer.advice.contract import (
     warned,
 )
 from tui_trainer.advice.remedies import memory_with
-from tui_trainer.advice.view import RunView
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.load import value_of
 from tui_trainer.models.writing import NO_SAMPLING, TEMPERATURE
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import run_bytes
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.cadence import EVALUATION_SHARE, every, times
+from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
 from tui_trainer.units import format_bytes, format_number, format_seconds
 

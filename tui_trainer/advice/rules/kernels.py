@@ -5,7 +5,7 @@ from statistics import median
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Cause, Rule, Verdict, not_applicable, passed, percent, symptom, warned
-from tui_trainer.advice.view import RunView
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.sections import is_known_attention
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS, TENSOR_CORES_FROM, dotted
 from tui_trainer.models.targets import adapted

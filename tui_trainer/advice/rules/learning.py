@@ -8,16 +8,16 @@ from typing import Any
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Cause, Remedy, Rule, Verdict, not_applicable, passed, symptom, warned
 from tui_trainer.advice.remedies import is_short, smaller_model, way_to_fit
-from tui_trainer.advice.view import RunView
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch, with_changes
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZERS
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batching import EFFECTIVE
+from tui_trainer.planning.batch_cut import EFFECTIVE
 from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
 from tui_trainer.planning.learning_rates import peak_rate, what_trains
-from tui_trainer.runs.cadence import every
+from tui_trainer.runs.steps_and_eta import every
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
 OPTIMIZER = "training.optim"

@@ -19,14 +19,14 @@ from tui_trainer.advice.contract import (
 )
 from tui_trainer.advice.rules.kernels import COMPILE
 from tui_trainer.advice.rules.learning import OPTIMIZER
-from tui_trainer.advice.view import RunView
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.hardware.diagnosis import torch_problem
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gpu_models import dotted
 from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
-from tui_trainer.planning.batching import MICRO
+from tui_trainer.planning.batch_cut import MICRO
 from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
 from tui_trainer.units import MIB, format_bytes, format_count, format_number, format_seconds
 

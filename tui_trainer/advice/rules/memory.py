@@ -18,11 +18,11 @@ from tui_trainer.advice.contract import (
 )
 from tui_trainer.advice.remedies import is_short, memory_with, smaller_model, way_to_fit
 from tui_trainer.advice.rules.batch import BUSY_TOKENS
-from tui_trainer.advice.view import RunView
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.errors import ConfigError
 from tui_trainer.methods.tuning_methods import BITSANDBYTES
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batching import MICRO
+from tui_trainer.planning.batch_cut import MICRO
 from tui_trainer.planning.duration import UNPACKING_TIMES
 from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.training_setup import TrainingSetup

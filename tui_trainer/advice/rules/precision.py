@@ -2,7 +2,7 @@
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Cause, Rule, Verdict, not_applicable, passed, symptom, warned
-from tui_trainer.advice.view import RunView
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.hardware.gpu_models import dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.planning import automatic_values as choices

@@ -15,12 +15,12 @@ from tui_trainer.advice.contract import (
     symptom,
     warned,
 )
-from tui_trainer.advice.view import RunView
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.data.preparing.prepare import WHOLE_LENGTH
 from tui_trainer.models.problems import length_warning
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batching import KEY as PACKING
-from tui_trainer.planning.batching import SEES_OTHERS
+from tui_trainer.planning.batch_cut import KEY as PACKING
+from tui_trainer.planning.batch_cut import SEES_OTHERS
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.contract import DataFacts
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import BinaryIO
 
+from tui_trainer.data.columns.reader import Reader, read_rows
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.columns.row_reader import Reader, read_rows
 from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.preparing.cache import LENGTHS_KEPT, Cut, quantiles
 from tui_trainer.data.preparing.row_selection import SourceRows, used_rows
-from tui_trainer.data.preparing.text_readers import SPECIAL_TOKENS
+from tui_trainer.data.preparing.tokenizing import SPECIAL_TOKENS
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.reading import Document, count_rows, documents_of, first_characters, rows_of
 from tui_trainer.data.sources.source import Source

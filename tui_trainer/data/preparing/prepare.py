@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
+from tui_trainer.data.columns.reader import Encoded, Example, Reader
 from tui_trainer.data.preparing import cache
 from tui_trainer.data.preparing.cache import Counts, Cut
 from tui_trainer.data.preparing.row_selection import (

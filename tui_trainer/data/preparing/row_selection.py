@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.columns.row_reader import Example, Reader, read_rows
+from tui_trainer.data.columns.reader import Example, Reader, read_rows
 from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.preparing.cache import Cut
 from tui_trainer.data.problems import ProblemList

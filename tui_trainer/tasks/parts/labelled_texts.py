@@ -17,6 +17,7 @@ from tui_trainer.data.columns.labels import (
     refuse_texts,
     values_in,
 )
+from tui_trainer.data.columns.reader import Encoded, Example
 from tui_trainer.data.columns.row import (
     AUTO,
     Row,
@@ -27,7 +28,6 @@ from tui_trainer.data.columns.row import (
     refuse_rejected,
     refuse_unlearnt,
 )
-from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.text_columns import ColumnChoices, pair_of_texts, strings_of, text_of
 from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
@@ -48,7 +48,7 @@ _TAKE_OUT = "take the row out, or put some like it into data.path"
 
 
 class LabelledTexts(TableReader):
-    """See `data/columns/row_reader.py` for what each part promises. `more` of a row are the segments of a pair."""
+    """See `data/columns/reader.py` for what each part promises. `more` of a row are the segments of a pair."""
 
     def __init__(self, config: Config, head: Head, specials: Specials, model_config: Mapping[str, Any]) -> None:
         """`model_config`: of the model that will read the rows, for the order of its labels and its segments."""

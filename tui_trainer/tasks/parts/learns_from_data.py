@@ -12,7 +12,7 @@ from tui_trainer.config.fields import SettingsSection
 from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.pack import expected_packed_rows
-from tui_trainer.data.columns.row_reader import Reader
+from tui_trainer.data.columns.reader import Reader
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
 from tui_trainer.data.preparing.cache import (
     Cut,
@@ -33,7 +33,7 @@ from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.models.heads import Head
 from tui_trainer.tasks.contract import Baselines, DataFacts
-from tui_trainer.tasks.parts.start import (
+from tui_trainer.tasks.parts.starts_from_model import (
     made_tokenizer,
     own_tokenizer,
     tokenizer_of,

@@ -10,8 +10,8 @@ from typing import Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
+from tui_trainer.data.columns.reader import Encoded, Example
 from tui_trainer.data.columns.row import Row, listed
-from tui_trainer.data.columns.row_reader import Encoded, Example
 from tui_trainer.data.columns.tagged_rows import (
     OUTSIDE,
     TagColumns,
@@ -107,7 +107,7 @@ _SHOWN_TAGS = 12
 
 
 class TaggedWords(TableReader):
-    """See `data/columns/row_reader.py` for what each part promises."""
+    """See `data/columns/reader.py` for what each part promises."""
 
     def __init__(self, config: Config, head: Head, specials: Specials, known: Sequence[str]) -> None:
         """`known`: the labels that the model tells apart already, in the order of its logits."""

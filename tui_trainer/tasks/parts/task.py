@@ -22,7 +22,7 @@ from tui_trainer.errors import Problem
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import InputRow, Objective, RowPass, Scorer
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
-from tui_trainer.tasks.parts.start import StartsFromModel
+from tui_trainer.tasks.parts.starts_from_model import StartsFromModel
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -32,8 +32,8 @@ from tui_trainer.errors import ConfigError, InputError
 from tui_trainer.files.local_paths import at_home, from_the_root
 from tui_trainer.launching.drafts import Draft
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.background import GivenUp, Measurement
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row, TextDialog
-from tui_trainer.ui.processes import GivenUp, Measurement
 from tui_trainer.ui.screens.config_view import name_cells, settings_count
 from tui_trainer.ui.spans import Glyphs, Line, Role, bar, fit, pad, paragraph, title_rule, wrapped
 from tui_trainer.ui.widgets.lists import MARK_CELLS, PRESET_CELLS, LineList, shortened, value_cells
@@ -272,7 +272,7 @@ class TuneDialog(OwnProcessDialog):
             # The newest stands below, as what it does now.
             earlier = process.lines[:-1] if process.alive else process.lines
             return [line for text in earlier[-_SHOWN:] for line in paragraph(text, width)]
-        from tui_trainer.bench.tuning import measured_table, notes_of
+        from tui_trainer.bench.fastest_settings import measured_table, notes_of
 
         lines: list[Line] = [[(text, "text")] for text in measured_table(process.result, width)]
         lines += [line for note in notes_of(process.result) for line in paragraph(note, width, "dim")]
@@ -323,8 +323,8 @@ class PreviewDialog(Dialog):
         self._bench.background.do(PREVIEW, self._make, self._made, PREVIEW)
 
     def _make(self) -> Preview | tuple[str, ...]:
+        from tui_trainer.launching.open_run import with_what_suits
         from tui_trainer.launching.preview import make_preview
-        from tui_trainer.launching.start import with_what_suits
 
         try:
             return make_preview(with_what_suits(self._plain), _SAMPLES, self._hear, gpu=self._bench.chosen_gpu)
@@ -454,7 +454,7 @@ class RecipeChooser:
 
     def _fit_behind_the_keys(self, plain: LoadedConfig) -> LoadedConfig:
         def fit() -> LoadedConfig:
-            from tui_trainer.launching.start import with_what_suits
+            from tui_trainer.launching.open_run import with_what_suits
 
             return with_what_suits(plain)
 

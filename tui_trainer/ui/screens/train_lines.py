@@ -10,7 +10,6 @@ from rich.cells import cell_len
 from tui_trainer.advice.examine import Examination
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.lines.plan_and_events import gauges_words
-from tui_trainer.runs.cadence import eta_seconds
 from tui_trainer.runs.events import DataPrepared, EvalDone, PlanMade, StepDone
 from tui_trainer.runs.result import (
     ScoreWords,
@@ -26,6 +25,7 @@ from tui_trainer.runs.result import (
     targets_of,
 )
 from tui_trainer.runs.state import STOPPED_EARLY, GaugeSummary, RunState, slowest_rank
+from tui_trainer.runs.steps_and_eta import eta_seconds
 from tui_trainer.tasks import labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, rows_of, width_of

@@ -26,10 +26,10 @@ from tui_trainer.hardware.diagnosis import GpuChoice, lack_of_compiler
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.micro_batches import INTERRUPTED, MicroBatches, cut_patch, to_time, try_micro_batches
+from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.launching.start import load_config, start_problems
 from tui_trainer.lines.plan_and_events import table_lines
-from tui_trainer.planning.batching import MICRO
+from tui_trainer.planning.batch_cut import MICRO
 from tui_trainer.planning.plan import Plan
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_seconds, utc_now

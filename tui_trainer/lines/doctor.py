@@ -13,7 +13,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.config.save import to_toml
 from tui_trainer.config.toml_files import refuse_existing, write_new
 from tui_trainer.errors import InputError
-from tui_trainer.launching.start import load_config
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.json_fields import finite

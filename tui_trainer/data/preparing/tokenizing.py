@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.columns.row_reader import Encoded, Example, Reader
+from tui_trainer.data.columns.reader import Encoded, Example, Reader
 from tui_trainer.data.preparing.byte_bpe import EOS, EOS_ID, PAD, UNK, Specials, train_tokenizer
 from tui_trainer.data.preparing.token_rows import COLUMN, Tokens
 

@@ -19,8 +19,8 @@ from tui_trainer.launching.prepare import edited_settings, estimated_plan, mend_
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import model_problems
 from tui_trainer.models.unsloth import environment_problems
+from tui_trainer.planning.continued_elsewhere import in_processes, moved
 from tui_trainer.planning.hardware_match import choose_hardware_profile
-from tui_trainer.planning.moving import in_processes, moved
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import with_own_commit, write_plan_file
 from tui_trainer.runs import registry

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.document import ConfigDocument
     from tui_trainer.hardware.diagnosis import GpuChoice
     from tui_trainer.launching.command_process import CommandProcess
-    from tui_trainer.launching.export import ExportProcess
+    from tui_trainer.launching.export_process import ExportProcess
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.spans import Role
 
@@ -167,7 +167,7 @@ class Exports(OwnProcess["ExportProcess"]):
     """One goes on beside everything, and when the screens are left."""
 
     def start(self, folder: RunFolder, name: str) -> None:
-        from tui_trainer.launching.export import ExportProcess
+        from tui_trainer.launching.export_process import ExportProcess
 
         if not self.alive and (reason := self._begin(lambda: ExportProcess(folder, name))):
             self._bench.tell(reason, "bad")
