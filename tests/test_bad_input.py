@@ -99,6 +99,11 @@ CONFIG_CASES = [
         ("training.min_lr_rate", "0.1, but the linear schedule has no floor", "cosine or warmup_stable_decay"),
         sets=("training.min_lr_rate=0.1", "training.lr_scheduler_type=linear"),
     ),
+    Case(
+        "decay steps of another schedule",
+        ("training.num_decay_steps", "5, but the cosine schedule does not read it", "warmup_stable_decay"),
+        sets=("training.num_decay_steps=5",),
+    ),
     bounds("no share of the peak", "training.min_lr_rate=1", "below 1"),
     bounds("negative decay", "training.num_decay_steps=-1", "at least 0"),
     bounds("zero epochs", "training.num_train_epochs=0", "above 0"),

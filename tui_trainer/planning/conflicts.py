@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.fields import names_in
-from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.load import LoadedConfig, all_settings
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
@@ -72,6 +72,12 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         others = " or ".join(name for name, row in LR_SCHEDULES.items() if row.has_floor)
         hint = f"set it to 0, or choose the schedule {others}"
         problems.append(loaded.problem("training.min_lr_rate", message, hint))
+    for name in ("num_decay_steps", "decay_type"):
+        key, value = f"training.{name}", getattr(training, name)
+        if not schedule.has_decay_steps and loaded.origin(key).by_user and value != all_settings()[key].default:
+            message = f"is {value:g}" if isinstance(value, float) else f"is {value}"
+            message += f", but the {training.lr_scheduler_type} schedule does not read it"
+            problems.append(loaded.problem(key, message, "leave it out, or choose the schedule warmup_stable_decay"))
     rate, end_rate = training.learning_rate, schedule.end_rate
     if rate != "auto" and rate <= end_rate:
         message = f"is {rate:g}, but the {training.lr_scheduler_type} schedule goes down to {end_rate:g}"
