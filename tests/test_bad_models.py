@@ -83,7 +83,7 @@ def place(tmp_path, monkeypatch) -> Path:
 def machine(monkeypatch, **changes: object) -> None:
     """This machine as it would be with other facts."""
     facts = replace(probe(), gpus=(), nvidia_pci_devices=0, cpu_flags=frozenset(), **changes)
-    for user in ("launching.start", "launching.prepare"):
+    for user in ("launching.open_run", "launching.prepare"):
         monkeypatch.setattr(f"tui_trainer.{user}.probe", lambda: facts)
 
 

@@ -128,7 +128,8 @@ def test_each_process_writes_its_share_and_holds_little_of_it(tiny_run, forked_r
     wide = {"model.scratch.hidden_size": 96, "model.scratch.num_hidden_layers": 2}
     folder, outcome = tiny_run("split", SPLIT | wide)
     assert outcome.exit_code == 0
-    by_process = logged(folder, 4)
+    # Without the state of generators, which is whole and small.
+    by_process = [[line for line in lines if not line[0].endswith(checkpoint.RANDOM)] for lines in logged(folder, 4)]
     bytes_of = [sum(size for path, size, _ in lines if "step-3" in path) for lines in by_process]
     total = next(event.bytes for event in read_all(folder.journal) if isinstance(event, CheckpointSaved))
     # The rest is the tokenizer, the state of generators, headers of files.

@@ -106,7 +106,7 @@ def machine(monkeypatch) -> Callable[..., None]:
 
     def make(*flags: str) -> None:
         facts = replace(probe(), gpus=(), nvidia_pci_devices=0, cpu_flags=frozenset({"avx2", *flags}))
-        for user in ("launching.start", "launching.prepare"):
+        for user in ("launching.open_run", "launching.prepare"):
             monkeypatch.setattr(f"tui_trainer.{user}.probe", lambda: facts)
 
     make()

@@ -239,7 +239,7 @@ def simulated_card(gpu: Gpu = H200) -> Iterator[Card]:
         enter(patch.object(torch.accelerator, "current_stream", lambda *_: stream))
         for owner, name, phase in _PHASES:
             enter(patch.object(owner, name, _during(phase, getattr(owner, name))))
-        for module in ("launching.start", "launching.prepare", "hardware.probe"):
+        for module in ("launching.open_run", "launching.prepare", "hardware.probe"):
             enter(patch(f"tui_trainer.{module}.probe", lambda: hardware))
         enter(patch("tui_trainer.hardware.nvml.session", lambda **_: None))
         for stand_in in (bitsandbytes_stand_in, liger_stand_in, torchao_stand_in):

@@ -13,12 +13,12 @@ from transformers.integrations import sdpa_attention
 from transformers.utils import logging as transformers_logging
 
 from tests.tiny_models import save_tiny_model
+from tui_trainer.advice import remedies
 from tui_trainer.cli import main
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.hardware.environment import KERNELS_KEPT
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.launching import prepare
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.attention import CUDNN, EFFICIENT, FLASH, NOT_PLANNED, Attention
 from tui_trainer.planning.automatic_values import TrainingDevice, precision_problems
@@ -207,11 +207,11 @@ def seen(monkeypatch):
 @pytest.fixture
 def as_on_a_card(monkeypatch):
     """`as_on_a_card(True)`: plans say that the run is on a GPU; what they compute stays on the CPU."""
-    make = prepare.planning.make
+    make = remedies.planning.make
 
     def on_a_card(switched_on: bool) -> None:
         changes = {"device": "cuda", "gpu_uuid": "GPU-of-the-test"} if switched_on else {}
-        monkeypatch.setattr(prepare.planning, "make", lambda *a, **k: make(*a, **k).model_copy(update=changes))
+        monkeypatch.setattr(remedies.planning, "make", lambda *a, **k: make(*a, **k).model_copy(update=changes))
         for module in (components, process):
             monkeypatch.setattr(module, "device_of", lambda plan: torch.device("cpu"))
 

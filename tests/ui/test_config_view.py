@@ -122,6 +122,8 @@ async def test_choices_are_picked_from_a_list_by_steps_letters_and_one_key():
         await press("p right enter")
         assert value(SCHEDULE) == "inverse_sqrt"
         await press("space")
+        assert value(SCHEDULE) == "warmup_stable_decay"
+        await press("space")
         assert value(SCHEDULE) == "cosine"
         for keys, expected in (("down enter", False), ("up enter", "auto")):
             await press("escape / =data.packing enter enter")

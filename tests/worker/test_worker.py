@@ -237,7 +237,7 @@ def test_the_entry_loads_only_what_its_question_needs():
     done = entry("try_machine", text=json.dumps({"question": "count_model", "input": {}}) + "\n")
     assert json.loads(done.stdout)["failed"].startswith("this worker answers try_machine, and not 'count_model'")
     ours = {name for name in loaded_by(done) if name.startswith("tui_trainer.")}
-    assert ours and not [name for name in ours if name.split(".")[1] not in ("worker", "errors", "safe_text")]
+    assert ours and not [name for name in ours if name.split(".")[1] not in ("worker", "errors", "terminal")]
     assert not loaded_by(done) & {*HEAVY, "numpy"}
     [module] = {QUESTIONS["try_machine"].partition(":")[0]}
     command = [sys.executable, "-P", "-c", f"import sys, {module}; print(sorted(sys.modules))"]

@@ -11,7 +11,7 @@ Report = Callable[..., None]
 MODULE: Final = "tui_trainer.worker"
 QUESTIONS: Final = {
     "count_model": "tui_trainer.models.counting:answer",
-    "dry_run": "tui_trainer.planning.memory.dry_run:answer",
+    "dry_run": "tui_trainer.planning.memory.dry_run_child:answer",
     "try_machine": "tui_trainer.launching.trial:try_parts",
     "rehearse": "tui_trainer.bench.rounds:rehearse",
     "try_micro_batches": "tui_trainer.bench.rounds:try_sizes",
