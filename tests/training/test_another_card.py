@@ -50,7 +50,7 @@ def machine(monkeypatch):
     def make(*gpus: Gpu):
         driver = Driver(version="580.65.06", cuda=(13, 2)) if gpus else None
         hardware = replace(probe(), gpus=gpus, driver=driver, torch_cuda=(13, 0), nvidia_pci_devices=len(gpus))
-        for module in ("start", "prepare"):
+        for module in ("open_run", "prepare"):
             monkeypatch.setattr(f"tui_trainer.launching.{module}.probe", lambda: hardware)
         monkeypatch.setattr("tui_trainer.hardware.probe.probe", lambda: hardware)
         monkeypatch.setattr("tui_trainer.hardware.nvml.session", lambda **_: None)
