@@ -299,12 +299,13 @@ def test_an_unforeseen_error_leaves_its_traceback_and_frees_the_run(tiny_run, mo
     def broken(self, batch):
         raise KeyError("nobody thought of this")
 
-    monkeypatch.setattr(NextTokenLoss, "__call__", broken)
-    folder, outcome = tiny_run("broken")
+    # An undo of all would take the tests' own state folder away too.
+    with monkeypatch.context() as patched:
+        patched.setattr(NextTokenLoss, "__call__", broken)
+        folder, outcome = tiny_run("broken")
     assert outcome.exit_code == EXIT_FAILED
     assert "nobody thought of this" in (folder.logs / "error.txt").read_text()
     assert of_kind(folder, RunFailed)[0].log_path == "logs/error.txt"
-    monkeypatch.undo()
     open_again(folder).lock.release()
 
 
