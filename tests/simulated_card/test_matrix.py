@@ -131,7 +131,7 @@ def check_checkpoint(folder, plan, method, precision) -> None:
     assert {tensor.dtype for tensor in adapters.values()} <= {torch.float32}
     # All of the model, or the head of a classifier, which is as the rest of it: in 16 bits with a copy in fp32.
     in_16_bits = {name for name in heads if weights[name].dtype in (torch.bfloat16, torch.float16)}
-    assert not adapters or all("classifier" in name or "pooler" in name for name in heads)
+    assert not adapters or all("classifier" in name or "pooler" in name or "qa_outputs" in name for name in heads)
     assert all(tensor.isfinite().all() for tensor in (*weights.values(), *state.values()) if tensor.is_floating_point())
     keys = {name.rpartition(".")[2] for name in state}
     assert ("master" in keys) == bool(in_16_bits)
