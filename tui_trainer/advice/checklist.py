@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import STATUSES, Rule, Status, Verdict, all_rules, failed, passed
+from tui_trainer.advice.contract import STATUSES, Rule, Status, Verdict, all_rules, broken_words, failed, passed
 from tui_trainer.advice.measured_gains import Gain, KeptGains, Measurable, is_of_steps
 from tui_trainer.config.changes import Change, Patch
 from tui_trainer.config.load import value_of
@@ -129,8 +129,7 @@ def _look(rule: Rule, context: Context) -> Verdict:
     try:
         return rule.before(context)
     except Exception as error:  # the one place: a check that breaks is a finding, and the others are made all the same
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return Verdict(status="error", evidence=f"this check could not be made: {reason}")
+        return Verdict(status="error", evidence=f"this check could not be made: {broken_words(error)}")
 
 
 def _without_plan(rule: Rule, context: Context) -> Verdict:

@@ -104,6 +104,11 @@ class Remedy:
         return ", ".join(filter(None, (settings_words(self.patch), self.costs, needs)))
 
 
+def broken_words(error: Exception) -> str:
+    """What is told of a rule that breaks."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 class Rule:
     """One piece of advice on settings, with all the evidence for it. Adding one adds a subclass to a file of `rules/`.
 

@@ -9,7 +9,7 @@ from functools import cache
 from time import monotonic
 from typing import Any
 
-from tui_trainer.advice.contract import BAR_SHARE, Cause, Symptom, all_rules, percent
+from tui_trainer.advice.contract import BAR_SHARE, Cause, Symptom, all_rules, broken_words, percent
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import settings_words
 from tui_trainer.runs.state import RunState
@@ -121,8 +121,7 @@ def _look(one: Symptom, view: RunView) -> Cause | None:
     try:
         found = one.look(view)
     except Exception as error:  # as a check: one that breaks is a finding, and the others are made all the same
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return Cause(cause="This diagnosis could not be made.", evidence=reason, share=0.0)
+        return Cause(cause="This diagnosis could not be made.", evidence=broken_words(error), share=0.0)
     return found if found and (found.is_fault or found.share >= one.least_share) else None
 
 

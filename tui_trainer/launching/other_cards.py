@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from tui_trainer.advice.remedies import make_plan
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.progress import Progress
-from tui_trainer.errors import ConfigError, InputError
+from tui_trainer.errors import ConfigError, InputError, name_hint
 from tui_trainer.hardware.facts import Hardware, with_cards
 from tui_trainer.hardware.gpu_models import CARDS, Card, plain_name
 from tui_trainer.hardware.probe import probe
@@ -57,13 +56,7 @@ def find_cards(names: str) -> list[Card]:
         asked = _words(name)
         rows = [card for card in CARDS if asked == {"all"} or asked <= _words(_all_names(card))]
         if not rows:
-            titles = {card.title.lower(): card.title for card in CARDS}
-            near = [titles[one] for one in get_close_matches(name.lower(), titles, n=3)]
-            hint = (
-                f"did you mean {' or '.join(near)}?"
-                if near
-                else f"there are {', '.join(dict.fromkeys(titles.values()))}"
-            )
+            hint = name_hint(plain_name(name).upper(), dict.fromkeys(card.title for card in CARDS))
             raise InputError(f"no card of the catalogue is called {name!r}", hint=hint)
         found += [card for card in rows if card not in found]
     if not found:

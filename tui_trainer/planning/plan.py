@@ -318,5 +318,5 @@ def _label_share(facts: DataFacts) -> float:
     """1 before the data is prepared: all that is read is learnt, at the most."""
     if facts.counts is None:
         return 1.0
-    inputs = facts.counts.train_tokens - facts.counts.train_rows
+    inputs = facts.counts.train_tokens - facts.counts.train_rows * facts.row_documents
     return min(1.0, facts.counts.train_labels / max(inputs, 1))

@@ -63,11 +63,11 @@ class RowReader:
         RunError where they cannot be kept, or one row in a pass takes too much memory."""
         ranks, found = self._components.ranks, np.full((len(self._rows), self._pass.width), np.nan, dtype=np.float32)
         # Each node may have a folder of its own.
-        known = {number for numbers in ranks.gathered(self._kept()) for number in numbers}
+        known = {number for numbers in ranks.gathered(list(self._kept())) for number in numbers}
         missing = [number for number in range(len(self._blocks)) if number not in known]
         own = missing[ranks.number :: ranks.count]
         is_whole = self._read_blocks(own)
-        parts = ranks.gathered({number: self._load(number) for number in self._kept()} if is_whole else None)
+        parts = ranks.gathered(self._kept() if is_whole else None)
         if None in parts:
             # A stop, which some may have seen before the others.
             ranks.hears_news = True
@@ -90,9 +90,10 @@ class RowReader:
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:04}.npy"
 
-    def _kept(self) -> list[int]:
+    def _kept(self) -> dict[int, Values]:
         """Blocks that are on this disk, whole."""
-        return [number for number in range(len(self._blocks)) if self._load(number) is not None]
+        loaded = ((number, self._load(number)) for number in range(len(self._blocks)))
+        return {number: values for number, values in loaded if values is not None}
 
     def _load(self, number: int) -> Values | None:
         try:
