@@ -75,7 +75,9 @@ def test_heads_for_questions_whose_body_has_another_name_than_the_published_weig
         != AutoModelForCausalLM._model_mapping[CONFIG_MAPPING[name]].base_model_prefix
     }
     assert renamed and all(is_unfit(name, "question_answering") for name in renamed)
-    with pytest.raises(ConfigError, match="question answering head of qwen3 in transformers does not take the weights"):
+    with pytest.raises(
+        ConfigError, match="question answering head of qwen3 in transformers does not take the published weights"
+    ):
         refuse_other_kinds({"model_type": "qwen3"}, head="question_answering")
 
 
