@@ -13,6 +13,7 @@ from tui_trainer.errors import CheckpointError, RunError
 from tui_trainer.hardware.out_of_memory import is_out_of_memory
 from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZERS
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.training.first_gradients import FirstGradients
 from tui_trainer.training.together import InParts, placed_as, whole
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
@@ -33,6 +34,7 @@ class RunOptimizer:
             if has_masters and p.dtype in SIXTEEN_BITS
         }
         self.trained_by_name = {name: self.masters.get(name, p) for name, p in self._named.items()}
+        self.first_gradients = FirstGradients(self.trained_by_name)
         self.torch = self.spec.build(_groups(self.trained, training.weight_decay), lr, training)
 
     @property
@@ -89,6 +91,7 @@ class RunOptimizer:
         self.collect()
         if scaler:
             scaler.unscale_(self.torch)
+        self.first_gradients.look()
         grad_norm = _clip(self.trained, max_grad_norm)
         # Weights may be on the host, where the loss is not. To wait for it is no loss: their gradients came later.
         device, loss_sum = loss_sum.device, loss_sum.to(grad_norm.device)

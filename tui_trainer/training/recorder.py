@@ -70,6 +70,11 @@ class Recorder:
         """Of the last steps that were written; None while there are fewer than ten."""
         return median(self._recent_seconds) if len(self._recent_seconds) >= _ENOUGH_STEPS else None
 
+    @property
+    def has_read_all(self) -> bool:
+        """Whether the device was waited for since the last step."""
+        return not self._waiting
+
     def add(self, step: int, report: StepReport) -> None:
         self._waiting.append((step, report))
         # Slow steps are not held back for a whole group: somebody may be watching.

@@ -139,6 +139,7 @@ class Session:
         self.between.step_ended()
         self.position.step = step
         self._recorder.add(step, report)
+        self._tell_of_gradients()
         if due(step, self.plan.config.training.empty_cache_steps):
             with self.between.emptying_the_cache():
                 free_memory()
@@ -182,6 +183,11 @@ class Session:
 
     def flush(self) -> None:
         self._recorder.flush()
+        self._tell_of_gradients()
+
+    def _tell_of_gradients(self) -> None:
+        if self._recorder.has_read_all and (words := self.components.optimizer.first_gradients.words()):
+            self._problem("no gradient", *words)
 
     def finish_epoch(self) -> None:
         """The epoch's summary, and the sums start anew."""
