@@ -95,6 +95,11 @@ CONFIG_CASES = [
         sets=("training.lr_scheduler_type=cosin",),
     ),
     Case(
+        "LoRA+ without an adapter",
+        ("tuning.loraplus_lr_ratio", "is 16, but tuning.method = full has no adapter", "set it to 1"),
+        sets=("tuning.loraplus_lr_ratio=16",),
+    ),
+    Case(
         "floor of another schedule",
         ("training.min_lr_rate", "0.1, but the linear schedule has no floor", "cosine or warmup_stable_decay"),
         sets=("training.min_lr_rate=0.1", "training.lr_scheduler_type=linear"),

@@ -327,13 +327,20 @@ def test_a_default_batch_is_of_one_device(read):
 
 
 def test_keys_are_left_out_where_that_is_asked_for(read):
-    given = {"learning_rate": 1e-4, "neftune_noise_alpha": 5, "runs": 3}
-    imported = read(given, "trl", without=["runs", "neftune_noise_alpha"])
+    given = {"learning_rate": 1e-4, "optim_args": "a=5", "runs": 3}
+    imported = read(given, "trl", without=["runs", "optim_args"])
     imported.refuse_other_runs()
     assert imported.values == {"training.learning_rate": 1e-4}
-    assert why(imported) == {"runs": Why.AS_ASKED, "neftune_noise_alpha": Why.AS_ASKED}
+    assert why(imported) == {"runs": Why.AS_ASKED, "optim_args": Why.AS_ASKED}
     with pytest.raises(ConfigError, match="--without: the file has no key 'seed'; known: learning_rate"):
         read(given, "trl", without=["seed"])
+
+
+@pytest.mark.parametrize("tool", ["transformers", "trl", "axolotl", "llama_factory"])
+def test_noise_on_embeddings_and_faster_second_matrices_are_taken(tool, read):
+    begin = {"stage": "sft", "finetuning_type": "lora"} if tool == "llama_factory" else {}
+    found = read({**begin, "neftune_noise_alpha": 5, "loraplus_lr_ratio": 16.0}, tool).values
+    assert found["training.neftune_noise_alpha"] == 5 and found["tuning.loraplus_lr_ratio"] == 16
 
 
 def test_a_number_is_no_switch(read):

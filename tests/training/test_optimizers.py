@@ -1,18 +1,22 @@
 """Every optimizer: it goes on from its saved state to the bit, and no poisoned gradient reaches a weight."""
 
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from peft.optimizers import create_loraplus_optimizer
 from torch import nn
 
-from tui_trainer.config.sections import TrainingSection
+from tests.tiny_models import tiny_model
+from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.errors import CheckpointError, RunError
 from tui_trainer.methods import optimizers
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.tuning import find_method
 
 HERE = ("adamw_torch_fused", "adamw_torch", "adafactor", "sgd")
 CPU = torch.device("cpu")
@@ -276,3 +280,39 @@ def test_a_scaled_loss_gives_the_gradient_of_an_unscaled_one():
         results.append((float(norm), torch.cat([p.detach().flatten() for p in model.parameters()])))
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-6)
     torch.testing.assert_close(results[0][1], results[1][1], atol=1e-6, rtol=0)
+
+
+def adapters(model, make, steps=3):
+    """The adapters after some steps of an optimizer that `make` gives for the model."""
+    take = make(model)
+    for step in range(steps):
+        draw = torch.Generator().manual_seed(step)
+        ids = torch.randint(4, 40, (2, 8), generator=draw)
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        take(loss.detach())
+    return {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def test_the_second_matrices_of_adapters_learn_faster_as_in_loraplus_of_peft():
+    def model():
+        torch.manual_seed(1)
+        made = tiny_model("llama")
+        return find_method("lora").apply(made, TuningSection(method="lora", r=4), seed=5, autocast=False)
+
+    def ours(model, ratio=16.0):
+        optimizer = RunOptimizer(model, TrainingSection(weight_decay=0.0), lr=0.01, loraplus_lr_ratio=ratio)
+        return partial(optimizer.apply, lr=0.01, max_grad_norm=0.0)
+
+    def theirs(model):
+        optimizer = create_loraplus_optimizer(model, torch.optim.AdamW, lr=0.01, loraplus_lr_ratio=16.0, fused=True)
+        return lambda loss: (optimizer.step(), optimizer.zero_grad())
+
+    found, wanted, plain = (
+        adapters(model(), ours),
+        adapters(model(), theirs),
+        adapters(model(), partial(ours, ratio=1.0)),
+    )
+    assert found.keys() == wanted.keys() and any("lora_B" in name for name in found)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert any(not torch.equal(found[name], plain[name]) for name in wanted)

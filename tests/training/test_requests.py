@@ -51,10 +51,11 @@ def test_pressing_keys_leaves_every_figure_equal(reference_run, tiny_run, ask_at
     assert figures(pressed) == figures(plain)
 
 
-def test_a_stop_saves_and_the_resumed_curve_has_no_gap(reference_run, tiny_run, ask_at):
-    plain = reference_run(DROPOUT)
+@pytest.mark.parametrize("changes", [DROPOUT, {"training.neftune_noise_alpha": 5.0}], ids=["dropout", "noise"])
+def test_a_stop_saves_and_the_resumed_curve_has_no_gap(reference_run, tiny_run, ask_at, changes):
+    plain = reference_run(changes)
     ask_at[6] = ["stop"]
-    stopped, outcome = tiny_run("stopped", DROPOUT)
+    stopped, outcome = tiny_run("stopped", changes)
     assert outcome.exit_code == EXIT_STOPPED
     assert fold(read_all(stopped.journal)).status == "stopped"
     assert not stopped.model.exists()

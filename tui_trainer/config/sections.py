@@ -145,6 +145,8 @@ class TuningSection(SettingsSection):
     """LoRA: learn lengths and directions of the weights apart (DoRA)."""
     fused_adapters: bool = option(True, speed="fewer passes over memory; not measured on a card here", advanced=True)
     """LoRA: compute a layer and its adapter in one function, where it gives the same numbers."""
+    loraplus_lr_ratio: float = option(1.0, above=0, high=10**6, step="x2", advanced=True)
+    """LoRA: the second matrix of an adapter learns so many times as fast as the first; LoRA+ takes 16, 1 is LoRA."""
     modules_to_save: Names = option("", advanced=True)
     """LoRA: layers trained as a whole and saved with the adapter, such as embed_tokens."""
 
@@ -326,6 +328,8 @@ class TrainingSection(SettingsSection):
     """AdamW: memory of the gradient's square."""
     adam_epsilon: float = option(1e-8, above=0, high=1, step="x10", advanced=True)
     """AdamW: added to the denominator."""
+    neftune_noise_alpha: float = option(0.0, low=0, high=10**6, advanced=True)
+    """Noise on embeddings in training, up to so much / sqrt(width of a pass x hidden_size); NEFTune takes 5 to 15."""
     label_smoothing_factor: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
     """Share of each label spread evenly over all that could be; what is held out is measured without it."""
     seed: int = option(42, low=0, high=2**63 - 1)

@@ -103,8 +103,8 @@ MISSING = (
         },
     ),
     Missing(
-        "no noise is added to embeddings (NEFTune)",
-        {_ARGUMENTS: "neftune_noise_alpha noisy_embedding_alpha neftune_alpha use_neftune"},
+        "noise on embeddings is training.neftune_noise_alpha here",
+        {_ARGUMENTS: "neftune_alpha use_neftune"},
     ),
     # Which weights are trained, and from where.
     Missing(
@@ -144,8 +144,8 @@ MISSING = (
         },
     ),
     Missing(
-        "an adapter has one learning rate (LoRA+)",
-        {_ARGUMENTS: "loraplus_lr_ratio lora_plus_lr_ratio use_loraplus loraplus_ratio"},
+        "LoRA+ is tuning.loraplus_lr_ratio here",
+        {_ARGUMENTS: "lora_plus_lr_ratio use_loraplus loraplus_ratio"},
     ),
     Missing(
         "adapters are merged at the end only (ReLoRA)",

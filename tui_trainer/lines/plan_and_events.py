@@ -274,6 +274,9 @@ def _number_lines(plan: Plan) -> Iterator[str]:
         yield f"{'attention':<19} {one_line(attention.kernel):>12} = {one_line(attention.because)}"
     yield _plan_line("weights", plan.weights_dtype, plan.weights_dtype.value)
     yield _plan_line("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}")
+    if (ratio := plan.config.tuning.loraplus_lr_ratio) != 1:
+        second = plan.learning_rate.model_copy(update={"reason": f"{ratio:g} times that, tuning.loraplus_lr_ratio"})
+        yield _plan_line("second matrices", second, f"{plan.learning_rate.value * ratio:g}")
     if floor := plan.config.training.min_lr_rate:
         # The share is exact, so the rate is as exact as the peak.
         final = plan.learning_rate.model_copy(update={"reason": f"{floor:g} of the peak, training.min_lr_rate"})

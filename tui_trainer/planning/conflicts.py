@@ -72,6 +72,9 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         others = " or ".join(name for name, row in LR_SCHEDULES.items() if row.has_floor)
         hint = f"set it to 0, or choose the schedule {others}"
         problems.append(loaded.problem("training.min_lr_rate", message, hint))
+    if config.tuning.loraplus_lr_ratio != 1 and not config.tuning.has_adapter:
+        message = f"is {config.tuning.loraplus_lr_ratio:g}, but tuning.method = {config.tuning.method} has no adapter"
+        problems.append(loaded.problem("tuning.loraplus_lr_ratio", message, "set it to 1, or tuning.method to lora"))
     for name in ("num_decay_steps", "decay_type"):
         key, value = f"training.{name}", getattr(training, name)
         if not schedule.has_decay_steps and loaded.origin(key).by_user and value != all_settings()[key].default:
@@ -125,6 +128,7 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
         "model.attn_implementation": (config.model.attn_implementation, ("auto",)),
         "model.kernels": (config.model.kernels, ("auto", "none")),
         "tuning.use_dora": (config.tuning.use_dora, (False,)),
+        "training.neftune_noise_alpha": (config.training.neftune_noise_alpha, (0.0,)),
         "training.torch_compile": (config.training.torch_compile, (False,)),
         "data.packing": (config.data.packing, ("auto", False)),
         PROCESSES: (config.distributed.processes, ("auto", 1)),

@@ -89,6 +89,8 @@ def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal
         # They are of 16 bits beside adapters in fp32, and a flat tensor has one kind of numbers.
         message = "modules that train as a whole, in 16 bits beside their adapters, are not split"
         yield "model.dtype", message, f"set it to float32, or {STRATEGY} = fsdp"
+    if config.tuning.loraplus_lr_ratio != 1:
+        yield "tuning.loraplus_lr_ratio", "all weights have one learning rate", f"set it to 1, or {STRATEGY} = fsdp"
     if config.tuning.use_dora and setup.has_adapter:
         yield "tuning.use_dora", "weights that DoRA reads in other layers are not gathered", "set it to false"
 

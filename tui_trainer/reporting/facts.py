@@ -94,6 +94,7 @@ class ReportedModel:
             ("precision", f"{plan.precision.value}, weights in {plan.weights_dtype.value}"),
             *([("attention", plan.attention.words)] if plan.attention.words else []),
             ("optimizer", f"{training.optim}, decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"),
+            *([("noise", f"NEFTune, alpha {training.neftune_noise_alpha:g}")] if training.neftune_noise_alpha else []),
             ("seed", str(training.seed)),
             ("time", f"{format_seconds(self.training_seconds)} on {plan.device_name}{threads}"),
         ]
@@ -105,6 +106,9 @@ def _tuning_words(plan: Plan) -> str:
         return "all weights"
     kind = "DoRA" if tuning.use_dora else "LoRA"
     scale = ", rank-stabilised" if tuning.use_rslora else ""
+    scale += (
+        f", the second matrices {tuning.loraplus_lr_ratio:g} times as fast" if tuning.loraplus_lr_ratio != 1 else ""
+    )
     saved = f", and {tuning.modules_to_save} as a whole" if tuning.modules_to_save else ""
     kept = f"; the frozen weights were in 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
     packed = kept if tuning.in_four_bits else ""

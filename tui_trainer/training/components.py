@@ -70,11 +70,25 @@ def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell, rank
         )
         if config.training.gradient_checkpointing:
             checkpoint_activations(adapted)
+    if alpha := config.training.neftune_noise_alpha:
+        add_noise(adapted, alpha)
     adapted.to(device)
     adapted.train()
     # What is drawn from here on (dropout) depends on the seed alone, not on how the model was made.
     torch.manual_seed(config.training.seed + rank)
     return adapted
+
+
+def add_noise(model: Any, alpha: float) -> None:
+    """On the embeddings of what a model reads, while it trains: NEFTune (arXiv:2310.05914), by transformers' hook."""
+    from transformers.integrations.neftune import neftune_post_forward_hook
+
+    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+    # The encoder has a table of its own, tied to the one that the whole model names: a hook there is never called.
+    reads = whole.get_encoder() if whole.config.is_encoder_decoder else whole
+    embeddings = reads.get_input_embeddings()
+    embeddings.neftune_noise_alpha = alpha
+    embeddings.register_forward_hook(neftune_post_forward_hook)
 
 
 def refuse_poisoned(model: nn.Module, name: str) -> None:
@@ -170,7 +184,8 @@ class Components:
         if ranks.count > 1:
             self._require_same(job)
         if not stage:
-            self.optimizer = RunOptimizer(self.model, config.training, lr=plan.learning_rate.value)
+            rate, ratio = plan.learning_rate.value, config.tuning.loraplus_lr_ratio
+            self.optimizer = RunOptimizer(self.model, config.training, lr=rate, loraplus_lr_ratio=ratio)
         self.learning_rate = LR_SCHEDULES[config.training.lr_scheduler_type].learning_rate(
             LrCurve(
                 peak=plan.learning_rate.value,

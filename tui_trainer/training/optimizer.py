@@ -17,6 +17,8 @@ from tui_trainer.training.first_gradients import FirstGradients
 from tui_trainer.training.together import InParts, placed_as, whole
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
+# Of a group of weights: how many times the run's learning rate it takes.
+_LR_RATIO = "lr_ratio"
 MASTER = "master"
 """The last part of the name of an fp32 copy."""
 
@@ -24,7 +26,15 @@ MASTER = "master"
 class RunOptimizer:
     """An optimizer over a model's trainable weights. Those of 16 bits have an fp32 copy, which is what is trained."""
 
-    def __init__(self, model: nn.Module, training: TrainingSection, *, lr: float, has_masters: bool = True) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        training: TrainingSection,
+        *,
+        lr: float,
+        loraplus_lr_ratio: float = 1.0,
+        has_masters: bool = True,
+    ) -> None:
         """`has_masters`: whether the fp32 copies are made here."""
         self.name, self.spec = training.optim, OPTIMIZERS[training.optim]
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -35,7 +45,8 @@ class RunOptimizer:
         }
         self.trained_by_name = {name: self.masters.get(name, p) for name, p in self._named.items()}
         self.first_gradients = FirstGradients(self.trained_by_name)
-        self.torch = self.spec.build(_groups(self.trained, training.weight_decay), lr, training)
+        groups = _groups(self.trained_by_name, training.weight_decay, loraplus_lr_ratio)
+        self.torch = self.spec.build(groups, lr, training)
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -98,9 +109,9 @@ class RunOptimizer:
         for group in self.torch.param_groups:
             if isinstance(group["lr"], Tensor):
                 # Of torchao, on the host: its compiled step would be compiled anew for each number.
-                group["lr"].fill_(lr)
+                group["lr"].fill_(lr * group[_LR_RATIO])
             else:
-                group["lr"] = lr
+                group["lr"] = lr * group[_LR_RATIO]
         self._step_whole(torch.isfinite(grad_norm) & torch.isfinite(loss_sum))
         if scaler:
             scaler.update()
@@ -246,10 +257,19 @@ def _own(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
 
 
-def _groups(parameters: Sequence[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Only matrices decay."""
+def _groups(parameters: Mapping[str, Tensor], weight_decay: float, loraplus_lr_ratio: float) -> list[dict[str, Any]]:
+    """Only matrices decay. The second matrices of adapters learn faster by the ratio of LoRA+ (arXiv:2402.12354)."""
+
+    def ratio_of(name: str) -> float:
+        return loraplus_lr_ratio if ".lora_B." in name else 1.0
+
     return [
-        {"params": [p for p in parameters if (p.ndim >= 2) is decays], "weight_decay": weight_decay if decays else 0.0}
+        {
+            "params": [p for name, p in parameters.items() if (p.ndim >= 2) is decays and ratio_of(name) == ratio],
+            "weight_decay": weight_decay if decays else 0.0,
+            _LR_RATIO: ratio,
+        }
+        for ratio in dict.fromkeys((1.0, loraplus_lr_ratio))
         for decays in (True, False)
     ]
 

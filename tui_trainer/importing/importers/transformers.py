@@ -142,7 +142,7 @@ MODEL: Table = {
 }
 LORA: Table = {
     "lora_r": "tuning.r",
-    "lora_alpha lora_dropout use_rslora use_dora": "tuning.*",
+    "lora_alpha lora_dropout use_rslora use_dora loraplus_lr_ratio": "tuning.*",
     "lora_target_modules": LAYERS,
     "lora_modules_to_save": WHOLE_LAYERS,
 }
@@ -192,7 +192,8 @@ SCRIPT_DATA: Table = {
 }
 ARGUMENTS: Table = {
     """learning_rate num_train_epochs warmup_steps weight_decay max_grad_norm label_smoothing_factor adam_beta1
-    adam_beta2 adam_epsilon seed tf32 torch_compile""": "training.*",
+    adam_beta2 adam_epsilon seed tf32 torch_compile neftune_noise_alpha""": "training.*",
+    "noisy_embedding_alpha": "training.neftune_noise_alpha",
     "max_steps": To("training.max_steps", values={-1: NO_STEP_LIMIT, 0: NO_STEP_LIMIT}),
     "lr_scheduler_type": SCHEDULER,
     "lr_scheduler_kwargs": Refused("only cosine_with_min_lr and warmup_stable_decay take arguments"),
