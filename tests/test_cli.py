@@ -204,7 +204,7 @@ def test_an_output_without_room_is_told_in_a_sentence(monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdout", full)
         assert main(["profiles"]) == 1
         monkeypatch.undo()
-    assert "cannot be written: No space left" in capsys.readouterr().err
+    assert "cannot be written: the disk is full (No space left" in capsys.readouterr().err
 
 
 def test_a_file_in_a_folder_that_there_is_not_is_refused_before_the_work(tmp_path):

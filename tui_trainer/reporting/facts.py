@@ -12,6 +12,7 @@ from typing import Any
 
 from tui_trainer.advice.examine import examine
 from tui_trainer.config.load import all_settings
+from tui_trainer.errors import system_reason
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.reporting.curves import Chart, CurveCollector, seconds_between
@@ -253,7 +254,7 @@ def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:
     except FileNotFoundError:
         return None, ""
     except OSError as error:
-        return None, f"plan.json cannot be read: {error.strerror or error}"
+        return None, f"plan.json cannot be read: {system_reason(error)}"
     except ValueError as error:
         return None, str(error)
 
