@@ -199,6 +199,9 @@ def test_a_disk_that_is_full_is_told_and_nothing_half_made_is_left(run, tmp_path
         # Not for the lock beside it.
         patch.setattr("tui_trainer.exporting.predicting.os", SimpleNamespace(**{**vars(os), "fsync": full}))
         assert main(["predict", run.name, *COMMANDS["predict"]]) == 1
-        assert "cannot be written: the disk is full (No space left on device); the same command goes on" in capsys.readouterr().err
+        assert (
+            "cannot be written: the disk is full (No space left on device); the same command goes on"
+            in capsys.readouterr().err
+        )
     assert main(["predict", run.name, *COMMANDS["predict"]]) == 0
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3 and not list(tmp_path.glob("*.partial*"))

@@ -38,7 +38,7 @@ from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.lock import FileLock
 from tui_trainer.tasks.contract import InputReader, InputRow
 from tui_trainer.tasks.parts.task import Task
-from tui_trainer.units import format_seconds
+from tui_trainer.units import format_rate, format_seconds
 
 TEXT = "text"
 FIELD = "prediction"
@@ -347,7 +347,7 @@ class _Speed:
         self._done += rows
         rate = (self._done - self._before) / max(self.seconds, 1e-9)
         left = format_seconds((self._rows - self._done) / rate) if rate else "--"
-        self._progress("predicting", self._done, self._rows, f"rows, {rate:,.0f} rows/s, {left} left")
+        self._progress("predicting", self._done, self._rows, f"rows, {format_rate(rate, 'rows')}, {left} left")
 
 
 def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampling, batch_size: int = 0) -> Predictor:
