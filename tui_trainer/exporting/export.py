@@ -118,7 +118,9 @@ class Certifier:
             difference = _difference(before["logits"], after["logits"])
             exported = MeasuredExport(bytes=folder_size(folder).bytes, **_figures(after))
             faults = _faults(before, after, difference, tolerance)
-        run_loss = self._run_loss()
+        # On all rows that it held out, or on those that it chose of them.
+        finished = finish_of(self._trained.run)
+        run_loss = finished.eval_loss if finished else None
         return Certificate(
             format=export_format.name,
             rows=before["rows"],
@@ -129,11 +131,6 @@ class Certifier:
             faults=(*self._faults_of_the_run(before, run_loss), *faults),
             run_loss=run_loss,
         )
-
-    def _run_loss(self) -> float | None:
-        """What the run measured of its model, on all rows that it held out or on those that it chose of them."""
-        finished = finish_of(self._trained.run)
-        return finished.eval_loss if finished else None
 
     def _faults_of_the_run(self, before: dict[str, Any], run_loss: float | None) -> list[str]:
         """What the trained model itself is not any more, which the exports would be compared with."""

@@ -86,16 +86,12 @@ def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[]
         try:
             keep()
         except OSError as error:
-            return _not_kept(error)
+            hint = "save the config before you leave, or set TUI_TRAINER_HOME to a folder that can be written to"
+            message = f"unsaved edits cannot be kept: {system_reason(error)}"
+            return Problem(message=message, where=one_line(str(state_folder())), hint=hint)
         return None
 
     return keep_or_say
-
-
-def _not_kept(error: OSError) -> Problem:
-    hint = "save the config before you leave, or set TUI_TRAINER_HOME to a folder that can be written to"
-    message = f"unsaved edits cannot be kept: {system_reason(error)}"
-    return Problem(message=message, where=one_line(str(state_folder())), hint=hint)
 
 
 def _path(config_file: Path | None, request: Request) -> Path:

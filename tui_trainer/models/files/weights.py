@@ -231,11 +231,6 @@ def has_head(headers: Mapping[str, TensorFacts]) -> bool:
     return any(map(is_head, headers))
 
 
-def has_experts(headers: Mapping[str, TensorFacts]) -> bool:
-    """Whether it is a mixture of experts."""
-    return any(".experts." in name for name in headers)
-
-
 def stored_parameters(headers: Mapping[str, TensorFacts], *, tied: bool) -> int:
     """The weights of the model, a tied head once, without the masks and frequencies that old checkpoints also hold."""
     return sum(
