@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.combinations import in_the_sweep
-from tests.models_room.headed import headed
+from tests.models.headed import headed
 from tests.planning.families import counted, layer_of
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.duration import training_flops

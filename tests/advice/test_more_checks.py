@@ -1,8 +1,8 @@
 """What the checks say of disks, and names of models."""
 
-from tests.checklist import test_on_gpus as cards
-from tests.checklist.test_on_gpus import H200, T4
-from tests.checklist.test_single_checks import context, look
+from tests.advice import test_on_gpus as cards
+from tests.advice.test_on_gpus import H200, T4
+from tests.advice.test_single_checks import context, look
 from tui_trainer.hardware.storage import read_rate, write_rate
 from tui_trainer.units import MIB
 
