@@ -9,7 +9,7 @@ from typing import Any
 
 from tui_trainer.data.batching.pack import PaddingShares
 from tui_trainer.data.preparing.cache import Counts
-from tui_trainer.data.preview import Lengths, Piece, Sample, ShownDocument
+from tui_trainer.data.preview import Lengths, Piece, ShownDocument, ShownSample
 from tui_trainer.errors import Problem
 from tui_trainer.launching.preview import Preview
 
@@ -33,7 +33,7 @@ def document(number: int, *pieces: Piece, cut: bool | None = False, label: str =
 BOS, EOS = piece("<bos>", 1, special=True), piece("<eos>", 1, trained=True, special=True)
 TALK = document(812, BOS, piece("user: What is a [sheep]?\nassistant:", 12), piece(" An animal.", 3, trained=True), EOS)
 STRANGE = document(9, BOS, piece("\u6f22\u5b57 caf\u00e9 \x1b[31mred\tend <eos>", 20, trained=True), EOS, cut=True)
-ROW = Sample(step=1, forward_pass=1, row=1, documents=(TALK, STRANGE), padding=37)
+ROW = ShownSample(step=1, forward_pass=1, row=1, documents=(TALK, STRANGE), padding=37)
 COUNTS = Counts(
     train_rows=900, train_tokens=40_000, train_documents=900, train_characters=160_000, eval_rows=90, eval_tokens=4000,
     eval_documents=90, eval_characters=16_000, vocabulary=384, unknown_eval_tokens=0, train_labels=9_000,
@@ -50,7 +50,7 @@ PREVIEW = Preview(
     task="chat",
     source="conversations.jsonl (2.1 MiB)",
     max_length=128,
-    samples=(ROW, Sample(step=1, forward_pass=1, row=2, documents=(TALK,), padding=0)),
+    samples=(ROW, ShownSample(step=1, forward_pass=1, row=2, documents=(TALK,), padding=0)),
     counts=COUNTS,
     bad_rows=BAD_ROWS,
     class_rows={},

@@ -190,15 +190,18 @@ def test_a_disk_that_is_full_is_told_and_nothing_half_made_is_left(run, tmp_path
 
     with monkeypatch.context() as patch:
         patch.setattr("tui_trainer.exporting.export.shutil.disk_usage", lambda _: SimpleNamespace(free=5))
-        refused(["export", run.name, "--to", "onnx"], "would be written and 5 B are free", tmp_path, capsys)
+        refused(["export", run.name, "--to", "onnx"], ", 5 B are free", tmp_path, capsys)
     with monkeypatch.context() as patch:
         patch.setattr("tui_trainer.reporting.page.write_atomically", full)
-        refused(["report", run.name], "cannot be written: No space left on device", tmp_path, capsys)
+        refused(["report", run.name], "cannot be written: the disk is full (No space left on device)", tmp_path, capsys)
     with monkeypatch.context() as patch:
         # It may have room again: then the same command goes on.
         # Not for the lock beside it.
         patch.setattr("tui_trainer.exporting.predicting.os", SimpleNamespace(**{**vars(os), "fsync": full}))
         assert main(["predict", run.name, *COMMANDS["predict"]]) == 1
-        assert "cannot be written: No space left on device; the same command goes on" in capsys.readouterr().err
+        assert (
+            "cannot be written: the disk is full (No space left on device); the same command goes on"
+            in capsys.readouterr().err
+        )
     assert main(["predict", run.name, *COMMANDS["predict"]]) == 0
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3 and not list(tmp_path.glob("*.partial*"))

@@ -149,10 +149,10 @@ def planned(recipe: str, machine: Hardware) -> planning.Plan:
 
 def test_the_greeting_says_where_it_trains_in_what_numbers_and_how_much_moves():
     on_card = lines.start_lines("run", "/runs/run", planned("tinyllama-lora", replace(MACHINE, gpus=(CARD,))))
-    assert "trains on GPU 0, Tesla T4 in fp16; 12.6 M of 1.1 G parameters are trainable" in on_card
+    assert "trains on GPU 0, Tesla T4 in fp16; 12.6 M of 1.1 G parameters (1.1 %) are trainable" in on_card
     on_cpu = lines.start_lines("run", "/runs/run", planned("quickstart", MACHINE))
     words = "trains on the CPU (Test CPU, 2 threads) in fp32: no NVIDIA GPU was found on this machine; all "
-    assert any(line.startswith(words) and line.endswith("parameters are trainable") for line in on_cpu)
+    assert any(line.startswith(words) and line.endswith("are trainable") for line in on_cpu)
 
 
 def test_the_plan_tells_each_choice_with_its_reason_and_leaves_out_what_is_off():
@@ -182,7 +182,7 @@ def test_large_counts_of_data_and_steps_have_their_thousands_apart():
     )  # fmt: skip
     line = lines.event_line(prepared, RunState())
     assert line is not None and all(
-        words in line for words in ("2,626 rows", "1,045 doc", "1,292 held", "1,012 doc", "30,522")
+        words in line for words in ("2,626 rows", "1,045 doc", "1,292 rows held", "1,012 doc", "30,522")
     )
 
 
@@ -204,7 +204,7 @@ def test_an_output_without_room_is_told_in_a_sentence(monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdout", full)
         assert main(["profiles"]) == 1
         monkeypatch.undo()
-    assert "cannot be written: No space left" in capsys.readouterr().err
+    assert "cannot be written: the disk is full (No space left" in capsys.readouterr().err
 
 
 def test_a_file_in_a_folder_that_there_is_not_is_refused_before_the_work(tmp_path):

@@ -239,7 +239,7 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence_and_leaves_nothing(ada
         assert words in shown.err and shown.err.count("\n") == 1, shown.err
     monkeypatch.setattr("tui_trainer.exporting.export.shutil.disk_usage", lambda _: SimpleNamespace(free=5))
     assert main(["export", name, "--to", "merged"]) == 2
-    assert "would be written and 5 B are free" in capsys.readouterr().err
+    assert ", 5 B are free" in capsys.readouterr().err
     assert sorted(path.name for path in adapted.run.root.iterdir()) == before
     (adapted.run.model / "adapter_model.safetensors").unlink()
     assert main(["export", name, "--to", "merged"]) == 2

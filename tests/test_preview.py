@@ -14,7 +14,7 @@ from tui_trainer.cli import main
 from tui_trainer.cli.machine import preview_lines
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.row_order import RowOrder
-from tui_trainer.data.preview import Sample
+from tui_trainer.data.preview import ShownSample
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import (
@@ -94,7 +94,7 @@ def test_ascii_signs_need_no_other_sign():
 @pytest.mark.parametrize("width", [40, 41, 57, 100])
 def test_lines_are_no_wider_than_the_terminal(width):
     long = document(1, BOS, piece("\u6f22\u5b57 " * 90, 180, trained=True), piece("word" * 100, 100), EOS)
-    sample = Sample(step=1, forward_pass=1, row=1, documents=(long,), padding=0)
+    sample = ShownSample(step=1, forward_pass=1, row=1, documents=(long,), padding=0)
     text = [line for line in sample_lines(sample, 1, 1, UNICODE_SIGNS, width)][3:]
     lines = ["".join(part for part, _ in line) for line in text]
     assert max(map(cell_len, lines)) <= width and len(lines) >= 10
@@ -104,7 +104,7 @@ def test_lines_are_no_wider_than_the_terminal(width):
 
 def test_of_a_long_text_the_middle_is_left_out():
     parts = (BOS, piece("b" * 1000, 250), piece("x" * 5000, 1250, trained=True), piece("e" * 1000, 250), EOS)
-    sample = Sample(step=1, forward_pass=1, row=1, documents=(document(1, *parts),), padding=0)
+    sample = ShownSample(step=1, forward_pass=1, row=1, documents=(document(1, *parts),), padding=0)
     text = "".join(part for line in sample_lines(sample, 1, 1, UNICODE_SIGNS, 10_000, 4000) for part, _ in line)
     assert text.count("b") - 1 == 1000 and text.count("x") == 2000 - 10 and "characters are not shown" in text
     assert text.endswith("\u27e8<eos>\u27e9\u27e7") and "e" * 1000 in text
@@ -113,7 +113,7 @@ def test_of_a_long_text_the_middle_is_left_out():
 def test_words_stand_above_their_tags():
     words = (("Anna", "B-PER"), ("lives", "O"), ("\u6f22\u5b57", "B-LOC"))
     pieces = [piece(text, 1, trained=True, tag=tag) for text, tag in words]
-    sample = Sample(step=1, forward_pass=1, row=1, documents=(document(1, BOS, *pieces),), padding=0)
+    sample = ShownSample(step=1, forward_pass=1, row=1, documents=(document(1, BOS, *pieces),), padding=0)
     lines = ["".join(part for part, _ in line) for line in sample_lines(sample, 1, 1, UNICODE_SIGNS, 60)]
     assert lines[-2:] == ["    \u27e8<bos>\u27e9 Anna  lives \u6f22\u5b57  ", "            B-PER O     B-LOC "]
     narrow = ["".join(part for part, _ in line) for line in sample_lines(sample, 1, 1, UNICODE_SIGNS, 26)]
@@ -123,7 +123,7 @@ def test_words_stand_above_their_tags():
 def test_rows_with_labels_and_with_answers_say_so():
     labelled = document(1, BOS, piece("fine", 1), label="joy\x1b")
     answered = document(2, piece("in", 1), answer=(piece("out", 1, trained=True), EOS))
-    rows = [Sample(step=1, forward_pass=1, row=n, documents=(one,), padding=0, answer_padding=n) for n, one in
+    rows = [ShownSample(step=1, forward_pass=1, row=n, documents=(one,), padding=0, answer_padding=n) for n, one in
             enumerate((labelled, answered))]  # fmt: skip
     text = [
         "\n".join("".join(p for p, _ in line) for line in sample_lines(one, 1, 2, UNICODE_SIGNS, 80)) for one in rows

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from huggingface_hub import errors
 
-from tests.models_room.fake_hub import FakeHub, environment_of, run, serving
+from tests.downloading.fake_hub import FakeHub, environment_of, run, serving
 from tests.runs.journals import end, run_of, start, steps
 from tui_trainer.cli import main
 from tui_trainer.errors import InputError

@@ -289,15 +289,15 @@ def test_what_is_faster_is_taken_one_upon_the_other(settings, monkeypatch):
     assert found.sentence.startswith("1.9") and "group_by_length = true" in found.sentence and not found.cut_short
     rows = names_of(found)
     # What is slower stands in the table: a micro-batch as well. Where half of the rows is slower, a quarter is left.
-    assert rows["2 x 4"]["speed_up"] == pytest.approx(0.7, rel=0.02) and rows["2 x 4"]["turns"] == 1
+    assert rows["2 rows x 4"]["speed_up"] == pytest.approx(0.7, rel=0.02) and rows["2 rows x 4"]["turns"] == 1
     assert rows["group_by_length = true"]["turns"] >= 3
     Steps(monkeypatch, {"train_batch_size=4": 0.7})
     rows = names_of(tuned(settings))
-    assert rows["2 x 4"]["turns"] == 0 and rows["2 x 4"]["reason"] == "4 x 2 is no faster already"
+    assert rows["2 rows x 4"]["turns"] == 0 and rows["2 rows x 4"]["reason"] == "4 rows x 2 is no faster already"
     Steps(monkeypatch, {"train_batch_size=8": 0.8})
     rows = names_of(tuned((*settings, f"{MICRO}=4")))
     # A larger one that is slower is seen.
-    assert rows["8 x 1"]["speed_up"] == pytest.approx(0.8, rel=0.02)
+    assert rows["8 rows x 1"]["speed_up"] == pytest.approx(0.8, rel=0.02)
 
 
 def test_differences_within_the_spread_leave_the_default(settings, monkeypatch):
@@ -320,7 +320,7 @@ def test_what_fails_learns_worse_or_is_barred_is_shown_and_never_taken(settings,
     found = tuned(settings)
     assert found.patch == {} and found.sentence == tuning.DEFAULT_IS_BEST
     rows = names_of(found)
-    assert rows["4 x 2"]["reason"].startswith("out of memory") and rows["4 x 2"]["turns"] == 0
+    assert rows["4 rows x 2"]["reason"].startswith("out of memory") and rows["4 rows x 2"]["turns"] == 0
     eager = rows['attn_implementation = "eager"']
     assert "its loss is 2.700 and not 2.500" in eager["reason"] and eager["turns"] > 1
     assert rows["as it is, another seed"]["turns"] == 1
@@ -366,7 +366,7 @@ def test_a_micro_batch_that_would_run_out_of_memory_is_replaced_by_the_largest_t
     assert found.patch == {MICRO: 2} and found.sentence.startswith("as it is memory runs out; what works here")
     rows = names_of(found)
     assert rows["as it is"]["turns"] == 0 and "run out of memory" in rows["as it is"]["reason"]
-    assert rows["3 x 3"]["reason"] == "planted"
+    assert rows["3 rows x 3"]["reason"] == "planted"
     Steps(monkeypatch, largest=0)
     with pytest.raises(RunError, match="not even the smallest micro-batch survives: planted"):
         tuned(settings)
@@ -424,7 +424,7 @@ def test_the_command_prints_a_table_and_writes_the_config(settings, monkeypatch,
     assert main(["tune", *arguments(settings), "--gpu", "none", "--set", f"{MICRO}=4", "--write", str(out)]) == 0
     printed = capsys.readouterr()
     assert "largest micro-batch: 4 of 8 rows; 8 failed" in printed.out and "tokens/s" in printed.out
-    assert "8 x 1: planted" in printed.out and printed.out.splitlines()[-1].startswith("1.5")
+    assert "8 rows x 1: planted" in printed.out and printed.out.splitlines()[-1].startswith("1.5")
     assert "measuring group_by_length = true" in printed.err
     assert tomllib.loads(out.read_text())["data"]["group_by_length"] is True
     plan = estimated_plan(load_config(Request(config_file=out), gpu="none"), gpu="none")
@@ -476,7 +476,10 @@ def test_the_plan_says_that_it_will_be_measured_and_then_what_was_measured(setti
     plan = read_plan(run.folder)
     # All steps take one second on this clock: of equally fast ones it is the largest.
     assert (plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value) == (4, 2)
-    assert plan.per_device_train_batch_size.reason == "measured: 4 rows x 2: 1.0 s a step, 2 x 4: 1.0 s, 1 x 8: 1.0 s"
+    assert (
+        plan.per_device_train_batch_size.reason
+        == "measured: 4 rows x 2: 1.0 s a step, 2 rows x 4: 1.0 s, 1 row x 8: 1.0 s"
+    )
     assert plan.effective_batch_size.value == EFFECTIVE and not plan.untuned_key
     # From now on it is known, and nothing is measured again.
     monkeypatch.setattr(micro_batches, "ask", None)

@@ -14,6 +14,8 @@ Mistakes in the input are collected as `Problem`s and shown together, one line e
 for a mistake of theirs.
 """
 
+import errno
+import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,6 +24,7 @@ EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 3
+_FULL_DISK = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota of this account is used up"}
 _FEW_NAMES = 12
 _FEW_PARTS = 3
 
@@ -53,6 +56,23 @@ def name_hint(name: str, known: Collection[str]) -> str:
     if near or len(known) <= _FEW_NAMES:
         return f"did you mean {' or '.join(near)}?" if near else "known: " + ", ".join(known)
     return f"the nearest of {len(known)} are " + ", ".join(get_close_matches(name, known, n=3, cutoff=0.0))
+
+
+def full_disk_words(error: BaseException) -> str:
+    """That the disk is full or a quota used up, where this is why something was not written; else empty.
+
+    Libraries in Rust raise errors without a number, which end with the system's words.
+    """
+    code, said = getattr(error, "errno", None), str(error)
+    return next((words for full, words in _FULL_DISK.items() if code == full or os.strerror(full) in said), "")
+
+
+def system_reason(error: BaseException) -> str:
+    """Why the system refused, as every message has it: `Permission denied`, `the disk is full (No space left on
+    device)`; what an error of another kind says of itself, else its kind."""
+    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    full = full_disk_words(error)
+    return f"{full} ({said})" if full else said
 
 
 class TuiTrainerError(Exception):

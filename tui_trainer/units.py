@@ -38,6 +38,11 @@ def format_count(count: float | None) -> str:
     return f"{count:.3g}" if count != int(count) else f"{int(count)}"
 
 
+def format_rate(per_second: float | None, of: str) -> str:
+    """`16.4 k tokens/s`, `28.3 rows/s`; `-- rows/s` when not known."""
+    return f"{format_count(per_second)} {of}/s"
+
+
 def format_number(number: float, digits: int = 3) -> str:
     """`0.0312`, `1.5`, `2,310`: so many digits that count, and more where it is whole; never with an exponent above."""
     return f"{number:,.0f}" if abs(number) >= 10**digits - 0.5 else f"{number:.{digits}g}"

@@ -34,7 +34,7 @@ from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.measured_steps import NOT_ALLOCATED, StepKey, corrected, keep_calibration, read_calibration
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
-from tui_trainer.planning.memory.parts import Batch, MemoryPart
+from tui_trainer.planning.memory.parts import BatchSizes, MemoryPart
 from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
 
 TOLERANCES, TIME_TOLERANCE = (0.10, 0.15, 0.20), 0.15
@@ -77,7 +77,7 @@ def compare(case: Case, device: str, calibrates: bool) -> Comparison:
     shape, setup, calibrated = case.shape(), completed(case, case.setup(device)), 0
 
     def parts_with(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
-        batch = Batch(rows=rows, eval_rows=eval_rows, row_tokens=case.row_tokens, accumulation=case.accumulation,
+        batch = BatchSizes(rows=rows, eval_rows=eval_rows, row_tokens=case.row_tokens, accumulation=case.accumulation,
                       most_labels=case.labels * rows // case.rows,
                       most_eval_labels=case.labels * eval_rows // case.rows)  # fmt: skip
         return memory_parts(shape, setup, batch)

@@ -27,7 +27,7 @@ from memory_grid import completed, counted_parts
 from memory_grid_cases import HALF, Case
 
 from tui_trainer.planning.memory.estimate import memory_parts
-from tui_trainer.planning.memory.parts import Batch
+from tui_trainer.planning.memory.parts import BatchSizes
 from tui_trainer.units import GIB
 
 GB = 10**9
@@ -126,7 +126,7 @@ def planned_bytes(row: Published) -> int:
     setup = completed(case, replace(case.setup("cuda"), compiled=row.compiled))
     parts = memory_parts(
         shape, setup,
-        Batch(rows=case.rows, eval_rows=case.rows, row_tokens=case.row_tokens, accumulation=case.accumulation),
+        BatchSizes(rows=case.rows, eval_rows=case.rows, row_tokens=case.row_tokens, accumulation=case.accumulation),
     )  # fmt: skip
     found = counted_parts(parts, "cuda")
     if row.in_16_bits:

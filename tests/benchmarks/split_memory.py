@@ -36,7 +36,7 @@ from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import lora_parameters, match_targets
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
-from tui_trainer.planning.memory.parts import Batch, MemoryPart
+from tui_trainer.planning.memory.parts import BatchSizes, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.training.clock import Clock, Communication
 from tui_trainer.training.compiled import decoder_layers
@@ -112,7 +112,7 @@ def planned(case: Case) -> tuple[MemoryPart, ...]:
     assert layer is not None, why_not
     setup = replace(setup, counted=layer)
     return memory_parts(
-        shape, setup, Batch(rows=1, eval_rows=1, row_tokens=case.tokens, accumulation=case.accumulation)
+        shape, setup, BatchSizes(rows=1, eval_rows=1, row_tokens=case.tokens, accumulation=case.accumulation)
     )
 
 

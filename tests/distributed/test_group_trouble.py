@@ -267,5 +267,5 @@ def test_a_journal_that_the_first_process_cannot_write_is_told_by_the_program(ti
     folder, outcome = tiny_run("full", TWO)
     assert outcome.exit_code == 0
     # And nothing is lost once there is room again.
-    assert told == ["No space left on device", None]
+    assert told == ["the disk is full (No space left on device)", None]
     assert sorted(losses(folder)) == list(range(1, 13))

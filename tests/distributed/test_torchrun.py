@@ -207,7 +207,7 @@ def test_two_nodes_end_as_one_with_two_processes(tmp_path):
     code, output = alone.end()
     assert code == 0, output
     assert "torchrun --standalone --nproc-per-node=2 -m tui_trainer.launching.rank_process" in output
-    assert "in each of 2 processes" in output
+    assert " x 2 processes), " in output
     code, output = nodes.end()
     assert code == 0, output
     assert "--node-rank 1" in output and nodes.end_of_other() == 0

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.checklist.test_on_gpus import H200, PASCAL
+from tests.advice.test_on_gpus import H200, PASCAL
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.launching.open_run import load_config

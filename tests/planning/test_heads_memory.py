@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.combinations import in_the_sweep
-from tests.models_room.headed import headed
+from tests.models.headed import headed
 from tests.planning.families import counted, layer_of
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.duration import training_flops
 from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
-from tui_trainer.planning.memory.parts import Batch
+from tui_trainer.planning.memory.parts import BatchSizes
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 pytestmark = pytest.mark.dry_run
@@ -138,7 +138,7 @@ def test_checkpointing_keeps_one_layer_of_many(device, name, head):
     setup = counted(config, TrainingSetup(device=device, head=head, target_tokens=answer), 64)
     plain, saved = (
         total_bytes(memory_parts(shape_of(config, head=head), replace(setup, gradient_checkpointing=on),
-                                 Batch(rows=64, eval_rows=1, row_tokens=64))) for on in (False, True)
+                                 BatchSizes(rows=64, eval_rows=1, row_tokens=64))) for on in (False, True)
     )  # fmt: skip
     assert saved < plain
 
@@ -146,7 +146,7 @@ def test_checkpointing_keeps_one_layer_of_many(device, name, head):
 def logits_bytes(config, head, labels=0, target_tokens=0):
     shape = shape_of(config, head=head, labels=labels)
     setup = TrainingSetup(head=head, target_tokens=target_tokens, counted=LayerBytes(kept=1, made=1))
-    parts = memory_parts(shape, setup, Batch(rows=8, eval_rows=8, row_tokens=100))
+    parts = memory_parts(shape, setup, BatchSizes(rows=8, eval_rows=8, row_tokens=100))
     return next(part.bytes for part in parts if part.name == "head and loss")
 
 
@@ -189,7 +189,7 @@ def test_the_peak_on_a_cpu_is_within_a_fifth_of_the_plan(config, head, answer):
     rows, row_tokens = 16, 128
     setup = TrainingSetup(head=head, target_tokens=answer)
     parts = memory_parts(shape_of(config, head=head), counted(config, setup, row_tokens),
-                         Batch(rows=rows, eval_rows=rows, row_tokens=row_tokens))  # fmt: skip
+                         BatchSizes(rows=rows, eval_rows=rows, row_tokens=row_tokens))  # fmt: skip
     question = {"config": config, "head": head, "rows": rows, "row_tokens": row_tokens, "answer": answer}
     child = Path(__file__).with_name("peak_of_heads.py")
     done = subprocess.run([sys.executable, child, json.dumps(question)], capture_output=True, text=True, check=True)

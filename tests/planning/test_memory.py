@@ -15,7 +15,7 @@ from tui_trainer.models.targets import match_targets
 from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
 from tui_trainer.planning.memory.cpu import KERNEL_BYTES, MAPPED_BLOCK_BYTES
 from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
-from tui_trainer.planning.memory.parts import Batch, Static
+from tui_trainer.planning.memory.parts import BatchSizes, Static
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 from tui_trainer.tuning import find_method
 
@@ -28,7 +28,7 @@ GIB = 2**30
 
 def parts(setup=None, *, micro_batch=4, eval_batch=4, row_tokens=32, config=None, **more):
     """Bytes by part; layers go by the general formula unless the setup has what a dry run counted."""
-    batch = Batch(rows=micro_batch, eval_rows=eval_batch, row_tokens=row_tokens, **more)
+    batch = BatchSizes(rows=micro_batch, eval_rows=eval_batch, row_tokens=row_tokens, **more)
     found = memory_parts(shape_of(config or config_of("llama")), setup or TrainingSetup(), batch)
     return {part.name: part.bytes for part in found}
 
@@ -45,7 +45,7 @@ def lora(**changes):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_no_part_is_negative_and_the_total_is_their_sum(device):
     found = memory_parts(
-        shape_of(config_of("llama")), TrainingSetup(device=device), Batch(rows=4, eval_rows=4, row_tokens=32)
+        shape_of(config_of("llama")), TrainingSetup(device=device), BatchSizes(rows=4, eval_rows=4, row_tokens=32)
     )
     assert all(part.bytes >= 0 and part.formula for part in found)
     assert total_bytes(found) == sum(part.bytes for part in found)

@@ -24,7 +24,7 @@ from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.runs.events import BaselinesMeasured, EvalDone, StepDone
 from tui_trainer.runs.journal import read_all
-from tui_trainer.tasks.question_answering import TASK, SpanLoss, _collate, _Scorer, _unpacked, mean_scores
+from tui_trainer.tasks.question_answering import TASK, SpanLoss, _collate, _SpanScorer, _unpacked, mean_scores
 from tui_trainer.training.batches import Layout
 
 SETTINGS = {
@@ -448,7 +448,7 @@ def test_answers_of_all_windows_compete(scores, nulls, may_be_none, exact, tmp_p
         first = int(row.more["window"][4])
         begins, ends = row.labels.tolist() if at in right else (first, first + 1)
         model.places[at] = (begins, ends, scores[at in right], nulls[at in right])
-    scorer = _Scorer(SpanLoss(model), rows, most_tokens=30, may_be_none=may_be_none)
+    scorer = _SpanScorer(SpanLoss(model), rows, most_tokens=30, may_be_none=may_be_none)
     layout = Layout(collate=partial(_collate, pad_id=0), rows=1)
     for at in reversed(range(len(rows))):  # in any order
         model.window = [at]

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from tests.models_room.headed import CASES, headed
+from tests.models.headed import CASES, headed
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters

@@ -68,7 +68,7 @@ FINDINGS = [
     finding(
         "weight decay", "warn", 1, "0.1 for 818 k parameters, which is far above 0.01", training__weight_decay=0.01
     ),
-    finding("disk", "fail", 2, "the run writes 35.4 MiB and 2.0 MiB are free"),
+    finding("disk", "fail", 2, "the run writes 35.4 MiB, 2.0 MiB are free"),
     *(finding(f"part {n:02}", "pass", n, f"takes {n} of 34 seconds") for n in range(3, 30)),
     finding("card", "n/a", 30, "no GPU on this machine"),
 ]

@@ -102,10 +102,10 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
         for events, alive, expected in (
             ([*BEGUN, WORK], True, ("preparing", "tokenising", "35 % of 1.2 M characters")),
             (trained(148), True, ("training", "step 148 of 500", "ETA", "29 %", "epoch 0.90 of 3.0", "held out 1.7463",
-                                  "16.4 k tokens/s", "128.0 rows/s", "lr 2.11e-03", "171.7 of 186.0 MiB planned",
-                                  "saved at step 100,   48 steps ago", "16 rows = 2 \u00d7 8")),
+                                  "16.4 k tokens/s", "128 rows/s", "lr 2.11e-03", "171.7 of 186.0 MiB planned",
+                                  "saved at step 100,   48 steps ago", "16 rows (8 rows x 2)")),
             (trained(148, targets=TARGETS), True, ("samples/s 128 (at least 100)", "(at most 102.4 MiB)", "loss")),
-            (trained(148, **LORA), True, ("TinyLlama-1.1B", "r 16, 6.7 k of 818 k (0.82 %)")),
+            (trained(148, **LORA), True, ("TinyLlama-1.1B", "r 16, 6.7 k of 818 k parameters (0.82 %)")),
             ([*trained(148, processes=4), e.RanksTimed(step=148, communication_seconds=[0.018, 0.019, 0.0181, 0.006])],
              True, ("slowest: rank 3", "communication")),
             ([*trained(148), e.PhaseChanged(phase="paused")], True, ("paused", "step 148 of 500")),

@@ -37,7 +37,7 @@ def test_what_is_tried_is_shown_and_it_can_be_cancelled(bench):
 def test_the_table_is_shown_and_the_winner_is_applied_with_one_key(bench):
     bench.tunings.process = FakeTune(is_over=True)
     shown = seen(TuneDialog(bench), "a", size=(200, 50))[0]
-    assert "group_by_length = true, 8 x 4" in shown and "1.62" in shown and "a apply the fastest" in shown
+    assert "group_by_length = true, 8 rows x 4" in shown and "1.62" in shown and "a apply the fastest" in shown
     assert bench.applied == [(PATCH, "what tune found")]
     assert "tokens/s" in shown or "speed-up" in shown
 

@@ -41,10 +41,6 @@ class FoundCause:
         return self.found.is_fault or self.found.share >= BAR_SHARE
 
     @property
-    def headline(self) -> str:
-        return one_line(f"{self.found.cause.rstrip('.')}: {self.found.evidence}", 400)
-
-    @property
     def cost_words(self) -> str:
         """`61 % of the time`, or that it is a fault."""
         return "a fault" if self.found.is_fault else f"{percent(self.found.share)} of the time"
@@ -80,7 +76,9 @@ class Examination:
         if self.leading is None:
             return self.healthy
         remedy = one_line(self.leading.remedy_words, 300)
-        return self.leading.headline + (f"; next run: {remedy}" if remedy else "")
+        found = self.leading.found
+        headline = one_line(f"{found.cause.rstrip('.')}: {found.evidence}", 400)
+        return headline + (f"; next run: {remedy}" if remedy else "")
 
     @property
     def fix(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.planning.batch_cut import MICRO
 from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.wording import split_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_seconds, utc_now
 from tui_trainer.worker.asking import WorkerFailed
@@ -103,7 +104,7 @@ def _cuts(plan: Plan, tries: MicroBatches) -> Iterator[Alternative]:
 
 
 def _cut(plan: Plan, tries: MicroBatches, rows: int) -> Alternative:
-    return Alternative(group="cut", patch=cut_patch(plan, rows), name=f"{rows} x {-(-tries.step_rows // rows)}")
+    return Alternative(group="cut", patch=cut_patch(plan, rows), name=split_words(rows, -(-tries.step_rows // rows)))
 
 
 def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[Alternative]:

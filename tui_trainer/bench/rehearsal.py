@@ -26,7 +26,7 @@ from tui_trainer.launching.open_run import load_config, name_problems, start_pro
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.planning.batch_cut import MICRO
-from tui_trainer.planning.disk import run_bytes
+from tui_trainer.planning.disk import run_bytes, space_words
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.steps_and_eta import times
 from tui_trainer.terminal.safe_text import one_line
@@ -168,7 +168,7 @@ def _disk_bytes(plan: Plan, parts: Mapping[str, Mapping[str, Any]], kept: int) -
 def _disk_fault(plan: Plan, parts: Mapping[str, Mapping[str, Any]], needed: int, free: int) -> Fault:
     limits = range(plan.config.checkpoint.save_total_limit - 1, 0, -1)
     kept = next((one for one in limits if (_disk_bytes(plan, parts, one) or 0) <= free), None)
-    message = f"the run writes up to {format_bytes(needed)}, and {format_bytes(free)} are free"
+    message = space_words("the run writes up to", needed, free)
     elsewhere = "" if kept else "; set output.runs_dir to a folder on a larger disk"
     return Fault(part="disk", message=message + elsewhere, patch={_LIMIT: kept} if kept else {})
 

@@ -1,12 +1,19 @@
 """The command line. Each command reads its arguments, asks one room, prints. Heavy imports stay inside the commands."""
 
-import errno
 import pkgutil
 import sys
 from contextlib import suppress
 from importlib import import_module
 
-from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
+from tui_trainer.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_FAILED,
+    InputError,
+    RunError,
+    full_disk_words,
+    system_reason,
+)
 from tui_trainer.hardware.environment import check_environment, prepare_environment
 from tui_trainer.terminal.standard_files import (
     flush_output,
@@ -38,10 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
             silence_output()
             return EXIT_DONE
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not full_disk_words(error):
                 raise
             silence_output()
-            tell(f"what there is to print cannot be written: {error.strerror}")
+            tell(f"what there is to print cannot be written: {system_reason(error)}")
             return EXIT_FAILED
     return code
 

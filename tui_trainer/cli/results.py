@@ -17,7 +17,7 @@ from tui_trainer.cli.application import (
     trained_model,
 )
 from tui_trainer.cli.models import agrees, labelled, size_words, transfer_progress
-from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError
+from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError, system_reason
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import show_progress, tell, write_progress
 
@@ -62,7 +62,7 @@ def report(
             out.mkdir(parents=True, exist_ok=True)
         written = write_report(folder, out)
     except OSError as error:
-        message = f"the report cannot be written: {error.strerror or error}"
+        message = f"the report cannot be written: {system_reason(error)}"
         raise FolderError(message, where=str(out or folder.root)) from None
     print("\n".join(one_line(str(path)) for path in written))
 

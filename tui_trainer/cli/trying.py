@@ -26,6 +26,7 @@ from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.writing import TEMPERATURE, Sampling
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import show_progress, tell
+from tui_trainer.units import format_rate
 
 if TYPE_CHECKING:
     from tui_trainer.exporting.evaluating import MeasuredModel, ModelEvaluation
@@ -266,7 +267,8 @@ def predict(
                           "seconds": round(done.seconds, 3), "rows_per_second": round(rate, 2)}))  # fmt: skip
         return
     before = f", {done.rows_before:,} of them were there" if done.rows_before else ""
-    print(f"{one_line(str(out))}: {done.rows:,} rows{before}, {format_seconds(done.seconds)}, {rate:,.0f} rows/s")
+    took = f"{format_seconds(done.seconds)}, {format_rate(rate, 'rows')}"
+    print(f"{one_line(str(out))}: {done.rows:,} rows{before}, {took}")
 
 
 def _told_now_and_then() -> Callable[[str, float, float | None, str], None]:

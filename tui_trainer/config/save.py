@@ -22,7 +22,7 @@ from tui_trainer.config.paths import absolute
 from tui_trainer.config.removed import REMOVED
 from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import file_digest, nest, parse_toml
-from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.errors import ConfigError, Problem, system_reason
 
 # As a whole number it would have more digits than a float is sure of.
 _WHOLE_BELOW = 1e15
@@ -102,7 +102,7 @@ def writing(document: ConfigDocument, path: Path, *, force: bool = False) -> Cal
         except OSError as error:
             missing = not whole.parent.is_dir()
             hint = "make the folder first, or choose another name" if missing else "choose another name"
-            reason = f"the folder {whole.parent} does not exist" if missing else str(error.strerror or error)
+            reason = f"the folder {whole.parent} does not exist" if missing else system_reason(error)
             raise ConfigError(f"cannot be written: {reason}", where=where, hint=hint) from None
         return file_digest(whole) or "", own_values
 
@@ -114,8 +114,9 @@ def _whole(path: Path) -> Path:
     try:
         return Path(absolute(str(path))).resolve()
     except (OSError, RuntimeError) as error:
-        reason = error.strerror or error if isinstance(error, OSError) else error
-        raise ConfigError(f"cannot be written: {reason}", where=str(path), hint="write a whole path") from None
+        raise ConfigError(
+            f"cannot be written: {system_reason(error)}", where=str(path), hint="write a whole path"
+        ) from None
 
 
 def _refuse_to_overwrite(

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from tui_trainer.errors import ConfigError, InputError
+from tui_trainer.errors import ConfigError, InputError, system_reason
 
 MAX_BYTES = 256 * 1024
 # A dotted key of 20,000 parts takes tomllib ten seconds; a line this long is no setting.
@@ -31,7 +31,7 @@ def read_config(path: Path, hint: str) -> str:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror or error}", where=where) from None
+        raise ConfigError(f"cannot be read: {system_reason(error)}", where=where) from None
     if len(raw) > MAX_BYTES:
         raise ConfigError(f"is larger than {MAX_BYTES // 1024} KiB, so it is no config file", where=where)
     try:
@@ -98,7 +98,7 @@ def write_new(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", where=str(path)) from None
+        raise InputError(f"cannot be written: {system_reason(error)}", where=str(path)) from None
 
 
 # Profiles: one TOML file is one preset. Recipes set a task and a model, hardware profiles what suits a machine.

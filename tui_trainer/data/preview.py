@@ -136,7 +136,7 @@ class ShownDocument:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
+class ShownSample:
     """One row of a batch: where it stands (each counted from 1), its documents, and the tokens of padding after them.
 
     `answer_padding` are those after an answer.
@@ -177,10 +177,10 @@ def samples(
     names: Sequence[str] = (),
     cut: NDArray[np.bool_] | None = None,
     progress: Progress | None = None,
-) -> list[Sample]:
+) -> list[ShownSample]:
     """The first `count` rows of the batches from step 1 on; fewer where an epoch has fewer. `cut`: bool [rows]."""
     shown, meter = _Shown(Speller(tokenizer), names, cut), Meter(progress, "spelling the samples", count, "rows")
-    found: list[Sample] = []
+    found: list[ShownSample] = []
     for sample in islice(_all_samples(rows, order, layout, shown), count):
         found.append(sample)
         meter.report(len(found))
@@ -188,7 +188,7 @@ def samples(
     return found
 
 
-def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, shown: _Shown) -> Iterator[Sample]:
+def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, shown: _Shown) -> Iterator[ShownSample]:
     for step in range(1, order.steps_per_epoch + 1):
         chosen = [(int(number), rows.example(int(number))) for number in order.at(step)]
         numbers = {id(document): number for number, document in chosen}
@@ -201,7 +201,7 @@ def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, shown: _Shown) 
                 read = _whole if _MASK in batch.more else _next_tokens
                 shown_documents, used = read(batch, row, numbered, shown)
                 answer_padding = int((batch.labels[row] == IGNORE).sum()) if _ANSWER in batch.more else 0
-                yield Sample(
+                yield ShownSample(
                     step=step,
                     forward_pass=place,
                     row=row + 1,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tui_trainer.errors import FolderError, InputError, RunError
+from tui_trainer.errors import FolderError, InputError, RunError, system_reason
 from tui_trainer.models.unsloth import NAME, environment_folder, environment_python, mark_made, requirements
 
 SIZE_GIB = 6.1
@@ -48,7 +48,7 @@ def make_environment(told: Callable[[str], None]) -> str:
             folder.rename(old)
         new.rename(folder)
     except OSError as error:
-        raise FolderError(f"{new} cannot be made: {error.strerror or error}") from None
+        raise FolderError(f"{new} cannot be made: {system_reason(error)}") from None
     finally:
         for left in (new, old):
             shutil.rmtree(left, ignore_errors=True)

@@ -24,13 +24,14 @@ from urllib.parse import urlsplit
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources.hub import HubPath, chosen_names, data_names, no_such_part
 from tui_trainer.data.sources.splits import ABOUT, README
-from tui_trainer.errors import DataError, FolderError, InputError, Problem, RunError
+from tui_trainer.errors import DataError, FolderError, InputError, Problem, RunError, full_disk_words
 from tui_trainer.files.hub_layout import Repository, is_hub_name, network_errors, network_reason, repository_folder
 from tui_trainer.hardware.storage import read_place
 from tui_trainer.models.config_json import bad_model, refuse_other_kinds
 from tui_trainer.models.tokenizer import TEMPLATE_FOLDER, TOKENIZER_FILES
+from tui_trainer.planning.disk import space_words
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import MIB, format_bytes
+from tui_trainer.units import MIB
 
 # Files up to this size are fetched several at a time: on Ctrl+C huggingface_hub waits for those that are under way.
 SMALL_BYTES = 16 * MIB
@@ -165,7 +166,7 @@ def _how_to_enter(kind: RepositoryKind, name: str) -> str:
 def _refuse_small_disk(offer: DownloadOffer) -> None:
     free = read_place("model cache", offer.target).free_bytes
     if free is not None and free < offer.missing_bytes:
-        what = f"{offer.name} takes {format_bytes(offer.missing_bytes)} and {format_bytes(free)} are free"
+        what = space_words(f"{offer.name} takes", offer.missing_bytes, free)
         hint = "free some space, or set HF_HOME to a folder on a larger disk"
         raise FolderError(Problem(message=what, where=one_line(str(offer.target)), hint=hint))
 
@@ -243,8 +244,8 @@ def _told_in_one_line(kind: RepositoryKind, name: str, revision: str) -> Iterato
 
 def network_sentence(kind: RepositoryKind, name: str, error: BaseException) -> str:
     """Why it could not be fetched, and what to do about it, without a network as well."""
-    if isinstance(error, OSError) and error.errno == 28:
-        return f"the disk is full; free some space, then the same command goes on with {name} from there"
+    if full := full_disk_words(error):
+        return f"{full}; free some space, then the same command goes on with {name} from there"
     reason, short = network_reason(error), name.rpartition("/")[2]
     folder = one_line(str(Path(short).absolute()), 200)
     copy = f"copy the {kind.word} from another machine into {folder} and give {kind.option} ./{short}"

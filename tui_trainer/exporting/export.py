@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from tui_trainer.errors import FolderError, InputError, RunError
+from tui_trainer.errors import FolderError, InputError, RunError, system_reason
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, finish_of
 from tui_trainer.files.local_paths import from_the_root, is_here
 from tui_trainer.hardware.storage import nearest_existing
+from tui_trainer.planning.disk import space_words
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.reporting.facts import CERTIFICATE_FILE, certificates
 from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, read_fields, write_atomically
@@ -117,7 +118,9 @@ class Certifier:
             difference = _difference(before["logits"], after["logits"])
             exported = MeasuredExport(bytes=folder_size(folder).bytes, **_figures(after))
             faults = _faults(before, after, difference, tolerance)
-        run_loss = self._run_loss()
+        # On all rows that it held out, or on those that it chose of them.
+        finished = finish_of(self._trained.run)
+        run_loss = finished.eval_loss if finished else None
         return Certificate(
             format=export_format.name,
             rows=before["rows"],
@@ -128,11 +131,6 @@ class Certifier:
             faults=(*self._faults_of_the_run(before, run_loss), *faults),
             run_loss=run_loss,
         )
-
-    def _run_loss(self) -> float | None:
-        """What the run measured of its model, on all rows that it held out or on those that it chose of them."""
-        finished = finish_of(self._trained.run)
-        return finished.eval_loss if finished else None
 
     def _faults_of_the_run(self, before: dict[str, Any], run_loss: float | None) -> list[str]:
         """What the trained model itself is not any more, which the exports would be compared with."""
@@ -211,8 +209,7 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
     free = shutil.disk_usage(nearest_existing(target)).free
     if needed > free:
         hint = "name a folder on another disk with --out"
-        message = f"{format_bytes(needed)} would be written and {format_bytes(free)} are free"
-        raise FolderError(message, where=str(target), hint=hint)
+        raise FolderError(space_words("it takes", needed, free), where=str(target), hint=hint)
     return target
 
 
@@ -238,7 +235,7 @@ def export(
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise FolderError(f"cannot be made: {error.strerror}", where=one_line(str(target), 300)) from None
+        raise FolderError(f"cannot be made: {system_reason(error)}", where=one_line(str(target), 300)) from None
     with target_lock(target, f"export {trained.run.name} --to {export_format.name}"):
         return _export(trained, export_format, target, certifier, tell)
 
@@ -251,7 +248,7 @@ def _export(
     try:
         beside.mkdir(mode=0o700)
     except OSError as error:
-        raise FolderError(f"cannot be made: {error.strerror}", where=one_line(str(target), 300)) from None
+        raise FolderError(f"cannot be made: {system_reason(error)}", where=one_line(str(target), 300)) from None
     try:
         with _quiet():
             export_format.write(trained, beside, tell)

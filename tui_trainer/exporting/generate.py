@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase, TextStreamer
 
 from tui_trainer.data.columns.conversations import Message
-from tui_trainer.errors import InputError
+from tui_trainer.errors import InputError, system_reason
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.files.local_paths import at_home
 from tui_trainer.models.writing import Sampling, generated, most_tokens
@@ -170,7 +170,7 @@ class ChatSession:
             try:
                 return self._command(name, value.strip())
             except (ValueError, OSError) as error:
-                self._tell(getattr(error, "strerror", None) or str(error))
+                self._tell(system_reason(error))
                 return True
         self._ask(line.removeprefix("/") if line.startswith("//") else line)
         return True

@@ -26,7 +26,7 @@ from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.source import DataChoice, Source, open_source
-from tui_trainer.errors import DataError, FolderError, RunError
+from tui_trainer.errors import DataError, FolderError, RunError, system_reason
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
@@ -38,7 +38,7 @@ from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.lock import FileLock
 from tui_trainer.tasks.contract import InputReader, InputRow
 from tui_trainer.tasks.parts.task import Task
-from tui_trainer.units import format_seconds
+from tui_trainer.units import format_rate, format_seconds
 
 TEXT = "text"
 FIELD = "prediction"
@@ -108,7 +108,9 @@ class PredictedFile:
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:  # such as a name that is too long
-            raise FolderError(f"cannot be used: {error.strerror}", where=where, hint="name another file") from None
+            raise FolderError(
+                f"cannot be used: {system_reason(error)}", where=where, hint="name another file"
+            ) from None
         if self.out.is_dir():
             raise FolderError("is a folder", where=where, hint="--out names a file")
         if not self.out.parent.is_dir():
@@ -163,7 +165,7 @@ class PredictedFile:
             self._about.unlink(missing_ok=True)
             sync_folder(self.out.absolute().parent)
         except OSError as error:
-            reason = f"{error.strerror}; the same command goes on with it"
+            reason = f"{system_reason(error)}; the same command goes on with it"
             raise RunError(f"{self.out} cannot be written: {reason}") from None
 
     def rows_before(self) -> int:
@@ -345,7 +347,7 @@ class _Speed:
         self._done += rows
         rate = (self._done - self._before) / max(self.seconds, 1e-9)
         left = format_seconds((self._rows - self._done) / rate) if rate else "--"
-        self._progress("predicting", self._done, self._rows, f"rows, {rate:,.0f} rows/s, {left} left")
+        self._progress("predicting", self._done, self._rows, f"rows, {format_rate(rate, 'rows')}, {left} left")
 
 
 def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampling, batch_size: int = 0) -> Predictor:

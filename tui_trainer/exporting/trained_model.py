@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.errors import CheckpointError, ConfigError, FolderError
+from tui_trainer.errors import CheckpointError, ConfigError, FolderError, system_reason
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.files.fingerprint import file_fingerprints
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
@@ -85,7 +85,7 @@ def finish_of(run: RunFolder) -> RunFinished | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise FolderError(f"its journal cannot be read: {error.strerror or error}", where=run.name) from None
+        raise FolderError(f"its journal cannot be read: {system_reason(error)}", where=run.name) from None
     return finished if finished and finished.reason != "stopped" else None
 
 

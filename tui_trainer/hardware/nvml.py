@@ -243,11 +243,12 @@ class Nvml:
         handle, problem = self._handle(index)
         if problem:
             return Gpu(index=index, problem=problem)
+        memory = self._process_memory(handle)
         return replace(
             self._measured(index, handle),
             uuid=self._ask("nvmlDeviceGetUUID", handle),
             capability=self._ask("nvmlDeviceGetCudaComputeCapability", handle, get=tuple),
-            processes=self._processes(handle),
+            processes=None if memory is None else tuple(_process(pid, size) for pid, size in memory.items()),
             problem=self._health(handle),
         )
 
@@ -258,10 +259,6 @@ class Nvml:
         except self._library.NVMLError as error:
             return _words(error, _CARD_WORDS) if _code(error) in (GPU_IS_LOST, RESET_REQUIRED) else ""
         return ""
-
-    def _processes(self, handle: Any) -> tuple[GpuProcess, ...] | None:
-        memory = self._process_memory(handle)
-        return None if memory is None else tuple(_process(pid, bytes_of_it) for pid, bytes_of_it in memory.items())
 
     def _process_memory(self, handle: Any) -> dict[int, int | None] | None:
         """Bytes by process number; None where this user may not see the processes."""

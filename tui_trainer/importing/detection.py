@@ -185,7 +185,8 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
         hint = f"--as KIND reads it as one of {all_kinds}"
         raise ConfigError(f"looks like a file of {foreign}, which is not read", where=where, hint=hint)
     given = {importer.name: spread(importer, raw) for importer in all_importers().values()}
-    scores = {name: _score(all_importers()[name], keys) for name, keys in given.items()}
+    importers = [(importer, given[importer.name]) for importer in all_importers().values()]
+    scores = {one.name: (len(one.names & keys.keys()), len(one.spoken_for(keys))) for one, keys in importers}
     best = max(scores.values())
     first, *others = (all_importers()[name] for name, score in scores.items() if score == best)
     if best[0] == 0:
@@ -249,10 +250,6 @@ def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"the key {one_line(min(twice), 60)!r} stands there twice", hint="leave one of them out")
         found |= inside
     return found
-
-
-def _score(importer: Importer, given: Mapping[str, Any]) -> tuple[int, int]:
-    return len(importer.names & given.keys()), len(importer.spoken_for(given))
 
 
 def _share(importer: Importer, given: Mapping[str, Any]) -> float:

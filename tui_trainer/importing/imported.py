@@ -15,7 +15,7 @@ from tui_trainer.config.load import flatten, validate
 from tui_trainer.config.save import table_lines
 from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import find_profile, parse_toml
-from tui_trainer.errors import ConfigError, Problem, name_hint
+from tui_trainer.errors import ConfigError, Problem, name_hint, system_reason
 from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
 from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, refuse_toml, spread
 from tui_trainer.importing.groups import EFFECTIVE, keep_whole, per_device
@@ -186,7 +186,7 @@ def write_toml(path: Path, text: str, *, force: bool = False) -> None:
     except FileExistsError:
         raise ConfigError("exists already", where=str(path), hint="--force writes over it") from None
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror or error}", where=str(path)) from None
+        raise ConfigError(f"cannot be written: {system_reason(error)}", where=str(path)) from None
 
 
 def plain(value: Any) -> Any:

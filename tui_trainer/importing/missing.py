@@ -4,7 +4,7 @@ A file that has it on is refused, because the rest of it would be another run. W
 of the list, and gets its row in the importers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -229,13 +229,10 @@ def missing_reason(tool: str, name: str, value: Any) -> str:
             continue
         if not condition and not off(value):
             return reason
-        if condition and any(_matches(one, values) == (condition == "=") for one in found if one is not None):
+        texts = [str(one).lower() for one in found if one is not None]
+        if condition and any(any(fnmatchcase(text, one) for one in values) == (condition == "=") for text in texts):
             return reason
     return ""
-
-
-def _matches(value: Any, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(str(value).lower(), pattern) for pattern in patterns)
 
 
 @cache

@@ -29,6 +29,7 @@ from tui_trainer.errors import (
     InputError,
     Problem,
     RunError,
+    system_reason,
 )
 from tui_trainer.hardware.processor import load_of_others, load_of_threads
 from tui_trainer.launching import prepare
@@ -344,7 +345,9 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
     try:
         clear_leftovers(folder.checkpoints)
     except OSError as error:
-        journal.append(RunProblem(kind="leftovers", message=f"an unfinished checkpoint cannot be removed: {error}"))
+        journal.append(
+            RunProblem(kind="leftovers", message=f"an unfinished checkpoint cannot be removed: {system_reason(error)}")
+        )
     damages: list[str] = []
     checkpoint = newest_whole(folder.checkpoints, damages.append)
     goes_on = f"goes on from step {checkpoint.step}" if checkpoint else "begins anew, as none is left"
@@ -381,7 +384,7 @@ def _failed(run: OpenRun, error: Exception) -> Outcome:
         write_atomically(log, traceback.format_exc().encode("utf-8", "replace"))
         log_path, where = str(log.relative_to(run.folder.root)), f"The traceback is in {log}"
     except OSError as unwritten:
-        log_path, where = None, f"The traceback could not be written: {unwritten.strerror}"
+        log_path, where = None, f"The traceback could not be written: {system_reason(unwritten)}"
     run.journal.append(RunFailed(step=_saved_step(run.folder), message=message, log_path=log_path))
     return Outcome(exit_code=EXIT_FAILED, failure=f"{message}. {where}")
 

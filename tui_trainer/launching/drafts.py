@@ -18,7 +18,7 @@ from tui_trainer.config.changes import PRESET, Edits
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.load import Origin, Request, default_recipe, user_layers
 from tui_trainer.config.paths import absolute
-from tui_trainer.errors import Problem
+from tui_trainer.errors import Problem, system_reason
 from tui_trainer.files.local_paths import is_here
 from tui_trainer.runs.folder import read_plain_file, write_atomically
 from tui_trainer.runs.registry import state_folder
@@ -86,16 +86,12 @@ def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[]
         try:
             keep()
         except OSError as error:
-            return _not_kept(error)
+            hint = "save the config before you leave, or set TUI_TRAINER_HOME to a folder that can be written to"
+            message = f"unsaved edits cannot be kept: {system_reason(error)}"
+            return Problem(message=message, where=one_line(str(state_folder())), hint=hint)
         return None
 
     return keep_or_say
-
-
-def _not_kept(error: OSError) -> Problem:
-    hint = "save the config before you leave, or set TUI_TRAINER_HOME to a folder that can be written to"
-    message = f"unsaved edits cannot be kept: {error.strerror or error}"
-    return Problem(message=message, where=one_line(str(state_folder())), hint=hint)
 
 
 def _path(config_file: Path | None, request: Request) -> Path:

@@ -26,6 +26,7 @@ from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO, even_
 from tui_trainer.planning.measured_steps import keep_micro_batch
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.records import Key
+from tui_trainer.runs.wording import split_words
 from tui_trainer.units import format_bytes, format_seconds
 from tui_trainer.worker.asking import WorkerFailed, ask
 
@@ -76,7 +77,7 @@ class TriedMicroBatch:
         """`16 rows x 2: 300.0 MiB`, or why it failed."""
         found = self.failed or format_bytes(self.peak_memory_bytes)
         timed = f", {format_seconds(median(self.step_seconds))} a step" if self.step_seconds else ""
-        return f"{self.rows} row{'s' if self.rows != 1 else ''} x {self.passes}: {found}{timed}"
+        return f"{split_words(self.rows, self.passes)}: {found}{timed}"
 
 
 @dataclass(kw_only=True, slots=True)

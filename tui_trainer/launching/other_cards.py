@@ -52,9 +52,10 @@ def find_cards(names: str) -> list[Card]:
     """All cards of the catalogue that have the words of one of these names: `A100` is three, `V100 32` one and its
     PCIe sister; `all` is every one. Raises InputError for a name that no card has."""
     found: list[Card] = []
+    words = {card: _words(" ".join((card.title, *card.names, f"{card.memory_gib}gb"))) for card in CARDS}
     for name in filter(None, (part.strip() for part in names.split(","))):
         asked = _words(name)
-        rows = [card for card in CARDS if asked == {"all"} or asked <= _words(_all_names(card))]
+        rows = [card for card in CARDS if asked == {"all"} or asked <= words[card]]
         if not rows:
             hint = name_hint(plain_name(name).upper(), dict.fromkeys(card.title for card in CARDS))
             raise InputError(f"no card of the catalogue is called {name!r}", hint=hint)
@@ -62,10 +63,6 @@ def find_cards(names: str) -> list[Card]:
     if not found:
         raise InputError("--cards takes names of cards, such as T4,RTX 4090,H100", hint="--cards all is all of them")
     return found
-
-
-def _all_names(card: Card) -> str:
-    return " ".join((card.title, *card.names, f"{card.memory_gib}gb"))
 
 
 def _words(name: str) -> set[str]:

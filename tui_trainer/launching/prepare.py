@@ -15,7 +15,7 @@ from tui_trainer.config.paths import absolute, with_absolute_paths
 from tui_trainer.data.preparing.cache import PreparedData, read_entry
 from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
-from tui_trainer.errors import CheckpointError, ConfigError, DataError, FolderError, InputError, Problem
+from tui_trainer.errors import CheckpointError, ConfigError, DataError, FolderError, InputError, Problem, system_reason
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.hardware.storage import prepared_data_folder
@@ -239,7 +239,7 @@ def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
     try:
         return read_plan_file(folder.plan.read_bytes(), notes)
     except OSError as error:
-        message = f"plan.json cannot be read: {error.strerror or error}"
+        message = f"plan.json cannot be read: {system_reason(error)}"
         raise FolderError(message, where=str(folder.root)) from None
     except ValueError as error:
         hint = f"`tui-trainer resume` needs the program and the file that it began with; {_anew(folder)}"

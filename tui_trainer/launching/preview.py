@@ -18,7 +18,7 @@ from tui_trainer.data.columns.labels import MULTI
 from tui_trainer.data.preparing.cache import Counts, PreparedData
 from tui_trainer.data.preparing.prepare import BAD_ROWS, CLASS_ROWS, cut_rows
 from tui_trainer.data.preparing.token_rows import DOCUMENT_LENGTHS, LABELS, Rows
-from tui_trainer.data.preview import Lengths, Piece, Sample, ShownDocument, names_in, samples
+from tui_trainer.data.preview import Lengths, Piece, ShownDocument, ShownSample, names_in, samples
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -50,7 +50,7 @@ class Preview:
     task: str
     source: str
     max_length: int
-    samples: tuple[Sample, ...]
+    samples: tuple[ShownSample, ...]
     counts: Counts
     bad_rows: tuple[Problem, ...]
     class_rows: Mapping[str, int]
@@ -210,7 +210,7 @@ NO_SIGNS = Signs(("", ""), ("", ""), "\u23ce", "\u2588")
 
 
 def sample_lines(
-    sample: Sample, number: int, count: int, signs: Signs, width: int, most: int = MOST_CHARACTERS
+    sample: ShownSample, number: int, count: int, signs: Signs, width: int, most: int = MOST_CHARACTERS
 ) -> Iterator[list[Marked]]:
     """One row of a batch: a title, and each document. Of a text beyond `most` characters the middle is left out."""
     place = f"step {sample.step}, pass {sample.forward_pass}, row {sample.row}"
@@ -229,15 +229,15 @@ def sample_lines(
             yield from _flowing(document.answer, signs, width, most)
 
 
-def _sizes(sample: Sample) -> str:
+def _sizes(sample: ShownSample) -> str:
     several = f"{len(sample.documents)} documents, " if len(sample.documents) > 1 else ""
     answer = f", +{sample.answer_padding:,} in the answer" if sample.answer_padding else ""
     return f"{several}{_tokens(sample)}, +{sample.padding:,} padding{answer}"
 
 
-def _tokens(shown: Sample | ShownDocument) -> str:
+def _tokens(shown: ShownSample | ShownDocument) -> str:
     """`12 tokens, 11 trained (92 %)`; a row with labels of its own, or a number, trains on them alone."""
-    parts = shown.documents if isinstance(shown, Sample) else (shown,)
+    parts = shown.documents if isinstance(shown, ShownSample) else (shown,)
     counted = f"{shown.tokens:,} token{'' if shown.tokens == 1 else 's'}"
     if parts and all(part.label for part in parts):
         return f"{counted}, labelled"

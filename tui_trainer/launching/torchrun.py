@@ -40,6 +40,7 @@ from tui_trainer.errors import (
     InputError,
     Problem,
     RunError,
+    system_reason,
 )
 from tui_trainer.launching.prepare import planned_data, read_plan
 from tui_trainer.models import unsloth
@@ -177,7 +178,7 @@ def _address(plan: Plan) -> str:
         try:
             free.bind(("", int(port or 0)))
         except OSError as error:
-            message = f"port {port} of this node cannot be used: {error.strerror}"
+            message = f"port {port} of this node cannot be used: {system_reason(error)}"
             hint = "name another one, or none: then a free one is taken"
             raise ConfigError(Problem(message=message, key="distributed.rendezvous", hint=hint)) from None
         return f"{host}:{free.getsockname()[1]}"

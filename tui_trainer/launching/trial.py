@@ -23,7 +23,7 @@ from tui_trainer.hardware.processor import training_threads
 from tui_trainer.hardware.storage import read_rate, write_rate
 from tui_trainer.planning.records import TRIAL, Key, device_key, keep_record, records_of_device
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import GIB, MIB, format_bytes, format_count, utc_now
+from tui_trainer.units import GIB, MIB, format_bytes, format_rate, utc_now
 from tui_trainer.worker.asking import WorkerFailed, ask
 from tui_trainer.worker.questions import Report
 
@@ -177,7 +177,7 @@ def _of_storage(trial: Trial) -> Iterator[HardwareProblem]:
         yield HardwareProblem("info", sentence, "docker run --shm-size=8g ...")
     loaded = _of_part(trial, "loader").get("tokens_per_second")
     if loaded is not None and loaded < _SLOW_LOADER_TOKENS_PER_SECOND:
-        yield HardwareProblem("warn", f"batches are cut at {format_count(loaded)} tokens/s only", _WHO_COMPUTES)
+        yield HardwareProblem("warn", f"batches are cut at {format_rate(loaded, 'tokens')} only", _WHO_COMPUTES)
 
 
 def _of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
@@ -255,7 +255,7 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
         read, write = (format_bytes(disk[f"{what}_bytes_per_second"]) for what in ("read", "write"))
         rows.append(("disk", f"reads {read}/s, writes {write}/s ({disk['label']})"))
     if loaded := _of_part(trial, "loader").get("tokens_per_second"):
-        rows.append(("loader", f"{format_count(loaded)} tokens/s"))
+        rows.append(("loader", format_rate(loaded, "tokens")))
     rows.append(("limits", _limit_words(trial)))
     if (ecc := trial.get("ecc")) is not None:
         rows.append(("ECC", f"{ecc['corrected']} corrected, {ecc['uncorrected']} not"))

@@ -34,11 +34,11 @@ def print_diagnosis(*, gpu: GpuChoice, as_json: bool) -> int:
     profile = (chosen.name if chosen else "", why)
     trial, kept = kept_trial(hardware, gpu), count_kinds()
     if as_json:
-        print(
-            json.dumps(
-                as_document(hardware, diagnosis, profile) | {"tried": trial, "measured": _kept_document(kept)}, indent=1
-            )
-        )
+        measured = {
+            one.kind: {"records": one.count, "newest_at": one.newest_at, "newest": asdict(one.newest)} for one in kept
+        }
+        found = as_document(hardware, diagnosis, profile) | {"tried": trial, "measured": measured}
+        print(json.dumps(found, indent=1))
     else:
         width = max(shutil.get_terminal_size((100, 24)).columns, _LEAST_WIDTH)
         print("\n".join(diagnosis_lines(hardware, diagnosis, profile, width, trial, _kept_rows(kept))))
@@ -106,10 +106,6 @@ def _kept_rows(kept: Sequence[KindCount]) -> list[Row]:
     if find_spec("_sqlite3") is None:
         rows.append(("not kept", "this Python was built without sqlite3: nothing that is measured is remembered"))
     return rows or [("nothing yet", "runs, rehearse, tune and check --measure do it")]
-
-
-def _kept_document(kept: Sequence[KindCount]) -> dict[str, Any]:
-    return {one.kind: {"records": one.count, "newest_at": one.newest_at, "newest": asdict(one.newest)} for one in kept}
 
 
 def _problem_rows(problems: Iterable[HardwareProblem]) -> Iterator[Row]:

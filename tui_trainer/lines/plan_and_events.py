@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.launching.other_cards import smallest_that_fits
-from tui_trainer.planning.summary import model_words, place_words, tuning_words
+from tui_trainer.planning.summary import cost_words, model_words, place_words, tuning_words
 from tui_trainer.runs import events
 from tui_trainer.runs.result import (
     baselines_line,
@@ -26,9 +26,10 @@ from tui_trainer.runs.result import (
 )
 from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds
+from tui_trainer.runs.wording import batch_of, better_words, held_out_words, rows_words, split_words, takes_words
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_seconds
+from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.config.toml_files import Profile
@@ -71,7 +72,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             ]
             return ", ".join(filter(None, parts))
         case events.EpochDone():
-            rates = f"{event.samples_per_second:.0f} rows/s, {format_count(event.tokens_per_second)} tokens/s"
+            rates = f"{format_rate(event.samples_per_second, 'rows')}, {format_rate(event.tokens_per_second, 'tokens')}"
             graded = grade(event.samples_per_second, state.plan.best_samples_per_second if state.plan else None)
             rates += f": {graded}" if graded else ""
             return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {format_seconds(event.seconds)}, {rates}"
@@ -96,17 +97,10 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
 
 
 def _plan_made_line(event: events.PlanMade) -> str:
-    cut = f"{event.gradient_accumulation_steps} x {event.per_device_train_batch_size}"
-    is_cut = event.gradient_accumulation_steps > 1 or event.processes > 1
-    if event.processes > 1:
-        cut += f" in each of {event.processes} processes"
-    rows = f"{event.effective_batch_size} rows" + (f" ({cut})" if is_cut else "")
+    takes = takes_words(event.total_steps, batch_of(event), event.memory_bytes, event.duration_seconds)
     return (
-        (
-            f"plan: {event.total_steps:,} steps of {rows}, {event.steps_per_epoch:,} in an epoch; "
-            f"{format_count(event.parameters)} parameters, memory about {format_bytes(event.memory_bytes)}, "
-            f"disk {format_bytes(event.disk_bytes)}, time about {format_seconds(event.duration_seconds)}"
-        )
+        f"plan: {takes}; {event.steps_per_epoch:,} steps in an epoch, {format_count(event.parameters)} parameters, "
+        f"{format_bytes(event.disk_bytes)} of disk"
         + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
         + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
     )
@@ -114,9 +108,9 @@ def _plan_made_line(event: events.PlanMade) -> str:
 
 def _data_line(event: events.DataPrepared) -> str:
     how = "as prepared before" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
-    apart = f"{event.eval_rows:,} held out ({event.eval_documents:,} documents)" if event.eval_rows else "none held out"
+    apart = held_out_words(event.eval_rows) + (f" ({event.eval_documents:,} documents)" if event.eval_rows else "")
     line = (
-        f"data: {event.rows:,} rows to train on ({event.documents:,} documents, {format_count(event.tokens)} tokens), "
+        f"data: {rows_words(event.rows, event.tokens)} to train on ({event.documents:,} documents), "
         f"{apart}, vocabulary {event.vocabulary:,}; {how}"
     )
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
@@ -126,13 +120,13 @@ def step_line(event: events.StepDone, state: RunState) -> str:
     """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`; the loss is a mean of 50 steps, and
     so are the scores that follow it, if any."""
     loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
-    rate = format_count(state.tokens_per_second or event.tokens_per_second)
+    rate = format_rate(state.tokens_per_second or event.tokens_per_second, "tokens")
     seconds = eta_seconds(state)
     eta = f"  ETA {format_seconds(seconds)}" if seconds else ""
     scores = "".join(f"  {one_line(plain(name), 40)} {number(mean)}" for name, mean in state.training_scores.items())
     return (
         f"step {event.step}/{state.total_steps}  loss {loss:.4f}{scores}  lr {event.lr:.1e}  "
-        f"grad {event.grad_norm:.2f}  {rate} tokens/s{eta}"
+        f"grad {event.grad_norm:.2f}  {rate}{eta}"
     )
 
 
@@ -182,10 +176,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     )
     lines = [one_line(f"run {name} in {folder}"), profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
     if not plan.train_rows.exact:
-        lines.append(
-            f"about {plan.total_steps.value} steps, memory {format_bytes(plan.memory_bytes.value)}, "
-            f"time {format_seconds(plan.duration_seconds.value)}, as far as can be said before the data is prepared"
-        )
+        lines.append(f"about {cost_words(plan)}, as far as can be said before the data is prepared")
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         lines.append("`tui-trainer rehearse` with the same arguments tries largest batch, save and evaluation first")
     return lines
@@ -229,7 +220,7 @@ def better_before(state: RunState) -> str | None:
     if (best := best_before(state)) is None:
         return None
     return (
-        f"it was better before: {best.loss:.4f} at step {best.step}. This model has the weights of the last step; "
+        f"{better_words(best)}. This model has the weights of the last step; "
         "evaluation.early_stopping_patience = 3 stops in time and keeps the best"
     )
 
@@ -344,7 +335,7 @@ def _card_row(one: CardPlan) -> tuple[str, ...]:
         "-" if step is None else format_seconds(step),
         "-" if whole is None or step is None else format_seconds(whole),
         plan.precision.value,
-        f"{plan.per_device_train_batch_size.value} x {plan.gradient_accumulation_steps.value}",
+        split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),
         one.profile or "none",
     )
 

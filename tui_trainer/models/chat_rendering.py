@@ -64,16 +64,12 @@ def template_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob(f"*{_ENDING}"))
 
 
-def is_file_name(wanted: str) -> bool:
-    """Whether a file is meant, and not one of the names."""
-    return "/" in wanted or wanted.endswith(_ENDING)
-
-
 def template_text(wanted: str) -> str:
     """The text of a named template, or of a file. Raises ConfigError with the nearest name."""
     if wanted in template_names():
         return (_FOLDER / f"{wanted}{_ENDING}").read_text(encoding="utf-8")
-    if not is_file_name(wanted):
+    is_file = "/" in wanted or wanted.endswith(_ENDING)
+    if not is_file:
         near = difflib.get_close_matches(wanted, template_names(), n=1)
         guess = f"did you mean {near[0]}? " if near else ""
         hint = f"{guess}known: {', '.join(template_names())}, or the path of a {_ENDING} file"

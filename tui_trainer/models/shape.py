@@ -11,7 +11,7 @@ from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import ConfigFields, bad_model
 from tui_trainer.models.counting import count_model
-from tui_trainer.models.files.weights import TensorFacts, has_experts, has_head, modules_of, stored_parameters
+from tui_trainer.models.files.weights import TensorFacts, has_head, modules_of, stored_parameters
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, stored_labels
 from tui_trainer.models.modules import (
     UNKNOWN,
@@ -161,7 +161,8 @@ def shape_of(
     try:
         counted = count_model(config, head, classes, sizes["vocab_size"])
     except ConfigError:
-        if not headers or head != CAUSAL or has_experts(headers):
+        has_experts = any(".experts." in name for name in headers or ())
+        if not headers or head != CAUSAL or has_experts:
             raise
         counted = _stored_model(fields, headers)
     tied, positions, linears = counted.pop("tied"), counted.pop("positions"), counted["linears"]

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tui_trainer.errors import system_reason
 from tui_trainer.models.config_json import bad_model, read_json
 from tui_trainer.terminal.safe_text import one_line
 
@@ -81,7 +82,7 @@ def add_whole_file(digest: xxh3_128, folder: Path, name: str) -> None:
     try:
         content = (folder / name).read_bytes()
     except OSError as error:
-        raise bad_model(f"{name} cannot be read: {error.strerror}", where=str(folder)) from None
+        raise bad_model(f"{name} cannot be read: {system_reason(error)}", where=str(folder)) from None
     digest.update(f"{name}\0{len(content)}\0".encode())
     digest.update(content)
 

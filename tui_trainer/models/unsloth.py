@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import tui_trainer
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import Config
-from tui_trainer.errors import FolderError, Problem
+from tui_trainer.errors import FolderError, Problem, system_reason
 from tui_trainer.models.config_json import bad_model
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.loading import keep_soft_cap, settle_padding
@@ -103,7 +103,7 @@ def python_variables(config: Config) -> dict[str, str]:
         with suppress(FileExistsError):
             (place / package.name).symlink_to(package, target_is_directory=True)
     except OSError as error:
-        raise FolderError(f"{place} cannot be written: {error.strerror}") from None
+        raise FolderError(f"{place} cannot be written: {system_reason(error)}") from None
     return {"PYTHONPATH": str(place)}
 
 

@@ -15,6 +15,7 @@ from tui_trainer.models.unsloth import NAME as UNSLOTH
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.batch_cut import PROCESSES, batch_problems
+from tui_trainer.planning.disk import space_words
 from tui_trainer.planning.fit import MemoryBudget, needed_bytes, with_dry_run
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task, task_names
@@ -111,9 +112,8 @@ def memory_problem(loaded: LoadedConfig, room: MemoryBudget, needed_bytes: int) 
 def disk_problems(loaded: LoadedConfig, disk_bytes: int, free_bytes: int | None) -> list[Problem]:
     if free_bytes is None or disk_bytes * DISK_MARGIN <= free_bytes:
         return []
-    message = f"the run writes up to {format_bytes(disk_bytes)}, but {format_bytes(free_bytes)} are free"
     hint = "lower checkpoint.save_total_limit, or choose another disk"
-    return [loaded.problem("output.runs_dir", message, hint)]
+    return [loaded.problem("output.runs_dir", space_words("the run writes up to", disk_bytes, free_bytes), hint)]
 
 
 def provider_problems(loaded: LoadedConfig) -> list[Problem]:

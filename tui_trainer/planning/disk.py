@@ -1,10 +1,13 @@
-"""What a run writes."""
+"""What a run writes, and the words for what a disk has no room for.
+
+When a disk is found full while something is written, `full_disk_words` of `errors.py` has the words.
+"""
 
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.parts import state_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.units import MIB
+from tui_trainer.units import MIB, format_bytes
 
 # Tokenizer, configuration, manifest and random state of one checkpoint, and the journal's line of one step.
 SMALL_FILES_BYTES = MIB
@@ -37,6 +40,11 @@ def run_bytes(
     kept = min(save_total_limit + 1 + keeps_best, saves)
     total = kept * checkpoint + final_model + total_steps * JOURNAL_LINE_BYTES
     return total, f"{kept} checkpoints at a time, the final model and the journal"
+
+
+def space_words(what: str, needed_bytes: float, free_bytes: float) -> str:
+    """`the run writes up to 3.0 GiB, 1.2 GiB are free`."""
+    return f"{what} {format_bytes(needed_bytes)}, {format_bytes(free_bytes)} are free"
 
 
 def _trained_bytes_each(setup: TrainingSetup) -> int:

@@ -12,7 +12,7 @@ from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.measured_steps import corrected, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.dry_run import measure_layer
-from tui_trainer.planning.memory.parts import Batch, MemoryPart
+from tui_trainer.planning.memory.parts import BatchSizes, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 
@@ -103,7 +103,7 @@ def parts_of_run(
         return most_labels(config, setup, pass_rows(setup, rows), pass_rows(setup, among))
 
     def reckoned(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
-        batch = Batch(
+        batch = BatchSizes(
             rows=pass_rows(setup, rows),
             eval_rows=pass_rows(setup, eval_rows),
             row_tokens=row_tokens(config, setup),

@@ -31,6 +31,7 @@ from tui_trainer.planning.records import (
     keep_record,
 )
 from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
+from tui_trainer.runs.wording import split_words
 from tui_trainer.units import MIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -222,19 +223,16 @@ class KeptMicroBatch:
 
     @property
     def words(self) -> str:
-        """`measured: 16 rows x 2: 210 ms a step, 32 x 1: 230 ms`, the fastest first."""
+        """`measured: 16 rows x 2: 210 ms a step, 32 rows x 1: 230 ms`, the fastest first."""
         if not self.step_seconds:
-            return f"measured: {self.rows} x {self._passes(self.rows)} survives the largest passes, and none was timed"
+            return f"measured: {self._split(self.rows)} survives the largest passes, and none was timed"
         fastest_first = sorted(self.step_seconds.items(), key=lambda pair: (pair[0] != self.rows, pair[1], -pair[0]))
         (first, seconds), *others = fastest_first
-        rows = f"{first} row{'s' if first != 1 else ''}"
-        fastest = f"measured: {rows} x {self._passes(first)}: {format_seconds(seconds)} a step"
-        return ", ".join(
-            [fastest, *(f"{size} x {self._passes(size)}: {format_seconds(value)}" for size, value in others)]
-        )
+        fastest = f"measured: {self._split(first)}: {format_seconds(seconds)} a step"
+        return ", ".join([fastest, *(f"{self._split(size)}: {format_seconds(value)}" for size, value in others)])
 
-    def _passes(self, rows: int) -> int:
-        return -(-self.step_rows // rows)
+    def _split(self, rows: int) -> str:
+        return split_words(rows, -(-self.step_rows // rows))
 
 
 def micro_batch_key(

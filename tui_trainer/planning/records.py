@@ -172,7 +172,7 @@ def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: b
     """What `work` gives of the file; `otherwise` where it cannot be used, and where there is none and nothing to put
     into it."""
     path = state_folder() / FILE
-    if not (makes_file or path.exists() or are_there(path.parent)):
+    if not (makes_file or path.exists() or any((path.parent / name).exists() for name in _READERS)):
         return otherwise
     try:
         import sqlite3
@@ -237,10 +237,6 @@ def _is_set_aside(path: Path, inode: int, error: Exception) -> bool:
 # (kind, fields of the key, part, date, figures)
 OldRecord = tuple[str, dict[str, str], str, str, dict[str, Any]]
 _SUFFIXES = (", bf16", ", fp16", ", weights on the host")
-
-
-def are_there(folder: Path) -> bool:
-    return any((folder / name).exists() for name in _READERS)
 
 
 def old_records(folder: Path) -> Iterator[OldRecord]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
+from tui_trainer.runs.wording import batch_words, takes_words, trained_words
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_count, format_seconds
+from tui_trainer.units import format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.config.sections import Config
@@ -64,10 +65,19 @@ def threads_words(plan: Plan) -> str:
 
 def tuning_words(plan: Plan) -> str:
     """How many of the weights are trainable."""
-    trained, every = plan.trained_parameters.value, plan.parameters.value
-    if trained >= every:
-        return f"all {format_count(every)} parameters are trainable"
-    return f"{format_count(trained)} of {format_count(every)} parameters are trainable"
+    return f"{trained_words(plan.trained_parameters.value, plan.parameters.value)} are trainable"
+
+
+def batch_of_plan(plan: Plan) -> str:
+    """Its effective batch, and how that is cut."""
+    rows, passes = plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value
+    return batch_words(plan.effective_batch_size.value, rows, passes, plan.processes.value)
+
+
+def cost_words(plan: Plan) -> str:
+    """What the run takes: steps, memory and time."""
+    seconds = plan.duration_seconds.value
+    return takes_words(plan.total_steps.value, batch_of_plan(plan), plan.memory_bytes.value, seconds)
 
 
 def model_words(plan: Plan) -> str:

@@ -12,8 +12,10 @@ from typing import Any
 
 from tui_trainer.advice.examine import examine
 from tui_trainer.config.load import all_settings
+from tui_trainer.errors import system_reason
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
+from tui_trainer.planning.summary import batch_of_plan
 from tui_trainer.reporting.curves import Chart, CurveCollector, seconds_between
 from tui_trainer.runs.comparison import settings_of
 from tui_trainer.runs.events import Event, RunFailed, RunFinished, RunStarted
@@ -84,7 +86,7 @@ class ReportedModel:
             ("weights of", f"step {self.weights_step}{best}"),
             (
                 "effective batch",
-                f"{plan.effective_batch_size.value} rows of up to {plan.config.data.max_length} tokens",
+                f"{batch_of_plan(plan)} of up to {plan.config.data.max_length} tokens",
             ),
             (
                 "learning rate",
@@ -257,7 +259,7 @@ def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:
     except FileNotFoundError:
         return None, ""
     except OSError as error:
-        return None, f"plan.json cannot be read: {error.strerror or error}"
+        return None, f"plan.json cannot be read: {system_reason(error)}"
     except ValueError as error:
         return None, str(error)
 

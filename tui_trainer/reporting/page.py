@@ -20,6 +20,7 @@ from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.overview import metric_value
 from tui_trainer.runs.result import best_before, ending_words, grade_of, number, plain, targets_of
 from tui_trainer.runs.state import spread_ends
+from tui_trainer.runs.wording import better_words
 from tui_trainer.tasks import labels_rows
 from tui_trainer.terminal.safe_text import as_markdown, one_line, visible
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
@@ -108,7 +109,8 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
     if facts.status in ("failed", "stopped", "interrupted"):
         lines.append(f"`tui-trainer resume {facts.folder.name}` goes on with it.")
     if best := best_before(state):
-        lines.append(f"It was better before: held-out loss {best.loss:.4f} at step {best.step:,}.")
+        words = better_words(best)
+        lines.append(f"{words[0].upper()}{words[1:]}.")
     yield Text(tuple(lines))
     if state.steps or state.evals:
         yield Pairs([(f"loss: {name}", value) for name, value in facts.model.loss_rows()])
@@ -226,7 +228,7 @@ def _costs(facts: RunFacts) -> Iterator[Block]:
         ("throughput", grade_of(state) or "--"),
         ("GPU-hours", "--" if costs.gpu_hours is None else f"{costs.gpu_hours:.2f}"),
         ("energy of the GPU", energy),
-        ("samples per second", "--" if costs.samples_per_second is None else f"{costs.samples_per_second:.1f}"),
+        ("rows per second", format_count(costs.samples_per_second)),
         ("tokens per second", format_count(costs.tokens_per_second)),
         ("peak memory", format_bytes(costs.peak_memory_bytes)),
         ("of it the libraries", format_bytes(costs.library_memory_bytes)),

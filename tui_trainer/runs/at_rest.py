@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tui_trainer.errors import FolderError, Problem
+from tui_trainer.errors import FolderError, Problem, system_reason
 from tui_trainer.runs import registry
 from tui_trainer.runs.folder import MARKER, RunFolder, check_name, folder_size, sync_folder
 from tui_trainer.runs.lock import RunLock, folder_lock, lock_hint, owner, refuse_in_use
@@ -151,4 +151,4 @@ def _remove(remains: Path) -> int:
 
 
 def _refused(what: str, root: Path, error: OSError) -> FolderError:
-    return FolderError(f"cannot be {what}: {error.strerror or error}", where=one_line(str(root)))
+    return FolderError(f"cannot be {what}: {system_reason(error)}", where=one_line(str(root)))

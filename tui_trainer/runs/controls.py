@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from tui_trainer.errors import FolderError
+from tui_trainer.errors import FolderError, system_reason
 from tui_trainer.runs.folder import read_plain_file, write_atomically
 from tui_trainer.runs.lock import folder_lock, owner
 from tui_trainer.terminal.safe_text import one_line
@@ -47,7 +47,7 @@ def request(path: Path, action: Action) -> int:
     except OSError as error:
         holder = owner(path.with_name("run.lock")) if action == "stop" else None
         hint = f"`kill {holder.pid}` asks it without a file" if holder and holder.here else ""
-        message = f"cannot ask for {action}: {error.strerror or error}"
+        message = f"cannot ask for {action}: {system_reason(error)}"
         raise FolderError(message, where=one_line(str(path)), hint=hint) from error
     return new.id
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-from tui_trainer.errors import FolderError, Problem
+from tui_trainer.errors import FolderError, Problem, system_reason
 from tui_trainer.files.local_paths import as_bytes, from_the_root, is_utf8
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB
@@ -347,9 +347,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def _refusal(path: Path, error: Exception) -> Problem:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     hint = "choose a folder that can be written to, with output.runs_dir"
-    return Problem(message=f"cannot be used: {reason}", where=_shown(path), hint=hint)
+    return Problem(message=f"cannot be used: {system_reason(error)}", where=_shown(path), hint=hint)
 
 
 def _shown(path: Path) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
-from tui_trainer.errors import FolderError
+from tui_trainer.errors import FolderError, system_reason
 from tui_trainer.runs.events import (
     LINE_LIMIT_BYTES,
     Event,
@@ -114,7 +114,7 @@ class JournalWriter:
             os.fsync(self._fd)
             self._sync_error = None
         except OSError as error:
-            self._sync_error = _reason(error)
+            self._sync_error = system_reason(error)
         self._tell()
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class JournalWriter:
                 del self._pending[:written]
             self._write_error = None
         except OSError as error:
-            self._write_error = _reason(error)
+            self._write_error = system_reason(error)
         self._tell()
 
     def _trim_pending(self) -> None:
@@ -198,7 +198,7 @@ class JournalReader:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            self.failing = None if isinstance(error, FileNotFoundError) else _reason(error)
+            self.failing = None if isinstance(error, FileNotFoundError) else system_reason(error)
             return
         try:
             status = os.fstat(fd)
@@ -216,7 +216,7 @@ class JournalReader:
             left_bytes = os.fstat(fd).st_size - self._offset_bytes
             chunk = os.pread(fd, min(CHUNK_BYTES, left_bytes), self._offset_bytes) if left_bytes > 0 else b""
         except OSError as error:
-            self.failing = _reason(error)
+            self.failing = system_reason(error)
             return b""
         self.failing = None
         self._offset_bytes += len(chunk)
@@ -277,7 +277,7 @@ def _open_for_appending(path: Path) -> int:
     try:
         fd = os.open(path, flags, 0o600)
     except OSError as error:
-        raise FolderError(f"the journal cannot be opened: {_reason(error)}", where=str(path)) from error
+        raise FolderError(f"the journal cannot be opened: {system_reason(error)}", where=str(path)) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise FolderError("the journal is not a plain file", where=str(path), hint="move it away")
@@ -289,7 +289,3 @@ def _open_for_appending(path: Path) -> int:
 def _ends_torn(fd: int) -> bool:
     size_bytes = os.fstat(fd).st_size
     return size_bytes > 0 and os.pread(fd, 1, size_bytes - 1) != b"\n"
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)

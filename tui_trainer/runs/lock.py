@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import psutil
 
-from tui_trainer.errors import FolderError
+from tui_trainer.errors import FolderError, system_reason
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.json_fields import parsed, reader
 from tui_trainer.runs.slurm import Allocation, WatchedJob, has_ended
@@ -100,7 +100,7 @@ class FileLock:
             os.fsync(fd)
         except OSError as error:
             os.close(fd)
-            raise FolderError(f"cannot be locked: {error.strerror or error}", where=str(self.path)) from error
+            raise FolderError(f"cannot be locked: {system_reason(error)}", where=str(self.path)) from error
         except FolderError:
             os.close(fd)
             raise
@@ -140,7 +140,7 @@ class FileLock:
             try:
                 fd = os.open(self.path, flags, 0o600)
             except OSError as error:
-                raise FolderError(f"cannot be locked: {error.strerror or error}", where=str(self.path)) from error
+                raise FolderError(f"cannot be locked: {system_reason(error)}", where=str(self.path)) from error
             if not _flock_now(fd):
                 holder = _read_owner(fd)
                 os.close(fd)

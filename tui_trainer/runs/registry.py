@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tui_trainer.errors import FolderError, Problem
+from tui_trainer.errors import FolderError, Problem, system_reason
 from tui_trainer.runs.folder import RunFolder, read_plain_file, write_atomically
 from tui_trainer.runs.lock import folder_lock
 from tui_trainer.terminal.safe_text import one_line
@@ -97,7 +97,7 @@ def _note(entry: dict[str, str]) -> Problem | None:
             _compact(folder / "runs.jsonl")
     except OSError as error:
         hint = "the run goes on; it can be named by its path. Set TUI_TRAINER_HOME to a folder that can be written to"
-        message = f"the list of runs cannot be written: {error.strerror or error}"
+        message = f"the list of runs cannot be written: {system_reason(error)}"
         return Problem(message=message, where=one_line(str(folder)), hint=hint)
     return None
 

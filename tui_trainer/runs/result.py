@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tui_trainer.runs.events import EvalDone
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import GIB, format_bytes, format_count
+from tui_trainer.units import GIB, format_bytes, format_rate
 
 # Scores of a run in words, each beside what a simple model reaches: `accuracy 0.83 (most frequent class 0.31)`.
 #
@@ -187,7 +187,7 @@ def grade(samples_per_second: float, best: float | None) -> str:
         return ""
     share = samples_per_second / best
     word = next(word for least, word in _GRADES if share >= least)
-    return f"{word}, {share * 100:.0f} % of the best here ({format_count(best)} rows/s)"
+    return f"{word}, {share * 100:.0f} % of the best here ({format_rate(best, 'rows')})"
 
 
 def grade_of(state: RunState) -> str:

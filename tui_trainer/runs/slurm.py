@@ -14,7 +14,7 @@ from threading import Thread
 from time import monotonic
 from typing import Final
 
-from tui_trainer.errors import InputError, RunError
+from tui_trainer.errors import InputError, RunError, system_reason
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.terminal.safe_text import one_line
 
@@ -101,7 +101,7 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str]:
             timeout=_PATIENCE_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = (error.strerror if isinstance(error, OSError) else "") or "it does not answer"
+        reason = system_reason(error) if isinstance(error, OSError) else "it does not answer"
         raise RunError(f"{command[0]}: {reason}") from None
 
 

@@ -115,7 +115,7 @@ class QuestionAnswering(Task):
         return found
 
     def reader(self, config: Config) -> TableReader:
-        return _Reader(config, self._segments(config))
+        return _QuestionReader(config, self._segments(config))
 
     def reading(self, config: Config) -> dict[str, Any]:
         return {**super().reading(config), "segments": self._segments(config)}
@@ -176,7 +176,7 @@ class QuestionAnswering(Task):
         return SpanLoss(model)
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
-        return _Scorer(
+        return _SpanScorer(
             objective,
             Rows(data.eval_path or data.train_path),
             most_tokens=config.task.max_answer_length,
@@ -494,7 +494,7 @@ def _place(start: Any, where: str, hint: str) -> int | None:
     raise DataError(f"answer_start is {kind_of_value(start)} ('{shown}'), not a whole number", where=where, hint=hint)
 
 
-class _Reader(TableReader):
+class _QuestionReader(TableReader):
     """Questions with their contexts, into windows."""
 
     classes = 2
@@ -689,7 +689,7 @@ def _best_of(
         yield from (tuple(one[at] for one in found) for at in range(len(part)))
 
 
-class _Scorer:
+class _SpanScorer:
     """The likeliest places of each window stay where they were computed until the evaluation is over.
 
     Where only some windows are evaluated, questions count of which all windows were; where none is whole, all that were

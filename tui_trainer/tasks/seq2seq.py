@@ -67,10 +67,10 @@ class Seq2Seq(LearnsNextToken):
         return found if any(problem.key.startswith("model.") for problem in found) else found + _fit_problems(config)
 
     def reader(self, config: Config) -> TableReader:
-        return _Reader(config)
+        return _PairReader(config)
 
     def reader_of_inputs(self, config: Config) -> TableReader:
-        return _Reader(config, inputs_only=True)
+        return _PairReader(config, inputs_only=True)
 
     def target_tokens(self, config: Config, data: PreparedData | None) -> int:
         known = data.counts.longest_labels if data else 0
@@ -120,7 +120,7 @@ class Seq2Seq(LearnsNextToken):
         ]
 
 
-class _Reader(TableReader):
+class _PairReader(TableReader):
     """Rows of the two columns, into tokens. With `inputs_only` the texts of examples are the inputs alone."""
 
     columns = (COLUMN, LABELS)

@@ -133,7 +133,7 @@ class SequenceClassification(Task):
         return ClassificationLoss(model, kind, weights=weights, smoothing=config.training.label_smoothing_factor)
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
-        return _Scorer(objective, data.details["problem_type"], data.details["names"])
+        return _ClassScorer(objective, data.details["problem_type"], data.details["names"])
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
@@ -194,7 +194,7 @@ def _words_of(prediction: Mapping[str, Any], most: int) -> list[str]:
     return [f"{name} {chance:.2f}" for name, chance in list(prediction["probabilities"].items())[:shown]]
 
 
-class _Scorer:
+class _ClassScorer:
     """Predictions stay where they were computed until the evaluation is over."""
 
     def __init__(self, loss: ClassificationLoss, kind: Kind, names: Sequence[str]) -> None:

@@ -108,7 +108,7 @@ class TokenClassification(Task):
         return TokenLabelLoss(model, weights=weights, smoothing=config.training.label_smoothing_factor)
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
-        return _Scorer(objective, data.details["names"], data.details["scheme"])
+        return _TagScorer(objective, data.details["names"], data.details["scheme"])
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
@@ -175,7 +175,7 @@ def _prediction(
     return {**found, "spans": named}
 
 
-class _Scorer:
+class _TagScorer:
     """Predictions stay where they were computed until the evaluation is over."""
 
     def __init__(self, loss: TokenLabelLoss, names: Sequence[str], scheme: str) -> None:

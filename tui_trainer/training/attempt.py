@@ -14,6 +14,7 @@ from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.runs.events import MicroBatchReduced
+from tui_trainer.runs.wording import split_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.components import Components
 from tui_trainer.training.recorder import peak_memory_bytes
@@ -118,9 +119,7 @@ class SmallerPasses:
         return split if layout.packed_width else replace(split, passes=-(-effective_rows // split.rows))
 
     def words(self, *, with_width: bool) -> str:
-        """`8 rows x 4`: rows of a pass, and passes."""
-        width = f" of {self.width:,} tokens" if with_width else ""
-        return f"{self.rows} row{'s' if self.rows != 1 else ''}{width} x {self.passes}"
+        return split_words(self.rows, self.passes, width_tokens=self.width if with_width else 0)
 
 
 def reduction(

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
-from tui_trainer.errors import CheckpointError, RunError
+from tui_trainer.errors import CheckpointError, RunError, system_reason
 from tui_trainer.models.files import shards
 from tui_trainer.planning.memory.host import PINNED_BYTES
 from tui_trainer.planning.plan import Plan
@@ -435,7 +435,7 @@ class Checkpoints:
         except NOT_WRITTEN as error:
             self._failed_steps.add(position.step)
             self.failure = str(error)
-            message = f"the checkpoint of step {position.step} could not be written: {error}"
+            message = f"the checkpoint of step {position.step} could not be written: {system_reason(error)}"
             if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
                 raise RunError(f"{message}. This was the third failure in a row. {self.stands()}") from error
             self._problem(position.step, "save failed", message, "the checkpoint before it stands")
@@ -473,7 +473,7 @@ class Checkpoints:
         try:
             checkpoint_folder.rotate(self.job.folder.checkpoints, config.checkpoint.save_total_limit, spare)
         except OSError as error:
-            message = f"an old checkpoint could not be removed: {error}"
+            message = f"an old checkpoint could not be removed: {system_reason(error)}"
             self._problem(position.step, "rotation failed", message, "it takes space")
 
     def _problem(self, step: int, kind: str, message: str, hint: str) -> None:

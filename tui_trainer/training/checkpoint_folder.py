@@ -16,7 +16,7 @@ from typing import Any
 
 import xxhash
 
-from tui_trainer.errors import CheckpointError
+from tui_trainer.errors import CheckpointError, system_reason
 from tui_trainer.runs.folder import files_below, make_durable, make_file_durable, sync_folder, write_atomically
 
 MANIFEST = "manifest.json"
@@ -182,7 +182,7 @@ def damage_of(path: Path, step: int) -> str | None:
     except OSError as error:
         name = Path(error.filename).name if error.filename else "a file"
         raise CheckpointError(
-            f"{path.name}: {name} cannot be read ({error.strerror or error}): nothing is taken for damaged by that, "
+            f"{path.name}: {name} cannot be read ({system_reason(error)}): nothing is taken for damaged by that, "
             "resume when it can be read again"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -13,6 +13,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import ReportedModel, Rows
 from tui_trainer.runs.folder import make_durable, put_in_place
 from tui_trainer.runs.result import ended_words
+from tui_trainer.runs.wording import held_out_words, rows_words
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Baselines
 from tui_trainer.terminal.safe_text import as_markdown, one_line
@@ -75,8 +76,8 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
         *_use(plan),
         "## Data",
         "",
-        f"Trained on {data}: {plan.train_rows.value} training rows, {plan.train_tokens.value:,} tokens; "
-        f"{plan.eval_rows.value} held-out rows, vocabulary of {plan.vocabulary.value}.",
+        f"Trained on {data}: {rows_words(plan.train_rows.value, plan.train_tokens.value)}; "
+        f"{held_out_words(plan.eval_rows.value)}, vocabulary of {plan.vocabulary.value:,}.",
         "",
         *_table(f"Loss ({unit})" if unit else "Loss", model.loss_rows()),
         *(_table("Scores on held-out rows", scores) if scores else []),

@@ -12,7 +12,7 @@ import numpy as np
 
 from tui_trainer.advice.remedies import less_memory
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-from tui_trainer.errors import CheckpointError, FolderError, GroupOutOfMemory, RunError
+from tui_trainer.errors import CheckpointError, FolderError, GroupOutOfMemory, RunError, system_reason
 from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.several_parts import NamedLoss
@@ -415,7 +415,9 @@ class Session:
         try:
             self.ranks.by_first(partial(attempt_twice, write, self.components.device))
         except NOT_WRITTEN as error:
-            raise RunError(f"the final model could not be written: {error}. {self._checkpoints.stands()}") from error
+            raise RunError(
+                f"the final model could not be written: {system_reason(error)}. {self._checkpoints.stands()}"
+            ) from error
 
     def _go_back_to_best(self) -> None:
         """Load the weights of the best evaluation; when they are damaged, stay with the last and say so."""

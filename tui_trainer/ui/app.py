@@ -21,6 +21,7 @@ from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import AwaitMount
 
+from tui_trainer.errors import system_reason
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
@@ -364,7 +365,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         try:
             path = self.save_screenshot(strftime("tui-trainer-screen-%Y%m%d-%H%M%S.svg"), path=str(Path.cwd()))
         except OSError as error:
-            self.bench.tell(f"the screen cannot be written: {error.strerror or error}", "bad")
+            self.bench.tell(f"the screen cannot be written: {system_reason(error)}", "bad")
         else:
             self.bench.tell(f"the screen is in {path}", "good")
 

@@ -14,7 +14,7 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, system_reason
 
 if TYPE_CHECKING:
     from tui_trainer.bench.rehearsal import ConfigProcess, GainProcess
@@ -159,7 +159,7 @@ class OwnProcess(Generic[P]):
         try:
             self.process = make()
         except OSError as error:
-            return f"no process can be started: {error.strerror or error}"
+            return f"no process can be started: {system_reason(error)}"
         return ""
 
 

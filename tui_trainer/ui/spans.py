@@ -54,7 +54,6 @@ class Glyphs:
     changed: str = "●"
     eval_mark: str = "◆"
     dot: str = "·"
-    times: str = "\u00d7"
     arrow: str = "→"
 
     def only(self, text: str) -> str:
@@ -66,7 +65,7 @@ UNICODE = Glyphs()
 ASCII = Glyphs(
     ascii=True, eighths=" #", bar_empty=".", target="=", levels=".:-=+*#", rule="-", vertical="|", corner="+",
     tick_down="+", tick_left="+", above="^", below="v", ellipsis="~", good="ok", bad="x", none="-", pointer=">",
-    changed="*", eval_mark="o", dot=".", times="x", arrow="->",
+    changed="*", eval_mark="o", dot=".", arrow="->",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Cause, Rule, Verdict, failed, not_applicable, passed, percent, symptom, warned
 from tui_trainer.advice.run_view import RunView
+from tui_trainer.planning.disk import space_words
 from tui_trainer.tasks import find_task
 from tui_trainer.units import MIB, format_bytes, format_seconds
 
@@ -42,8 +43,7 @@ class DataCache(Rule):
         free = context.cache.free_bytes
         waiting = tokens * find_task(context.config.task.type).waiting_bytes
         if free is not None and free < 2 * needed + waiting:
-            room = format_bytes(needed + waiting)
-            sentence = f"preparing the data needs about {room} in {folder}, {format_bytes(free)} are free"
+            sentence = space_words(f"preparing the data in {folder} needs about", needed + waiting, free)
             return failed(sentence, advice=f"free space, or see what is there: du -sh {folder}")
         return passed(
             f"the first start prepares about {rows.value:,} rows ({format_bytes(needed)}), later ones reuse them"

@@ -26,7 +26,7 @@ from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.load import value_of
 from tui_trainer.models.writing import NO_SAMPLING, TEMPERATURE
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
-from tui_trainer.planning.disk import run_bytes
+from tui_trainer.planning.disk import run_bytes, space_words
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
@@ -85,7 +85,7 @@ class DiskSpace(Rule):
         needed = plan.disk_bytes.value
         if free is None:
             return not_applicable(f"the run writes {format_bytes(needed)}; how much is free is not reported")
-        sentence = f"the run writes {format_bytes(needed)} ({plan.disk_bytes.reason}), {format_bytes(free)} are free"
+        sentence = f"{space_words('the run writes', needed, free)}: {plan.disk_bytes.reason}"
         if needed <= _ROOMY_SHARE * free:
             return passed(sentence)
         fits = _least_bytes(plan) <= _ROOMY_SHARE * free and context.config.checkpoint.save_total_limit > 1

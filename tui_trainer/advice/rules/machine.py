@@ -27,8 +27,9 @@ from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.batch_cut import MICRO
+from tui_trainer.planning.summary import cost_words
 from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
-from tui_trainer.units import MIB, format_bytes, format_count, format_number, format_seconds
+from tui_trainer.units import MIB, format_bytes, format_number, format_rate, format_seconds
 
 # One core of two taken away halves the speed of a step; a quarter is noticed. What nobody notices is a minute that
 # began with starting this program.
@@ -62,11 +63,7 @@ class CanBePlanned(Rule):
             sentence = f"{count} problem{' keeps' if count == 1 else 's keep'} this run from starting{first}"
             hints = [problem.hint for problem in context.problems if problem.hint]
             return failed(sentence, *map(str, context.problems[1:]), advice=hints[0] if hints else "")
-        plan = context.plan
-        return passed(
-            f"{plan.total_steps.value:,} steps of {plan.effective_batch_size.value} rows, "
-            f"{format_bytes(plan.memory_bytes.value)} of memory, about {format_seconds(plan.duration_seconds.value)}"
-        )
+        return passed(cost_words(context.plan))
 
 
 class GpuUsed(Rule):
@@ -387,8 +384,8 @@ class Throughput(Rule):
             return not_applicable(f"how fast this machine trains this model is not known: {source}")
         rows = min(plan.effective_batch_size.value, plan.train_rows.value)
         rate = rows / seconds
-        tokens = format_count(rate * plan.train_tokens.value / max(plan.train_rows.value, 1))
-        sentence = f"{format_count(rate)} rows/s ({tokens} tokens/s) planned"
+        tokens = rate * plan.train_tokens.value / max(plan.train_rows.value, 1)
+        sentence = f"{format_rate(rate, 'rows')}, {format_rate(tokens, 'tokens')} planned"
         if source.startswith("measured here"):
             return passed(f"{sentence}, {source}")
         return not_applicable(f"{sentence}, not measured with this shape yet", source)

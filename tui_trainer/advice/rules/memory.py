@@ -116,7 +116,7 @@ def _rows_without(context: Context, without: TrainingSetup) -> int:
     return rows if busy and memory_with(context, micro_batch=rows, setup=without) <= budget else 0
 
 
-class Qlora(Rule):
+class WeightsInFourBits(Rule):
     """Frozen weights need not be exact; each product unpacks them first, which costs time.
 
     Source: Dettmers et al., QLoRA, arXiv:2305.14314.

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.source import Source
 from tui_trainer.data.sources.splits import SplitUse
-from tui_trainer.errors import DataError
+from tui_trainer.errors import DataError, system_reason
 from tui_trainer.terminal.safe_text import one_line
 
 
@@ -191,7 +191,7 @@ def make_entry(
             return replace(_publish(partial, final), splits=sources[0].splits)
     except OSError as error:
         raise DataError(
-            f"the prepared data cannot be written: {error.strerror or type(error).__name__}",
+            f"the prepared data cannot be written: {system_reason(error)}",
             where=one_line(str(cache_dir)),
             hint="free space there, or set TUI_TRAINER_HOME to a folder that can be written to",
         ) from None

@@ -332,7 +332,7 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _SideSize:
     """Of one source; `lengths` in labels, or tokens, of the rows that were looked at."""
 
     documents: int
@@ -340,34 +340,34 @@ class _Side:
     rows: int
     lengths: tuple[int, ...]
 
-    def times(self, weight: float) -> "_Side":
+    def times(self, weight: float) -> "_SideSize":
         """What an epoch uses of it."""
         used = used_rows(self.documents, weight)
         more = used / max(self.documents, 1)
-        return _Side(used, round(self.tokens * more), round(self.rows * more), self.lengths)
+        return _SideSize(used, round(self.tokens * more), round(self.rows * more), self.lengths)
 
 
-def _side(cut: Cut, frame_tokens: int, size: Size, rate: float, share: float) -> _Side:
+def _side(cut: Cut, frame_tokens: int, size: Size, rate: float, share: float) -> _SideSize:
     """A share of one source. Of documents the lengths are labels, of those that are cut the labels of each row."""
     documents = round(size.documents * share)
     if not cut.reads_text:
         rows = tuple(min(cut.max_length, round(length * rate) + frame_tokens) for length in size.lengths)
-        return _Side(documents, round(documents * sum(rows) / max(1, len(rows))), documents, rows)
+        return _SideSize(documents, round(documents * sum(rows) / max(1, len(rows))), documents, rows)
     looked = [max(1, round(length * rate) + frame_tokens - 1) for length in size.lengths]
     width = cut.max_length
     pieces = tuple(min(width, length - start) for length in looked for start in range(0, length, width))
     tokens = round((size.characters * rate + size.documents * frame_tokens) * share)
-    return _Side(documents, tokens, round(documents * len(pieces) / max(1, len(looked))), pieces)
+    return _SideSize(documents, tokens, round(documents * len(pieces) / max(1, len(looked))), pieces)
 
 
-def _together(sides: Sequence[_Side], cut: Cut) -> _Side:
+def _together(sides: Sequence[_SideSize], cut: Cut) -> _SideSize:
     tokens = sum(one.tokens for one in sides)
     of_stream = max(0, math.ceil((tokens - 1) / cut.max_length))
     rows = of_stream if cut.rows == "stream" else sum(one.rows for one in sides)
-    return _Side(sum(one.documents for one in sides), tokens, rows, _lengths(sides))
+    return _SideSize(sum(one.documents for one in sides), tokens, rows, _lengths(sides))
 
 
-def _lengths(sides: Sequence[_Side]) -> tuple[int, ...]:
+def _lengths(sides: Sequence[_SideSize]) -> tuple[int, ...]:
     """Some of the lengths, sorted, of each source as many as its rows are in an epoch."""
     if len(sides) == 1:
         return quantiles(sides[0].lengths)

@@ -273,7 +273,9 @@ def prepare(
 
 
 @dataclass(slots=True)
-class _Side:
+class _SideFile:
+    """The file of the rows that are trained on, or that of those held out, and what is counted of them."""
+
     writer: RowWriter
     counted: Counter[str] = field(default_factory=Counter)
     longest_labels: int = 0
@@ -346,14 +348,15 @@ class _Preparation:
                 meter.report(done)
         meter.finish(characters)
 
-    def _encode(self, folder: Path, surveys: Sequence[Survey], choice: Selection) -> tuple[_Side, _Side]:
+    def _encode(self, folder: Path, surveys: Sequence[Survey], choice: Selection) -> tuple[_SideFile, _SideFile]:
         used = zip(surveys, choice.copies, strict=True)
         characters = sum(int(np.dot(survey.lengths, copies)) for survey, copies in used)
         meter = Meter(self._progress, "tokenising", characters, "characters")
         processes = min(self._processes, sum(len(survey.chunks) for survey in surveys))
         with ExitStack() as stack:
             train, held_out = (
-                _Side(stack.enter_context(self._writer(folder / name))) for name in (cache.TRAIN_FILE, cache.EVAL_FILE)
+                _SideFile(stack.enter_context(self._writer(folder / name)))
+                for name in (cache.TRAIN_FILE, cache.EVAL_FILE)
             )
             for batch in encoded(self._reader, chosen_rows(surveys, choice, self._cut), processes):
                 (train if batch.side == TRAIN else held_out).add(batch)
@@ -373,7 +376,7 @@ class _Preparation:
                     self._problems.raise_any()
                     raise DataError("there are no rows to learn from", where=source.description, hint="give some rows")
 
-    def _refuse_too_little(self, train: _Side, held_out: _Side) -> None:
+    def _refuse_too_little(self, train: _SideFile, held_out: _SideFile) -> None:
         length, refused = self._cut.max_length, partial(DataError, where=self._sources[0].description)
         if self._cut.rows == "stream":
             tokens = train.counted["tokens"]
@@ -396,7 +399,7 @@ class _Preparation:
             hint = "raise data.max_length, or see `tui-trainer preview` for which tokens train"
             raise refused(what if untrained else "no row is left to train on", hint=hint)
 
-    def _write_cut_rows(self, folder: Path, train: _Side) -> dict[str, object]:
+    def _write_cut_rows(self, folder: Path, train: _SideFile) -> dict[str, object]:
         """Which training rows were cut; the details of how long those of a table would be."""
         if self._cut.rows == "examples":
             return train.notes.write(folder)
@@ -404,7 +407,7 @@ class _Preparation:
             write_cut_rows(folder, np.concatenate(train.writer.cut_rows))
         return {}
 
-    def _counts(self, surveys: Sequence[Survey], choice: Selection, train: _Side, held_out: _Side) -> Counts:
+    def _counts(self, surveys: Sequence[Survey], choice: Selection, train: _SideFile, held_out: _SideFile) -> Counts:
         text, both = self._cut.reads_text, train.counted + held_out.counted
         read = self._problems.count + sum(len(survey.hashes) + survey.blank for survey in surveys)
         # The first token of a stream is no label.

@@ -259,7 +259,7 @@ def text_hash(text: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeldOut:
+class DocumentSplit:
     """`held_out[i]` says whether document i is evaluated on.
 
     Where the whole documents of a source cannot give the share, none of them is held out and the end of one is taken
@@ -271,7 +271,7 @@ class HeldOut:
     notes: tuple[str, ...] = ()
 
 
-def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: float, seed: int) -> HeldOut:
+def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: float, seed: int) -> DocumentSplit:
     """Hold out documents with about `eval_fraction` of all characters; never all of them, and none for 0.
 
     `lengths` are characters per document, 1 or more each.
@@ -281,13 +281,13 @@ def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: f
     sizes = np.asarray(lengths, dtype=np.int64)
     nothing = np.zeros(len(sizes), dtype=np.bool_)
     if eval_fraction == 0 or len(sizes) == 0:
-        return HeldOut(held_out=nothing)
+        return DocumentSplit(held_out=nothing)
     wanted = eval_fraction * int(sizes.sum())
     chosen = _draw(sizes, wanted, seed)
     if chosen and abs(int(sizes[chosen].sum()) - wanted) <= LARGEST_MISS * wanted:
         held_out = nothing.copy()
         held_out[chosen] = True
-        return HeldOut(held_out=held_out)
+        return DocumentSplit(held_out=held_out)
     return _tail_of_the_longest(sizes, wanted, nothing)
 
 
@@ -298,7 +298,7 @@ def split_each(
     eval_fraction: float,
     seed: int,
     usable: NDArray[np.bool_] | None = None,
-) -> HeldOut:
+) -> DocumentSplit:
     """The same for documents of several sources, `counts` of each in turn: every source gives its share.
 
     Only documents that are `usable`, bool [documents], are held out. `names` of the sources are for the notes.
@@ -315,7 +315,7 @@ def split_each(
         tails |= {int(places[document]): characters for document, characters in part.tails.items()}
         notes += [f"{name}: {note}" for note in part.notes] if len(names) > 1 else part.notes
         start += count
-    return HeldOut(held_out=held_out, tails=tails, notes=tuple(notes))
+    return DocumentSplit(held_out=held_out, tails=tails, notes=tuple(notes))
 
 
 def tail_start(text: str, tail_characters: int) -> int:
@@ -354,15 +354,15 @@ def _draw(sizes: NDArray[np.int64], wanted: float, seed: int) -> list[int]:
     return chosen
 
 
-def _tail_of_the_longest(sizes: NDArray[np.int64], wanted: float, nothing: NDArray[np.bool_]) -> HeldOut:
+def _tail_of_the_longest(sizes: NDArray[np.int64], wanted: float, nothing: NDArray[np.bool_]) -> DocumentSplit:
     longest = int(sizes.argmax())
     size = int(sizes[longest])
     if size < 2:
-        return HeldOut(held_out=nothing, notes=("nothing is held out: no document has two characters",))
+        return DocumentSplit(held_out=nothing, notes=("nothing is held out: no document has two characters",))
     tail = min(max(1, round(wanted)), size - 1)
     why = "there is one document" if len(sizes) == 1 else "whole documents cannot give the share of data.eval_fraction"
     note = f"{why}: the last {tail:,} or so of the {size:,} characters of document {longest + 1} are held out"
-    return HeldOut(held_out=nothing, tails={longest: tail}, notes=(note,))
+    return DocumentSplit(held_out=nothing, tails={longest: tail}, notes=(note,))
 
 
 def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> NDArray[np.int64]:
@@ -395,7 +395,7 @@ class Selection:
     copies: tuple[NDArray[np.int16], ...]
     repeated: int
     leaked: int
-    split: HeldOut
+    split: DocumentSplit
 
     @property
     def trained(self) -> NDArray[np.int16]:
@@ -414,7 +414,7 @@ def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selecti
         np.where(found & cut.dedup, LEFT_OUT, side).astype(np.int8)
         for found, side in zip(repeats, (TRAIN, HELD_OUT), strict=False)
     ]
-    split = HeldOut(held_out=np.zeros(len(hashes[0]), dtype=np.bool_))
+    split = DocumentSplit(held_out=np.zeros(len(hashes[0]), dtype=np.bool_))
     if len(surveys) == 1:
         split = _hold_out(first, cut, names, sides[0] == TRAIN)
         sides[0][split.held_out] = HELD_OUT
@@ -434,7 +434,7 @@ def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selecti
     return Selection(tuple(sides), tuple(used), sum(int(found.sum()) for found in repeats), leaked, split)
 
 
-def _hold_out(survey: Survey, cut: Cut, names: Sequence[str], usable: NDArray[np.bool_]) -> HeldOut:
+def _hold_out(survey: Survey, cut: Cut, names: Sequence[str], usable: NDArray[np.bool_]) -> DocumentSplit:
     """Of each source its share: of the characters of documents; of the rows of a table, and of each class in it."""
     if cut.reads_text:
         return split_each(survey.lengths, names, survey.counts, cut.eval_fraction, cut.seed, usable)
@@ -442,7 +442,7 @@ def _hold_out(survey: Survey, cut: Cut, names: Sequence[str], usable: NDArray[np
     groups = np.repeat(np.arange(len(survey.counts)), survey.counts) * (strata.max(initial=0) + 1) + strata
     places, held_out = np.flatnonzero(usable), np.zeros(len(usable), dtype=np.bool_)
     held_out[places[split_rows(groups[places], cut.eval_fraction, cut.seed)]] = True
-    return HeldOut(held_out=held_out)
+    return DocumentSplit(held_out=held_out)
 
 
 def _repeats(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:

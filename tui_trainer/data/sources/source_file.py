@@ -11,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal
 
-from tui_trainer.errors import DataError
+from tui_trainer.errors import DataError, system_reason
 from tui_trainer.files.hub_layout import network_errors, network_reason
 from tui_trainer.terminal.safe_text import one_line
 
@@ -106,7 +106,7 @@ class SourceFile:
         try:
             facts = self.path.stat()
         except OSError as error:
-            raise DataError(f"cannot be read any more: {error.strerror}", where=self.label) from None
+            raise DataError(f"cannot be read any more: {system_reason(error)}", where=self.label) from None
         return facts.st_size, facts.st_mtime_ns
 
 
@@ -135,7 +135,7 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     except EOFError:
         raise DataError("the gzip file is cut short", where=label, hint="download or copy it again") from None
     except failures as error:
-        reason = network_reason(error) if file.remote else getattr(error, "strerror", "") or type(error).__name__
+        reason = network_reason(error) if file.remote else system_reason(error)
         hint = "data.streaming reads it from the hub; try again where there is a network" if file.remote else ""
         raise DataError(f"cannot be read: {reason}", where=label, hint=hint) from None
 

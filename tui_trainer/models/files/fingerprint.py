@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tui_trainer.errors import system_reason
 from tui_trainer.models.config_json import bad_model, read_json
 from tui_trainer.models.facts import BIN_INDEX_FILE, ModelFacts
 from tui_trainer.models.files.weights import INDEX_FILE, tensor_starts
@@ -85,7 +86,7 @@ def _add_weights(digest: Any, folder: Path, name: str) -> None:
                 file.seek(start)
                 digest.update(file.read(length))
     except OSError as error:
-        raise bad_model(f"{name} cannot be read: {error.strerror}", where=str(folder)) from None
+        raise bad_model(f"{name} cannot be read: {system_reason(error)}", where=str(folder)) from None
 
 
 def _pieces(path: Path, size: int) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.errors import ConfigError, Problem, system_reason
 from tui_trainer.models.config_json import MODEL_KEY
 from tui_trainer.models.modules import Linear, ModelPart, place_in_block
 from tui_trainer.terminal.safe_text import one_line
@@ -83,7 +83,7 @@ def read_file_header(path: Path) -> dict[str, TensorFacts]:
         size, header = _header(path)
         return _tensors(header, size, path.name)
     except OSError as error:
-        raise _broken(path, f"cannot be read: {error.strerror or type(error).__name__}") from None
+        raise _broken(path, f"cannot be read: {system_reason(error)}") from None
     except _Damage as damage:
         raise _broken(path, str(damage)) from None
 
@@ -229,11 +229,6 @@ def is_embedding(name: str) -> bool:
 def has_head(headers: Mapping[str, TensorFacts]) -> bool:
     """Whether the head is stored beside the embedding; a tied one is not."""
     return any(map(is_head, headers))
-
-
-def has_experts(headers: Mapping[str, TensorFacts]) -> bool:
-    """Whether it is a mixture of experts."""
-    return any(".experts." in name for name in headers)
 
 
 def stored_parameters(headers: Mapping[str, TensorFacts], *, tied: bool) -> int:

@@ -14,7 +14,7 @@ from tui_trainer.hardware.environment import KERNELS_KEPT
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
-from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart, ModelMemory
+from tui_trainer.planning.memory.parts import FLOAT, HALF, BatchSizes, MemoryPart, ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB, format_bytes
 
@@ -47,7 +47,7 @@ _LABEL_SIZES = 16
 EVALUATION_SHARE, EVALUATION_ADAPTER_SHARE = 0.55, 0.25
 
 
-def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[MemoryPart, ...]:
+def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part; the parts are to be added."""
     model = ModelMemory(shape, setup, batch.row_tokens)
     steps = (
@@ -90,7 +90,7 @@ def _gradients(model: ModelMemory, accumulation: int, activations: int) -> Memor
     return MemoryPart("gradients", sets * model.gradient_bytes + second, formula)
 
 
-def _activations(model: ModelMemory, batch: Batch) -> MemoryPart:
+def _activations(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     shape = model.shape
     ends = 3 * FLOAT * model.tokens_at_ends(batch) * shape.hidden_size
     if model.setup.gradient_checkpointing:
@@ -101,7 +101,7 @@ def _activations(model: ModelMemory, batch: Batch) -> MemoryPart:
     return MemoryPart("activations", kept + ends, formula)
 
 
-def _temporaries(model: ModelMemory, batch: Batch) -> MemoryPart:
+def _temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     if not model.setup.gradient_checkpointing:
         return _plain_temporaries(model, batch)
     is_encoder = model.shape.head != CAUSAL
@@ -116,7 +116,7 @@ def _temporaries(model: ModelMemory, batch: Batch) -> MemoryPart:
     return MemoryPart("temporaries", found, formula)
 
 
-def _plain_temporaries(model: ModelMemory, batch: Batch) -> MemoryPart:
+def _plain_temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     through = model.shape.layers * batch.tokens
     own, adapters = through * model.own_temporaries, through * model.adapter_temporaries
     gradients = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
@@ -130,7 +130,7 @@ def _plain_temporaries(model: ModelMemory, batch: Batch) -> MemoryPart:
     )
 
 
-def _backward(model: ModelMemory, batch: Batch) -> MemoryPart:
+def _backward(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     """Gradients that are there at one time in the last layer: two of the MLP's width, with dropout three of scores."""
     shape = model.shape
     scores = 3 * shape.attention_heads * batch.row_tokens if model.keeps_scores else 0
@@ -138,7 +138,7 @@ def _backward(model: ModelMemory, batch: Batch) -> MemoryPart:
     return MemoryPart("backward pass", found, "tokens x bytes of one layer's gradients")
 
 
-def _loss(model: ModelMemory, batch: Batch) -> MemoryPart:
+def _loss(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     whole = model.loss(batch.labels)
     is_chunked = model.setup.chunks_loss(batch.labels)
     # Gradients of head and embedding are made when the logits have been given back, where both are mapped.
@@ -150,7 +150,7 @@ def _loss(model: ModelMemory, batch: Batch) -> MemoryPart:
     return MemoryPart(whole.name, max(0, whole.bytes - 2 * matrix), formula)
 
 
-def _kernels(model: ModelMemory, batch: Batch) -> tuple[MemoryPart, ...]:
+def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
     """Those of all sizes of passes but one, where documents are of different lengths: those of one size are within the
     measured shares."""
     setup, shape = model.setup, model.shape
@@ -169,7 +169,7 @@ def _kernels(model: ModelMemory, batch: Batch) -> tuple[MemoryPart, ...]:
     return (MemoryPart("kernels", count * KERNEL_BYTES, formula),)
 
 
-def _evaluation(model: ModelMemory, batch: Batch, there: int) -> MemoryPart:
+def _evaluation(model: ModelMemory, batch: BatchSizes, there: int) -> MemoryPart:
     """One layer's results, as nothing is kept, and then the logits; gradients are gone by then. No dropout here."""
     adapters = model.adapter_temporaries
     own = model.counted.evaluated - adapters

@@ -254,7 +254,7 @@ def _kernels_of(setup: dict[str, Any]) -> Iterator[None]:
             ctx.save_for_backward(torch.empty_like(x, dtype=torch.bool))
             return torch.empty_like(x)
 
-    class Attention(torch.autograd.Function):
+    class CardAttention(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
             rows, heads, tokens, _ = query.shape
@@ -273,7 +273,7 @@ def _kernels_of(setup: dict[str, Any]) -> Iterator[None]:
             given = (query.to(torch.bfloat16), key.to(torch.bfloat16), value.to(torch.bfloat16))
         if setup.get("math_attention"):
             return torch.ops.aten._scaled_dot_product_attention_math(*given, attn_mask, **more)[0]
-        return Attention.apply(*given, attn_mask)
+        return CardAttention.apply(*given, attn_mask)
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(functional, "dropout", dropout))

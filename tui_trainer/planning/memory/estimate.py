@@ -12,7 +12,7 @@ from tui_trainer.models.heads import labels_each
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.cpu import cpu_parts
 from tui_trainer.planning.memory.gpu import gpu_parts
-from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart, Static
+from tui_trainer.planning.memory.parts import FLOAT, HALF, BatchSizes, MemoryPart, Static
 from tui_trainer.planning.memory.split import split_part
 from tui_trainer.planning.memory.zero import zero_lasting, zero_moment
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -20,7 +20,7 @@ from tui_trainer.planning.training_setup import TrainingSetup
 _SPLIT = ("weights", "master weights", "gradients", "optimizer", "update")
 
 
-def memory_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[MemoryPart, ...]:
+def memory_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part.
 
     Layers are reckoned with what a dry run found (`TrainingSetup.counted`); without it by a general formula, which a

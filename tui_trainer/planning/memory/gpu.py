@@ -8,7 +8,7 @@ and 16384 tokens, 35 cases); fragmentation and context are assumptions that no c
 
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.parts import FLOAT, Batch, MemoryPart, ModelMemory, largest_parameter
+from tui_trainer.planning.memory.parts import FLOAT, BatchSizes, MemoryPart, ModelMemory, largest_parameter
 from tui_trainer.planning.memory.split import Moment, split_moments, split_part
 from tui_trainer.planning.memory.zero import zero_lasting, zero_moment
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -20,7 +20,7 @@ PIECES_SHARE = 0.03
 CONTEXT_BYTES = int(0.7 * GIB)
 
 
-def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[MemoryPart, ...]:
+def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tuple[MemoryPart, ...]:
     """Peak memory of training, by part; the parts are to be added."""
     model = ModelMemory(shape, setup, batch.row_tokens)
     moments = _with_checkpoints(model, batch) if setup.gradient_checkpointing else _plain(model, batch)
@@ -41,7 +41,7 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: Batch) -> tuple[Me
     )
 
 
-def _plain(model: ModelMemory, batch: Batch) -> tuple[Moment, ...]:
+def _plain(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
     kept = model.shape.layers * batch.tokens * model.counted.kept
     ends, summed = _ends(model, batch), batch.accumulation > 1
     formula = "layers x tokens x bytes kept for the backward pass"
@@ -55,7 +55,7 @@ def _plain(model: ModelMemory, batch: Batch) -> tuple[Moment, ...]:
     return at_loss, (_gradients(model, summed=summed, made=True),), _update(model)
 
 
-def _with_checkpoints(model: ModelMemory, batch: Batch) -> tuple[Moment, ...]:
+def _with_checkpoints(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
     inputs = model.shape.layers * batch.tokens * model.layer_input
     first = _sum_of_gradients(model, batch)
     formula = "layers x tokens x bytes of a layer's input"
@@ -88,12 +88,12 @@ def _update(model: ModelMemory) -> Moment:
     return gradients, MemoryPart("update", made, "two fp32 copies of the largest parameter")
 
 
-def _ends(model: ModelMemory, batch: Batch) -> int:
+def _ends(model: ModelMemory, batch: BatchSizes) -> int:
     """The last norm's input and output, and the embedding."""
     return 8 * model.shape.hidden_size * model.tokens_at_ends(batch)
 
 
-def _sum_of_gradients(model: ModelMemory, batch: Batch) -> tuple[MemoryPart, ...]:
+def _sum_of_gradients(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
     """The sum so far, which is there while the next micro-batch is computed."""
     return (_gradients(model, summed=True, made=False),) if batch.accumulation > 1 else ()
 
@@ -113,7 +113,7 @@ def _gradients(model: ModelMemory, *, summed: bool, made: bool) -> MemoryPart:
     return MemoryPart("gradients", found, formula)
 
 
-def _workspace(model: ModelMemory, batch: Batch, always: bool = False) -> tuple[MemoryPart, ...]:
+def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> tuple[MemoryPart, ...]:
     """Four gradients of the MLP's width, with LoRA two. Where all logits were, they fit into that place."""
     chunked = model.setup.chunks_loss(batch.labels)
     if not (chunked or always):
@@ -127,7 +127,7 @@ def _workspace(model: ModelMemory, batch: Batch, always: bool = False) -> tuple[
     return work, MemoryPart("unpacked", model.unpacking_bytes(batch.tokens), formula)
 
 
-def _evaluation(model: ModelMemory, batch: Batch, there: int) -> MemoryPart:
+def _evaluation(model: ModelMemory, batch: BatchSizes, there: int) -> MemoryPart:
     results = batch.eval_tokens * model.counted.evaluated
     wanted = results + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
     wanted += model.unpacking_bytes(batch.eval_tokens) if model.setup.four_bits else 0

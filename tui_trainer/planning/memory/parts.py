@@ -25,7 +25,7 @@ class MemoryPart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
+class BatchSizes:
     """What goes through the model at one time; rows are `row_tokens` long.
 
     The head computes logits for labels only, not for padding. `most_labels`: of a pass; 0: all tokens have one.
@@ -94,7 +94,7 @@ class Static:
         """Weights of 16 bits that train have a copy in fp32, which is what is really trained."""
         return self.setup.method == "full" and self.weight_size == HALF
 
-    def tokens_at_ends(self, batch: Batch) -> int:
+    def tokens_at_ends(self, batch: BatchSizes) -> int:
         """Tokens that go into the first layers and come out of the last: behind an encoder those of answers as well."""
         answers = self.setup.target_tokens if self.shape.decoder_layers else 0
         return batch.tokens + batch.rows * answers

@@ -13,7 +13,7 @@ _MOST_METRICS, _MOST_PARAMS, _MOST_LETTERS = 1000, 100, 6000
 _STATUS = {"finished": "FINISHED", "stopped": "KILLED"}
 
 
-class TRACKER:
+class MlflowTracker:
     name = "mlflow"
     install = "uv pip install mlflow"
     _client: Any = None
@@ -54,3 +54,6 @@ class TRACKER:
     def end(self, status: str) -> None:
         self._client.set_tag(self._run_id, "status", status)
         self._client.set_terminated(self._run_id, _STATUS.get(status, "FAILED"))
+
+
+TRACKER = MlflowTracker

@@ -7,7 +7,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tracking.contract import Metrics, TrackedRun
 
 
-class TRACKER:
+class TensorBoardTracker:
     name = "tensorboard"
     install = "uv sync --extra track"
     _writer: Any = None
@@ -43,3 +43,6 @@ class TRACKER:
 
         self._writer.add_event(Event(summary=text_pb("status", status)))
         self._writer.close()
+
+
+TRACKER = TensorBoardTracker

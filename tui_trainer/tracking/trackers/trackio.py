@@ -9,7 +9,7 @@ from tui_trainer.tracking.contract import Metrics, TrackedRun
 _PROJECT = "tui-trainer"
 
 
-class TRACKER:
+class TrackioTracker:
     name = "trackio"
     install = "uv pip install trackio"
     _trackio: Any = None
@@ -37,3 +37,6 @@ class TRACKER:
     def end(self, status: str) -> None:
         self._trackio.log({f"status/{status}": 1.0})
         self._trackio.finish()
+
+
+TRACKER = TrackioTracker

@@ -14,7 +14,7 @@ _PROJECT = "tui-trainer"
 _STEP = "step"
 
 
-class TRACKER:
+class WandbTracker:
     name = "wandb"
     install = "uv pip install wandb"
     _run: Any = None
@@ -68,3 +68,6 @@ def _has_login() -> bool:
     with suppress(OSError, NetrcParseError):
         return bool(os.environ.get("WANDB_API_KEY") or netrc(os.environ.get("NETRC")).authenticators(host))
     return False
+
+
+TRACKER = WandbTracker

@@ -162,7 +162,7 @@ class ConfigPage(ListPage):
         elif model.filter != self.filter_field.value:
             model.filter = self.filter_field.value
             self._show_rows()
-            self.table.move_to_end(-1)
+            self.table.move(-len(self.table.rows))
 
     def action_take(self) -> None:
         self._typed()

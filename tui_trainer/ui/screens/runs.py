@@ -107,10 +107,6 @@ class RunsModel:
     def chosen(self) -> RunOverview | None:
         return self.shown[self.place] if self.shown else None
 
-    @property
-    def can_compare(self) -> bool:
-        return LEAST_RUNS <= len(self.marked) <= MOST_RUNS
-
     def toggle_mark(self) -> str:
         if self.path is None or self.path in self.marked:
             self.marked = [path for path in self.marked if path != self.path]
@@ -527,7 +523,8 @@ class RunsPage(ListPage):
             some = self.is_typing or self.model.words or self.model.marked
             return "" if some else "there is no filter and no mark"
         if action.name == "compare":
-            return "" if self.model.can_compare else f"mark two to six runs with {self.bench.app.key_of('runs.mark')}"
+            can_compare = LEAST_RUNS <= len(self.model.marked) <= MOST_RUNS
+            return "" if can_compare else f"mark two to six runs with {self.bench.app.key_of('runs.mark')}"
         if one is None:
             return "no run is shown"
         if action.name in ("rename", "delete") and self.bench.exports.is_of(one.path):

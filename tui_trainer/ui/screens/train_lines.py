@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from tui_trainer.advice.examine import Examination
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.lines.plan_and_events import gauges_words
-from tui_trainer.runs.events import DataPrepared, EvalDone, PlanMade, StepDone
+from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
 from tui_trainer.runs.result import (
     ScoreWords,
     Target,
@@ -26,6 +26,7 @@ from tui_trainer.runs.result import (
 )
 from tui_trainer.runs.state import STOPPED_EARLY, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds
+from tui_trainer.runs.wording import batch_of, better_words, rows_words, time_words, trained_words
 from tui_trainer.tasks import labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, rows_of, width_of
@@ -159,7 +160,7 @@ class TrainScene:
         last, rows = self.run.last_step, self.run.samples_per_second
         fields = [
             (f"{format_count(self.run.tokens_per_second):>6}", " tokens/s   "),
-            (f"{'--' if rows is None else f'{rows:.1f}':>6}", " rows/s   "),
+            (f"{format_count(rows):>6}", " rows/s   "),
             (f"{format_seconds(_mean_seconds(self.run)):>7}", " a step   lr "),
             (f"{last.lr:.2e}" if last else "--      ", "   gradient " if width >= 80 else "   norm "),
             (f"{last.grad_norm:<6.3g}" if last else "--    ", ""),
@@ -227,7 +228,7 @@ class TrainScene:
     def epoch_rows(self, *_: int) -> list[Line]:
         rows: list[Line] = [[("epoch   mean loss        time    rows/s  tokens/s", "dim")]]
         for done in self.run.epochs[-_MOST_EPOCHS:]:
-            rates = f"{done.samples_per_second:>8.1f}  {format_count(done.tokens_per_second):>8}"
+            rates = f"{format_count(done.samples_per_second):>8}  {format_count(done.tokens_per_second):>8}"
             seconds = format_seconds(done.seconds)
             rows.append([(f"{done.epoch:>5}   {done.mean_loss:>9.4f}  {seconds:>10}  {rates}", "text")])
         return rows
@@ -276,9 +277,9 @@ class TrainScene:
         plan = self.run.plan
         if plan is None:
             return []
-        trainable, share = _trainable(plan)
         name = _field(f"LoRA r {plan.lora_rank} on " if plan.lora_rank else "", self._base_name(plan))
-        return [[*name, *_field(": ", trainable), (f" parameters are trainable{share}", "dim")]]
+        words = trained_words(plan.trained_parameters or 0, plan.parameters)
+        return [[*name, *_field(": ", words), (" are trainable", "dim")]]
 
     def plan_rows(self, *_: int) -> list[Line]:
         state, plan, data = self.run, self.run.plan, self.run.data
@@ -287,19 +288,16 @@ class TrainScene:
         device = self.shown(state.device) or "--"
         model = [("model", f"{format_count(plan.parameters)} parameters on {device}")]
         if is_tuned(plan):
-            words = "".join(_trainable(plan))
+            words = trained_words(plan.trained_parameters or 0, plan.parameters)
             model = [("model", f"{self._base_name(plan)} on {device}")]
-            model += [("LoRA", f"r {plan.lora_rank}, {words}") if plan.lora_rank else ("trains", f"{words} parameters")]
-        passes, processes = plan.gradient_accumulation_steps, plan.processes
-        parts = [passes, plan.per_device_train_batch_size, *[processes] * (processes > 1)]
-        cut = f" = {f' {self.glyphs.times} '.join(map(str, parts))}" if passes > 1 or processes > 1 else ""
+            model.append(("LoRA", f"r {plan.lora_rank}, {words}") if plan.lora_rank else ("trains", words))
         rows = [
             *model,
-            ("data", data_words(data) if data else "--"),
-            ("batch", f"{plan.effective_batch_size} rows{cut}"),
+            ("data", rows_words(data.rows, data.tokens) if data else "--"),
+            ("batch", batch_of(plan)),
             ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
             *([("attention", self.shown(plan.attention))] if plan.attention else []),
-            ("time", f"about {format_seconds(plan.duration_seconds)}"),
+            ("time", time_words(plan.duration_seconds)),
         ]
         memory = _field(f"{'memory':<{_LABEL}}", memory_words(state), memory_role(state))
         return [*(_field(f"{name:<{_LABEL}}", text) for name, text in rows), memory]
@@ -394,20 +392,6 @@ def is_tuned(plan: PlanMade | None) -> bool:
     return plan is not None and bool(plan.base_model) and plan.trained_parameters is not None
 
 
-def _trainable(plan: PlanMade) -> tuple[str, str]:
-    """`6.7 k of 818 k`, ` (0.82 %)`."""
-    trained, every = plan.trained_parameters or 0, plan.parameters
-    if trained >= every:
-        return f"all {format_count(every)}", ""
-    percent = 100 * trained / every
-    share = f" ({percent:.0f} %)" if percent >= 10 else f" ({percent:.2g} %)"
-    return f"{format_count(trained)} of {format_count(every)}", share if trained else ""
-
-
-def data_words(data: DataPrepared) -> str:
-    return f"{data.rows:,} rows, {format_count(data.tokens)} tokens"
-
-
 # What the Train screen says when no step is being made: before a run, while it is prepared, and after its end; and
 # what a task measures beside the loss.
 
@@ -432,8 +416,8 @@ def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
 def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
     state, glyphs = scene.run, scene.glyphs
     data, plan, loading, training = state.data, state.plan, state.phase == "loading", state.status == "training"
-    done = "" if data is None else data_words(data)
-    planned = "" if plan is None else f"{plan.total_steps:,} steps, about {format_seconds(plan.duration_seconds)}"
+    done = "" if data is None else rows_words(data.rows, data.tokens)
+    planned = "" if plan is None else f"{plan.total_steps:,} steps, {time_words(plan.duration_seconds)}"
     is_read, is_planned = data is not None, plan is not None
     stages = [
         ("reading and preparing the data", is_read, not is_read and not loading, done),
@@ -502,7 +486,7 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
             words = scene.shown(target.words)
             lines.append([("target   ", "dim"), (f"{words} ", "text"), (f"{sign} {target.verdict}", role)])
         if best := best_before(state):
-            lines.append([(f"it was better before: {best.loss:.4f} at step {best.step:,}", "warn")])
+            lines.append([(better_words(best), "warn")])
     if finished.model_path:
         is_adapter = state.plan is not None and bool(state.plan.lora_rank)
         what, path = "adapter" if is_adapter else "model", f"{scene.run_folder or '.'}/{finished.model_path}"

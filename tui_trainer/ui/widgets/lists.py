@@ -207,9 +207,6 @@ class SettingsTable(Area):
             at = places.index(self._place) if self._place in places else 0
             self._go(places[min(max(at + steps, 0), len(places) - 1)])
 
-    def move_to_end(self, direction: int) -> None:
-        self.move(direction * len(self.rows))
-
     def move_group(self, direction: int) -> None:
         """To the first setting of the next group, or of this one and then of the one before it."""
         starts = [place + 1 for place, row in enumerate(self.rows) if not row.key]

@@ -2,9 +2,9 @@
 
 import json
 
-from tests.checklist import test_on_gpus as cards
-from tests.checklist.test_on_gpus import H200, T4
-from tests.checklist.test_single_checks import context, look
+from tests.advice import test_on_gpus as cards
+from tests.advice.test_on_gpus import H200, T4
+from tests.advice.test_single_checks import context, look
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.advice.rules import model_size
 from tui_trainer.config.load import Request

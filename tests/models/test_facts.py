@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models_room.conftest import VARIANTS
+from tests.models.conftest import VARIANTS
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import is_hub_name
 from tui_trainer.models.catalogue import all_entries

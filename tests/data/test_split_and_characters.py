@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tui_trainer.data.preparing.byte_bpe import EOS_ID
-from tui_trainer.data.preparing.row_selection import HeldOut, split_documents, tail_start, torn
+from tui_trainer.data.preparing.row_selection import DocumentSplit, split_documents, tail_start, torn
 from tui_trainer.data.preparing.tokenizing import (
     UNK_ID,
     build_tokenizer,
@@ -17,7 +17,7 @@ from tui_trainer.data.preparing.tokenizing import (
 )
 
 
-def parts(split: HeldOut, index: int, text: str) -> tuple[str, str]:
+def parts(split: DocumentSplit, index: int, text: str) -> tuple[str, str]:
     """What of a document is trained on, and what is held out."""
     if index in split.tails:
         return torn(text, split.tails[index])

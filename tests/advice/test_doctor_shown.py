@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.doctor.made_up import run_events
+from tests.advice.made_up import run_events
 from tests.runs.journals import run_of
 from tui_trainer.advice import examine as module
 from tui_trainer.advice.examine import Doctor, examine

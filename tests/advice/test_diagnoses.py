@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.doctor.made_up import GIB, MIB, falling, made_up, run_events
+from tests.advice.made_up import GIB, MIB, falling, made_up, run_events
 from tui_trainer.advice.contract import BAR_SHARE, all_rules
 from tui_trainer.advice.examine import all_symptoms, examine
 from tui_trainer.advice.fixes import patched

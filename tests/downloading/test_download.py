@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.combinations import in_the_sweep
-from tests.models_room.fake_hub import COMMIT, FakeHub, environment_of, run, run_each, serving
+from tests.downloading.fake_hub import COMMIT, FakeHub, environment_of, run, run_each, serving
 from tui_trainer.cli.models import offer_lines
 from tui_trainer.downloading.hub import MODEL, DownloadOffer, HubFile, model_files_to_fetch, network_sentence
 from tui_trainer.errors import ConfigError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.checklist.test_single_checks import MACHINE, look
+from tests.advice.test_single_checks import MACHINE, look
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.fixes import patched
 from tui_trainer.advice.gather import gather

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.models_room.fake_hub import COMMIT, FakeHub, commit_of, environment_of, run, run_each, serving
+from tests.downloading.fake_hub import COMMIT, FakeHub, commit_of, environment_of, run, run_each, serving
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.data.sources.hub import HubPath

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.checklist.test_on_gpus import machine
+from tests.advice.test_on_gpus import machine
 from tui_trainer.advice.checklist import Finding, all_checks, run_checks
 from tui_trainer.advice.context import Context, EarlierRun, Exported
 from tui_trainer.advice.contract import all_rules

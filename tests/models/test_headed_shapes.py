@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.models_room.headed import CASES, LABELS, headed, labels_of
-from tests.models_room.test_shape import headers_of, linears_in, linears_told
+from tests.models.headed import CASES, LABELS, headed, labels_of
+from tests.models.test_shape import headers_of, linears_in, linears_told
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.models.files.soundness import misfits
 from tui_trainer.models.heads import auto_class
@@ -126,7 +126,7 @@ def test_products_behind_an_encoder_read_the_target_or_the_input():
 
 
 def test_a_head_in_the_files_of_a_t5_is_one_of_its_own():
-    """transformers takes it whatever config.json says: tests/models_room/test_loading_heads.py loads such a model."""
+    """transformers takes it whatever config.json says: tests/models/test_loading_heads.py loads such a model."""
     tiny = headed("t5", "seq2seq_lm")
     headers = headers_of(tiny)
     tied = shape_of(tiny.config, headers, head="seq2seq_lm")

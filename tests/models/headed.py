@@ -6,7 +6,7 @@ import json
 from functools import cache
 from typing import Any
 
-from tests.models_room.conftest import GATED, GPT2, Tiny
+from tests.models.conftest import GATED, GPT2, Tiny
 from tui_trainer.models.heads import Head, auto_class
 
 LABELS = 3

@@ -20,7 +20,7 @@ from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.pack import padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import TokenRow
-from tui_trainer.data.preview import Lengths, Sample, samples
+from tui_trainer.data.preview import Lengths, ShownSample, samples
 
 
 class MixedPrecision:
@@ -51,7 +51,7 @@ def row(tokens, labels=None) -> TokenRow:
     return TokenRow(np.array(tokens, np.int32), None if labels is None else np.array(labels, np.int32))
 
 
-def shown(data, make, count=100, *, names=(), cut=None, effective=100, **layout) -> list[Sample]:
+def shown(data, make, count=100, *, names=(), cut=None, effective=100, **layout) -> list[ShownSample]:
     order = RowOrder(data.lengths, effective_batch=effective, seed=0)
     about = RowLayout(
         collate=make, collate_packed=partial(collate_packed, pad_id=0), rows=layout.pop("rows", 100), **layout

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.models_room.conftest import VARIANTS, Tiny
+from tests.models.conftest import VARIANTS, Tiny
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.models import counting

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models_room.conftest import write_tokenizer
+from tests.models.conftest import write_tokenizer
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.tokenizer import (
     TOKENIZER_FILES,

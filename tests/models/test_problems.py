@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models_room.conftest import write_tokenizer
+from tests.models.conftest import write_tokenizer
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.files.soundness import foreign_calls
 from tui_trainer.models.problems import length_problems, length_warning, model_problems

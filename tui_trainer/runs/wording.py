@@ -1,0 +1,59 @@
+"""Facts of a plan and of a run in words, the same on screens, in lines, in reports and in advice.
+
+Numbers in, text out; how numbers are written is in `units.py`.
+"""
+
+from tui_trainer.runs.events import EvalDone, PlanMade
+from tui_trainer.units import format_bytes, format_count, format_seconds
+
+
+def split_words(rows: int, passes: int, processes: int = 1, *, width_tokens: int = 0) -> str:
+    """How a batch is cut, micro-batch x accumulation x processes: `4 rows x 8`, `1 row of 512 tokens x 8`,
+    `4 rows x 8 x 2 processes`."""
+    width = f" of {width_tokens:,} tokens" if width_tokens else ""
+    group = f" x {processes} processes" if processes > 1 else ""
+    return f"{rows} row{'s' if rows != 1 else ''}{width} x {passes}{group}"
+
+
+def batch_words(effective: int, rows: int, passes: int, processes: int = 1) -> str:
+    """An effective batch and how it is cut: `64 rows (4 rows x 8 x 2 processes)`; `64 rows` where it is not."""
+    is_cut = passes > 1 or processes > 1
+    return f"{effective} rows" + (f" ({split_words(rows, passes, processes)})" if is_cut else "")
+
+
+def batch_of(plan: PlanMade) -> str:
+    passes, processes = plan.gradient_accumulation_steps, plan.processes
+    return batch_words(plan.effective_batch_size, plan.per_device_train_batch_size, passes, processes)
+
+
+def trained_words(trained: int, every: int) -> str:
+    """How many of a model's parameters are trainable: `6.7 k of 818 k parameters (0.82 %)`, `all 818 k parameters`."""
+    if trained >= every:
+        return f"all {format_count(every)} parameters"
+    percent = 100 * trained / every
+    share = f" ({percent:.0f} %)" if percent >= 10 else f" ({percent:.2g} %)" if trained else ""
+    return f"{format_count(trained)} of {format_count(every)} parameters{share}"
+
+
+def rows_words(rows: int, tokens: int) -> str:
+    """`1,870 rows, 1.2 M tokens`."""
+    return f"{rows:,} rows, {format_count(tokens)} tokens"
+
+
+def held_out_words(rows: int) -> str:
+    return f"{rows:,} rows held out" if rows else "no rows held out"
+
+
+def time_words(seconds: float | None) -> str:
+    """How long a run is planned to take: `about 2 min 05 s`; `time not known`."""
+    return "time not known" if seconds is None else f"about {format_seconds(seconds)}"
+
+
+def takes_words(steps: int, batch: str, memory_bytes: int, seconds: float | None) -> str:
+    """What a run takes: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min 05 s`; `batch` is of `batch_words`."""
+    return f"{steps:,} steps of {batch}, {format_bytes(memory_bytes)} of memory, {time_words(seconds)}"
+
+
+def better_words(best: EvalDone) -> str:
+    """For a run that was clearly better at an earlier evaluation than at its end (`runs/result.py`)."""
+    return f"it was better before: held-out loss {best.loss:.4f} at step {best.step:,}"
