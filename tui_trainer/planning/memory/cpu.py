@@ -14,7 +14,7 @@ from tui_trainer.hardware.environment import KERNELS_KEPT
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
-from tui_trainer.planning.memory.parts import FLOAT, HALF, Batch, MemoryPart, ModelMemory
+from tui_trainer.planning.memory.parts import FLOAT, HALF, KERNELS, Batch, MemoryPart, ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB, format_bytes
 
@@ -166,7 +166,7 @@ def _kernels(model: ModelMemory, batch: Batch) -> tuple[MemoryPart, ...]:
     of_head = head * _LABEL_SIZES if shape.head not in CLASSIFYING else 0
     count = min(each * (coarse_sizes(batch.row_tokens) - 1) + of_head, KERNELS_KEPT)
     formula = f"{count} kernels of {format_bytes(KERNEL_BYTES)}, which oneDNN compiles for the sizes of passes"
-    return (MemoryPart("kernels", count * KERNEL_BYTES, formula),)
+    return (MemoryPart(KERNELS, count * KERNEL_BYTES, formula),)
 
 
 def _evaluation(model: ModelMemory, batch: Batch, there: int) -> MemoryPart:
