@@ -7,6 +7,12 @@ activations leave). How much of that remains was measured over 40 configurations
 the way of tests/benchmarks/memory_grid.py: the shares below, with 40 of 43 within 10 % (AMD EPYC, torch 2.15). Of 11
 encoders, with a decoder and without, 10 were within 10 % and all within 17 %; the same one measured twice differed by
 up to 9 %.
+
+A peak settles late: the quickstart's model in a bare loop of torch takes 137 MiB in its first step, 146 to 158 in the
+second and 165 to 174 from about the sixteenth on, with one arena of glibc as with several, in the main thread as in
+another; a whole run of 500 steps added 12 MiB to what it had after 100. The shares are those of eight steps, and the
+libraries' line is larger than what a run loads (9 MiB), so that both together are about right. Where each step has
+several passes of varied widths they are not (tui_trainer/guides/measurements.md).
 """
 
 from tui_trainer.data.batching.collate import coarse_sizes
