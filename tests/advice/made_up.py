@@ -21,6 +21,7 @@ PLAN = {
 STEP = {
     "data_seconds": 0.002, "forward_seconds": 0.06, "backward_seconds": 0.12, "optimizer_seconds": 0.018,
     "tokens": 2048, "input_tokens": 2048, "positions": 2048, "samples": 16, "grad_norm": 0.7,
+    "peak_memory_bytes": 900 * MIB,
 }  # fmt: skip
 READING = {
     "process_memory_bytes": 900 * MIB, "process_cpu_share": 0.9, "machine_cpu_share": 0.93, "usable_cores": 2.0,
@@ -47,7 +48,7 @@ def run_events(
     step: dict[str, object | At] | None = None,
     plan: dict[str, object] | None = None,
     reading: dict[str, object | At] | None = None,
-    card: dict[str, object] | None = None,
+    card: dict[str, object | At] | None = None,
     between: dict[str, float] | None = None,
     ranks: Sequence[float] = (),
     eval_seconds: float = 0.2,
@@ -71,7 +72,7 @@ def run_events(
         lr = parts.pop("lr", planned.learning_rate)
         events.append(e.StepDone(
             step=n, epoch=n / 100, loss_sum=loss(n) * parts["tokens"], lr=lr, step_seconds=seconds,
-            tokens_per_second=1.0, samples_per_second=1.0, peak_memory_bytes=900 * MIB, **parts,
+            tokens_per_second=1.0, samples_per_second=1.0, **parts,
         ))  # fmt: skip
         if n % 25 == 0:
             events += _beside(n, reading or {}, card, between or {})
@@ -95,7 +96,7 @@ def run_events(
 
 def _beside(n: int, reading: dict, card: dict | None, between: dict[str, float]) -> Sequence[e.Event]:
     values = {**READING, **{key: _at(value, n) for key, value in reading.items()}}
-    cards = [] if card is None else [e.GpuReading(**{**CARD, **card})]
+    cards = [] if card is None else [e.GpuReading(**{**CARD, **{key: _at(value, n) for key, value in card.items()}})]
     at = (BEGAN + timedelta(seconds=n / 5)).isoformat()
     waits = {"journal_seconds": 0.001, "empty_cache_seconds": 0.0, "other_seconds": 0.001, **between}
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -51,7 +52,7 @@ PLANTED = {
     ),
     "memory_growing": (
         {"reading": {"process_memory_bytes": leaking}, "steps": 800, "plan": {"total_steps": 100_000}},
-        ["1.7 GiB at step", "at step 800", "GiB at step 100,000"],
+        ["resident memory of the process: 1.", "at step 800, 4.0 MiB a step over", "GiB at step 100,000"],
     ),
     "throttled": (
         {**GPU, "card": {"slowed_by": "heat", "clock_share": 0.6, "temperature_celsius": 91.0}},
@@ -261,6 +262,65 @@ def test_cores_that_others_use_explain_steps_that_became_slower():
 )  # fmt: skip
 def test_what_is_normal_is_no_cause(more):
     assert examine(made_up(**more, steps=200)).name == "healthy"
+
+
+def growing_on(step):
+    return {"process_memory_bytes": lambda n: 900 * MIB + min(n, step) * MIB}
+
+
+def sizes_until(step):
+    """A pass in five has a new size until then."""
+    return {"positions": lambda n: 1024 + 256 * (min(n, step) // 5)}
+
+
+IN_16_BITS = {"precision": "bf16", "best_precision": "bf16", "total_steps": 400}
+CARD_RUN = {**GPU, "steps": 400, "plan": {"total_steps": 400}}
+
+
+@pytest.mark.parametrize(
+    ("run", "is_named"),
+    [
+        ({"steps": 400, "plan": IN_16_BITS, "reading": growing_on(400), "step": sizes_until(400)}, False),
+        ({"steps": 400, "plan": IN_16_BITS, "reading": growing_on(400), "step": sizes_until(60)}, True),
+        ({"steps": 400, "plan": {**IN_16_BITS, "kernel_bytes": 320 * MIB}, "reading": growing_on(400)}, False),
+        ({"steps": 400, "plan": {**IN_16_BITS, "kernel_bytes": 100 * MIB}, "reading": growing_on(400)}, True),
+        ({"steps": 400, "plan": IN_16_BITS, "reading": growing_on(120)}, False),
+        ({"steps": 400, "reading": {"process_memory_bytes": lambda n: (900 + 60 * math.log(n)) * MIB}}, False),
+        ({**CARD_RUN, "reading": {"process_memory_bytes": leaking}}, False),
+        ({**CARD_RUN, "card": {"memory_used_bytes": lambda n: 20 * GIB + n * 20 * MIB}}, False),
+        ({**CARD_RUN, "step": {"peak_memory_bytes": leaking}}, True),
+        ({**CARD_RUN, "step": {"peak_memory_bytes": leaking, **sizes_until(400)}}, False),
+        ({**CARD_RUN, "step": {"peak_memory_bytes": leaking, "positions": lambda n: 4096 - 8 * n}}, True),
+        ({**CARD_RUN, "step": {"peak_memory_bytes": lambda n: 900 * MIB + (n > 80) * GIB}}, False),
+    ],
+    ids=["new sizes still come", "no new sizes for long", "within the kernels of the plan", "more than these kernels",
+         "a plateau", "less and less", "a card: the process", "a card: other processes", "a card: what is allocated",
+         "a card: larger passes", "a card: smaller passes", "a card: one evaluation"],
+)  # fmt: skip
+def test_a_cache_that_fills_is_no_leak(run, is_named):
+    found = [one for one in examine(made_up(**{"steps": 400, **run})).findings if one.name == "memory_growing"]
+    assert bool(found) is is_named
+    if found:
+        looked_at = "the most allocated on the card" if run.get("device") else "resident memory of the process"
+        assert found[0].found.evidence.startswith(looked_at)
+
+
+def test_sums_of_several_passes_are_no_new_sizes():
+    """Every other step has a sum of its own, and passes that are alike: these excuse no leak."""
+    step = {"positions": lambda n: 4 * 1160 + n // 2, "input_tokens": 4 * 1160}
+    more = {"gradient_accumulation_steps": 4, "total_steps": 100_000}
+    leak = made_up(steps=800, plan=more, step=step, reading=growing_on(800))
+    assert "memory_growing" in [one.name for one in examine(leak).findings]
+
+
+def test_a_resumed_run_is_judged_by_its_own_peaks():
+    """Those of the start before grew; this one has so much from its first step on."""
+    before = run_events(**CARD_RUN, step={"peak_memory_bytes": leaking}, is_over=False)
+    again = run_events(**{**CARD_RUN, "steps": 230}, step={"peak_memory_bytes": leaking(200)})
+    again[0] = replace(again[0], resumed_from_step=200)
+    state = fold([*before, *(event for event in again if event.step > 200 or not event.step)])
+    assert list(state.peaks) == [leaking(min(step, 200)) for step in range(1, 231)]
+    assert "memory_growing" not in [one.name for one in examine(state).findings]
 
 
 def test_a_diagnosis_that_breaks_is_a_note_and_stops_no_other(monkeypatch):

@@ -83,6 +83,15 @@ def test_the_probe_knows_which_models_mix_documents(family, documents):
     assert components.model.training
 
 
+def test_the_probe_asks_for_kernels_of_two_sizes(documents):
+    components, sizes = _Components(tiny_model("llama")), []
+    components.model.register_forward_pre_hook(
+        lambda _module, _args, given: sizes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    assert packing_leaks(components, _Rows(documents)) is None
+    assert len(sizes) == 7 and len(set(sizes)) == 2
+
+
 @pytest.mark.parametrize("family", NOT_PACKED)
 def test_families_that_mix_documents_are_known_before_a_run(family):
     assert family in SEES_OTHERS

@@ -23,6 +23,7 @@ from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.micro_batches import tune_micro_batch
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.learning_rates import peak_rate
+from tui_trainer.planning.memory.parts import KERNELS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, commit_of, read_plan_file, write_plan_file
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
@@ -301,6 +302,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             empty_cache_steps=config.training.empty_cache_steps,
             most_learning_rate=peak_rate(config).most,
             memory_budget_bytes=plan.memory_budget_bytes,
+            kernel_bytes=sum(part.bytes for part in plan.memory_parts if part.name == KERNELS),
             attention=plan.attention.words,
             best_samples_per_second=rows / seconds.value if seconds.value and is_measured else None,
         )

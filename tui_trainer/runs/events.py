@@ -111,6 +111,8 @@ class PlanMade(Event):
     learning_rate: float | None = None
     most_learning_rate: float | None = None
     memory_budget_bytes: int | None = None
+    kernel_bytes: int | None = None
+    """Of the memory, what a CPU compiles for the sizes of passes; 0 where it compiles for none."""
     processes: int = 1
     command: str = ""
     """What starts the processes, where there are several."""

@@ -1,6 +1,6 @@
 """RunState: what the events of a run add up to, and all that a view draws.
 
-Curves are columns of numbers, 56 bytes per step, so that 100,000 steps stay below 10 MB. Durations are sums of the
+Curves are columns of numbers, 64 bytes per step, so that 100,000 steps stay below 10 MB. Durations are sums of the
 seconds in the events, never differences of `at`: clocks jump.
 """
 
@@ -205,8 +205,12 @@ class RunState:
     lrs: array[float] = field(default_factory=lambda: array("d"))
     grad_norms: array[float] = field(default_factory=lambda: array("d"))
     step_seconds: array[float] = field(default_factory=lambda: array("d"))
+    peaks: array[int] = field(default_factory=lambda: array("q"))
+    """Bytes, the most until each step: `StepDone.peak_memory_bytes`."""
     step_scores: dict[str, array[float]] = field(default_factory=dict)
     """By name, what a step measured beside its loss; NaN for a step that has not."""
+    first_steps: dict[int, int] = field(default_factory=dict)
+    """Of this start: by the positions of a step, the first one that had so many."""
 
     evals: list[events.EvalDone] = field(default_factory=list)
     epochs: list[events.EpochDone] = field(default_factory=list)
@@ -363,11 +367,12 @@ class RunState:
         self.times = StepTimes()
         self.recent.clear()
         self.rank_times.clear()
+        self.first_steps.clear()
 
     def _drop_after(self, step: int) -> None:
         length = bisect_right(self.steps, step)
         columns = self.steps, self.token_counts, self.loss_sums, self.losses, self.lrs, self.grad_norms
-        for column in (*columns, self.step_seconds):
+        for column in (*columns, self.step_seconds, self.peaks):
             del column[length:]
         for scores in self.step_scores.values():
             del scores[length:]
@@ -390,6 +395,8 @@ class RunState:
         self.lrs.append(event.lr)
         self.grad_norms.append(event.grad_norm)
         self.step_seconds.append(event.step_seconds)
+        self.peaks.append(event.peak_memory_bytes)
+        self.first_steps.setdefault(event.positions, step)
         if event.sums or self.step_scores:
             self._take_scores(event.scores)
         self.last_step = event

@@ -160,7 +160,9 @@ def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> st
     `by_lengths`: as for `Layout`.
     """
     packed_rows = _documents(run, rows)
-    each = [_pass(run, [[document]], packed=False) for row in packed_rows for document in row]
+    # All as wide as the longest: on a CPU each width costs kernels of its own. No place sees padding at its right.
+    width = max(len(document) - 1 for row in packed_rows for document in row)
+    each = [_pass(run, [[document]], packed=False, width=width) for row in packed_rows for document in row]
     alone = Numbers(torch.cat([one.logits for one in each]), torch.cat([one.gradients for one in each]))
     packed = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
     control = _pass(run, packed_rows, packed=False)
@@ -205,9 +207,11 @@ def _is_coarse(run: Trainable) -> bool:
     return tf32 or run.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in run.model.parameters())
 
 
-def _pass(run: Trainable, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False) -> Numbers:
+def _pass(
+    run: Trainable, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False, width: int = 0
+) -> Numbers:
     """Forward and backward: fp32 logits_NV of N tokens, and gradients_Nh of their embeddings alone."""
-    batch = micro_batch(collate_packed(rows, run.pad_id), by_lengths=by_lengths).to(run.device)
+    batch = micro_batch(collate_packed(rows, run.pad_id, width=width), by_lengths=by_lengths).to(run.device)
     if not packed:
         batch = replace(batch, inputs={"input_ids": batch.inputs["input_ids"]})
     with cut_at_embeddings(run.model) as embedded:

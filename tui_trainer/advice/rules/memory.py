@@ -1,6 +1,8 @@
 """What a run takes of memory, and what makes it less."""
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import pairwise
 from statistics import fmean
 
 from tui_trainer.advice.context import Context
@@ -19,6 +21,7 @@ from tui_trainer.advice.contract import (
 from tui_trainer.advice.remedies import is_short, memory_with, smaller_model, way_to_fit
 from tui_trainer.advice.rules.batch import BUSY_TOKENS
 from tui_trainer.advice.run_view import RunView
+from tui_trainer.data.batching.collate import coarse
 from tui_trainer.errors import ConfigError
 from tui_trainer.methods.tuning_methods import BITSANDBYTES
 from tui_trainer.planning.basis import Basis
@@ -26,7 +29,7 @@ from tui_trainer.planning.batch_cut import MICRO
 from tui_trainer.planning.duration import UNPACKING_TIMES
 from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.runs.events import GaugesRead
+from tui_trainer.runs.state import WARM_UP_STEPS
 from tui_trainer.units import MIB, format_bytes, format_bytes_of
 
 CHECKPOINTING, METHOD = "training.gradient_checkpointing", "tuning.method"
@@ -34,7 +37,9 @@ _CHUNK, _CHUNK_TOKENS = "training.loss_chunk_tokens", 1024
 _COST = "a quarter of the time"
 _FULL_SHARE, _LEAST_FREE_SHARE = 0.96, 0.03
 _INSTALL = f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora"
-_LEAST_READINGS = 6
+_MOST_PEAKS = 500
+# What grows steadily has in none of four parts much less than a third of the growth between the first and the last.
+_PARTS, _LEAST_IN_A_PART, _STEADY_SHARE = 4, 2, 0.24
 # A process settles after its first evaluation, sample and checkpoint.
 _LEAST_GROWTH, _LEAST_GROWTH_BYTES = 0.1, 64 * MIB
 
@@ -171,33 +176,81 @@ class LossInChunks(Rule):
 
 @symptom("Memory growing")
 def memory_growing(view: RunView) -> Cause | None:
-    """Memory is stable after two or three steps; what grows on ends in an out-of-memory error, hours later."""
-    readings = [(one.step, used) for one in view.all_readings if (used := _used_bytes(one, view)) is not None]
-    readings = readings[len(readings) // 5 :]
-    if len(readings) < _LEAST_READINGS:
+    """What a run takes is stable once passes of all sizes came; what grows on ends in an out-of-memory error."""
+    used = _peaks_on_card(view) if view.on_gpu else _resident(view)
+    used = used[len(used) // 5 :]
+    size = len(used) // _PARTS
+    if size < _LEAST_IN_A_PART:
         return None
-    third = len(readings) // 3
-    low, middle, high = (fmean(used for _, used in readings[at * third : (at + 1) * third]) for at in range(3))
-    growth = high - low
-    is_steady = middle > low and high - middle >= 0.3 * (middle - low)
-    if not is_steady or growth < max(_LEAST_GROWTH * low, _LEAST_GROWTH_BYTES):
+    used = used[len(used) - size * _PARTS :]
+    parts = [fmean(taken for _, taken in used[size * part :][:size]) for part in range(_PARTS)]
+    growth = parts[-1] - parts[0]
+    # What grows with the number of sizes seen so far grows less and less: by less than a quarter in the last part.
+    is_steady = min(after - before for before, after in pairwise(parts)) >= _STEADY_SHARE * growth
+    if not is_steady or growth < max(_LEAST_GROWTH * parts[0], _LEAST_GROWTH_BYTES):
         return None
-    (first_step, first), (last_step, last) = readings[0], readings[-1]
+    (first_step, first), (last_step, last) = used[0], used[-1]
+    if last - first <= _kernel_bytes(view) or _has_new_sizes(view, used[-size][0]):
+        return None
     steps = max(last_step - first_step, 1)
     each = max(last - first, 0.0) / steps
     total = view.state.total_steps
     at_the_end = last + each * max(total - last_step, 0)
-    free = view.mean("memory_available_bytes")
+    free = _free_bytes(view)
     missing = free is not None and at_the_end - last > free
     share = 1 - (last_step + free / each) / total if missing and free is not None and each and total else 0.0
-    will = f", which would be {format_bytes(at_the_end)} at step {total:,}" if last_step < total else ""
+    what = "the most allocated on the card" if view.on_gpu else "resident memory of the process"
+    grown = f"{what}: {format_bytes(first)} at step {first_step:,}, {format_bytes(last)} at step {last_step:,}"
+    will = f"; {format_bytes(at_the_end)} at step {total:,} if it goes on so" if last_step < total else ""
     return Cause(
-        cause="The memory of the run grows from step to step, and is not given back.",
-        evidence=f"{format_bytes(first)} at step {first_step:,}, {format_bytes(last)} at step {last_step:,}{will}",
+        cause="The memory of the run grows from step to step, while its passes are of sizes that it had before.",
+        evidence=f"{grown}, {format_bytes(each)} a step over {steps:,} steps{will}",
         share=max(share, 0.0),
         is_fault=True,
-        advice="something keeps what a step made: a hook, a model's own code; a resume from a checkpoint begins anew",
+        advice="what holds it is not known: a hook or a model's own code may; a resume from a checkpoint begins anew",
     )
+
+
+def _resident(view: RunView) -> list[tuple[int, float]]:
+    """(step, bytes) of the readings that tell it."""
+    return [(one.step, used) for one in view.all_readings if (used := one.process_memory_bytes) is not None]
+
+
+def _peaks_on_card(view: RunView) -> list[tuple[int, float]]:
+    """(step, bytes) of this start, a few hundred at the most. A card has other users too, and torch keeps more than it
+    has allocated: what the driver reads is neither."""
+    state = view.state
+    first = bisect_right(state.steps, view.first_step + WARM_UP_STEPS)
+    peaks = [(step, float(peak)) for step, peak in zip(state.steps[first:], state.peaks[first:], strict=True) if peak]
+    return peaks[:: max(1, len(peaks) // _MOST_PEAKS)]
+
+
+def _free_bytes(view: RunView) -> float | None:
+    if not view.on_gpu:
+        return view.mean("memory_available_bytes")
+    total, used = view.gpu_mean("memory_bytes"), view.gpu_mean("memory_used_bytes")
+    return None if total is None or used is None else total - used
+
+
+def _kernel_bytes(view: RunView) -> int:
+    return (view.plan.kernel_bytes or 0) if view.plan else 0
+
+
+def _has_new_sizes(view: RunView, since_step: int) -> bool:
+    """Whether passes of a size came that none before had; on a card, larger ones: only these raise the peak.
+
+    A step tells how many positions its passes have together, so the size is that of a mean one, and a `coarse` one:
+    sums of several passes differ long after each pass has come.
+    """
+    passes = max(view.plan.gradient_accumulation_steps, 1) if view.plan else 1
+    found: dict[int, int] = {}
+    for positions, step in view.state.first_steps.items():
+        mean = -(-positions // passes)
+        size = coarse(mean, most=2 * mean)
+        found[size] = min(step, found.get(size, step))
+    if view.on_gpu:
+        return found.get(max(found, default=0), 0) > since_step
+    return max(found.values(), default=0) > since_step
 
 
 class MemoryFits(Rule):
@@ -244,10 +297,3 @@ def _what_fits(context: Context) -> str:
         settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
         return f"with bitsandbytes it would fit: uv pip install bitsandbytes, then set {settings}"
     return f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
-
-
-def _used_bytes(reading: GaugesRead, view: RunView) -> float | None:
-    if not view.on_gpu:
-        return reading.process_memory_bytes
-    known = [gpu.process_memory_bytes or gpu.memory_used_bytes for gpu in reading.gpus]
-    return sum(filter(None, known)) or None

@@ -7,6 +7,12 @@ activations leave). How much of that remains was measured over 40 configurations
 the way of tests/benchmarks/memory_grid.py: the shares below, with 40 of 43 within 10 % (AMD EPYC, torch 2.15). Of 11
 encoders, with a decoder and without, 10 were within 10 % and all within 17 %; the same one measured twice differed by
 up to 9 %.
+
+A peak settles late: the quickstart's model in a bare loop of torch takes 137 MiB in its first step, 146 to 158 in the
+second and 165 to 174 from about the sixteenth on, with one arena of glibc as with several, in the main thread as in
+another; a whole run of 500 steps added 12 MiB to what it had after 100. The shares are those of eight steps, and the
+libraries' line is larger than what a run loads (9 MiB), so that both together are about right. Where each step has
+several passes of varied widths they are not (tui_trainer/guides/measurements.md).
 """
 
 from tui_trainer.data.batching.collate import coarse_sizes
@@ -14,7 +20,7 @@ from tui_trainer.hardware.environment import KERNELS_KEPT
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
-from tui_trainer.planning.memory.parts import FLOAT, HALF, BatchSizes, MemoryPart, ModelMemory
+from tui_trainer.planning.memory.parts import FLOAT, HALF, KERNELS, BatchSizes, MemoryPart, ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB, format_bytes
 
@@ -166,7 +172,7 @@ def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
     of_head = head * _LABEL_SIZES if shape.head not in CLASSIFYING else 0
     count = min(each * (coarse_sizes(batch.row_tokens) - 1) + of_head, KERNELS_KEPT)
     formula = f"{count} kernels of {format_bytes(KERNEL_BYTES)}, which oneDNN compiles for the sizes of passes"
-    return (MemoryPart("kernels", count * KERNEL_BYTES, formula),)
+    return (MemoryPart(KERNELS, count * KERNEL_BYTES, formula),)
 
 
 def _evaluation(model: ModelMemory, batch: BatchSizes, there: int) -> MemoryPart:

@@ -13,6 +13,8 @@ from tui_trainer.models.targets import adapted, lora_parameters
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 FLOAT, HALF = 4, 2
+KERNELS = "kernels"
+"""The part that is compiled for sizes of passes, and kept."""
 # Of each pair of tokens, where attention is computed step by step: products, and what softmax makes of them.
 _RESULTS_OF_SCORES = 2.9
 
