@@ -1,9 +1,12 @@
 """Predicted against measured: peak memory and time of a step over 41 configurations of ten families.
 
-    python tests/benchmarks/memory_grid.py [--unlisted] [--device cuda] [--only PART OF A NAME] [--cases N] [--times K]
-                                           [--calibrate]
+    python tests/benchmarks/memory_grid.py [--unlisted | --crossed] [--device cuda] [--only PART OF A NAME]
+                                           [--cases N] [--times K] [--calibrate] [--simulate]
 
---unlisted: 13 of families to which nothing was fitted. --times 4: four times as wide, for a card; --cases 10: ten of
+--unlisted: 13 of families to which nothing was fitted. --crossed: 32, four families with each attention, with and
+without checkpoints, full and with LoRA. --simulate: two other ways to predict memory stand beside the plan's: by the
+general formula that a plan falls back to where no layer can be counted, and by a step on tensors without numbers
+(`simulated_step.py`), on a CPU with what any run loads. --times 4: four times as wide, for a card; --cases 10: ten of
 them, evenly spaced; --json FILE keeps the figures. Where one fails it says so, and the others go on. --calibrate: a
 run with half the rows in a pass comes first, and a second prediction goes by its peak, as the plan does after a run or
 a rehearsal of the same model.
@@ -23,15 +26,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from memory_grid_cases import CASES, UNLISTED, Case
+from memory_grid_cases import CASES, CROSSED, UNLISTED, Case
 
 from tui_trainer.planning.duration import step_time, training_flops
 from tui_trainer.planning.measured_steps import NOT_ALLOCATED, StepKey, corrected, keep_calibration, read_calibration
+from tui_trainer.planning.memory.cpu import LIBRARY_BYTES
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
 from tui_trainer.planning.memory.parts import BatchSizes, MemoryPart
@@ -39,6 +43,7 @@ from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
 
 TOLERANCES, TIME_TOLERANCE = (0.10, 0.15, 0.20), 0.15
 THREADS = 1
+GENERAL, SIMULATED = "general formula", "simulated step"
 STEPS, EVALUATE_AFTER, CALIBRATION_STEPS = 8, 2, slice(2, 5)
 
 
@@ -54,14 +59,11 @@ class Comparison:
     measured_seconds: float
     parts: dict[str, int]
     calibrated_bytes: int = 0
+    other_bytes: dict[str, int] = field(default_factory=dict)
+    """By other ways to predict it."""
 
-    @property
-    def calibrated_error(self) -> float:
-        return self.calibrated_bytes / self.measured_bytes - 1
-
-    @property
-    def memory_error(self) -> float:
-        return self.predicted_bytes / self.measured_bytes - 1
+    def memory_error(self, found_bytes: int | None = None) -> float:
+        return (self.predicted_bytes if found_bytes is None else found_bytes) / self.measured_bytes - 1
 
     @property
     def time_error(self) -> float:
@@ -72,11 +74,11 @@ class ChildFailed(Exception):
     """A configuration could not be measured."""
 
 
-def compare(case: Case, device: str, calibrates: bool) -> Comparison:
+def compare(case: Case, device: str, *, calibrates: bool, simulates: bool) -> Comparison:
     """Run one configuration in a child process, and compare."""
     shape, setup, calibrated = case.shape(), completed(case, case.setup(device)), 0
 
-    def parts_with(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
+    def parts_with(rows: int, eval_rows: int, setup: TrainingSetup = setup) -> tuple[MemoryPart, ...]:
         batch = BatchSizes(rows=rows, eval_rows=eval_rows, row_tokens=case.row_tokens, accumulation=case.accumulation,
                       most_labels=case.labels * rows // case.rows,
                       most_eval_labels=case.labels * eval_rows // case.rows)  # fmt: skip
@@ -91,6 +93,10 @@ def compare(case: Case, device: str, calibrates: bool) -> Comparison:
             rows=half.rows, eval_rows=half.eval_rows or 1, bytes=run_in_child(half, device)["peak_bytes"], runs=1
         )
         calibrated = sum(counted_parts(corrected(parts, case.rows, device, peak, parts_with), device).values())
+    others = {}
+    if simulates:
+        general = counted_parts(parts_with(case.rows, eval_rows, replace(setup, counted=None)), device)
+        others = {GENERAL: sum(general.values()), SIMULATED: simulated_bytes(case, device)}
     done = run_in_child(case, device)
     counted = counted_parts(parts, device)
     tokens = case.rows * case.row_tokens * case.accumulation
@@ -111,7 +117,15 @@ def compare(case: Case, device: str, calibrates: bool) -> Comparison:
         measured_seconds=median(rest),
         parts=counted,
         calibrated_bytes=calibrated,
+        other_bytes=others,
     )
+
+
+def simulated_bytes(case: Case, device: str) -> int:
+    """What a step on tensors without numbers allocates; on a CPU with what is loaded at first use."""
+    from simulated_step import simulated_peak_bytes
+
+    return simulated_peak_bytes(case, device) + (LIBRARY_BYTES if device == "cpu" else 0)
 
 
 def completed(case: Case, setup: TrainingSetup) -> TrainingSetup:
@@ -147,16 +161,21 @@ HEADER = f"""\
 
 def row(done: Comparison) -> str:
     guessed = "      -" if done.guessed_seconds is None else f"{done.guessed_seconds:7.3f}"
-    memory = f"{done.predicted_bytes / 1e6:9.0f} {done.measured_bytes / 1e6:8.0f} {done.memory_error:+7.1%}"
+    memory = f"{done.predicted_bytes / 1e6:9.0f} {done.measured_bytes / 1e6:8.0f} {done.memory_error():+7.1%}"
     seconds = f"{guessed} {done.predicted_seconds:9.3f} {done.measured_seconds:8.3f} {done.time_error:+5.0%}"
-    calibrated = f" | {done.calibrated_error:+7.1%} calibrated" if done.calibrated_bytes else ""
-    return f"{done.name:42}| {memory} | {seconds}{calibrated}"
+    others = {**done.other_bytes, "calibrated": done.calibrated_bytes}
+    shown = "".join(
+        f" | {found / 1e6:6.0f} {done.memory_error(found):+7.1%} {n}" for n, found in others.items() if found
+    )
+    return f"{done.name:42}| {memory} | {seconds}{shown}"
 
 
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--unlisted", action="store_true")
+    options.add_argument("--crossed", action="store_true")
+    options.add_argument("--simulate", action="store_true")
     options.add_argument("--only", default="")
     options.add_argument("--cases", type=int, default=0)
     options.add_argument("--times", type=int, default=1)
@@ -172,7 +191,7 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = str(THREADS)  # numpy's rate is for as many threads as train
     print(HEADER)
     results, failed = [], []
-    listed = UNLISTED if chosen.unlisted else CASES
+    listed = UNLISTED if chosen.unlisted else CROSSED if chosen.crossed else CASES
     named = [case.wider(chosen.times) for case in listed if chosen.only in case.name]
     count = min(chosen.cases or len(named), len(named))
     cases = [named[index * len(named) // count] for index in range(count)]
@@ -180,7 +199,7 @@ def main() -> None:
         os.environ["TUI_TRAINER_HOME"] = folder
         for case in dict.fromkeys(cases):
             try:
-                results.append(compare(case, chosen.device, chosen.calibrate))
+                results.append(compare(case, chosen.device, calibrates=chosen.calibrate, simulates=chosen.simulate))
             except ChildFailed as error:
                 failed.append(str(error))
                 print(error, flush=True)
@@ -198,13 +217,20 @@ def main() -> None:
 def summary(results: list[Comparison]) -> None:
     if not results:
         return
-    for tolerance in TOLERANCES:
-        within = sum(abs(done.memory_error) <= tolerance for done in results)
-        print(f"memory: {within} of {len(results)} within {tolerance:.0%} ({within / len(results):.0%})")
-    for tolerance in TOLERANCES:
-        if known := [done for done in results if done.calibrated_bytes]:
-            within = sum(abs(done.calibrated_error) <= tolerance for done in known)
-            print(f"memory after calibration: {within} of {len(known)} within {tolerance:.0%}")
+    found = {
+        "memory": {done.name: done.predicted_bytes for done in results},
+        "memory after calibration": {done.name: done.calibrated_bytes for done in results if done.calibrated_bytes},
+        **{way: {done.name: done.other_bytes[way] for done in results} for way in results[0].other_bytes},
+    }
+    for way, predicted in found.items():
+        errors = [(done.memory_error(predicted[done.name]), done.memory_error()) for done in results
+                  if done.name in predicted]  # fmt: skip
+        for tolerance in TOLERANCES if errors else ():
+            within = sum(abs(error) <= tolerance for error, _ in errors)
+            print(f"{way}: {within} of {len(errors)} within {tolerance:.0%} ({within / len(errors):.0%})")
+        if way in results[0].other_bytes:
+            nearer = sum(abs(error) < abs(planned) for error, planned in errors)
+            print(f"{way}: nearer than the plan in {nearer} of {len(errors)}")
     guessed = [done for done in results if done.guessed_seconds]
     timely = sum(abs(done.guessed_seconds / done.measured_seconds - 1) <= TIME_TOLERANCE for done in guessed)
     print(f"time before calibration: {timely} of {len(guessed)} within {TIME_TOLERANCE:.0%}")

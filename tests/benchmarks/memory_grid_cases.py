@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from tui_trainer.models.four_bits import FourBits
@@ -48,6 +49,8 @@ class Case:
     tied: bool | None = None
     """Of decoders: whether the head is the embedding; None: as in the family."""
     in_4_bits: bool = False
+    eager: bool = False
+    """Attention step by step."""
 
     @property
     def name(self) -> str:
@@ -62,6 +65,7 @@ class Case:
         words += [f"acc{self.accumulation}"] if self.accumulation > 1 else []
         words += [f"answer{self.answer}"] if self.answer else []
         words += [f"dropout{self.dropout:g}"] if self.dropout else []
+        words += ["eager"] if self.eager else []
         return " ".join(words)
 
     def config(self) -> dict[str, Any]:
@@ -120,6 +124,7 @@ class Case:
             target_tokens=self.answer,
             gradient_checkpointing=self.checkpointing,
             packed=self.packed,
+            eager_attention=self.eager,
             loss_chunk_tokens=self.chunk,
         )
 
@@ -291,3 +296,15 @@ UNLISTED = (
     Case(family="deberta-v2", hidden=384, layers=6, heads=6, rows=8, row_tokens=128, dropout=0.1),
     Case(family="m2m_100", hidden=384, layers=4, heads=6, rows=8, row_tokens=96, answer=48, dropout=0.1),
 )  # fmt: skip
+
+# Each family with each attention, with and without checkpoints, full and with LoRA.
+_CROSSED_FAMILIES = (
+    Case(family="llama", hidden=384, layers=6, heads=6, kv_heads=2, rows=4, row_tokens=256),
+    Case(family="gpt2", hidden=384, layers=6, heads=6, mlp=1536, rows=4, row_tokens=256),
+    Case(family="bert", hidden=384, layers=6, heads=6, rows=8, row_tokens=128, dropout=0.1),
+    Case(family="bart", hidden=384, layers=3, heads=6, rows=8, row_tokens=128, answer=64, dropout=0.1),
+)
+CROSSED = tuple(
+    replace(family, eager=eager, checkpointing=checkpointing, rank=rank)
+    for family, eager, checkpointing, rank in product(_CROSSED_FAMILIES, (False, True), (False, True), (0, 16))
+)

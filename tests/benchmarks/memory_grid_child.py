@@ -69,7 +69,8 @@ def train(case: Case, device: torch.device) -> list[float]:
 def build(case: Case, device: torch.device) -> Any:
     fields = case.config()
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    model = auto_class(case.head).from_config(config).to(DTYPES[case.weights])
+    attention = {"attn_implementation": "eager"} if case.eager else {}
+    model = auto_class(case.head).from_config(config, **attention).to(DTYPES[case.weights])
     model.to(device)
     saved = ",".join(head_modules(case.shape())) if case.rank else ""
     tuning = TuningSection(method="lora" if case.rank else "full", r=case.rank or 1, target_modules=case.targets,

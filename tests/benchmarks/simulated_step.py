@@ -1,17 +1,16 @@
-"""Memory of a step of the program on tensors that have a shape and no numbers: what a card would allocate for it.
+"""Memory of a step of the program on tensors that have a shape and no numbers: what torch would allocate for it.
 
 The model, its adapters, the loss, the sum of gradients and the optimizer's state are the program's own; only the update
 is left out, whose fused form allocates nothing. Each storage counts from the operation that makes it until nothing
-holds it any more, in blocks of 512 bytes as CUDA's allocator gives them. What that cannot fill, and CUDA's context, are
-not in it. torch's kernels for the CPU stand for those of a card: SDPA keeps what flash attention keeps, and attention
-by lengths has no form there, so rows are never packed.
+holds it any more, in blocks of 512 bytes as CUDA's allocator gives them. What an allocator cannot fill, and CUDA's
+context, are not in it. For a card torch's kernels for the CPU stand for its own: SDPA keeps what flash attention keeps,
+and attention by lengths has no form there, so a card's rows are never packed.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tui_trainer.config.sections import TrainingSection
+from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.counting import fake_tensors
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimizer import RunOptimizer
@@ -63,13 +63,14 @@ class Allocations(TorchDispatchMode):
         self.bytes -= size
 
 
-def simulated_peak_bytes(case: Case, *, in_16_bits: bool = False) -> int:
-    """Bytes at the peak of the second step of a configuration, and of an evaluation before it.
+def simulated_peak_bytes(case: Case, device: str, *, in_16_bits: bool = False) -> int:
+    """Bytes at the peak of the second step of a configuration on a `cpu` or `cuda`, and of an evaluation before it.
 
     `in_16_bits`: weights of 16 bits train as they are, with gradients and moments alike, as other programs do; ours
     have a copy in fp32.
     """
-    with _fake_tensors(), Allocations() as allocations:
+    dropout = nullcontext() if device == "cpu" else patch.object(torch.nn.functional, "dropout", _dropout)
+    with fake_tensors(case.head), dropout, Allocations() as allocations:
         model = build(case, CPU)
         mixed_precision = MixedPrecision(case.precision, CPU)
         optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4, has_masters=not in_16_bits)
@@ -78,8 +79,8 @@ def simulated_peak_bytes(case: Case, *, in_16_bits: bool = False) -> int:
         # Made in fp32 here, a model of a run is read tensor by tensor as it will be.
         allocations.peak_bytes = allocations.bytes
         loss = loss_of(case, model)
-        window = [batch_of(case, case.rows) for _ in range(case.accumulation)]
-        held_out = batch_of(case, case.eval_rows or case.rows)
+        window = [_batch_of(case, case.rows) for _ in range(case.accumulation)]
+        held_out = _batch_of(case, case.eval_rows or case.rows)
         model.eval()
         with torch.no_grad(), mixed_precision.autocast():
             loss(held_out)
@@ -113,8 +114,9 @@ def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = F
     return _Dropout.apply(x) if training and p else x
 
 
-@contextmanager
-def _fake_tensors() -> Iterator[None]:
-    """No numbers, and nothing that would look at some: first weights, and whether a mask masks anything."""
-    with fake_tensors("sequence_classification"), patch.object(torch.nn.functional, "dropout", _dropout):
-        yield
+def _batch_of(case: Case, rows: int) -> MicroBatch:
+    """With the mask that transformers makes of the positions of packed documents, which are numbers."""
+    batch = batch_of(case, rows)
+    if case.packed:
+        batch.inputs["attention_mask"] = torch.ones(rows, 1, case.row_tokens, case.row_tokens, dtype=torch.bool)
+    return batch

@@ -15,6 +15,7 @@ from tui_trainer.models.targets import match_targets
 from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
 from tui_trainer.planning.memory.cpu import KERNEL_BYTES, MAPPED_BLOCK_BYTES
 from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
+from tui_trainer.planning.memory.gpu import EVALUATION_SHARE
 from tui_trainer.planning.memory.parts import BatchSizes, Static
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 from tui_trainer.tuning import find_method
@@ -178,6 +179,19 @@ def test_in_chunks_the_loss_does_not_grow_with_the_vocabulary_of_all_tokens(devi
 def test_an_evaluation_counts_only_where_it_needs_more_than_a_step():
     assert parts(eval_batch=4)["evaluation"] == 0
     assert parts(eval_batch=64)["evaluation"] > 0
+
+
+def test_an_evaluation_on_a_card_holds_a_share_of_a_layer_but_all_of_its_scores():
+    """Scores may be one result alone; a layer without them is never there as a whole."""
+    layer = LayerBytes(kept=10_000, made=16_000, evaluated=16_000, largest_kept=10_000, largest_made=16_000)
+    plain, scores = (
+        parts(
+            TrainingSetup(device="cuda", gradient_checkpointing=True, counted=replace(layer, made_per_pair=per_pair)),
+            eval_batch=4096,
+        )["evaluation"]
+        for per_pair in (0, 16_000)
+    )
+    assert scores - plain == pytest.approx((1 - EVALUATION_SHARE) * 16_000 * 4096 * 32, rel=1e-6)
 
 
 def test_gradients_fill_places_of_short_lived_results_and_only_where_there_are_gradients():

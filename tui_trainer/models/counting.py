@@ -175,13 +175,20 @@ def _nothing(*given: Any, answer: Any = None, **more: Any) -> Any:
 
 
 def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
-    """What `Module.to` and its like do, for tensors without numbers: torch's own way exchanges their insides."""
+    """What `Module.to` and its like do, for tensors without numbers: torch's own way exchanges their insides. What is
+    one weight in two places stays one."""
     from torch import nn
 
+    converted: dict[nn.Parameter, nn.Parameter] = {}
     for part in module.modules() if recurse else (module,):
         for name, weight in part._parameters.items():
-            if weight is not None and (changed := change(weight.detach())).dtype != weight.dtype:
-                part._parameters[name] = nn.Parameter(changed, requires_grad=weight.requires_grad)
+            if weight is None:
+                continue
+            if weight not in converted:
+                changed = change(weight.detach())
+                is_other = changed.dtype != weight.dtype
+                converted[weight] = nn.Parameter(changed, weight.requires_grad) if is_other else weight
+            part._parameters[name] = converted[weight]
     return module
 
 
