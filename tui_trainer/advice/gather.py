@@ -62,10 +62,10 @@ def gather(
     Of `hardware` the free memory is read anew: it may be as old as the program. `gpu` is the card that was asked for.
     """
     hardware = with_memory_now(hardware or probe())
-    facts = _facts(loaded.config, progress)
+    facts = facts_of(loaded.config, progress)
     problems: tuple[Problem, ...] = ()
     if plan is None:
-        plan, problems = _plan(loaded, hardware, facts, progress, gpu)
+        plan, problems = plan_or_problems(loaded, hardware, facts, progress, gpu)
     basis: Basis | None = None
     with suppress(InputError):
         basis = planning.basis_of(loaded, hardware, plan) if plan else None
@@ -108,14 +108,19 @@ def _measured(path: Path, changed: int) -> ReadRate | None:
     return read_rate(path)
 
 
-def _facts(config: Config, progress: Progress | None) -> DataFacts | None:
+def facts_of(config: Config, progress: Progress | None = None) -> DataFacts | None:
+    """What is known of the data; None where it cannot be read."""
     with suppress(InputError):
         return find_task(config.task.type).data_facts(config, prepared_data_folder(), progress)
     return None
 
 
-def _plan(
-    loaded: LoadedConfig, hardware: Hardware, facts: DataFacts | None, progress: Progress | None, gpu: GpuChoice
+def plan_or_problems(
+    loaded: LoadedConfig,
+    hardware: Hardware,
+    facts: DataFacts | None,
+    progress: Progress | None = None,
+    gpu: GpuChoice = None,
 ) -> tuple[Plan | None, tuple[Problem, ...]]:
     """The plan, or what is in its way; where only memory is, both, so that the memory check can say what would fit."""
     try:
@@ -136,7 +141,7 @@ def _plan(
 def _all_tokens(config: Config, facts: DataFacts | None, progress: Progress | None) -> int | None:
     """Tokens of the whole text, held-out part and what `data.max_chars` leaves out counted in."""
     if config.data.max_chars:
-        facts = _facts(with_changes(config, {"data.max_chars": 0}), progress)
+        facts = facts_of(with_changes(config, {"data.max_chars": 0}), progress)
     return facts.tokens + facts.eval_tokens if facts else None
 
 
