@@ -102,6 +102,7 @@ LABELS = given(recipe="docstring-topics")
 FULL = {"tuning.method": "full", "training.learning_rate": "auto"}
 SMALL = {"training.optim": "adafactor", "training.gradient_checkpointing": True, "data.max_length": 256}
 DTYPE, PROVIDER = "model.dtype", "model.provider"
+OFFLOAD, STRATEGY = "distributed.cpu_offload", "distributed.strategy"
 WITH_UNSLOTH = {PROVIDER: "unsloth"}
 MICRO, EFFECTIVE = "training.per_device_train_batch_size", "training.effective_batch_size"
 ACCUMULATION, EVAL_BATCH = "training.gradient_accumulation_steps", "evaluation.per_device_eval_batch_size"
@@ -526,6 +527,19 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         ],
         "n/a": given(hardware=replace(CPU, memory_available_bytes=None)),
     },
+    "split_model": {
+        "pass": given({**FULL, OFFLOAD: True}, RTX_4090, "llama-8b-lora"),
+        "warn": [
+            given({OFFLOAD: True}, H100, fix=(OFFLOAD,)),
+            given({OFFLOAD: True, STRATEGY: "fsdp"}, H100, fix=(OFFLOAD, STRATEGY)),
+            given({STRATEGY: "fsdp", "distributed.processes": 2}, fix=(STRATEGY,)),
+        ],
+        "n/a": [
+            QUICKSTART,
+            FINE_TUNING,
+            given({OFFLOAD: True}, changed(H100, memory_bytes=None, memory_free_bytes=None)),
+        ],
+    },
     "disk": {
         "pass": QUICKSTART,
         "warn": given(
@@ -812,10 +826,10 @@ def names_in_code(code: CodeType) -> Iterator[str]:
 
 
 def test_every_state_that_a_check_can_give_has_an_input_here():
-    assert {check.name for check in all_checks()} == set(TABLE) and len(TABLE) >= 55
+    assert {check.name for check in all_checks()} == set(TABLE) and len(TABLE) >= 56
     assert {check.name: states_of(check) for check in all_checks()} == {name: set(TABLE[name]) for name in TABLE}
     assert all(inputs_of(name, state) for name in TABLE for state in TABLE[name])
-    assert sum(len(states) for states in TABLE.values()) >= 168
+    assert sum(len(states) for states in TABLE.values()) >= 171
     assert all(entry.fix == () for name in TABLE for state in ("pass", "n/a") for entry in inputs_of(name, state))
 
 

@@ -42,8 +42,6 @@ _THREADS = "training.cpu_threads"
 _VARIABLES = ("OMP_THREAD_LIMIT", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Measured on 2 cores beside one busy process, milliseconds a step: threads that never sleep 3465, that soon do 340.
 _SPINNING = "threads that wait never sleep, and one other program makes a step ten times as long"
-# Of two cores instead of one: what is not in a kernel gains nothing.
-_GAIN_OF_CORES = 0.7
 _EARLY_STEPS, _LEAST_STEPS = 100, 200
 # Of the usable cores, by a run on a CPU: half of them and more.
 _LEAST_BUSY_CORES = 0.5
@@ -300,12 +298,16 @@ def one_thread(view: RunView) -> Cause | None:
     threads, cores = view.state.threads, view.mean("usable_cores")
     if view.on_gpu or threads != 1 or cores is None or cores < 2:
         return None
-    idle = max(1 - 1 / cores - (view.others_cpu_share or 0.0), 0.0)
-    share = _GAIN_OF_CORES * idle * view.share(view.compute_seconds + view.optimizer_seconds)
+    # Of the usable cores, as they were read beside the run.
+    own, others = view.mean("process_cpu_share"), view.others_cpu_share
+    idle = max(1 - (1 / cores if own is None else own) - (others or 0.0), 0.0)
     return Cause(
         cause="The run computes with one thread, and the other cores are idle.",
-        evidence=f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle",
-        share=share,
+        evidence=(
+            f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle while "
+            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)} are computed: at most as much is saved"
+        ),
+        share=idle * view.share(view.compute_seconds + view.optimizer_seconds),
         fix={_THREADS: "auto"},
         advice=f"unset {', '.join(_VARIABLES)}: the plan takes one thread a core",
     )
