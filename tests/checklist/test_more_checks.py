@@ -1,9 +1,16 @@
 """What the checks say of disks, and names of models."""
 
+import json
+
 from tests.checklist import test_on_gpus as cards
 from tests.checklist.test_on_gpus import H200, T4
 from tests.checklist.test_single_checks import context, look
+from tests.tiny_models import save_tiny_model, texts
+from tui_trainer.advice.rules import model_size
+from tui_trainer.config.load import Request
 from tui_trainer.hardware.storage import read_rate, write_rate
+from tui_trainer.launching.open_run import load_config
+from tui_trainer.models.catalogue import CatalogueEntry
 from tui_trainer.units import MIB
 
 asked, large_disk = cards.asked, cards.large_disk
@@ -31,3 +38,29 @@ def test_other_models_are_named_with_numbers(asked):
     assert slow.status == "warn" and "download" in slow.advice and "would take about" in slow.evidence
     short = look("model_choice", cards.seen(asked("llama-8b-lora", {"tuning.method": "full"}), T4))
     assert short.status == "warn" and "do not fit" in short.evidence
+
+
+def test_a_smaller_model_needs_less_memory_and_speaks_the_language_of_the_data(tmp_path, monkeypatch):
+    own, other = (save_tiny_model(tmp_path / name, "llama") for name in ("own", "other"))
+    (tmp_path / "data.txt").write_text("\n".join(texts()))
+    settings = (f"model.model_name_or_path={own}", f"data.path={tmp_path / 'data.txt'}", "data.max_length=32")
+    seen = context(load_config(Request(assignments=settings)))
+    shape = json.loads((own / "config.json").read_text())
+    half = seen.planned.parameters.value // 2
+
+    def evidence(**changes):
+        (other / "config.json").write_text(json.dumps(shape | changes))
+        more = {"weights_bytes": None, "gated": False, "license": "mit", "source": ""}
+        entry = CatalogueEntry(name=str(other), parameters=half, config=shape | changes, **more)
+        monkeypatch.setattr(model_size, "all_entries", lambda: [entry])
+        return look("model_choice", seen).evidence
+
+    assert f"smaller: {other}" in evidence(num_hidden_layers=1)
+    assert "tokens a character, this model " in evidence(num_hidden_layers=1)
+    # Fewer parameters, by the catalogue, and more memory.
+    assert "smaller" not in evidence(vocab_size=100_000)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    letters = {name: number for name, number in tokenizer["model"]["vocab"].items() if len(name) == 1 or name[0] == "<"}
+    tokenizer["model"] |= {"merges": [], "vocab": letters}
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "smaller" not in evidence(num_hidden_layers=1)

@@ -56,10 +56,29 @@ def test_each_head_has_a_class_and_a_task(head):
 def test_heads_of_well_known_kinds():
     assert fit_heads("bert") == ("sequence_classification", "token_classification", "question_answering")
     assert "seq2seq_lm" in fit_heads("t5") and "causal_lm" not in fit_heads("t5")
-    assert fit_heads("llama") == ("causal_lm", "sequence_classification", "token_classification", "question_answering")
+    assert fit_heads("llama") == ("causal_lm", "sequence_classification", "token_classification")
+    assert "question_answering" in fit_heads("mistral")
     assert fit_heads("granite") == ("causal_lm",)
     assert fit_heads("novel") == () and not any(is_unfit("novel", head) for head in TASK_OF)
     assert len(ENCODERS) > 30
+
+
+@pytest.mark.versions
+def test_heads_for_questions_whose_body_has_another_name_than_the_published_weights_are_refused():
+    from transformers import AutoModelForCausalLM, AutoModelForQuestionAnswering
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    renamed = {
+        name
+        for name in types_with("question_answering") & types_with("causal_lm") - ENCODERS
+        if AutoModelForQuestionAnswering._model_mapping[CONFIG_MAPPING[name]].base_model_prefix
+        != AutoModelForCausalLM._model_mapping[CONFIG_MAPPING[name]].base_model_prefix
+    }
+    assert renamed and all(is_unfit(name, "question_answering") for name in renamed)
+    with pytest.raises(
+        ConfigError, match="question answering head of qwen3 in transformers does not take the published weights"
+    ):
+        refuse_other_kinds({"model_type": "qwen3"}, head="question_answering")
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ class Context:
     facts: DataFacts | None = None
     problems: tuple[Problem, ...] = ()
     all_tokens: int | None = None
+    sample: tuple[str, ...] = ()
+    """Some texts of the data; none where it cannot be read, or no stored model is trained."""
     disk_free_bytes: int | None = None
     cache: Place = field(default_factory=partial(Place, label="prepared data", path=""))
     """Where prepared data goes."""

@@ -87,6 +87,7 @@ def gather(
         facts=facts,
         problems=problems,
         all_tokens=_all_tokens(loaded.config, facts, progress),
+        sample=_sample(loaded.config),
         disk_free_bytes=disk_free_bytes(Path(loaded.config.output.runs_dir)),
         cache=read_place("prepared data", prepared_data_folder()),
         load_average=load_of_others(),
@@ -146,6 +147,12 @@ def _all_tokens(config: Config, facts: DataFacts | None, progress: Progress | No
     if config.data.max_chars:
         facts = facts_of(with_changes(config, {"data.max_chars": 0}), progress)
     return facts.tokens + facts.eval_tokens if facts else None
+
+
+def _sample(config: Config) -> tuple[str, ...]:
+    with suppress(InputError):
+        return () if config.is_from_scratch else find_task(config.task.type).sample_texts(config)
+    return ()
 
 
 def newest_measured(plan: Plan) -> EarlierRun | None:

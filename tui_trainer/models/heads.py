@@ -55,6 +55,12 @@ _NO_TEXT = frozenset(
     voxtral_realtime""".split()
 )
 
+# Whose class for questions names its body `transformer`, where published files have `model`: transformers would begin
+# with random numbers in its place. Source: transformers 5.17 and 5.24.
+_RENAMED_FOR_QUESTIONS = frozenset(
+    "arcee diffllama exaone4 llama ministral nemotron qwen2 qwen3 qwen3_moe qwen3_next seed_oss smollm3".split()
+)
+
 
 @cache
 def types_with(head: Head) -> frozenset[str]:
@@ -105,6 +111,8 @@ def is_unfit(model_type: str, head: Head) -> bool:
     """Whether a kind of model is known not to have this head. What no table knows, transformers will judge."""
     if head == CAUSAL:
         return model_type in ENCODERS or model_type in types_with(ENCODER_DECODER)
+    if head == "question_answering" and model_type in _RENAMED_FOR_QUESTIONS:
+        return True
     return _is_known(model_type) and model_type not in types_with(head)
 
 
@@ -127,6 +135,8 @@ def instead(model_type: str) -> str:
 
 def lack_of(model_type: str, head: Head) -> str:
     """The sentence about a kind of model that has no such head."""
+    if head == "question_answering" and model_type in _RENAMED_FOR_QUESTIONS:
+        return f"the question answering head of {model_type} in transformers does not take the published weights"
     return f"{model_type} has no {_WORDS.get(head, head.replace('_', ' '))} head"
 
 

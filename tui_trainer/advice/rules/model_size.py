@@ -16,6 +16,7 @@ from tui_trainer.models.catalogue import CatalogueEntry, all_entries
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.shape import scratch_shape
 from tui_trainer.models.targets import ALL_LINEAR, adapted
+from tui_trainer.models.tokenizer import tokens_per_character
 from tui_trainer.planning.basis import Basis, with_settings
 from tui_trainer.planning.duration import training_flops
 from tui_trainer.planning.measured_steps import LASTING
@@ -31,6 +32,8 @@ _MODEL = "model.model_name_or_path"
 _DAY_SECONDS, _SHORT_SECONDS = 86_400.0, 3600.0
 # What differs less is another model and no smaller one.
 _SMALLER, _LARGER = 0.8, 1.5
+# A tokenizer that needs so many times as many tokens for the text does not know its language.
+_OTHER_LANGUAGE = 1.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,12 +44,15 @@ class _Other:
     parameters: int
     seconds: float | None
     memory_bytes: int
+    speaks: str
+    """What its tokenizer makes of the text."""
 
     @property
     def words(self) -> str:
-        """`distilbert/distilgpt2, 81.9 M, would take about 2 h 10 min with 2.1 GiB`."""
+        """`distilbert/distilgpt2, 81.9 M, would take about 2 h 10 min with 2.1 GiB (its tokenizer is the same)`."""
         takes = "" if self.seconds is None else f" would take about {format_seconds(self.seconds)}"
-        return f"{self.name}, {format_count(self.parameters)},{takes} with {format_bytes(self.memory_bytes)}"
+        needs = f"with {format_bytes(self.memory_bytes)} ({self.speaks})"
+        return f"{self.name}, {format_count(self.parameters)},{takes} {needs}"
 
 
 _RANK, _TARGETS = "tuning.r", "tuning.target_modules"
@@ -145,7 +151,9 @@ class ModelChoice(Rule):
         if config.is_from_scratch or not kinds:
             return not_applicable("this model is made from scratch: its size is a setting, not a choice of names")
         own, budget = plan.parameters.value, context.basis.room.budget_bytes
-        smaller = _fitting(context, _sorted(kinds, 0, _SMALLER * own, reverse=True), budget)
+        # A smaller one with a larger vocabulary may need more memory.
+        less = min(budget or math.inf, context.basis.needed_bytes())
+        smaller = _fitting(context, _sorted(kinds, 0, _SMALLER * own, reverse=True), less)
         words = f"{format_count(own)} parameters"
         too_long = context.duration_seconds is not None and context.duration_seconds > _DAY_SECONDS
         if is_short(context) or too_long:
@@ -195,7 +203,27 @@ def _instead(context: Context, entry: CatalogueEntry) -> _Other | None:
     flops = partial(training_flops, setup=basis.setup, tokens=1, row_tokens=plan.longest_row)
     times = flops(shape) / flops(basis.shape)
     seconds = None if context.duration_seconds is None else context.duration_seconds * times
-    return _Other(name=entry.name, parameters=shape.parameters, seconds=seconds, memory_bytes=needed)
+    if (speaks := _language(context, entry)) is None:
+        return None
+    # As many times the tokens of this tokenizer take as many times the time; what is not measured counts as the same.
+    words, times = speaks
+    seconds = None if seconds is None else seconds * times
+    return _Other(name=entry.name, parameters=shape.parameters, seconds=seconds, memory_bytes=needed, speaks=words)
+
+
+def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
+    """What its tokenizer makes of the text, in words, and how many times as many tokens as this model's; None where it
+    does not know the language."""
+    own, other = (find_model(name).folder for name in (context.config.model.model_name_or_path, entry.name))
+    now = tokens_per_character(own, context.sample) if own else None
+    then = tokens_per_character(other, context.sample) if other else None
+    if now is None or then is None:
+        same = entry.config.get("vocab_size") == context.planned.vocabulary.value
+        unknown = "how its tokenizer cuts this text is not known before it is here"
+        return ("a vocabulary of the same size" if same else unknown), 1.0
+    if then > _OTHER_LANGUAGE * now:
+        return None
+    return f"{format_number(then, 2)} tokens a character, this model {format_number(now, 2)}", then / now
 
 
 class LoraRank(Rule):

@@ -23,7 +23,7 @@ from tui_trainer.data.preparing.cache import (
     fingerprint_of,
     rows_now,
 )
-from tui_trainer.data.preparing.estimate import Rate, estimate
+from tui_trainer.data.preparing.estimate import Rate, beginning_of, estimate, size_of
 from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.preparing.row_selection import sources_in
 from tui_trainer.data.preparing.token_rows import Rows
@@ -131,6 +131,12 @@ class LearnsFromData:
             classes=getattr(reader, "classes", 0),
             target_tokens=self.target_tokens(config, None),
         )
+
+    def sample_texts(self, config: Config) -> tuple[str, ...]:
+        """Some texts of the data, no more than are counted in an instant. Raises DataError."""
+        reader = None if self.cut(config).reads_text else self.reader_of_inputs(config)
+        sizes = [size_of(part, reader) for part in sources_of(config)[0].parts]
+        return tuple(text for size in sizes for text in beginning_of(size))
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
         """Rows of token ids, made once and kept under a key of content and settings. Raises DataError."""
