@@ -436,6 +436,12 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
             given(gathered={"earlier": replace(EARLIER, data_share=0.3)}),
             given({"dataloader.num_workers": 3}, fix=("dataloader.num_workers",)),
             given({"dataloader.num_workers": 0}, RTX_4090, fix=("dataloader.num_workers",)),
+            given(
+                hardware=RTX_4090,
+                gathered={"earlier": replace(EARLIER, data_share=0.3)},
+                fix=("dataloader.num_workers",),
+                is_mended=False,
+            ),
         ],
         "n/a": [QUICKSTART, given({"dataloader.num_workers": 1})],
     },
