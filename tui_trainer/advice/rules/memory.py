@@ -332,7 +332,7 @@ class SplitModel(Rule):
     Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 7: stage 3 communicates 1.5 times as much as copies do.
     """
 
-    name, title, order = "split_model", "Split or offloaded only where it must be", 335
+    name, title, order = "split_model", "Split only where it must be", 335
     settings = (OFFLOAD, STRATEGY)
     published = "1.5 times the communication of copies, for stage 3 (ZeRO, arXiv:1910.02054, section 7)"
 
