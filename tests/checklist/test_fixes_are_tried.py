@@ -94,7 +94,7 @@ def offered(
     return list(tried.values())
 
 
-LEAST = dict(zip(CONFIGS, (40, 40, 30, 40, 40), strict=True))
+LEAST = dict(zip(CONFIGS, (50, 60, 60, 50, 48), strict=True))
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.e2e) for name in CONFIGS])

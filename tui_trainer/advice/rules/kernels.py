@@ -221,14 +221,11 @@ def unsloth_missing(view: RunView) -> Cause | None:
 
 
 class UnslothParts(Rule):
-    """Its gain is that of fused kernels, of a loss in chunks and of rows without padding, which are switches here.
-
-    Source: Unsloth's README.
-    """
+    """Its gain, 2x as fast by its README, is that of fused kernels, of a loss in chunks and of rows without padding,
+    which are switches here."""
 
     name, title, order = "unsloth", "What Unsloth would bring", 146
     settings = (unsloth.KEY,)
-    published = "2x as fast (Unsloth's README)"
     during = (unsloth_missing,)
 
     def before(self, context: Context) -> Verdict:
