@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,9 @@ from tui_trainer.bench.training import steps_variant
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
+from tui_trainer.launching import prepare
 from tui_trainer.launching.open_run import load_config
+from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning.records import GAIN, Key, keep_record
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.registry import remember
@@ -154,6 +157,25 @@ def test_check_measures_a_fix_and_shows_it_from_then_on_also_when_it_is_applied(
     assert "gain: 2.00 times as fast as with data.packing = false (measured here" in capsys.readouterr().out
     longer, _ = checked(capsys, *uneven(tmp_path, **{"data.max_length": 128}))
     assert longer["padding"]["measured_gain"] is None, "another shape"
+
+
+def test_a_run_is_told_what_16_bits_gained_here_by_steps_or_else_by_matmuls(monkeypatch):
+    asked = load_config(Request(assignments=("training.mixed_precision=no",)))
+
+    def told(best):
+        journal = []
+        plan = estimated_plan(asked).model_copy(update={"best_precision": best})
+        prepare.announce(plan, SimpleNamespace(append=journal.append), "")
+        return journal[0].precision_gain, journal[0].precision_gain_of
+
+    assert told("fp32") == (None, "") == told("bf16")
+    rates = {"fp32": {"teraflops": 0.1}, "bf16": {"teraflops": 0.25}}
+    monkeypatch.setattr(prepare, "kept_trial", lambda hardware, chosen: {"precisions": rates})
+    assert told("bf16") == (2.5, "matmuls") and told("fp32") == (None, "")
+    monkeypatch.setattr(prepare, "kept_trial", lambda hardware, chosen: {"precisions": {"bf16": {"reason": "none"}}})
+    assert told("bf16") == (None, "")
+    monkeypatch.setattr(prepare.KeptGains, "find", lambda self, patch: MEASURED)
+    assert told("bf16") == (1.8, "steps")
 
 
 @pytest.mark.parametrize(("seconds", "steps"), [(0.0, 3), (600.0, 5)])

@@ -16,7 +16,8 @@ PLAN = {
     "duration_seconds": 40.0, "eval_rows": 292, "eval_every_steps": 40, "save_every_steps": 40,
     "sample_every_steps": 50, "precision": "fp32", "best_precision": "fp32", "packing": False,
     "group_by_length": False, "torch_compile": False, "loader_workers": 0, "logging_steps": 10,
-    "empty_cache_steps": 0, "learning_rate": 3e-3, "most_learning_rate": 1e-2,
+    "empty_cache_steps": 0, "learning_rate": 3e-3, "most_learning_rate": 1e-2, "gradient_checkpointing": False,
+    "tuning_method": "full", "warmup_steps": 10, "max_grad_norm": 1.0, "seed": 42,
 }  # fmt: skip
 STEP = {
     "data_seconds": 0.002, "forward_seconds": 0.06, "backward_seconds": 0.12, "optimizer_seconds": 0.018,
@@ -51,6 +52,8 @@ def run_events(
     card: dict[str, object | At] | None = None,
     between: dict[str, float] | None = None,
     ranks: Sequence[float] = (),
+    told: Sequence[e.Event] = (),
+    data_rows: int = 0,
     eval_seconds: float = 0.2,
     eval_loss: Callable[[int], float] = falling,
     save_seconds: float = 0.03,
@@ -58,11 +61,14 @@ def run_events(
     is_over: bool = True,
 ) -> list[e.Event]:
     """A reading comes after every 25 steps, five seconds apart; values that are functions are asked for each step.
-    `ranks`: seconds of a step that each process spends in communication."""
+    `ranks`: seconds of a step that each process spends in communication; `told`: events before the first step;
+    `data_rows`: rows in the data, 0: the journal does not say."""
     planned = e.PlanMade(**{**PLAN, **(plan or {})})
     events: list[e.Event] = [
         e.RunStarted(name="made-up", task="char_lm", device=device, pid=1, total_steps=planned.total_steps),
+        *([prepared(data_rows)] if data_rows else []),
         planned,
+        *told,
         e.LibrariesLoaded(resident_bytes=600 * MIB, threads=threads),
         e.PhaseChanged(phase="training"),
     ]
@@ -92,6 +98,13 @@ def run_events(
     if is_over:
         events.append(e.RunFinished(step=steps, reason="done", loss=1.5, eval_loss=1.5, seconds=40.0))
     return events
+
+
+def prepared(rows: int) -> e.DataPrepared:
+    return e.DataPrepared(
+        from_cache=True, rows=rows, eval_rows=0, tokens=128 * rows, eval_tokens=0, documents=rows, eval_documents=0,
+        vocabulary=100, seconds=0.1,
+    )  # fmt: skip
 
 
 def _beside(n: int, reading: dict, card: dict | None, between: dict[str, float]) -> Sequence[e.Event]:

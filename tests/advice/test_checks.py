@@ -12,17 +12,17 @@ from time import perf_counter
 import pytest
 
 from tui_trainer.advice import rules
-from tui_trainer.advice.checklist import all_checks, run_checks, worst
+from tui_trainer.advice.checklist import all_checks, apply_fixes, run_checks, worst
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import STATUSES, Rule, Verdict, all_rules
-from tui_trainer.advice.fixes import apply_fixes, patched
+from tui_trainer.advice.fixes import patched
 from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import LoadedConfig, Request, all_settings
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.units import GIB
 
-NUMBER_OF_CHECKS = 55
+NUMBER_OF_CHECKS = 56
 MACHINE = Hardware(
     cpu_name="Test CPU",
     usable_cores=2,

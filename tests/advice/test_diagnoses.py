@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.advice.made_up import GIB, MIB, falling, made_up, run_events
@@ -12,8 +13,10 @@ from tui_trainer.advice.contract import BAR_SHARE, all_rules
 from tui_trainer.advice.examine import all_symptoms, examine
 from tui_trainer.advice.fixes import patched
 from tui_trainer.config.load import Request
+from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.launching.open_run import load_config
-from tui_trainer.runs.events import RunStarted
+from tui_trainer.models.unsloth import NOT_IN_THE_MODEL
+from tui_trainer.runs.events import MicroBatchReduced, RunProblem, RunStarted
 from tui_trainer.runs.state import fold
 
 GPU = {"device": "cuda:0", "threads": None}
@@ -25,6 +28,13 @@ def leaking(step):
 
 def diverging(step):
     return falling(step) if step < 60 else 4.0 + step / 20
+
+
+# Passes of three sizes, of which each takes three times as long as the one before.
+SLOW_LARGE = {
+    "positions": lambda step: 2048 + 1024 * (step % 3),
+    "backward_seconds": lambda step: 0.12 * 3 ** (step % 3),
+}
 
 
 # What is planted, and what the evidence must hold.
@@ -50,6 +60,10 @@ PLANTED = {
     "memory_full": (
         {"reading": {"memory_available_bytes": 20 * MIB, "process_memory_bytes": 8 * GIB}}, ["20.0 MiB", "8.0 GiB"]
     ),
+    "batch_too_large": (
+        {**GPU, "card": {"memory_used_bytes": 75 * GIB}, "step": SLOW_LARGE},
+        ["positions a second in the largest third", "94 % of the GPU's memory"],
+    ),
     "memory_growing": (
         {"reading": {"process_memory_bytes": leaking}, "steps": 800, "plan": {"total_steps": 100_000}},
         ["resident memory of the process: 1.", "at step 800, 4.0 MiB a step over", "GiB at step 100,000"],
@@ -68,9 +82,13 @@ PLANTED = {
         ["75 of 212 ms a step", "35 % of the time", "until rank 3 has come"],
     ),
     "one_thread": (
-        {"threads": 1, "reading": {"process_cpu_share": 0.5, "machine_cpu_share": 0.52}}, ["1 thread on 2 usable cores"]
+        {"threads": 1, "reading": {"process_cpu_share": 0.5, "machine_cpu_share": 0.52}},
+        ["1 thread on 2 usable cores, 48 %", "198 of 212 ms"],
     ),
-    "slow_precision": ({"plan": {"best_precision": "bf16"}}, ["fp32 for 180 of 212 ms a step"]),
+    "slow_precision": (
+        {"plan": {"best_precision": "bf16", "precision_gain": 1.6, "precision_gain_of": "steps"}},
+        ["fp32 for 180 of 212 ms a step", "1.60 times as fast for steps, measured here"],
+    ),
     "slower_later": (
         {"steps": 400, "plan": {"total_steps": 400},
          "step": {"backward_seconds": lambda step: 0.12 if step < 200 else 0.4}},
@@ -87,6 +105,10 @@ PLANTED = {
     "gradients_exploding": (
         {"step": {"grad_norm": lambda step: 0.7 if step < 170 else 70.0}}, ["gradient norm 70", "100 times"]
     ),
+    "loss_spikes": (
+        {"loss": lambda step: falling(step) * (2.5 if step % 37 == 5 else 1)},
+        ["6 steps above 1.5 times the loss around them", "at 5, 42, 79"],
+    ),
     "loss_flat": ({"loss": lambda step: 4.6 + 0.01 * math.sin(step)}, ["loss 4.6"]),
     "overfitting": (
         {"eval_loss": lambda step: 1.6 if step == 40 else 1.6 + step / 400}, ["held-out loss 1.6 at step 40", "80 %"]
@@ -94,8 +116,141 @@ PLANTED = {
 }  # fmt: skip
 
 
+# What costs nothing and ends nothing leads nowhere: a note for the next run.
+NOTES = {
+    "unsloth_missing": (
+        {"told": [RunProblem(step=0, kind=NOT_IN_THE_MODEL, message="Unsloth computes 0 of the 90 modules")]},
+        ["0 of the 90"], {"model.provider": "transformers"},
+    ),
+    "rate_could_rise": (
+        {"plan": {"lora_rank": 16, "learning_rate": 2e-4}}, ["without a spike at learning rate 0.0002"],
+        {"training.learning_rate": 3e-4},
+    ),
+}  # fmt: skip
+
+
 def test_each_diagnosis_is_planted_here():
-    assert set(PLANTED) == {one.name for one in all_symptoms()} and len(PLANTED) >= 25
+    assert {*PLANTED, *NOTES} == {one.name for one in all_symptoms()} and len(PLANTED) >= 27
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_a_note_stands_behind_what_costs_something(name):
+    planted, evidence, fix = NOTES[name]
+    verdict = examine(made_up(**planted))
+    assert verdict.name == "healthy" and verdict.fix == {} and [one.name for one in verdict.findings] == [name]
+    (note,) = verdict.findings
+    assert note.found.fix == fix and all(words in note.found.evidence for words in evidence)
+
+
+def fix_of(name, **more):
+    """Of one finding among those of a made-up run; None where it is none of them."""
+    return next((one.found for one in examine(made_up(**more)).findings if one.name == name), None)
+
+
+def test_what_16_bits_gain_is_measured_or_said_not_to_be():
+    unknown = fix_of("slow_precision", plan={"best_precision": "bf16"})
+    assert unknown.share == 0 and "was not measured" in unknown.evidence and "--measure precision" in unknown.advice
+    none = fix_of(
+        "slow_precision", plan={"best_precision": "bf16", "precision_gain": 0.9, "precision_gain_of": "steps"}
+    )
+    assert none.share == 0 and none.fix is None
+    gain = {"best_precision": "bf16", "precision_gain": 1.5, "precision_gain_of": "matmuls"}
+    assert fix_of("slow_precision", plan=gain).share == pytest.approx(0.18 / 0.212 / 3, abs=0.01)
+
+
+def test_what_a_pass_costs_however_little_is_in_it_comes_from_passes_of_several_sizes():
+    """80 ms whatever is in it, and 1 ms for 32 positions."""
+    sizes = {"positions": lambda step: 320 * (1 + step % 5), "optimizer_seconds": 0.01, "forward_seconds": 0.03}
+    sizes |= {"backward_seconds": lambda step: 0.05 + 0.01 * (1 + step % 5)}
+    found = fix_of("small_batch", step=sizes)
+    assert found.share == pytest.approx((0.08 + 0.01) / 0.136, abs=0.02)
+    assert "80 ms of forward and backward do not depend" in found.evidence
+    cut = fix_of("small_batch", step=sizes, plan={"gradient_accumulation_steps": 2})
+    assert cut.fix == {"training.gradient_accumulation_steps": "auto", "training.per_device_train_batch_size": "auto"}
+    assert "optimizer" not in cut.evidence, "fewer passes do not spare it"
+    in_proportion = sizes | {"forward_seconds": lambda step: 0.03 * (1 + step % 5), "backward_seconds": 0.0}
+    assert fix_of("small_batch", step=in_proportion) is None
+
+
+@pytest.mark.parametrize(
+    ("plan", "fix"),
+    [
+        ({}, {"training.per_device_train_batch_size": 8, "training.gradient_accumulation_steps": "auto"}),
+        ({"per_device_train_batch_size": 1}, {"training.gradient_checkpointing": True}),
+        ({"per_device_train_batch_size": 1, "gradient_checkpointing": True}, None),
+        ({"per_device_train_batch_size": 1, "gradient_checkpointing": None}, None),
+    ],
+)
+def test_a_full_memory_never_proposes_what_is_on(plan, fix):
+    found = fix_of(
+        "memory_full", plan=plan, reading={"memory_available_bytes": 20 * MIB, "process_memory_bytes": 8 * GIB}
+    )
+    assert found.fix == fix and "shorter rows" in found.advice
+    assert "qlora" not in found.advice
+    on = plan.get("gradient_checkpointing", False)
+    assert ("gradient_checkpointing" in str(found.fix) + found.advice) == (on is False)
+
+
+def test_a_batch_that_was_cut_in_mid_run_is_written_down_for_the_next():
+    cut = MicroBatchReduced(
+        step=40, kind="out of memory", message="m", what="training", rows_before=16, rows=8, passes=2,
+        longest_row=128,
+    )  # fmt: skip
+    found = fix_of("batch_too_large", told=[cut])
+    assert found.fix == {"training.per_device_train_batch_size": 8, "training.gradient_accumulation_steps": "auto"}
+    assert "16 rows in a pass at step 40, 8 from there on" in found.evidence
+
+
+def test_larger_passes_that_are_slower_are_too_large_only_where_memory_is_short():
+    assert fix_of("batch_too_large", **GPU, card={}, step=SLOW_LARGE) is None
+    even = {
+        "positions": lambda step: 2048 + 1024 * (step % 3),
+        "backward_seconds": lambda step: 0.12 + 0.06 * (step % 3),
+    }
+    assert fix_of("batch_too_large", **GPU, card={"memory_used_bytes": 75 * GIB}, step=even) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "plan", "fix"),
+    [
+        ({}, {}, {"training.learning_rate": 1e-3}),
+        ({}, {"lora_rank": 16, "learning_rate": 3e-4}, {"training.learning_rate": 2e-4}),
+        ({}, {"max_grad_norm": 0.0}, {"training.max_grad_norm": 1.0}),
+        ({}, {"precision": "fp16", "best_precision": "bf16"}, {"training.mixed_precision": "bf16"}),
+        ({"steps": 60}, {"warmup_steps": 0, "total_steps": 1000}, {"training.warmup_steps": 0.05}),
+    ],
+)
+def test_instability_is_met_by_what_is_not_in_force_yet(more, plan, fix):
+    spiked = {"loss": lambda step: falling(step) * (2.5 if step % 19 == 5 else 1)}
+    found = fix_of("loss_spikes", **spiked, **more, plan=plan)
+    assert found.is_fault and found.fix == fix
+
+
+def test_spikes_that_come_with_the_same_rows_are_theirs_and_no_setting_mends_them():
+    """Row 7 of 400 spoils its step in each of four epochs; spikes anywhere are no row's."""
+    order = RowOrder(np.zeros(400, dtype=np.int64), effective_batch=16, seed=42)
+    bad = {step for step in range(1, 101) if 7 in order.at(step)}
+    assert len(bad) == 4
+
+    def loss(step):
+        return falling(step) * (2.5 if step in bad else 1)
+
+    plan = {"total_steps": 100, "steps_per_epoch": 25}
+    found = fix_of("loss_spikes", loss=loss, steps=100, plan=plan, data_rows=400)
+    assert found.fix is None and "in each epoch with row 7 of 400" in found.evidence and "preview" in found.advice
+    other = fix_of("loss_spikes", loss=loss, steps=100, plan=plan | {"seed": 43}, data_rows=400)
+    assert other.fix and "no row in particular" in other.evidence
+    unknown = fix_of("loss_spikes", loss=loss, steps=100, plan=plan | {"group_by_length": True}, data_rows=400)
+    assert unknown.fix and "row" not in unknown.evidence
+
+
+def test_the_ladder_of_learning_rates_ends_where_it_ends():
+    at = {"lora_rank": 16}
+    assert fix_of("rate_could_rise", plan=at | {"learning_rate": 5e-4}) is None
+    assert fix_of("rate_could_rise", plan={"learning_rate": 2e-4}) is None, "all weights are another matter"
+    assert fix_of("rate_could_rise", plan=at | {"learning_rate": 2e-4}, is_over=False) is None
+    flat = fix_of("loss_flat", loss=lambda step: 4.6, plan=at | {"learning_rate": 1e-4})
+    assert flat.fix == {"training.learning_rate": 2e-4}
 
 
 @pytest.mark.parametrize(("read_bytes", "name"), [(100_000, "slow_disk"), (6_000, "waiting_for_data")])

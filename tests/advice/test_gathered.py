@@ -86,8 +86,8 @@ def test_a_cache_below_a_closed_folder_is_one_that_cannot_be_made(monkeypatch, t
     monkeypatch.setattr(Path, "stat", stat)
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != closed)
     monkeypatch.setenv("TUI_TRAINER_HOME", str(closed / "home"))
-    monkeypatch.setattr("tui_trainer.advice.gather._facts", lambda config, progress: None)
-    monkeypatch.setattr("tui_trainer.advice.gather._plan", lambda *_: (None, ()))
+    monkeypatch.setattr("tui_trainer.advice.gather.facts_of", lambda config, progress: None)
+    monkeypatch.setattr("tui_trainer.advice.gather.plan_or_problems", lambda *_: (None, ()))
     monkeypatch.setattr("tui_trainer.advice.gather.newest_measured", lambda: None)
     context = gather(asked())
     assert context.cache.writable is False and context.cache.free_bytes > 0

@@ -1,16 +1,19 @@
-"""What the checks say of disks, and names of models."""
+"""What the checks say of disks, of loader threads and processes, and names of models."""
 
 import json
+from dataclasses import replace
 
 from tests.advice import test_on_gpus as cards
 from tests.advice.test_on_gpus import H200, T4
 from tests.advice.test_single_checks import context, look
 from tests.tiny_models import save_tiny_model, texts
+from tui_trainer.advice.context import EarlierRun
 from tui_trainer.advice.rules import model_size
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.storage import read_rate, write_rate
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.models.catalogue import CatalogueEntry
+from tui_trainer.tasks.parts.learns_from_data import encoding_processes
 from tui_trainer.units import MIB
 
 asked, large_disk = cards.asked, cards.large_disk
@@ -64,3 +67,24 @@ def test_a_smaller_model_needs_less_memory_and_speaks_the_language_of_the_data(t
     tokenizer["model"] |= {"merges": [], "vocab": letters}
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert "smaller" not in evidence(num_hidden_layers=1)
+
+
+def test_the_rules_of_guides_for_loader_threads_stand_beside_the_measured_wait(asked):
+    def details(data_share=None):
+        earlier = None if data_share is None else EarlierRun(name="r", steps=50, data_share=data_share)
+        return " ".join(look("loader_workers", replace(cards.seen(asked("qwen-lora"), H200), earlier=earlier)).details)
+
+    assert "min(8, cores - 2) = 6 " in details() and "min(16, cores - 1) = 7 " in details()
+    assert "is measured by the first run of this kind" in details()
+    assert "run r waited for data 0.4% of its steps, so the rule does not hold" in details(0.004)
+    assert "run r waited for data 30.0% of its steps, so the rule holds, up to 6 threads" in details(0.3)
+
+
+def test_a_tokenizer_in_python_gets_more_processes_than_one_that_uses_cores_by_itself(tmp_path):
+    model = save_tiny_model(tmp_path / "model", "llama")
+    config = load_config(Request(assignments=("model.init=pretrained", f"model.model_name_or_path={model}"))).config
+    assert [encoding_processes(config, cores) for cores in (1, 4, 32)] == [1, 4, 8]
+    (model / "tokenizer.json").rename(model / "tokenizer.model")
+    assert [encoding_processes(config, cores) for cores in (1, 4, 32)] == [1, 3, 16]
+    scratch = load_config(Request(profile="scratch-llama")).config
+    assert encoding_processes(scratch, 32) == 8

@@ -18,8 +18,17 @@ from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.models.unsloth import IN_THE_MODEL, NOT_IN_THE_MODEL
 from tui_trainer.planning.measured_steps import StepKey
-from tui_trainer.runs.events import CheckpointSaved, EvalDone, RunProblem, StepDone, TextSampled
+from tui_trainer.runs.events import (
+    CheckpointSaved,
+    EvalDone,
+    GaugesRead,
+    GpuReading,
+    RunProblem,
+    StepDone,
+    TextSampled,
+)
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
 from tui_trainer.units import GIB
@@ -135,6 +144,11 @@ def test_an_earlier_run_tells_shares_and_rates():
     found = measured_in("r", [*map(step, range(20)), saved, sampled])
     assert found is not None and found.data_share == pytest.approx(0.1)
     assert (found.save_bytes_per_second, found.sample_seconds, found.steps) == (200.0, 0.3, 20)
+    assert found.step_seconds == step(1).step_seconds and found.busy_share is None
+    on_cores, on_card = GaugesRead(step=9, process_cpu_share=0.4), GpuReading(index=0, utilization_share=0.7)
+    too_early = GaugesRead(step=1, process_cpu_share=0.9)
+    assert measured_in("r", [*map(step, range(20)), too_early, on_cores]).busy_share == 0.4
+    assert measured_in("r", [*map(step, range(20)), replace(on_cores, gpus=[on_card])]).busy_share == 0.7
     assert measured_in("r", [step(number) for number in range(19)]) is None
 
 
@@ -158,17 +172,23 @@ def test_what_a_run_measured_counts_only_for_its_task_model_and_device(tiny_run,
     assert [name for name, change in others.items() if newest_measured(plan.model_copy(update=change))] == []
 
     setup = newest_measured(plan.model_copy(update={"shape_key": str(replace(key, setup="lora16"))}))
-    assert setup == replace(found, data_share=None, evaluation_share=None)
+    assert setup == replace(found, data_share=None, evaluation_share=None, busy_share=None, step_seconds=None)
     elsewhere = with_changes(plan.config, {"output.runs_dir": str(tmp_path / "elsewhere")})
     assert newest_measured(plan.model_copy(update={"config": elsewhere})) == replace(found, save_bytes_per_second=None)
     rows = plan.model_copy(update={"shape_key": str(replace(key, cut="1of1x1"))})
-    assert newest_measured(rows) == found
+    assert newest_measured(rows) == replace(found, step_seconds=None)
     probed = "attention by lengths is not used because torch: gradients differ"
     with JournalWriter(folder.journal) as journal:
         journal.append(RunProblem(step=0, kind="attention changed", message=probed, hint=""))
     assert newest_measured(plan) == replace(found, attention=probed)
+    with JournalWriter(folder.journal) as journal:
+        journal.append(RunProblem(step=0, kind=NOT_IN_THE_MODEL, message="0 of 90", hint=""))
+    assert newest_measured(plan) == replace(found, attention=probed, unsloth="0 of 90")
+    with JournalWriter(folder.journal) as journal:
+        journal.append(RunProblem(step=0, kind=IN_THE_MODEL, message="30 of 90", hint=""))
+    assert newest_measured(plan) == replace(found, attention=probed, unsloth="30 of 90", has_unsloth=True)
     setup = newest_measured(plan.model_copy(update={"shape_key": str(replace(key, setup="lora16"))}))
-    assert setup is not None and not setup.attention
+    assert setup is not None and not setup.attention and not setup.unsloth
 
 
 def test_what_the_probe_of_an_earlier_run_found_stands_beside_the_planned_attention():

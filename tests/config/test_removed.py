@@ -132,3 +132,10 @@ def test_kernels_of_the_hub_become_what_auto_is():
         "my.toml: model.kernels = 'hub' is not used, 'auto' is: kernels of the hub are not taken any more",
     )
     assert loaded("[model]\nkernels = 'liger'\n").notes == ()
+
+
+def test_the_search_for_kernels_is_taken_without_cuda_graphs():
+    found = loaded("[training]\ntorch_compile_mode = 'max-autotune'\n")
+    assert found.config.training.torch_compile_mode == "max-autotune-no-cudagraphs"
+    assert len(found.notes) == 1 and "'max-autotune-no-cudagraphs' is: the same search for kernels" in found.notes[0]
+    assert loaded("[training]\ntorch_compile_mode = 'reduce-overhead'\n").notes == ()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models import unsloth
-from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
+from tui_trainer.runs.events import EvalDone, PlanMade, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 
 STAND_IN = Path(__file__).with_name("unsloth_stand_in.py")
@@ -76,6 +77,21 @@ def test_a_model_with_a_soft_cap_of_its_scores_gets_attention_that_knows_it(fami
     assert loaded.config._attn_implementation == attention
 
 
+def test_modules_that_unsloth_computes_are_counted_by_whose_code_their_forward_pass_is():
+    """A class's, a single module's, and one that is wrapped; those of torch and transformers are none of them."""
+    model = tiny_model("llama")
+    modules = len(list(model.modules()))
+    assert unsloth.own_modules(model) == (0, modules)
+    fast, compiled = (lambda self, *inputs: inputs), (lambda self, *inputs: inputs)
+    fast.__module__, compiled.__module__ = "unsloth.models.llama", "unsloth_compiled_module_llama"
+    layers = model.model.layers
+    layers[0].mlp.forward = MethodType(fast, layers[0].mlp)
+    layers[1].self_attn.forward = MethodType(
+        functools.wraps(compiled)(lambda self, *inputs: inputs), layers[1].self_attn
+    )
+    assert unsloth.own_modules(model) == (2, modules)
+
+
 @pytest.mark.e2e
 def test_it_trains_in_its_environment_and_learns_the_same(made, tmp_path):
     """The stand-in computes what transformers does, so each loss is equal."""
@@ -87,6 +103,8 @@ def test_it_trains_in_its_environment_and_learns_the_same(made, tmp_path):
     assert "Unsloth has loaded" in log
     [plan] = [event for event in read_all(first / "journal.jsonl") if isinstance(event, PlanMade)]
     assert "tui_trainer.models.unsloth tui_trainer.launching.rank_process" in plan.command
+    [missing] = [event for event in read_all(first / "journal.jsonl") if isinstance(event, RunProblem)]
+    assert missing.kind == unsloth.NOT_IN_THE_MODEL and "computes 0 of" in missing.message
     # Adapters and layers that are one function round once less.
     apart = {"tuning.fused_adapters": "false"}
     plain = wanted | apart | {"model.provider": "transformers", "output.name": "two"}

@@ -1,20 +1,25 @@
 """The checklist: what every rule finds in a config before its run."""
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import STATUSES, Rule, Status, Verdict, all_rules, broken_words, failed, passed
+from tui_trainer.advice.contract import STATUSES, Rule, Status, Verdict, all_rules, broken_words, failed, passed, warned
+from tui_trainer.advice.fixes import patched, refusals
 from tui_trainer.advice.measured_gains import Gain, KeptGains, Measurable, is_of_steps
 from tui_trainer.config.changes import Change, Patch
-from tui_trainer.config.load import value_of
+from tui_trainer.config.load import LoadedConfig, value_of
 from tui_trainer.terminal.safe_text import one_line
 
 ALL = "all"
 """For every check, where names of checks are asked for."""
 _SHOWN_VALUE = 60
+# A later fix may open an earlier check again: fewer steps ask for a smaller model.
+_TRIES = 2
 _NO_PLAN = "no plan can be made yet: see the first line of this list"
 
 
@@ -115,12 +120,23 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
     if rule.is_for_speed and verdict.status == "warn" and gain and gain.is_slower:
         evidence = f"{verdict.evidence}; but {patch_words(verdict.fix or {})} was measured to be slower here"
         verdict = passed(evidence, *verdict.details, switch=verdict.switch, opposite=verdict.fix)
+    elif rule.is_for_speed and verdict.opposite and gain and gain.turned().is_slower:
+        evidence = f"{verdict.evidence}; but {patch_words(verdict.opposite)} was measured to be faster here"
+        verdict = warned(evidence, *verdict.details, switch=verdict.switch, fix=verdict.opposite)
+    if verdict.fix and (refused := refusals(context, verdict.fix)):
+        verdict, gain = _without_fix(verdict, verdict.fix, refused), None
     changes = tuple(
         Change(key=key, old=value_of(context.config, key), new=new) for key, new in (verdict.fix or {}).items()
     )
     if gain and not verdict.fix and gain.ratios:
         gain = gain.turned()
     return Finding(rule=rule, verdict=verdict, changes=changes, gain=gain)
+
+
+def _without_fix(verdict: Verdict, fix: Patch, refused: Sequence[str]) -> Verdict:
+    """What it finds, with why its fix is none here."""
+    why_none = f"{patch_words(fix)} would be refused here: {'; '.join(refused)}"
+    return replace(verdict, fix=None, advice="; ".join(filter(None, (verdict.advice, why_none))), reckoned_gain=None)
 
 
 def _look(rule: Rule, context: Context) -> Verdict:
@@ -139,3 +155,23 @@ def _without_plan(rule: Rule, context: Context) -> Verdict:
     if not refused:
         return Verdict(status="n/a", evidence=_NO_PLAN)
     return failed("; ".join(f"{key}: {message}" for message in refused), fix={key: rule.fallback})
+
+
+def apply_fixes(
+    loaded: LoadedConfig, gather: Callable[[LoadedConfig], Context]
+) -> tuple[LoadedConfig, dict[str, Any], list[Finding]]:
+    """One fix after the other, each seen in the light of those before it, so that they do not contradict each other.
+
+    Returns the config with all fixes, the settings that changed with their new values, and what the checks then find.
+    """
+    changes: dict[str, Any] = {}
+    tries: Counter[str] = Counter()
+    findings = run_checks(gather(loaded))
+    # Gains are kept by all settings that a loss depends on: after another fix they would not be found.
+    fastest = {f.name for f in findings if f.rule.is_for_speed and not f.fix and f.gain and f.gain.turned().is_slower}
+    while chosen := next((f for f in findings if f.fix and f.name not in fastest and tries[f.name] < _TRIES), None):
+        tries[chosen.name] += 1
+        changes |= dict(chosen.fix or {})
+        loaded = patched(loaded, chosen.fix or {})
+        findings = run_checks(gather(loaded))
+    return loaded, changes, findings

@@ -43,6 +43,14 @@ class EarlierRun:
     evaluation_share: float | None = None
     """What a token takes in an evaluation, of what it takes in a step."""
     exports: tuple[Exported, ...] = ()
+    step_seconds: float | None = None
+    """The median; None where a step had other rows."""
+    busy_share: float | None = None
+    """How busy the card was, or the usable cores by this process, 0 to 1."""
+    unsloth: str = ""
+    """What of the model Unsloth computed, as a sentence; empty: it was not asked for."""
+    has_unsloth: bool = False
+    """Whether any of its kernels was in the model."""
     attention: str = ""
     """What its probe found against the kernel that was planned, as a sentence; empty: nothing."""
 

@@ -1,18 +1,18 @@
-"""Puts the fixes of the checklist into a config."""
+"""Settings on top of a config: as the user would have written them, and whether the plan accepts them."""
 
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from contextlib import suppress
 
-from tui_trainer.advice.checklist import Finding, run_checks
 from tui_trainer.advice.context import Context
+from tui_trainer.advice.gather import facts_of, plan_or_problems
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.load import LoadedConfig, Request, all_settings, value_of
-from tui_trainer.launching.open_run import load_config
+from tui_trainer.errors import ConfigError, InputError, Problem
+from tui_trainer.launching.open_run import load_config, start_problems
 
-# A later fix may open an earlier check again: fewer steps ask for a smaller model.
-_TRIES = 2
+# Sections of what is counted in the data: with other settings there it is counted anew.
+_OF_DATA = ("data.", "task.", "model.", "tuning.method")
 
 
 def patched(loaded: LoadedConfig, patch: Patch) -> LoadedConfig:
@@ -28,21 +28,28 @@ def as_request(loaded: LoadedConfig, patch: Patch) -> Request:
     return Request(assignments=tuple(f"{key}={toml_text(value)}" for key, value in values.items()))
 
 
-def apply_fixes(
-    loaded: LoadedConfig, gather: Callable[[LoadedConfig], Context]
-) -> tuple[LoadedConfig, dict[str, Any], list[Finding]]:
-    """One fix after the other, each seen in the light of those before it, so that they do not contradict each other.
+def refusals(context: Context, patch: Patch) -> list[str]:
+    """Why the config with this patch could not be trained, as sentences: what loading, planning and starting it would
+    refuse, and do not refuse today. Empty: the patch can be offered."""
+    try:
+        loaded = patched(context.loaded, patch)
+    except ConfigError as error:
+        return [problem.message for problem in error.problems]
+    facts = facts_of(loaded.config) if any(key.startswith(_OF_DATA) for key in patch) else context.facts
+    plan, problems = plan_or_problems(loaded, context.hardware, facts, gpu=context.chosen_gpu)
+    found = problems if problems or plan is None else tuple(_of_start(loaded))
+    if context.plan is None:
+        # Where one thing stood in the way of planning, another may have stood behind it all along.
+        return [problem.message for problem in found if problem.key in patch]
+    known = {_told(problem) for problem in (*context.problems, *_of_start(context.loaded))}
+    return [problem.message for problem in found if _told(problem) not in known]
 
-    Returns the config with all fixes, the settings that changed with their new values, and what the checks then find.
-    """
-    changes: dict[str, Any] = {}
-    tries: Counter[str] = Counter()
-    findings = run_checks(gather(loaded))
-    # Gains are kept by all settings that a loss depends on: after another fix they would not be found.
-    fastest = {f.name for f in findings if f.rule.is_for_speed and not f.fix and f.gain and f.gain.turned().is_slower}
-    while chosen := next((f for f in findings if f.fix and f.name not in fastest and tries[f.name] < _TRIES), None):
-        tries[chosen.name] += 1
-        changes |= dict(chosen.fix or {})
-        loaded = patched(loaded, chosen.fix or {})
-        findings = run_checks(gather(loaded))
-    return loaded, changes, findings
+
+def _told(problem: Problem) -> tuple[str, str]:
+    """Sizes in a message may differ by what the patch changes."""
+    return problem.key, "".join(sign for sign in problem.message if not sign.isdigit())
+
+
+def _of_start(loaded: LoadedConfig) -> Iterator[Problem]:
+    with suppress(InputError):
+        yield from start_problems(loaded)

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from math import isfinite
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import psutil
@@ -30,15 +31,17 @@ from tui_trainer.hardware.processor import load_of_others
 from tui_trainer.hardware.storage import ReadRate, prepared_data_folder, read_place, read_rate
 from tui_trainer.launching.open_run import start_problems
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.models import unsloth
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import certificates
-from tui_trainer.runs.events import CheckpointSaved, EvalDone, Event, RunProblem, StepDone, TextSampled
+from tui_trainer.runs.events import CheckpointSaved, EvalDone, Event, GaugesRead, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.journal import END_BYTES, events_in, last_events
 from tui_trainer.runs.registry import known_runs
+from tui_trainer.runs.state import WARM_UP_STEPS
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.terminal.safe_text import one_line
@@ -62,10 +65,10 @@ def gather(
     Of `hardware` the free memory is read anew: it may be as old as the program. `gpu` is the card that was asked for.
     """
     hardware = with_memory_now(hardware or probe())
-    facts = _facts(loaded.config, progress)
+    facts = facts_of(loaded.config, progress)
     problems: tuple[Problem, ...] = ()
     if plan is None:
-        plan, problems = _plan(loaded, hardware, facts, progress, gpu)
+        plan, problems = plan_or_problems(loaded, hardware, facts, progress, gpu)
     basis: Basis | None = None
     with suppress(InputError):
         basis = planning.basis_of(loaded, hardware, plan) if plan else None
@@ -109,14 +112,19 @@ def _measured(path: Path, changed: int) -> ReadRate | None:
     return read_rate(path)
 
 
-def _facts(config: Config, progress: Progress | None) -> DataFacts | None:
+def facts_of(config: Config, progress: Progress | None = None) -> DataFacts | None:
+    """What is known of the data; None where it cannot be read."""
     with suppress(InputError):
         return find_task(config.task.type).data_facts(config, prepared_data_folder(), progress)
     return None
 
 
-def _plan(
-    loaded: LoadedConfig, hardware: Hardware, facts: DataFacts | None, progress: Progress | None, gpu: GpuChoice
+def plan_or_problems(
+    loaded: LoadedConfig,
+    hardware: Hardware,
+    facts: DataFacts | None,
+    progress: Progress | None = None,
+    gpu: GpuChoice = None,
 ) -> tuple[Plan | None, tuple[Problem, ...]]:
     """The plan, or what is in its way; where only memory is, both, so that the memory check can say what would fit."""
     try:
@@ -137,7 +145,7 @@ def _plan(
 def _all_tokens(config: Config, facts: DataFacts | None, progress: Progress | None) -> int | None:
     """Tokens of the whole text, held-out part and what `data.max_chars` leaves out counted in."""
     if config.data.max_chars:
-        facts = _facts(with_changes(config, {"data.max_chars": 0}), progress)
+        facts = facts_of(with_changes(config, {"data.max_chars": 0}), progress)
     return facts.tokens + facts.eval_tokens if facts else None
 
 
@@ -161,9 +169,12 @@ def newest_measured(plan: Plan) -> EarlierRun | None:
             continue
         with suppress(OSError):
             if found := measured_in(folder.name, list(last_events(folder.journal))):
-                found = replace(found, exports=tuple(_exports(folder)), attention=_against_attention(folder.journal))
+                found = replace(found, exports=tuple(_exports(folder)), **_told_at_start(folder.journal))
                 if not key.has_setup_of(now):
                     found = replace(found, data_share=None, evaluation_share=None, attention="")
+                    found = replace(found, busy_share=None, unsloth="", has_unsloth=False)
+                if key != now:
+                    found = replace(found, step_seconds=None)
                 is_on_disk = folder.root.parent.resolve() == Path(plan.config.output.runs_dir).resolve()
                 return found if is_on_disk else replace(found, save_bytes_per_second=None)
     return None
@@ -190,7 +201,18 @@ def measured_in(name: str, events: Sequence[Event]) -> EarlierRun | None:
         save_bytes_per_second=median(save.bytes / save.seconds for save in saves) if saves else None,
         sample_seconds=median(samples) if samples else None,
         evaluation_share=_evaluation_share(events, steps),
+        step_seconds=median(event.step_seconds for event in steps),
+        busy_share=_busy_share(events),
     )
+
+
+def _busy_share(events: Sequence[Event]) -> float | None:
+    """The mean of the readings while it trained: of its cards, else of its share of the usable cores."""
+    readings = [event for event in events if isinstance(event, GaugesRead) and event.step > WARM_UP_STEPS]
+    cards = [card.utilization_share for reading in readings for card in reading.gpus]
+    shares = cards or [reading.process_cpu_share for reading in readings]
+    known = [share for share in shares if share is not None and isfinite(share)]
+    return fmean(known) if known else None
 
 
 def _evaluation_share(events: Sequence[Event], steps: Sequence[StepDone]) -> float | None:
@@ -218,9 +240,14 @@ def _exports(folder: RunFolder) -> Iterator[Exported]:
             )
 
 
-def _against_attention(path: Path) -> str:
-    """It is told before the first step."""
+def _told_at_start(path: Path) -> dict[str, Any]:
+    """Fields of `EarlierRun` that stand before the first step."""
     with path.open("rb") as file:
         events = events_in(file.read(END_BYTES))
-    told = (event for event in events if isinstance(event, RunProblem) and event.kind == "attention changed")
-    return next((event.message for event in told), "")
+    found: dict[str, Any] = {}
+    for told in (event for event in events if isinstance(event, RunProblem)):
+        if told.kind == "attention changed":
+            found.setdefault("attention", told.message)
+        elif told.kind in (unsloth.IN_THE_MODEL, unsloth.NOT_IN_THE_MODEL):
+            found |= {"unsloth": told.message, "has_unsloth": told.kind == unsloth.IN_THE_MODEL}
+    return found

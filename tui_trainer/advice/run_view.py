@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from functools import cached_property
 from itertools import islice, pairwise
-from statistics import fmean, median_high
+from statistics import fmean, linear_regression, median_high
 
 from tui_trainer.runs.events import GaugesRead
 from tui_trainer.runs.state import WARM_UP_STEPS, RunState, means
@@ -17,6 +17,8 @@ from tui_trainer.runs.state import WARM_UP_STEPS, RunState, means
 _RECENT_READINGS = 24
 _LOSS_BLOCKS = 20
 _LEAST_BLOCK = 5
+# Sizes that differ by less do not tell what is fixed from what grows.
+_LEAST_FITTED, _LEAST_SPREAD, _ERRORS = 20, 1.2, 2.0
 
 
 class RunView:
@@ -105,6 +107,21 @@ class RunView:
     def gpu_mean(self, name: str) -> float | None:
         """Over all cards of them."""
         return _mean(getattr(gpu, name) for reading in self.readings for gpu in reading.gpus)
+
+    @cached_property
+    def fixed_compute_seconds(self) -> float | None:
+        """Seconds of a step's forward and backward passes that do not depend on how many positions they compute: the
+        intercept of the last steps' line, less what it may be wrong by. None where passes are of one size."""
+        steps = [one for one in self.state.recent if one.positions and one.step > self.first_step + WARM_UP_STEPS]
+        xs = [one.positions for one in steps]
+        if len(xs) < _LEAST_FITTED or max(xs) < _LEAST_SPREAD * min(xs):
+            return None
+        ys = [one.forward_seconds + one.backward_seconds for one in steps]
+        slope, intercept = linear_regression(xs, ys)
+        middle = fmean(xs)
+        residual = sum((y - intercept - slope * x) ** 2 for x, y in zip(xs, ys, strict=True)) / (len(xs) - 2)
+        error = math.sqrt(residual * (1 / len(xs) + middle**2 / sum((x - middle) ** 2 for x in xs)))
+        return min(max(intercept - _ERRORS * error, 0.0), fmean(ys))
 
     @property
     def others_cpu_share(self) -> float | None:

@@ -93,6 +93,11 @@ REMOVED: dict[str, Removed] = {
         changes_what_is_learnt=True,
     ),
     "model.kernels": Removed(reason="kernels of the hub are not taken any more", value="hub", instead="auto"),
+    "training.torch_compile_mode": Removed(
+        reason="the same search for kernels, without CUDA graphs, which passes of several sizes do not go with",
+        value="max-autotune",
+        instead="max-autotune-no-cudagraphs",
+    ),
     "targets.deadline": Removed(
         reason="a run has no deadline any more; `tui-trainer plan` says how long it takes", default=""
     ),

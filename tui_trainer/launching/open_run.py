@@ -80,16 +80,12 @@ def name_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def start_problems(loaded: LoadedConfig) -> list[Problem]:
-    """Why a run cannot start that can be planned: only the catalogue knows its model."""
-    model = loaded.config.model
-    if problems := environment_problems(loaded.config):
-        return [loaded.placed(problem) for problem in problems]
-    if not model.model_name_or_path:
-        return []
-    facts = find_model(model.model_name_or_path, model.revision, head=find_task(loaded.config.task.type).head)
-    if facts.folder is not None:
-        return []
-    return [loaded.placed(problem) for problem in model_problems(facts, model.init, model.trust_remote_code)]
+    """Why a run cannot start that can be planned: only the catalogue knows its model, or its provider is not here."""
+    model, problems = loaded.config.model, environment_problems(loaded.config)
+    if model.model_name_or_path:
+        facts = find_model(model.model_name_or_path, model.revision, head=find_task(loaded.config.task.type).head)
+        problems += [] if facts.folder else model_problems(facts, model.init, model.trust_remote_code)
+    return [loaded.placed(problem) for problem in problems]
 
 
 def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoice = None) -> OpenRun:

@@ -7,7 +7,9 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from time import monotonic
+from typing import Any
 
+from tui_trainer.advice.measured_gains import KeptGains, Measurable
 from tui_trainer.advice.remedies import make_plan
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import LoadedConfig, Request, user_layers, validate, value_of
@@ -21,6 +23,8 @@ from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.micro_batches import tune_micro_batch
+from tui_trainer.launching.trial import kept_trial
+from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.memory.parts import KERNELS
@@ -44,7 +48,7 @@ _ANNOUNCED = (
     "total_steps", "steps_per_epoch", "effective_batch_size", "per_device_train_batch_size", "learning_rate",
     "gradient_accumulation_steps", "processes", "parameters", "trained_parameters", "memory_bytes", "disk_bytes",
     "duration_seconds", "eval_rows", "eval_every_steps", "save_every_steps", "sample_every_steps", "precision",
-    "packing", "loader_workers",
+    "packing", "loader_workers", "warmup_steps",
 )  # fmt: skip
 
 
@@ -305,8 +309,28 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             kernel_bytes=sum(part.bytes for part in plan.memory_parts if part.name == KERNELS),
             attention=plan.attention.words,
             best_samples_per_second=rows / seconds.value if seconds.value and is_measured else None,
+            gradient_checkpointing=config.training.gradient_checkpointing,
+            tuning_method=config.tuning.method,
+            max_grad_norm=config.training.max_grad_norm,
+            seed=config.training.seed,
+            **_precision_gain(plan),
         )
     )
+
+
+def _precision_gain(plan: Plan) -> dict[str, Any]:
+    """What `plan.best_precision` gains over what the run computes in: steps in turns (`check --measure precision`),
+    else matmuls (`diagnose --try`)."""
+    if plan.best_precision in (None, "", plan.precision.value):
+        return {}
+    gain = KeptGains.read(Measurable.of(plan)).find({MIXED: "auto"})
+    if gain and gain.speed_up:
+        return {"precision_gain": gain.speed_up, "precision_gain_of": "steps"}
+    on_cpu = plan.device == "cpu"
+    tried = (kept_trial(probe(), "none" if on_cpu else None) or {}).get("precisions", {})
+    used = "tf32" if plan.precision.value == "fp32" and plan.config.training.tf32 and not on_cpu else "fp32"
+    now, best = (tried.get(name, {}).get("teraflops") for name in (used, plan.best_precision))
+    return {"precision_gain": best / now, "precision_gain_of": "matmuls"} if now and best else {}
 
 
 def versions() -> dict[str, str]:

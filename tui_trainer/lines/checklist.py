@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.advice.checklist import Finding, counts, run_checks, worst
+from tui_trainer.advice.checklist import Finding, apply_fixes, counts, run_checks, worst
 from tui_trainer.advice.contract import Status
-from tui_trainer.advice.fixes import apply_fixes
 from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.save import to_toml

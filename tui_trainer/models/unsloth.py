@@ -12,6 +12,7 @@ import runpy
 import sys
 from contextlib import redirect_stdout, suppress
 from importlib import import_module, metadata
+from inspect import unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 NAME: Final = "unsloth"
 KEY: Final = "model.provider"
 INSTALL: Final = f"`tui-trainer install {NAME}`"
+IN_THE_MODEL: Final = "unsloth kernels"
+NOT_IN_THE_MODEL: Final = "unsloth kernels missing"
+PLATFORM: Final = "Linux"
+"""WSL is one too. Source: Unsloth's documentation, "Requirements": an NVIDIA card with compute capability 7.0."""
+FAMILIES: Final = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"})
 _MADE_FILE: Final = "made.json"
 
 
@@ -161,6 +167,22 @@ def adapt(model: Any, config: Config) -> Any:
         use_gradient_checkpointing=_checkpointing(config),
         random_state=config.training.seed,
     )
+
+
+def own_modules(model: Any) -> tuple[int, int]:
+    """How many modules of a model have a forward pass of Unsloth's, and how many modules there are.
+
+    It puts functions of its own in the place of a class's `forward`, or of a single module's; those that it writes anew
+    and compiles lie in modules named `unsloth_compiled_...`. Source: `pre_patch` and `patch_peft_model` in
+    unsloth/models/llama.py, and unsloth_zoo/compiler.py.
+    """
+    modules = list(model.modules())
+    return sum(_is_own(module.forward) for module in modules), len(modules)
+
+
+def _is_own(forward: Any) -> bool:
+    function = unwrap(getattr(forward, "__func__", forward))
+    return str(getattr(function, "__module__", "")).partition(".")[0].startswith(NAME)
 
 
 def _checkpointing(config: Config) -> str | bool:

@@ -246,10 +246,14 @@ def _attention(
 
 
 def loader_workers(loaded: LoadedConfig, target: TrainingDevice) -> Planned[int]:
-    """Threads that make batches ahead of the training."""
+    """Threads that make batches ahead of the training.
+
+    Rows are tokens on the disk when it begins, those of `data.streaming` too: what is left is to copy them. More than
+    one thread is the matter of the check `data_loading`, where a wait was measured.
+    """
     requested, key = loaded.config.dataloader.num_workers, "dataloader.num_workers"
     if requested != "auto":
         return exact(requested, f"from {loaded.where(key)}")
     if target.device == "cuda":
-        return exact(1, "auto: batches are made while the GPU computes")
+        return exact(1, "auto: rows are tokens already, which one thread cuts into batches while the GPU computes")
     return exact(0, "auto: the CPU that would make batches ahead is the one that trains")

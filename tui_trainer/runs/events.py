@@ -120,6 +120,15 @@ class PlanMade(Event):
     """Which kernel computes it, and why."""
     best_samples_per_second: float | None = None
     """Of earlier runs with steps of the same shape on this machine."""
+    gradient_checkpointing: bool | None = None
+    tuning_method: str = ""
+    warmup_steps: int | None = None
+    max_grad_norm: float | None = None
+    seed: int | None = None
+    """Of the order of the rows, as `training.seed` gives it."""
+    precision_gain: float | None = None
+    """How many times as fast steps in `best_precision` were, or else matmuls, measured on this machine."""
+    precision_gain_of: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

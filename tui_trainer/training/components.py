@@ -91,6 +91,17 @@ def add_noise(model: Any, alpha: float) -> None:
     embeddings.register_forward_hook(neftune_post_forward_hook)
 
 
+def _tell_of_unsloth(model: nn.Module, tell: Tell) -> None:
+    """Whether its kernels are in the model: it passes by what it does not know, without a word."""
+    own, modules = unsloth.own_modules(model)
+    sentence = f"Unsloth computes {own} of the {modules} modules of this model"
+    if own:
+        tell(unsloth.IN_THE_MODEL, sentence, "the others are torch's and transformers' own")
+    else:
+        hint = f"it is a model of transformers, no faster than that: {unsloth.KEY} = transformers"
+        tell(unsloth.NOT_IN_THE_MODEL, sentence, hint)
+
+
 def refuse_poisoned(model: nn.Module, name: str) -> None:
     """Raises ConfigError with the tensor that holds a number which is not finite."""
     for tensor_name, tensor in model.named_parameters():
@@ -137,6 +148,8 @@ class Components:
         # What does not fit on one card is made on the host, and goes there part by part.
         place = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
         self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.number)
+        if unsloth.is_asked(config):
+            _tell_of_unsloth(self.model, tell)
         fuses = not adapters_apart(config, strategy)
         self.adapters_fused = fuses and fuse_adapters(self.model, self.mixed_precision, tell)
         if strategy in (*SPLITTING, "deepspeed-3"):

@@ -20,12 +20,11 @@ from tui_trainer.config.changes import Patch
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
+from tui_trainer.units import format_number
 
 # Tokens in a pass that keep the processor busy. On a CPU a matmul of a few hundred rows already runs at full
 # rate, and more leaves the caches; a large GPU has thousands of cores to feed.
 BUSY_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 4096}
-# Times the positions of a pass at which half of its time is fixed cost, where one counts as busy.
-_BUSY_TIMES = 16
 _BUSY_GPU = 0.9
 _STEPS_IN_AN_EPOCH = 8
 
@@ -37,21 +36,21 @@ def small_batch(view: RunView) -> Cause | None:
     if plan is None or not sums.positions or (view.gpu_mean("utilization_share") or 0.0) >= _BUSY_GPU:
         return None
     passes = max(plan.gradient_accumulation_steps, 1)
-    positions = sums.positions / sums.steps / passes
-    half = BUSY_TOKENS["cuda" if view.on_gpu else "cpu"] / _BUSY_TIMES
-    fixed = half / (half + positions)
-    update = view.share(view.optimizer_seconds)
+    positions, fixed = sums.positions / sums.steps / passes, view.fixed_compute_seconds
     if passes > 1:  # the same rows behind a step in fewer passes
         fix: Patch = {ACCUMULATION: "auto"}
+        spared, words = fixed or 0.0, ""
     else:
         fix = {EFFECTIVE: max(16, 4 * plan.effective_batch_size)}
+        update = view.optimizer_seconds
+        spared, words = update + (fixed or 0.0), f"the optimizer takes {percent(view.share(update))} of the time"
+    if fixed:
+        start = f"{format_number(1000 * fixed)} ms of forward and backward do not depend on what is in a pass"
+        words = ", ".join(filter(None, (words, start)))
     return Cause(
-        cause="Batches are too small: most of a step is what each step costs, however little it learns from.",
-        evidence=(
-            f"{positions:,.0f} positions in a pass ({plan.per_device_train_batch_size} rows); the optimizer takes "
-            f"{percent(update)} of the time"
-        ),
-        share=fixed * (view.share(view.compute_seconds) + update),
+        cause="Batches are small: a part of each step costs the same, however little it learns from.",
+        evidence=f"{positions:,.0f} positions in a pass ({plan.per_device_train_batch_size} rows); {words}",
+        share=view.share(spared),
         fix={MICRO: "auto", **fix},
     )
 

@@ -7,6 +7,7 @@ from tui_trainer.advice.contract import Cause, Rule, Verdict, failed, not_applic
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.planning.disk import space_words
 from tui_trainer.tasks import find_task
+from tui_trainer.tasks.parts.learns_from_data import encoding_processes
 from tui_trainer.units import MIB, format_bytes, format_seconds
 
 _WORKERS, _PROCESSES = "dataloader.num_workers", "data.num_proc"
@@ -19,6 +20,8 @@ _STALLED_SHARE = 0.5
 # Of what a batch has in prepared data: less comes from storage where other files of the run are read.
 _LEAST_READ_SHARE, _TOKEN_BYTES = 0.5, 4
 _MOST_READING_SHARE = 0.1
+# What the data takes is estimated from its beginning.
+_EASY_TIMES = 2
 
 
 class DataCache(Rule):
@@ -42,9 +45,10 @@ class DataCache(Rule):
             return failed(f"{folder} cannot be written, so no data can be prepared", advice=advice)
         free = context.cache.free_bytes
         waiting = tokens * find_task(context.config.task.type).waiting_bytes
-        if free is not None and free < 2 * needed + waiting:
+        if free is not None and free < _EASY_TIMES * (needed + waiting):
             sentence = space_words(f"preparing the data in {folder} needs about", needed + waiting, free)
-            return failed(sentence, advice=f"free space, or see what is there: du -sh {folder}")
+            advice = f"free space, or see what is there: du -sh {folder}"
+            return (failed if free < needed + waiting else warned)(sentence, advice=advice)
         return passed(
             f"the first start prepares about {rows.value:,} rows ({format_bytes(needed)}), later ones reuse them"
         )
@@ -95,8 +99,10 @@ class DataLoading(Rule):
         sentence = f"fetching took {earlier.data_share:.1%} of {earlier.steps:,} steps of run {earlier.name}"
         if earlier.data_share <= _MOST_FETCHING_SHARE:
             return passed(f"{sentence}; {how}", opposite=other)
-        more = f"raise {_WORKERS} above {workers.value}, or " if 0 < workers.value < most else ""
-        return warned(f"{sentence}, at most {_MOST_FETCHING_SHARE:.0%} is good", advice=f"{more}{_FASTER_DISK}")
+        sentence = f"{sentence}, at most {_MOST_FETCHING_SHARE:.0%} is good"
+        if 0 < workers.value < most:
+            return warned(sentence, fix={_WORKERS: most}, advice=f"or {_FASTER_DISK}")
+        return warned(sentence, advice=_FASTER_DISK)
 
 
 def _most_workers(cores: float | None, *, on_gpu: bool) -> int:
@@ -127,9 +133,11 @@ def _disk_bytes_per_second(view: RunView) -> float | None:
 
 
 class LoaderWorkers(Rule):
-    """Heavy preprocessing is done once, before the training; what is left for loader threads is to copy tokens.
+    """What a row costs to make decides: one that is tokens already costs a copy, one that is tokenised on the way a
+    part of a core.
 
-    Source: the documentation of torch.utils.data.
+    Source: the documentation of torch.utils.data; min(8, cores - 2) and min(16, cores - 1) are rules of thumb of guides
+    for rows that are tokenised while the training runs, the second for heavy preprocessing.
     """
 
     name, title, order = "loader_workers", "Loader threads suit the cores", 252
@@ -137,23 +145,38 @@ class LoaderWorkers(Rule):
     is_for_speed = True
 
     def before(self, context: Context) -> Verdict:
-        plan, cores = context.planned, context.hardware.usable_cores
-        workers, processes = plan.loader_workers.value, context.config.data.num_proc
-        if not workers and processes == "auto":
-            return not_applicable(
-                "batches are made by the training thread itself, and rows are tokenised by one process"
-            )
+        plan, cores, config = context.planned, context.hardware.usable_cores, context.config
+        workers, processes = plan.loader_workers.value, config.data.num_proc
         most = _most_workers(cores, on_gpu=True)
+        tokenised = encoding_processes(config, cores) if processes == "auto" else processes
+        details = (
+            f"guides: min(8, cores - 2) = {max(1, min(8, cores - 2))} where rows are tokenised on the way, "
+            f"min(16, cores - 1) = {max(1, min(16, cores - 1))} for a slow tokenizer",
+            "here rows are tokens before the first step, those of data.streaming too: "
+            + _which_rule(context, workers, most),
+            f"rows are tokenised once, by {'up to ' * (processes == 'auto')}{tokenised} processes",
+        )
+        if not workers and processes == "auto":
+            return not_applicable("batches are made by the training thread itself", *details)
         fix: dict[str, Any] = {}
         if workers > most:
             fix[_WORKERS] = most if plan.device == "cuda" else 0
         if isinstance(processes, int) and processes > max(cores, 1):
             fix[_PROCESSES] = max(1, int(cores))
-        tokenised = "one process" if processes == "auto" else f"{processes} processes"
-        sentence = (
-            f"{workers} loader threads (at most {most} for {cores:g} cores), rows are tokenised once by {tokenised}"
-        )
-        return warned(sentence, fix=fix) if fix else passed(sentence)
+        counted = f"{workers} loader threads (at most {most} for {cores:g} cores)"
+        sentence = f"{counted}, rows are tokenised once by at most {tokenised} processes"
+        return warned(sentence, *details, fix=fix) if fix else passed(sentence, *details)
+
+
+def _which_rule(context: Context, workers: int, most: int) -> str:
+    """By the wait that was measured, or that it was not."""
+    earlier = context.earlier
+    if earlier is None or earlier.data_share is None:
+        return "one thread copies them, and how long a step waits is measured by the first run of this kind"
+    waited = f"run {earlier.name} waited for data {earlier.data_share:.1%} of its steps"
+    if earlier.data_share <= _MOST_FETCHING_SHARE:
+        return f"{waited}, so the rule does not hold, and {workers} threads do"
+    return f"{waited}, so the rule holds, up to {most} threads"
 
 
 @symptom("Slow disk")

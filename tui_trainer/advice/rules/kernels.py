@@ -4,10 +4,11 @@ from dataclasses import replace
 from statistics import median
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import Cause, Rule, Verdict, not_applicable, passed, percent, symptom, warned
+from tui_trainer.advice.contract import Cause, Rule, Verdict, failed, not_applicable, passed, percent, symptom, warned
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.sections import is_known_attention
-from tui_trainer.hardware.gpu_models import FLASH_KERNELS, TENSOR_CORES_FROM, dotted
+from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, dotted
+from tui_trainer.models import unsloth
 from tui_trainer.models.targets import adapted
 from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, LIBRARY, adapters_apart, lack
 from tui_trainer.planning.fused_kernels import KEY as KERNELS
@@ -28,7 +29,6 @@ _MASK_IS_FREE = "a mask of documents costs nothing on a CPU: 54 ms with it, 59 m
 _PROBED = (
     "logits and gradients are compared with the model's own before the first step, and where they differ it is off"
 )
-_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"})
 _LORA_DROPOUT = "tuning.lora_dropout"
 
 
@@ -77,7 +77,7 @@ class TorchCompile(Rule):
             return passed(sentence, switch="torch.compile on", opposite={COMPILE: False})
         why_not = why_not or (_ON_A_CPU if context.basis.target.gpu is None else "")
         if why_not or seconds is None:
-            here = "not here" if "serves" in why_not or "triton" in why_not else "off"
+            here = "not here" if any(word in why_not for word in ("serves", "triton", "Unsloth")) else "off"
             reason = why_not or "a step is not measured yet"
             other = None if here == "not here" else {COMPILE: True}
             return not_applicable(f"off for {length}: {reason}", switch=f"torch.compile: {here}", opposite=other)
@@ -87,6 +87,8 @@ class TorchCompile(Rule):
 
 def _why_not(context: Context, seconds: float | None) -> str:
     gpu = context.basis.target.gpu
+    if unsloth.is_asked(context.config):
+        return "Unsloth compiles what it replaces, and takes no compiled layers beside"
     if gpu and gpu.capability and gpu.capability < TENSOR_CORES_FROM:
         return f"the compiler serves compute capability 7.0 and newer, this card has {dotted(gpu.capability)}"
     if gpu and context.hardware.libraries and context.hardware.libraries.get("triton") is None:
@@ -110,9 +112,6 @@ class FusedAttention(Rule):
 
     def before(self, context: Context) -> Verdict:
         basis, requested = context.basis, context.config.model.attn_implementation
-        gpu, kernel = basis.target.gpu, FLASH_KERNELS.get(requested)
-        if kernel and gpu and gpu.capability and (reason := kernel.too_old(gpu.capability)):
-            return warned(f"{requested}: {reason}", fix={_ATTENTION: "auto"}, switch="fused attention: not this one")
         fused = _activations(context, context.basis.changed({_ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
         if requested == "eager":
             kept = _activations(context, basis.setup)
@@ -206,23 +205,38 @@ def _without_kernels(context: Context, other_way: bool) -> Verdict:
     return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")
 
 
-class UnslothParts(Rule):
-    """Its gain is that of fused kernels, of a loss in chunks and of rows without padding, which are switches here.
+@symptom("Unsloth not in the model", needs_steps=False, least_share=0)
+def unsloth_missing(view: RunView) -> Cause | None:
+    """Unsloth passes by what it does not know: such a run is one of transformers, in older libraries."""
+    told = [problem.message for problem in view.state.problems if problem.kind == unsloth.NOT_IN_THE_MODEL]
+    if not told:
+        return None
+    return Cause(
+        cause="Unsloth was asked for, and none of its kernels is in the model.",
+        evidence=told[-1],
+        # No slower than without it, but no faster either.
+        share=0.0,
+        fix={unsloth.KEY: "transformers"},
+    )
 
-    Source: Unsloth's README.
-    """
+
+class UnslothParts(Rule):
+    """Its gain, 2x as fast by its README, is that of fused kernels, of a loss in chunks and of rows without padding,
+    which are switches here."""
 
     name, title, order = "unsloth", "What Unsloth would bring", 146
-    published = "2x as fast (Unsloth's README)"
+    settings = (unsloth.KEY,)
+    during = (unsloth_missing,)
 
     def before(self, context: Context) -> Verdict:
         plan, shape = context.planned, context.basis.shape
-        if context.config.is_from_scratch:
-            return not_applicable("a model from scratch; Unsloth is for pretrained ones")
-        if plan.device != "cuda":
-            return not_applicable("Unsloth needs a GPU, and this run is on the CPU")
-        if shape.model_type not in _FAMILIES:
-            return not_applicable(f"Unsloth does not know {shape.model_type} models")
+        is_asked = unsloth.is_asked(context.config)
+        if why_not := _why_no_unsloth(context):
+            return failed(why_not, fix={unsloth.KEY: "transformers"}) if is_asked else not_applicable(why_not)
+        if is_asked:
+            return _with_unsloth(context)
+        if shape.model_type not in unsloth.FAMILIES:
+            return not_applicable(f"Unsloth has no kernels for {shape.model_type} models")
         parts = {
             "fused kernels": plan.kernels.value != "none",
             "logits in chunks": bool(plan.loss_chunk_tokens.value),
@@ -234,8 +248,37 @@ class UnslothParts(Rule):
         off = [name for name, is_on in parts.items() if not is_on]
         if len(on) * 2 >= len(parts):
             return passed(sentence, f"off: {', '.join(off) or 'nothing'}")
-        advice = "uv pip install liger-kernel, or set training.torch_compile = true"
+        advice = f"uv pip install {LIBRARY}, or set {COMPILE} = true"
         return warned(sentence, f"off: {', '.join(off)}", advice=advice)
+
+
+def _why_no_unsloth(context: Context) -> str:
+    """Why it cannot run here, as a clause; empty where it can."""
+    platform, gpu = context.hardware.platform, context.basis.target.gpu
+    if context.config.is_from_scratch:
+        return "a model from scratch; Unsloth is for pretrained ones"
+    if not platform.startswith(unsloth.PLATFORM):
+        return f"Unsloth runs on Linux and in WSL with an NVIDIA card, and this is {platform}"
+    if gpu is None:
+        return "Unsloth needs an NVIDIA card, and this run is on the CPU"
+    if gpu.capability and gpu.capability < TENSOR_CORES_FROM:
+        return f"Unsloth needs compute capability 7.0, this card has {dotted(gpu.capability)}"
+    return ""
+
+
+def _with_unsloth(context: Context) -> Verdict:
+    """It trains with it: whether its kernels are in the model is known once one was made."""
+    family, earlier, switch = context.basis.shape.model_type, context.earlier, "Unsloth on"
+    if earlier and earlier.unsloth:
+        sentence = f"run {earlier.name}: {earlier.unsloth}"
+        if earlier.has_unsloth:
+            return passed(sentence, switch=switch)
+        return warned(sentence, fix={unsloth.KEY: "transformers"}, switch=switch)
+    if family not in unsloth.FAMILIES:
+        sentence = f"{unsloth.KEY} = {unsloth.NAME}, which has no kernels for {family} models"
+        return warned(sentence, fix={unsloth.KEY: "transformers"}, switch=switch)
+    sentence = f"it trains {family} models; how many modules it computes is counted before the first step"
+    return not_applicable(sentence, switch=switch)
 
 
 class FusedAdapters(Rule):

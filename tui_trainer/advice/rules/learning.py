@@ -1,15 +1,19 @@
 """The optimizer, the learning rate and the number of steps: does the run learn, and does it still?"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
+
+import numpy as np
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Cause, Remedy, Rule, Verdict, not_applicable, passed, symptom, warned
 from tui_trainer.advice.remedies import is_short, smaller_model, way_to_fit
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch, with_changes
+from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZERS
 from tui_trainer.planning.automatic_values import MIXED
@@ -17,6 +21,7 @@ from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import EFFECTIVE
 from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
 from tui_trainer.planning.learning_rates import peak_rate, what_trains
+from tui_trainer.runs.events import PlanMade
 from tui_trainer.runs.steps_and_eta import every
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
@@ -36,6 +41,12 @@ _DECAY, _GOOD_DECAY = "training.num_decay_steps", 0.1
 _WARMUP, _GOOD_WARMUP, _MOST_WARMUP = "training.warmup_steps", 0.05, 0.2
 _MAX_GRAD_NORM, _GOOD_NORM, _MOST_NORM = "training.max_grad_norm", 1.0, 10.0
 _RECENT_STEPS, _SEEN_STEPS, _LEAST_NORMS, _TIMES_AS_LONG = 20, 500, 60, 10.0
+_LADDER = (1e-4, 2e-4, 3e-4, 5e-4)
+# A spike: so many times the median of the steps around, and beyond their noise.
+_SPIKE, _AROUND, _DEVIATIONS, _LEAST_SPIKES, _SHOWN_SPIKES = 1.5, 10, 8.0, 3, 5
+_EARLY_SHARE = 0.2
+# Rows that would be in spikes of each epoch if these fell anywhere.
+_MOST_CHANCE = 0.1
 _WEIGHT_DECAY, _USUAL_DECAY, _STRONG_DECAY, _MOST_DECAY = "training.weight_decay", 0.01, 0.1, 0.5
 
 
@@ -158,7 +169,7 @@ def learning_rate_high(view: RunView) -> Cause | None:
     rate = rate or max(view.state.lrs, default=0.0)
     curve = f"{first:.3g} at first, {worst:.3g} at step {worst_step:,}, {last:.3g} now, at step {last_step:,}"
     limit = f", and {most:g} is where training tends to diverge" if above and most is not None else ""
-    lower = most / 3 if above and most is not None and most < rate / 3 else rate / 10
+    lower = most / 3 if above and most is not None and most < rate / 3 else _rung(plan, rate, -1) or rate / 10
     return Cause(
         cause="The learning rate is too high: the loss rises instead of falling.",
         evidence=f"loss {curve}; learning rate {rate:g}{limit}",
@@ -209,9 +220,46 @@ def loss_flat(view: RunView) -> Cause | None:
         evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, {end:.4g} now, at step {view.state.step:,}",
         share=1.0,
         is_fault=True,
-        fix=_learning_rate(3 * rate) if rate else None,
+        fix=_learning_rate(_rung(plan, rate, 1) or 3 * rate) if rate else None,
         advice="look at what is learned: tui-trainer preview; labels that do not belong to their rows teach nothing",
     )
+
+
+@symptom("Learning rate could rise", least_share=0)
+def rate_could_rise(view: RunView) -> Cause | None:
+    """Adapters begin at zero and take higher rates than weights: one rung up is worth a run where all went well."""
+    blocks, plan = view.losses, view.plan
+    if not (view.is_over and view.state.failed is None and plan and plan.lora_rank and plan.learning_rate):
+        return None
+    higher = _rung(plan, plan.learning_rate, 1)
+    falls = len(blocks) >= 6 and all(after < before for (_, before), (_, after) in pairwise(_thirds(blocks)))
+    evals = [done.loss for done in view.state.evals]
+    is_best = not evals or evals[-1] <= min(evals)
+    if not (higher and falls and is_best) or _spikes(view):
+        return None
+    first, last = blocks[0][1], blocks[-1][1]
+    return Cause(
+        cause="The run was stable and still learning at its end: a higher learning rate may get further.",
+        evidence=f"loss {first:.3g} to {last:.3g} without a spike at learning rate {plan.learning_rate:g}",
+        share=0.0,
+        fix=_learning_rate(higher),
+    )
+
+
+def _thirds(blocks: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    size = len(blocks) // 3
+    return [(at, fmean(loss for _, loss in blocks[at * size : (at + 1) * size])) for at in range(3)]
+
+
+def _rung(plan: PlanMade | None, rate: float, up: int) -> float | None:
+    """The next of the rates that LoRA is tuned by, below or above; None beyond them, and where all weights train.
+
+    Source: ModelForge's guide on performance: begin with 2e-4, 3e-4 or 5e-4 where that is stable, 1e-4 where it is not.
+    """
+    if plan is None or not plan.lora_rank or rate > _LADDER[-1] * _LEAST_RATIO:
+        return None
+    found = [rung for rung in _LADDER if (rung > 1.01 * rate if up > 0 else rung < 0.99 * rate)]
+    return (min(found) if up > 0 else max(found)) if found else None
 
 
 class LearningRate(Rule):
@@ -220,7 +268,7 @@ class LearningRate(Rule):
     name, title, order = "learning_rate", "Learning rate in range", 420
     settings = (LEARNING_RATE, MIXED)
     needs_plan = False
-    during = (learning_rate_high, not_finite, loss_flat)
+    during = (learning_rate_high, not_finite, loss_flat, rate_could_rise)
 
     def before(self, context: Context) -> Verdict:
         rate, known, what = context.learning_rate, peak_rate(context.config), what_trains(context.config)
@@ -343,8 +391,89 @@ def gradients_exploding(view: RunView) -> Cause | None:
         ),
         share=1.0,
         is_fault=True,
-        fix={**_learning_rate(rate / 3), _MAX_GRAD_NORM: _GOOD_NORM} if rate else None,
+        fix={**_learning_rate(_rung(view.plan, rate, -1) or rate / 3), _MAX_GRAD_NORM: _GOOD_NORM} if rate else None,
     )
+
+
+@symptom("Loss spikes")
+def loss_spikes(view: RunView) -> Cause | None:
+    """A step far above those around it undoes many; where it comes with the same rows, no setting mends it."""
+    # Packing is no cause: a step learns from the same rows, packed or not, and its gradient is the same.
+    spikes, plan = _spikes(view), view.plan
+    if len(spikes) < _LEAST_SPIKES or plan is None:
+        return None
+    total = max(view.state.total_steps, 1)
+    at = ", ".join(f"{step:,}" for step in spikes[:_SHOWN_SPIKES])
+    evidence = f"{len(spikes)} steps above {_SPIKE:g} times the loss around them, the first at {at}"
+    if rows := _rows_of(view, spikes):
+        named = ", ".join(map(str, rows[:_SHOWN_SPIKES]))
+        return Cause(
+            cause="The loss jumps where the same rows come by: something is wrong with them.",
+            evidence=f"{evidence}; in each epoch with row {named} of {_rows(view):,}, counted from 0",
+            share=1.0,
+            is_fault=True,
+            advice="look at them: tui-trainer preview; repair them or leave them out",
+        )
+    rate, warm_up = plan.learning_rate, plan.warmup_steps
+    fix: Patch | None = None
+    if warm_up is not None and warm_up < _GOOD_WARMUP * total and spikes[-1] < _EARLY_SHARE * total:
+        fix = {_WARMUP: _GOOD_WARMUP}
+    elif plan.max_grad_norm == 0 or (plan.max_grad_norm or 0.0) > _MOST_NORM:
+        fix = {_MAX_GRAD_NORM: _GOOD_NORM}
+    elif plan.precision == "fp16" and plan.best_precision == "bf16":
+        fix = {MIXED: "bf16"}
+    elif rate:
+        fix = _learning_rate(_rung(plan, rate, -1) or rate / 3)
+    return Cause(
+        cause="Training is unstable: the loss jumps again and again.",
+        evidence=evidence + ("; they come with no row in particular" if _is_told_by_rows(view) else ""),
+        share=1.0,
+        is_fault=True,
+        fix=fix,
+        advice="then a lower learning rate, longer warm-up and clipping, one after the other",
+    )
+
+
+def _spikes(view: RunView) -> list[int]:
+    """Steps of this start whose loss is far above the median of those around them."""
+    steps, losses = view.state.steps, view.state.losses
+    begin = max(len(losses) - view.state.steps_since_start, 0)
+    found = []
+    for at in range(begin, len(losses)):
+        around = [loss for loss in losses[max(at - _AROUND, begin) : at + _AROUND + 1] if math.isfinite(loss)]
+        if len(around) < _AROUND or not math.isfinite(losses[at]):
+            continue
+        usual = median(around)
+        spread = median(abs(loss - usual) for loss in around)
+        if losses[at] > max(_SPIKE * usual, usual + _DEVIATIONS * spread, usual + _LEAST_NATS):
+            found.append(steps[at])
+    return found
+
+
+def _rows(view: RunView) -> int:
+    return view.state.data.rows if view.state.data else 0
+
+
+def _is_told_by_rows(view: RunView) -> bool:
+    """Whether the journal says which rows each step had: their order comes from the seed, unless lengths decide too."""
+    plan = view.plan
+    return bool(plan and plan.seed is not None and not plan.group_by_length and _rows(view))
+
+
+def _rows_of(view: RunView, spikes: Sequence[int]) -> list[int]:
+    """Rows that are in a spike of each epoch that has one, if that is no chance; none with fewer than two epochs."""
+    plan = view.plan
+    if plan is None or plan.seed is None or not _is_told_by_rows(view):
+        return []
+    count = _rows(view)
+    order = RowOrder(np.zeros(count, dtype=np.int64), effective_batch=plan.effective_batch_size, seed=plan.seed)
+    of_epoch: dict[int, set[int]] = {}
+    for step in spikes:
+        of_epoch.setdefault((step - 1) // order.steps_per_epoch, set()).update(map(int, order.at(step)))
+    by_chance = count * math.prod(len(rows) / count for rows in of_epoch.values())
+    if len(of_epoch) < 2 or by_chance > _MOST_CHANCE:
+        return []
+    return sorted(set.intersection(*of_epoch.values()))
 
 
 class Clipping(Rule):
@@ -354,9 +483,9 @@ class Clipping(Rule):
     """
 
     name, title, order = "clipping", "Gradient clipping", 460
-    settings = (_MAX_GRAD_NORM, LEARNING_RATE)
+    settings = (_MAX_GRAD_NORM, LEARNING_RATE, _WARMUP, MIXED)
     needs_plan = False
-    during = (gradients_exploding,)
+    during = (gradients_exploding, loss_spikes)
 
     def before(self, context: Context) -> Verdict:
         limit = context.config.training.max_grad_norm

@@ -17,6 +17,7 @@ from tui_trainer.advice.contract import (
     symptom,
     warned,
 )
+from tui_trainer.advice.remedies import with_micro_batch
 from tui_trainer.advice.rules.kernels import COMPILE
 from tui_trainer.advice.rules.learning import OPTIMIZER
 from tui_trainer.advice.run_view import RunView
@@ -26,7 +27,7 @@ from tui_trainer.hardware.gpu_models import dotted
 from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
-from tui_trainer.planning.batch_cut import MICRO
+from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
 from tui_trainer.planning.summary import cost_words
 from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
 from tui_trainer.units import MIB, format_bytes, format_number, format_rate, format_seconds
@@ -42,9 +43,9 @@ _THREADS = "training.cpu_threads"
 _VARIABLES = ("OMP_THREAD_LIMIT", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Measured on 2 cores beside one busy process, milliseconds a step: threads that never sleep 3465, that soon do 340.
 _SPINNING = "threads that wait never sleep, and one other program makes a step ten times as long"
-# Of two cores instead of one: what is not in a kernel gains nothing.
-_GAIN_OF_CORES = 0.7
 _EARLY_STEPS, _LEAST_STEPS = 100, 200
+# Of the usable cores, by a run on a CPU: half of them and more.
+_LEAST_BUSY_CORES = 0.5
 _SLOWER = 1.3
 # What explains it already.
 _CROWDED = 0.1
@@ -294,12 +295,16 @@ def one_thread(view: RunView) -> Cause | None:
     threads, cores = view.state.threads, view.mean("usable_cores")
     if view.on_gpu or threads != 1 or cores is None or cores < 2:
         return None
-    idle = max(1 - 1 / cores - (view.others_cpu_share or 0.0), 0.0)
-    share = _GAIN_OF_CORES * idle * view.share(view.compute_seconds + view.optimizer_seconds)
+    # Of the usable cores, as they were read beside the run.
+    own, others = view.mean("process_cpu_share"), view.others_cpu_share
+    idle = max(1 - (1 / cores if own is None else own) - (others or 0.0), 0.0)
     return Cause(
         cause="The run computes with one thread, and the other cores are idle.",
-        evidence=f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle",
-        share=share,
+        evidence=(
+            f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle while "
+            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)} are computed: at most as much is saved"
+        ),
+        share=idle * view.share(view.compute_seconds + view.optimizer_seconds),
         fix={_THREADS: "auto"},
         advice=f"unset {', '.join(_VARIABLES)}: the plan takes one thread a core",
     )
@@ -387,8 +392,19 @@ class Throughput(Rule):
         tokens = rate * plan.train_tokens.value / max(plan.train_rows.value, 1)
         sentence = f"{format_rate(rate, 'rows')}, {format_rate(tokens, 'tokens')} planned"
         if source.startswith("measured here"):
-            return passed(f"{sentence}, {source}")
+            return _against_the_last(context, seconds, f"{sentence}, {source}")
         return not_applicable(f"{sentence}, not measured with this shape yet", source)
+
+
+def _against_the_last(context: Context, seconds: float, sentence: str) -> Verdict:
+    """Of such runs the fast ones are planned by: the last may have been another one."""
+    earlier = context.earlier
+    if earlier is None or earlier.step_seconds is None or earlier.step_seconds < _SLOWER * seconds:
+        return passed(sentence)
+    times = f"{earlier.step_seconds / seconds:.1f} times as long"
+    return warned(
+        f"{sentence}; a step of run {earlier.name} took {times}", advice=f"see why: tui-trainer doctor {earlier.name}"
+    )
 
 
 @symptom("Card throttled")
@@ -433,20 +449,23 @@ def launch_bound(view: RunView) -> Cause | None:
 class GpuUtilisation(Rule):
     """A card that waits for data, for the journal or for small batches costs as much as one that works."""
 
-    name, title, order = "gpu_utilisation", "GPU kept busy", 170
-    settings = (MICRO, COMPILE)
-    needs_plan = False
+    name, title, order = "gpu_utilisation", "Processor kept busy", 170
+    settings = (MICRO, EFFECTIVE, ACCUMULATION, COMPILE)
     during = (throttled, launch_bound)
 
     def before(self, context: Context) -> Verdict:
-        gpus = context.hardware.gpus
-        if not gpus:
-            return not_applicable(
-                "no GPU on this machine; while a run is going, the Train screen shows how busy the CPU is"
-            )
-        used = [f"GPU {gpu.index} {gpu.utilisation_share:.0%}" for gpu in gpus if gpu.utilisation_share is not None]
-        now = ", ".join(used) if used else f"{len(gpus)} GPUs, not reported"
-        then = (
-            "the Train screen shows it while a run is going" if context.device == "cuda" else "this run is on the CPU"
-        )
-        return not_applicable(f"before a run there is nothing to measure ({now} busy); {then}")
+        earlier, device = context.earlier, context.device
+        what = "the card" if device == "cuda" else f"{context.hardware.usable_cores} usable cores"
+        if earlier is None or earlier.busy_share is None:
+            return not_applicable(f"how busy {what} will be is measured by the first run of this kind")
+        least, busy = (IDLE_GPU if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
+        sentence = f"{what} {percent(busy)} busy in run {earlier.name}, at least {percent(least)} is good"
+        if busy >= least:
+            return passed(sentence)
+        why = f"see what it waited for: tui-trainer doctor {earlier.name}"
+        if device == "cpu" or (earlier.data_share or 0.0) >= BAR_SHARE:
+            return warned(sentence, advice=why)
+        cut = context.planned.gradient_accumulation_steps.value > 1
+        rows = 2 * context.planned.per_device_train_batch_size.value
+        fix = with_micro_batch(context, rows) if cut else {COMPILE: True}
+        return warned(sentence, fix=None if context.config.training.torch_compile and not cut else fix, advice=why)

@@ -1,7 +1,8 @@
 """What a run takes of memory, and what makes it less."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
@@ -21,14 +22,17 @@ from tui_trainer.advice.contract import (
 from tui_trainer.advice.remedies import is_short, memory_with, smaller_model, way_to_fit
 from tui_trainer.advice.rules.batch import BUSY_TOKENS
 from tui_trainer.advice.run_view import RunView
+from tui_trainer.config.changes import Patch
 from tui_trainer.data.batching.collate import coarse
 from tui_trainer.errors import ConfigError
 from tui_trainer.methods.tuning_methods import BITSANDBYTES
-from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batch_cut import MICRO
+from tui_trainer.planning.basis import EVAL_BATCH, Basis
+from tui_trainer.planning.batch_cut import ACCUMULATION, MICRO
 from tui_trainer.planning.duration import UNPACKING_TIMES
 from tui_trainer.planning.fit import largest_micro_batch
+from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.runs.events import MicroBatchReduced, StepDone
 from tui_trainer.runs.state import WARM_UP_STEPS
 from tui_trainer.units import MIB, format_bytes, format_bytes_of
 
@@ -40,6 +44,9 @@ _INSTALL = f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora"
 _MOST_PEAKS = 500
 # What grows steadily has in none of four parts much less than a third of the growth between the first and the last.
 _PARTS, _LEAST_IN_A_PART, _STEADY_SHARE = 4, 2, 0.24
+_LEAST_READINGS = 6
+# Larger passes are compared where the memory is under pressure: elsewhere longer rows are slower by themselves.
+_PRESSED_SHARE, _SLOWER_SHARE, _LEAST_SPREAD = 0.9, 0.9, 1.2
 # A process settles after its first evaluation, sample and checkpoint.
 _LEAST_GROWTH, _LEAST_GROWTH_BYTES = 0.1, 64 * MIB
 
@@ -57,14 +64,82 @@ def memory_full(view: RunView) -> Cause | None:
         evidence = f"{format_bytes(free)} of host memory left beside the {format_bytes(own)} of the run"
     else:
         return None
+    fix, others = _less_at_a_time(view)
     return Cause(
         cause="The memory is nearly full: a longer row, an evaluation or another process may end the run.",
         evidence=evidence,
         share=0.0,
         is_fault=not is_card,
-        fix={CHECKPOINTING: True},
-        advice="or fewer rows in a pass, shorter rows, LoRA with a smaller r, 4 bits",
+        fix=fix,
+        advice="or " * bool(fix) + ", ".join(others),
     )
+
+
+def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
+    """The first that is not in force yet, as settings of the next run, and the others in words."""
+    plan = view.plan
+    if plan is None:
+        return None, ["fewer rows in a pass", "shorter rows"]
+    found: list[tuple[Patch | None, str]] = []
+    if (rows := plan.per_device_train_batch_size) > 1:
+        found.append(({MICRO: -(-rows // 2), ACCUMULATION: "auto"}, f"{-(-rows // 2)} rows in a pass"))
+    if view.on_gpu and plan.tuning_method in ("full", "lora") and plan.base_model:
+        # Whether it can be, a plan says: it needs a library, and layers that can be packed.
+        found.append((None, f'{METHOD} = "qlora"'))
+    found.append((None, "shorter rows"))
+    if plan.gradient_checkpointing is False:
+        found.append(({CHECKPOINTING: True}, f"{CHECKPOINTING} = true"))
+    if plan.lora_rank and plan.lora_rank > 1:
+        found.append((None, f"a smaller tuning.r than {plan.lora_rank}"))
+    fix = next((patch for patch, _ in found if patch), None)
+    return fix, [words for patch, words in found if patch is None or patch is not fix]
+
+
+@symptom("Batch too large", needs_steps=False, least_share=0)
+def batch_too_large(view: RunView) -> Cause | None:
+    """Beyond what fits with room to spare a larger pass is slower, and the longest rows end it."""
+    plan, reduced = view.plan, [one for one in view.state.problems if isinstance(one, MicroBatchReduced)]
+    if plan is None:
+        return None
+    if reduced:
+        last, what = reduced[-1], {one.what for one in reduced}
+        key = MICRO if "training" in what else EVAL_BATCH
+        rows = min(one.rows for one in reduced if one.what == ("training" if key == MICRO else last.what))
+        return Cause(
+            cause="A pass had more rows than the memory holds, and was cut in mid-run.",
+            evidence=f"{last.rows_before} rows in a pass at step {last.step:,}, {last.rows} from there on",
+            share=0.0,
+            fix={key: rows} | ({ACCUMULATION: "auto"} if key == MICRO else {}),
+        )
+    return _slower_when_full(view, plan.per_device_train_batch_size)
+
+
+def _slower_when_full(view: RunView, rows: int) -> Cause | None:
+    """Of the last steps those with the most positions against those with the fewest, while the memory is full."""
+    used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
+    if not used or not total or used < _PRESSED_SHARE * total or rows < 2:
+        return None
+    steps = sorted((one for one in view.state.recent if one.positions), key=lambda one: one.positions)
+    third = len(steps) // 3
+    if third < _LEAST_READINGS or steps[-third].positions < _LEAST_SPREAD * steps[third - 1].positions:
+        return None
+    small, large = (_positions_a_second(part) for part in (steps[:third], steps[-third:]))
+    if not large or large > _SLOWER_SHARE * small:
+        return None
+    return Cause(
+        cause="The batch is too large for the memory: larger passes are slower than smaller ones.",
+        evidence=(
+            f"{large:,.0f} positions a second in the largest third of steps, {small:,.0f} in the smallest, with "
+            f"{percent(used / total)} of the GPU's memory in use"
+        ),
+        share=(1 - large / small) * view.share(view.compute_seconds),
+        fix={MICRO: -(-rows // 2), ACCUMULATION: "auto"},
+    )
+
+
+def _positions_a_second(steps: Sequence[StepDone]) -> float:
+    seconds = sum(one.forward_seconds + one.backward_seconds for one in steps)
+    return sum(one.positions for one in steps) / seconds if seconds > 0 else 0.0
 
 
 class GradientCheckpointing(Rule):
@@ -76,7 +151,6 @@ class GradientCheckpointing(Rule):
     name, title, order = "gradient_checkpointing", "Gradient checkpointing", 150
     settings = (CHECKPOINTING,)
     published = "memory that grows with the root of the layers, for one more forward pass (arXiv:1604.06174)"
-    during = (memory_full,)
 
     def before(self, context: Context) -> Verdict:
         is_on = context.config.training.gradient_checkpointing
@@ -257,7 +331,8 @@ class MemoryFits(Rule):
     """A run that fills the memory is killed by the system, or swaps and crawls."""
 
     name, title, order = "memory", "Memory has room to spare", 330
-    during = (memory_growing,)
+    settings = (MICRO, ACCUMULATION, EVAL_BATCH, CHECKPOINTING)
+    during = (memory_full, batch_too_large, memory_growing)
 
     def before(self, context: Context) -> Verdict:
         room, needed = context.basis.room, context.planned.memory_bytes.value
@@ -297,3 +372,33 @@ def _what_fits(context: Context) -> str:
         settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
         return f"with bitsandbytes it would fit: uv pip install bitsandbytes, then set {settings}"
     return f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
+
+
+class SplitModel(Rule):
+    """A model that is split, or lies in the machine's memory, comes to a card part by part in every pass.
+
+    Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 7: stage 3 communicates 1.5 times as much as copies do.
+    """
+
+    name, title, order = "split_model", "Split only where it must be", 335
+    settings = (OFFLOAD, STRATEGY)
+    published = "1.5 times the communication of copies, for stage 3 (ZeRO, arXiv:1910.02054, section 7)"
+
+    def before(self, context: Context) -> Verdict:
+        plan, room = context.planned, context.basis.room
+        strategy, offloads = plan.strategy.value, plan.cpu_offload.value
+        if not offloads and strategy == "ddp":
+            return not_applicable("all weights are where they are computed with")
+        how = "weights, gradients and optimizer state are on the host" if offloads else f"split by {strategy}"
+        switch = "offloaded" if offloads else strategy
+        whole = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0, measured_peaks=())
+        needed = memory_with(context, setup=whole)
+        sentence = f"{how}; whole on {room.where} the run needs {format_bytes(needed)}"
+        if room.budget_bytes is None:
+            return not_applicable(f"{sentence}, and how much is free is not reported", switch=switch)
+        sentence += f" of {format_bytes(room.budget_bytes)}"
+        if needed > room.budget_bytes:
+            return passed(sentence, switch=switch)
+        is_written = context.config.distributed.strategy != "auto"
+        fix = ({OFFLOAD: False} if offloads else {}) | ({STRATEGY: "auto"} if is_written else {})
+        return warned(f"{sentence}: not needed here", fix=fix, switch=switch)

@@ -12,9 +12,6 @@ from tui_trainer.planning.processes import SPLITTING, ZERO_STAGES
 from tui_trainer.planning.training_setup import Dtype
 from tui_trainer.units import format_bytes
 
-# Times as fast as fp32. CPU: measured from width 256 on (planning/automatic_values.py); GPU: tensor cores have 2 to 8
-# times the matmuls a second.
-_GAIN = {"cpu": 1.5, "cuda": 2.0}
 # What a weight takes at the peak of an accumulated step with AdamW: weight, fp32 copy, moments, gradient and sum; and
 # weight, 16-bit copy, moments, gradient.
 _BYTES = "20 bytes a weight where gradients are accumulated, instead of 18"
@@ -29,22 +26,21 @@ _EXPERTS = (
 _TF32 = "training.tf32"
 
 
-@symptom("fp32 where 16 bits are native")
+@symptom("fp32 where 16 bits are native", least_share=0)
 def slow_precision(view: RunView) -> Cause | None:
     """Matmuls in 16 bits are faster and halve activations, where the processor has them natively."""
     plan = view.plan
     if plan is None or plan.precision != "fp32" or plan.best_precision in ("", "fp32"):
         return None
-    gain = _GAIN["cuda" if view.on_gpu else "cpu"]
-    share = (1 - 1 / gain) * view.share(view.compute_seconds)
+    gain, best = plan.precision_gain, plan.best_precision
+    measured = f"{best} is {gain:.2f} times as fast for {plan.precision_gain_of}, measured here" if gain else ""
+    unknown = f"what {best} gains was not measured on this machine"
     return Cause(
-        cause=f"The run computes in fp32, and {plan.best_precision} is native here.",
-        evidence=(
-            f"fp32 for {view.of_whole(view.compute_seconds)} of forward and backward; {plan.best_precision} is about "
-            f"{gain:g} times as fast"
-        ),
-        share=share,
-        fix={MIXED: "auto"},
+        cause=f"The run computes in fp32, and {best} is native here.",
+        evidence=f"fp32 for {view.of_whole(view.compute_seconds)} of forward and backward; {measured or unknown}",
+        share=max(1 - 1 / gain, 0.0) * view.share(view.compute_seconds) if gain else 0.0,
+        fix={MIXED: "auto"} if gain is None or gain > 1 else None,
+        advice="" if gain else "measure it: tui-trainer check --measure precision",
     )
 
 

@@ -19,8 +19,8 @@ PIECES_SHARE = 0.03
 # CUDA's context and kernels, with the workspace of its matrix library: 0.5 to 0.9 GiB by card and version.
 CONTEXT_BYTES = int(0.7 * GIB)
 # Of the results of a layer in an evaluation, which nothing keeps, the most that is there at one time, and the same of
-# those of adapters: chosen by hand so that 46 simulated passes of seven families fit. What a whole pass had at its peak,
-# ends and masks included, was up to 0.72 (BERT) and 0.83 (BART) of a layer's results.
+# those of adapters: chosen by hand so that 46 simulated passes of seven families fit. What a whole pass had at its
+# peak, ends and masks included, was up to 0.72 (BERT) and 0.83 (BART) of a layer's results.
 EVALUATION_SHARE, EVALUATION_ADAPTER_SHARE = 0.6, 0.25
 
 

@@ -262,7 +262,7 @@ class ChecklistPage(ListPage):
         self.bench.tell("applying ...", "dim")
 
         def work() -> tuple[int, dict[str, object]]:
-            from tui_trainer.advice.fixes import apply_fixes
+            from tui_trainer.advice.checklist import apply_fixes
             from tui_trainer.advice.gather import gather
 
             return revision, apply_fixes(loaded, gather)[1]
