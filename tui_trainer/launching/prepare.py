@@ -303,6 +303,11 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             memory_budget_bytes=plan.memory_budget_bytes,
             attention=plan.attention.words,
             best_samples_per_second=rows / seconds.value if seconds.value and is_measured else None,
+            compute_rates=plan.compute_rates,
+            step_seconds=seconds.value,
+            step_seconds_reason=seconds.reason,
+            busy_words=plan.busy_words,
+            cpu_threads=plan.threads.value if plan.device == "cpu" else None,
         )
     )
 

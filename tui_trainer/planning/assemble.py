@@ -15,7 +15,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batch_cut import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
-from tui_trainer.planning.duration import step_time, training_flops
+from tui_trainer.planning.duration import busy_words, compute_rates, step_time, training_flops
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import fused_kernels
 from tui_trainer.planning.learning_rates import learning_rate
@@ -24,7 +24,7 @@ from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.processes import Group
-from tui_trainer.planning.records import Key, device_key
+from tui_trainer.planning.records import Key, device_key, trial_device
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks.contract import DataFacts
@@ -251,11 +251,24 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         evaluation = step.value / rows * steps.eval_rows / cut.processes * EVALUATION_SHARE
         total = steps.total.value * step.value + steps.evaluations * evaluation
     reason = f"{steps.total.value} steps and {steps.evaluations} evaluations; without loading, saving and text samples"
+    threads = made.threads.value * made.group.per_node
+    busy = busy_words(hardware.load_of_others, hardware.usable_cores, threads) if setup.device == "cpu" else ""
+    rates = compute_rates(
+        flops / rows,
+        shape.hidden_size,
+        setup,
+        device=device,
+        processes=made.group.per_node,
+        card=card,
+        tried_on=trial_device(hardware, gpu) if gpu else "",
+    )
     return {
+        "compute_rates": rates,
+        "busy_words": busy,
         "step_seconds": step,
         "step_flops": flops,
         "shape_key": str(key),
-        "duration_seconds": estimated(total, reason),
+        "duration_seconds": estimated(total, "; ".join(filter(None, (reason, busy)))),
     }
 
 

@@ -14,10 +14,11 @@ from tui_trainer.hardware.gpu_models import Card
 from tui_trainer.models.modules import Reads
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
-from tui_trainer.planning.measured_steps import Calibration
+from tui_trainer.planning.measured_steps import Calibration, is_busy
 from tui_trainer.planning.planned import Planned, estimated
-from tui_trainer.planning.records import KINDS, MATMULS, Key, find_records, keep_record
+from tui_trainer.planning.records import KINDS, MATMULS, TRIAL, Key, find_records, keep_record, records_of_device
 from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.runs.events import ComputeRates
 
 # A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
@@ -103,13 +104,63 @@ def _runs(calibration: Calibration, what: str) -> str:
     return f"from {count} of {what}" + (" while others kept the machine busy" if calibration.busy else "")
 
 
+def busy_words(load: float | None, cores: int, threads: int) -> str:
+    """What a time that is planned does not know: that others keep this machine busy, with how much longer threads take
+    that share its cores fairly with them. Empty: they do not, or nobody tells. `load`: runnable tasks of others."""
+    if load is None or not is_busy(load, threads):
+        return ""
+    times = max(1.0, (threads + load) / cores)
+    longer = f"about {times:.1f} times as long while they do" if times > 1.05 else "enough for this run beside them"
+    return f"others' load on {cores} cores is {load:.1f} now, which it does not count: {longer}"
+
+
 def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str) -> Planned[float | None]:
     rate, share = _fastest_rate(device), training_share(hidden_size)
     reason = f"numpy multiplies at {rate / 1e9:.0f} GFLOP/s here, of which this width reaches about {share:.0%}"
     if setup.precision != "fp32":
-        gain = bf16_gain(hidden_size)
-        share, reason = share * gain, f"{reason}, and in bf16 {gain:.1f} times that"
-    return estimated(flops / (rate * share), reason)
+        reason = f"{reason}, and in bf16 {bf16_gain(hidden_size):.1f} times that"
+    return estimated(flops / (rate * usual_share(hidden_size, setup)), reason)
+
+
+def usual_share(hidden_size: int, setup: TrainingSetup) -> float:
+    """What training steps in a model of this width reach: of the maker's rate on a card, of numpy's fp32 matmuls on a
+    CPU. The constants above say how measured."""
+    if setup.device == "cuda":
+        share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
+        return share / UNPACKING_TIMES if setup.four_bits else share
+    share = training_share(hidden_size)
+    return share if setup.precision == "fp32" else share * bf16_gain(hidden_size)
+
+
+def compute_rates(
+    row_flops: float,
+    hidden_size: int,
+    setup: TrainingSetup,
+    *,
+    device: str,
+    processes: int = 1,
+    card: Card | None = None,
+    tried_on: str = "",
+) -> ComputeRates:
+    """What the rate of one process is graded by. `device` and `tried_on` are the names under which matmuls are kept
+    that plans (`device_key`) and trials (`trial_device`) have measured; `processes` share the cores of a CPU."""
+    share = usual_share(hidden_size, setup)
+    if setup.device != "cuda":
+        rate = max(_kept_rates(device), default=0.0) or _fastest_rate(device)
+        of = "fp32 matmuls"
+        return ComputeRates(row_flops=row_flops, usual_share=share, measured=rate / processes, measured_of=of)
+    kind = "tf32" if (setup.precision, setup.tf32) == ("fp32", True) else setup.precision
+    tried = [record.figures.get("precisions", {}).get(kind, {}) for record in records_of_device(TRIAL, tried_on)]
+    measured = tried[-1].get("teraflops") if tried else None
+    maker = card_flops_per_second(card, setup) if card else None
+    return ComputeRates(
+        row_flops=row_flops,
+        usual_share=share,
+        measured=1e12 * measured if measured else None,
+        measured_of=f"{kind} matmuls",
+        maker=maker,
+        maker_source=f"{card.title} ({card.source})" if card and maker else "",
+    )
 
 
 def _fastest_rate(device: str) -> float:
@@ -120,16 +171,23 @@ def _fastest_rate(device: str) -> float:
     now = matrix_flops_per_second()
     if not device:
         return now
-    key = Key(device=device, versions=f"numpy {version('numpy')}")
-    rates = [
-        rate
-        for record in find_records(MATMULS, key)
-        if isinstance(rate := record.figures.get("flops_per_second"), float) and 0 < rate < math.inf
-    ]
+    rates = _kept_rates(device)
     if now not in rates:  # once in a process: it is not measured again
-        keep_record(MATMULS, key, {"flops_per_second": now})
+        keep_record(MATMULS, _matmuls_key(device), {"flops_per_second": now})
         rates = [*rates, now][-KINDS[MATMULS] :]
     return max(rates)
+
+
+def _kept_rates(device: str) -> list[float]:
+    return [
+        rate
+        for record in find_records(MATMULS, _matmuls_key(device))
+        if isinstance(rate := record.figures.get("flops_per_second"), float) and 0 < rate < math.inf
+    ]
+
+
+def _matmuls_key(device: str) -> Key:
+    return Key(device=device, versions=f"numpy {version('numpy')}")
 
 
 def bf16_gain(hidden_size: int) -> float:
@@ -145,9 +203,8 @@ def _on_card(flops: float, hidden_size: int, setup: TrainingSetup, card: Card | 
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), of which this width reaches about {share:.0%}"
     if setup.four_bits:
-        share /= UNPACKING_TIMES
         reason += f"; unpacking 4 bits makes it about {UNPACKING_TIMES} times as long (an estimate: torchtune's README)"
-    return estimated(flops / (rate * share), reason)
+    return estimated(flops / (rate * usual_share(hidden_size, setup)), reason)
 
 
 def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:
