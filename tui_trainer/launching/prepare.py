@@ -21,6 +21,7 @@ from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.micro_batches import tune_micro_batch
+from tui_trainer.models.facts import find_model
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.plan import Plan
@@ -281,6 +282,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
     asked = config.targets
     targets = {
         "samples_per_second": asked.samples_per_second,
+        "inference_samples_per_second": asked.inference_samples_per_second,
         "memory_gib": asked.memory_gib,
         "model_size_gib": asked.model_size_gib,
         "loss": asked.loss,
@@ -307,9 +309,19 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             step_seconds=seconds.value,
             step_seconds_reason=seconds.reason,
             busy_words=plan.busy_words,
+            merged_bytes=_merged_bytes(plan),
             cpu_threads=plan.threads.value if plan.device == "cpu" else None,
         )
     )
+
+
+def _merged_bytes(plan: Plan) -> int | None:
+    """Of what is deployed where an adapter is trained: a merge has the tensors of its base, in their dtypes."""
+    name = plan.config.model.model_name_or_path
+    if not plan.config.tuning.has_adapter or not name:
+        return None
+    head = find_task(plan.config.task.type).head
+    return find_model(name, plan.config.model.revision, head=head).weights_bytes
 
 
 def versions() -> dict[str, str]:

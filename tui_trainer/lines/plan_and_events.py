@@ -11,6 +11,7 @@ from tui_trainer.launching.other_cards import smallest_that_fits
 from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.runs import events
 from tui_trainer.runs.result import (
+    adapter_words,
     baselines_line,
     best_before,
     ending_words,
@@ -219,6 +220,8 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         lines.append(advice)
     if finished.model_path:
         lines.append(f"{'adapter' if adapter_base else 'model':<14} {one_line(folder)}/{finished.model_path}")
+        if words := adapter_words(state):
+            lines.append(f"  size         {format_bytes(state.plan.merged_bytes if state.plan else None)} {words}")
         lines += [f"  on           {adapter_base}; its README.md says how peft loads it"] if adapter_base else []
         lines.append(f"try it         tui-trainer {'chat' if holds_conversations(state.task) else 'generate'} {name}")
     return lines

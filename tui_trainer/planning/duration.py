@@ -7,6 +7,7 @@ reaches a known share. Nothing is guessed for a card that is not in the catalogu
 
 import math
 import time
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 
@@ -34,6 +35,7 @@ CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 # How much longer a step takes when each product unpacks its weight from 4 bits. An estimate: torchtune's README has 8B
 # with 4096 tokens a pass on an RTX 4090 at 3,083 tokens/s with LoRA and 2,413 with QLoRA (3B on an A100: 1.02 times).
 UNPACKING_TIMES = 1.28
+_MEASURED = "measured here"
 
 
 def training_share(hidden_size: int) -> float:
@@ -64,6 +66,33 @@ def training_flops(
     return tokens * (matrices + attention)
 
 
+def recomputed_share(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -> float:
+    """How much more is computed with checkpointing than without it, 0.33 for a third: the layers once more forward, the
+    head not. More than that with an adapter, which has no gradients of the weights below it to compute."""
+    with_it, without = (
+        training_flops(shape, replace(setup, gradient_checkpointing=on), tokens=1, row_tokens=row_tokens)
+        for on in (True, False)
+    )
+    return with_it / without - 1
+
+
+def checkpointing_cost(
+    planned_share: float, seconds_with: Planned[float | None], seconds_without: Planned[float | None]
+) -> Planned[float]:
+    """How much longer a step takes with checkpointing, as a share: of the two times where both come from measured steps
+    on this machine, else by what is computed again."""
+    both = (seconds_with, seconds_without)
+    if all(one.value and is_measured_here(one.reason) for one in both):
+        share = float(seconds_with.value or 0) / float(seconds_without.value or 1) - 1
+        return estimated(max(share, 0.0), "measured here with it and without it")
+    return estimated(planned_share, "its layers are computed forward twice")
+
+
+def is_measured_here(reason: str) -> bool:
+    """Whether a time of `step_time` comes from these very steps on this machine."""
+    return reason.startswith(_MEASURED)
+
+
 def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> float:
     """Of one token of the input, or of an answer behind an encoder."""
     weights = shape.matrix_parameters_read(reads)
@@ -88,7 +117,7 @@ def step_time(
     figure comes from. None: only a measured step can tell."""
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
-        return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'such steps')}")
+        return estimated(calibration.step_seconds, f"{_MEASURED}, {_runs(calibration, 'such steps')}")
     if calibration.flops_per_second is not None:
         rate, runs = calibration.flops_per_second, _runs(calibration, "this model with other rows")
         return estimated(flops / rate, f"{runs} here ({rate / 1e9:.0f} GFLOP/s)")

@@ -146,6 +146,9 @@ class Plan(BaseModel):
     step_flops: float
     shape_key: str
     duration_seconds: Planned[float | None]
+    checkpointing_cost: Planned[float] | None = None
+    """How much longer a step is with gradient checkpointing than without it, as a share; None in plans that do not
+    say."""
     compute_rates: ComputeRates | None = None
     """By which the rate that a run reaches is graded; None in plans that do not say, and where it goes on elsewhere."""
     busy_words: str = ""

@@ -142,6 +142,8 @@ class PlanMade(Event):
     """What others took of this machine when the plan was made, and what that makes of its times; empty: nothing."""
     cpu_threads: int | None = None
     """Of each process."""
+    merged_bytes: int | None = None
+    """Of the weights with an adapter merged into them, which is what is deployed; None for a run without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -309,6 +309,8 @@ class Target:
     measured: float | None
     at_most: bool
     show: Callable[[float], str] = number
+    beside: str = ""
+    """What the measured value is, or how it is measured."""
 
     @property
     def met(self) -> bool | None:
@@ -326,7 +328,7 @@ class Target:
         """`samples/s 28.3 (at least 20)`."""
         measured = "--" if self.measured is None else self.show(self.measured)
         bound = "at most" if self.at_most else "at least"
-        return f"{self.label} {measured} ({bound} {self.show(self.requested)})"
+        return f"{self.label} {measured}{self.beside and f', {self.beside}'} ({bound} {self.show(self.requested)})"
 
 
 def targets_of(state: RunState) -> list[Target]:
@@ -339,6 +341,7 @@ def targets_of(state: RunState) -> list[Target]:
             measured=measure(state),
             at_most=at_most,
             show=format_bytes if in_bytes else number,
+            beside=_BESIDE[name](state) if name in _BESIDE else "",
         )
         for name, (label, at_most, in_bytes, measure) in _TARGETS.items()
         if requested.get(name)
@@ -366,11 +369,32 @@ def _loss(state: RunState) -> float | None:
     return None if loss is None else loss if math.isfinite(loss) else math.inf
 
 
+def _model_bytes(state: RunState) -> float | None:
+    """Of what is deployed: of a model with its adapter merged."""
+    if state.finished is None or state.finished.model_bytes is None:
+        return None
+    merged = state.plan.merged_bytes if state.plan else None
+    return state.finished.model_bytes if merged is None else merged
+
+
+def adapter_words(state: RunState) -> str:
+    """`merged; the adapter alone 12.0 MiB`; empty for a run that trains a whole model, and before its end."""
+    finished, plan = state.finished, state.plan
+    if plan is None or plan.merged_bytes is None or finished is None or finished.model_bytes is None:
+        return ""
+    return f"merged; the adapter alone {format_bytes(finished.model_bytes)}"
+
+
+_BESIDE: dict[str, Callable[[RunState], str]] = {
+    "model_size_gib": adapter_words,
+    "inference_samples_per_second": lambda state: f"which `tui-trainer bench {state.name}` measures",
+}
 # By the name of the setting: label, whether less is better, whether it is set in GiB, what it is compared with.
 _TARGETS: dict[str, tuple[str, bool, bool, Callable[[RunState], float | None]]] = {
     "samples_per_second": ("samples/s", False, False, lambda state: state.samples_per_second),
+    "inference_samples_per_second": ("inference samples/s", False, False, lambda state: None),
     "memory_gib": ("memory", True, True, lambda state: state.peak_memory_bytes or None),
-    "model_size_gib": ("model size", True, True, lambda state: state.finished.model_bytes if state.finished else None),
+    "model_size_gib": ("model size", True, True, _model_bytes),
     "loss": ("held-out loss", True, False, _loss),
     "score": ("score", False, False, _score),
 }
