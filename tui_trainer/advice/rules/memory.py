@@ -81,9 +81,9 @@ class GradientCheckpointing(Rule):
         if is_on:
             return _checkpointing_on(context, other, sentence)
         if is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
-            sentence += f"; memory is short, and steps take {_cost_words(context)} longer"
+            sentence += f"; memory is short, and steps take {_cost_words(context)}"
             return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
-        sentence += f"; steps would take {_cost_words(context)} longer"
+        sentence += f"; steps would take {_cost_words(context)}"
         return passed(sentence, switch="checkpointing: off, not needed", opposite={CHECKPOINTING: True})
 
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
@@ -97,19 +97,19 @@ def _checkpointing_on(context: Context, without: TrainingSetup, sentence: str) -
     """A batch that can be cut further needs no checkpointing, as long as a pass keeps the processor busy."""
     rows = _rows_without(context, without)
     if rows == 0:
-        sentence += f"; steps take {_cost_words(context)} longer, and memory needs it"
+        sentence += f"; memory needs it, and steps take {_cost_words(context)}"
         return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
     fits = f"{rows} {'row' if rows == 1 else 'rows'} in a pass fit without it"
-    sentence += f"; {fits}, and steps take {_cost_words(context)} longer with it"
+    sentence += f"; {fits}, and with it steps take {_cost_words(context)}"
     return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
 
 
 def _cost_words(context: Context) -> str:
-    """`33 % (its layers are computed forward twice)`."""
+    """`33 % longer: its layers are computed forward twice`."""
     if (cost := context.planned.checkpointing_cost) is None:
         share = recomputed_share(context.basis.shape, context.basis.setup, context.planned.longest_row)
-        return f"about {percent(share)}"
-    return f"{percent(cost.value)} ({cost.reason})"
+        return f"about {percent(share)} longer"
+    return f"{percent(cost.value)} longer: {cost.reason}"
 
 
 def _rows_without(context: Context, without: TrainingSetup) -> int:
