@@ -57,6 +57,13 @@ def test_a_word_of_several_kinds_is_explained_as_each(capsys):
     assert found.index("now:     0.25  (from --set)") < found.index("learning_rate (a check:")
 
 
+def test_several_words_are_explained_each_where_they_are_none_together(capsys):
+    found = explained(capsys, "training.seed", "padding", "3")
+    assert found.startswith("training.seed\n") and "padding (a check" in found and "3 (an exit code)" in found
+    assert main(["explain", "training.seed", "paddin"]) == 2
+    assert "'training.seed paddin'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [

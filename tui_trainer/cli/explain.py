@@ -48,8 +48,16 @@ def explain(
     if schema:
         print(json.dumps(Config.model_json_schema(), indent=1))
         return
-    word = " ".join(key or ())
-    print("\n".join(explanation(word, Asked(config, profile, assignments).load)))
+    word, load = " ".join(key or ()), Asked(config, profile, assignments).load
+    try:
+        print("\n".join(explanation(word, load)))
+    except InputError as unknown:
+        # Not a title or a command of several words: several of them.
+        try:
+            several = [explanation(one, load) for one in key or ()]
+        except InputError:
+            raise unknown from None
+        print("\n\n".join(map("\n".join, several)))
     if not word:
         print(f"\n`tui-trainer explain WORD` also knows {', '.join(_LISTS[:-1])} and {_LISTS[-1]}")
 
