@@ -349,7 +349,7 @@ ARGUMENT_CASES = [
     Case("unknown request", ("'jump' is no request", "pause, resume"), arguments=("ask", "taken", "jump")),
     Case(
         "unknown setting",
-        ("'learning_rat'", "did you mean training.learning_rate?"),
+        ("'learning_rat'", "did you mean training.learning_rate, the check learning_rate or"),
         arguments=("explain", "learning_rat"),
     ),
     Case("unknown preset", ("'quick'", "quickstart"), arguments=("profiles", "quick")),

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.answered_here import answered_here
-from tests.trained_runs import SETTINGS, training_row, write_rows
-from tui_trainer.bench import inference, rounds, training
+from tests.tiny_models import save_tiny_model
+from tests.trained_runs import SETTINGS, train, training_row, write_rows
+from tui_trainer.bench import inference, rounds, starting, training
 from tui_trainer.bench.rounds import Variant, measure_in_turns
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
@@ -57,6 +58,7 @@ def here(monkeypatch):
     """This process answers."""
     monkeypatch.setattr(inference, "ask", answered_here)
     monkeypatch.setattr(training, "ask", answered_here)
+    monkeypatch.setattr(starting, "ask", answered_here)
 
 
 def measured(capsys, *arguments: object) -> dict[str, Any]:
@@ -87,8 +89,10 @@ def test_a_classifier_in_batches_predicts_what_it_does_one_by_one(finished, here
 
 def test_of_a_model_that_writes_the_written_tokens_count(finished, here, capsys, monkeypatch):
     monkeypatch.setattr(inference, "NEW_TOKENS", 5)
-    found = measured(capsys, finished("causal_lm").root, "--rows", 3, "--rounds", 1, "--only", "beams")
-    alone, beams = found["variants"]
+    only = ("--only", "beams", "--only", "no KV cache")
+    found = measured(capsys, finished("causal_lm").root, "--rows", 3, "--rounds", 1, *only)
+    alone, beams, uncached = found["variants"]
+    assert uncached["turns"] == 1 and uncached["same_predictions"] == 1
     assert beams["name"] == "4 beams" and 0 < alone["first_token_seconds"] < 60
     for row in (alone, beams):
         tokens = row["tokens_per_second"] / row["samples_per_second"]
@@ -128,6 +132,74 @@ def test_training_is_measured_switch_by_switch_at_equal_steps(tmp_path, here, ca
     assert main(["bench", "train", *config(tmp_path), "--gpu", "none", "--steps", "3", "--rounds", "1", *only[:2]]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split()[0] == "ms" and lines[3].startswith("baseline ") and lines[4].startswith("packing ")
+
+
+def test_the_whole_run_is_trained_with_each_batch_and_its_time_and_loss_are_those_of_the_end(tmp_path, here, capsys):
+    only = ["--whole", "--only", "batch 16", "--only", "smaller", "--only", "fused AdamW", "--only", "Unsloth"]
+    found = measured(capsys, "train", *config(tmp_path), "--set", "model.scratch.num_hidden_layers=2", "--gpu", "none",
+                     *only, "--only", "cuDNN", "--only", "larger")  # fmt: skip
+    rows = by_name(found)
+    # 30 steps of 8 rows, the first two to warm up.
+    whole, larger = rows["baseline"], rows["batch 16"]
+    assert (found["batch"], whole["turns"], whole["is_clear"]) == (8, 1, None)
+    assert whole["steps"] == 28 and larger["steps"] == 13
+    assert whole["whole_seconds"] * whole["tokens_per_second"] == pytest.approx(
+        larger["whole_seconds"] * larger["tokens_per_second"]
+    )
+    assert rows["fused AdamW"]["settings"] == {"training.optim": "adamw_torch_fused"}
+    assert rows["fused AdamW"]["loss"] == pytest.approx(whole["loss"], rel=1e-3)
+    layers, together = {"model.scratch.num_hidden_layers": 1}, rows["+ smaller model"]
+    assert rows["smaller model"]["settings"] == layers and rows["smaller model"]["turns"] == 1
+    assert together["settings"].items() >= {**layers, EFFECTIVE: 16}.items()
+    assert rows["+ larger batch"]["settings"][EFFECTIVE] == 16
+    assert "convolutions" in rows["cuDNN autotune"]["reason"] and "unsloth" in rows["Unsloth"]["reason"].lower()
+    assert whole["others_cores"] is None or whole["others_cores"] >= 0
+
+
+def test_what_the_figures_do_not_show_is_said():
+    row = {"name": "a", "is_clear": None, "others_cores": 0.1, "slowed_by": ""}
+    assert training.doubts([row], 2) == []
+    loud = [row, {**row, "name": "b", "is_clear": False, "others_cores": 1.5}, {**row, "slowed_by": "heat"}]
+    unclear, busy, slowed = training.doubts(loud, 2)
+    assert unclear.endswith(": b") and "0.1 to 1.5 of 2 cores" in busy and "slowed down by heat" in slowed
+
+
+def test_a_gain_within_what_turns_vary_by_is_none():
+    def turns(name: str, *milliseconds: int) -> rounds.Measured:
+        answers = [
+            {"step_seconds": one / 1000, "samples_per_second": 1.0, "tokens_per_second": 1e5 / one,
+             "peak_memory_bytes": 1, "loss": 1.0, "others_cores": None} for one in milliseconds
+        ]  # fmt: skip
+        return rounds.Measured(variant=Variant(name=name), answers=answers)
+
+    several = [turns("baseline", 100, 110), turns("same", 98, 108), turns("fast", 50, 52)]
+    one = rounds.Rounds(measured=several, cut_short="")
+    rows = training.figures(one, 1e6)
+    assert [row["is_clear"] for row in rows] == [None, False, True]
+    cells = [row[2] for row in training.table(rows)[1:]]
+    assert cells[0] == "1.00" and cells[1].endswith("?") and not cells[2].endswith("?")
+
+
+def test_tokens_and_weights_are_timed_one_way_and_the_other(tmp_path, here, capsys):
+    folder = save_tiny_model(tmp_path / "model", "llama")
+    arguments = [*config(tmp_path), "--set", "model.init=pretrained", "--model", folder, "--gpu", "none"]
+    only = ["--only", "tokens made", "--only", "tokens from", "--only", "weights"]
+    found = measured(capsys, "train", *arguments, "--steps", 3, "--rounds", 1, *only)
+    assert [row["name"] for row in found["variants"]] == ["baseline"]
+    anew, cached, beside, in_place = found["starts"]
+    assert [row["name"] for row in found["starts"]] == list(starting.NAMES)
+    assert all(row["turns"] == 1 and row["seconds"] > 0 for row in found["starts"])
+    assert cached["speed_up"] == pytest.approx(anew["seconds"] / cached["seconds"])
+    assert in_place["speed_up"] == pytest.approx(beside["seconds"] / in_place["seconds"])
+    assert anew["speed_up"] is None and beside["speed_up"] is None
+
+
+def test_what_a_run_is_meant_to_answer_in_a_second_is_measured_by_bench(here, capsys, tmp_path):
+    run = train(tmp_path, "sequence_classification", {"targets.inference_samples_per_second": 0.001})
+    found = measured(capsys, run.root, "--rows", 4, "--rounds", 1, "--only", "in batches")
+    assert found["inference_samples_per_second"]["met"] is True
+    assert main(["bench", str(run.root), "--rows", "4", "--rounds", "1", "--only", "in batches"]) == 0
+    assert "in batches (at least 0.001): met" in capsys.readouterr().out
 
 
 def test_a_slow_model_takes_as_few_steps_as_let_each_variant_have_its_turn(monkeypatch):

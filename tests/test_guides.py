@@ -26,8 +26,8 @@ from tui_trainer import cli
 from tui_trainer.advice.checklist import all_checks
 from tui_trainer.cli import main
 from tui_trainer.cli.application import app
+from tui_trainer.cli.explain import explanation
 from tui_trainer.cli.settings import FOLDER
-from tui_trainer.config.explain import find_settings
 from tui_trainer.config.load import Request, all_settings, all_tables, load
 from tui_trainer.config.removed import REMOVED
 from tui_trainer.config.toml_files import all_profiles
@@ -122,7 +122,9 @@ def wrong_in_ours(words: list[str]) -> str:
     if profile and profile not in all_profiles("recipes") and not PLACEHOLDER.fullmatch(profile):
         return f"no recipe {profile}"
     if key := given.get("key"):
-        find_settings("" if PLACEHOLDER.fullmatch(key) else key)
+        explanation(
+            "" if PLACEHOLDER.fullmatch(key[0]) else " ".join(key), lambda: load(Request(), lambda name: (None, ""))
+        )
     take([one for one in given.get("assignments") or () if not PLACEHOLDER.fullmatch(one.partition("=")[2])])
     return ""
 

@@ -25,6 +25,12 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 3
 _FULL_DISK = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota of this account is used up"}
+EXIT_CODES = {
+    EXIT_DONE: "Done.",
+    EXIT_FAILED: "Failed: a run that could not go on, a check that fails, an export outside its tolerance.",
+    EXIT_BAD_INPUT: "Wrong input: an argument, a setting, data or a folder; nothing was begun.",
+    EXIT_STOPPED: "Stopped on request: a run with a checkpoint, a measurement with what was measured until then.",
+}
 _FEW_NAMES = 12
 _FEW_PARTS = 3
 

@@ -36,8 +36,8 @@ def limited(monkeypatch):
 
 
 def test_facts_are_gathered_from_this_machine():
-    context = gather(asked())
-    assert replace(context.hardware, memory_available_bytes=0) == replace(probe(), memory_available_bytes=0)
+    context, now = gather(asked()), {"memory_available_bytes": 0, "load_of_others": None}
+    assert replace(context.hardware, **now) == replace(probe(), **now)
     assert context.plan is not None
     assert context.all_tokens and context.disk_free_bytes and context.cache.writable is True
 

@@ -95,12 +95,13 @@ def test_what_is_in_a_closed_folder_is_not_there(monkeypatch, tmp_path):
     assert places.read_place("runs", closed / "runs").free_bytes > 0
 
 
-def test_memory_is_read_anew_and_nothing_else(monkeypatch):
+def test_memory_and_the_load_of_others_are_read_anew_and_nothing_else(monkeypatch):
     before = probe()
     free = namedtuple("free", "available total")(123 << 20, 64 << 30)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
     monkeypatch.setattr("tui_trainer.hardware.probe.read_limits", CgroupLimits)
-    assert with_memory_now(before) == replace(before, memory_available_bytes=123 << 20)
+    monkeypatch.setattr("tui_trainer.hardware.processor.load_of_others", lambda: 1.5)
+    assert with_memory_now(before) == replace(before, memory_available_bytes=123 << 20, load_of_others=1.5)
     limits = CgroupLimits(memory_bytes=100 << 20, memory_used_bytes=60 << 20)
     monkeypatch.setattr("tui_trainer.hardware.probe.read_limits", lambda: limits)
     assert with_memory_now(before).memory_available_bytes == 40 << 20

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -5,18 +6,22 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from tests.planning.families import config_of, setup_of
 from tui_trainer.hardware.gpu_models import CARDS, Card, Rates
+from tui_trainer.launching.carry_out import keep_step_seconds
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import duration
 from tui_trainer.planning.duration import (
     bf16_gain,
     card_flops_per_second,
+    checkpointing_cost,
     matrix_flops_per_second,
+    recomputed_share,
     step_time,
     training_flops,
     training_share,
 )
 from tui_trainer.planning.measured_steps import Calibration
+from tui_trainer.planning.planned import estimated
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
@@ -157,6 +162,38 @@ def test_lora_skips_the_gradients_of_frozen_weights():
     shape, setup = shape_of(config_of("llama")), setup_of("llama", lora=True)
     adapters = 5 * sum(x.count * (x.inputs + x.outputs) for x in shape.linears if not x.is_head)
     assert flops(setup) == 4 * shape.matrix_parameters_read("source") + 6 * adapters + 12 * 2 * 96 * 10
+
+
+def test_checkpointing_costs_what_is_computed_again_until_both_were_measured():
+    shape = shape_of(config_of("llama"))
+    full, lora = TrainingSetup(), TrainingSetup(method="lora", lora_rank=8, lora_targets=("q_proj", "v_proj"))
+    shares = [recomputed_share(shape, setup, 10) for setup in (full, lora)]
+    assert shares[0] == flops(replace(full, gradient_checkpointing=True)) / flops(full) - 1
+    # Without gradients of frozen weights one more forward pass is more of the whole; the head has none.
+    assert 0 < shares[0] < 1 / 3 and shares[0] < shares[1] < 1 / 2
+    measured, planned = (estimated(1.0, f"{words}, from 2 measured runs") for words in ("measured here", "this model"))
+    slower = estimated(1.4, "measured here, from 1 measured run of such steps")
+    assert checkpointing_cost(0.3, slower, planned).value == checkpointing_cost(0.3, planned, measured).value == 0.3
+    cost = checkpointing_cost(0.3, slower, measured)
+    assert cost.value == pytest.approx(0.4) and cost.reason == "measured here with it and without it"
+
+
+def test_a_plan_knows_what_checkpointing_costs_once_both_were_measured(
+    tiny_config, matrices_at_100_gflops, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("tui_trainer.launching.carry_out.load_of_others", lambda own: 0.0)
+
+    def plan_of(on: str):
+        return estimated_plan(tiny_config("costs", {"training.gradient_checkpointing": on}))
+
+    plans = [plan_of("false"), plan_of("true")]
+    assert plans[0].checkpointing_cost == plans[1].checkpointing_cost
+    assert 0.05 < plans[0].checkpointing_cost.value < 0.5
+    for plan, seconds in zip(plans, (1.0, 1.1), strict=True):
+        keep_step_seconds(plan, seconds, 0.0)
+    cost = plan_of("false").checkpointing_cost
+    assert cost.value == pytest.approx(0.1) and cost.reason.startswith("measured here")
 
 
 def test_checkpointing_computes_the_layers_forward_twice_and_not_the_head():

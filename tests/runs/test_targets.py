@@ -74,6 +74,22 @@ def test_a_journal_without_targets_is_read():
     assert targets_of(fold([from_line(line)])) == []
 
 
+def test_of_an_adapter_the_merged_model_counts_which_is_deployed():
+    adapted = replace(planned(model_size_gib=0.25), merged_bytes=2**29)
+    ended = replace(end(100), model_bytes=2**20, model_path="model")
+    state = fold([start(100), adapted, *steps(1, 5), ended])
+    (target,) = targets_of(state)
+    assert target.met is False
+    assert target.words == "model size 512.0 MiB, merged; the adapter alone 1.0 MiB (at most 256.0 MiB)"
+    assert "512.0 MiB merged; the adapter alone 1.0 MiB" in "\n".join(lines.end_lines(state, "a", "a", "base"))
+
+
+def test_how_fast_it_answers_is_not_known_before_bench():
+    state = fold([start(100), planned(inference_samples_per_second=50.0), *steps(1, 5), end(100)])
+    (target,) = targets_of(state)
+    assert target.verdict == "not known yet" and "tui-trainer bench a" in target.words
+
+
 def test_a_score_needs_a_metric():
     loaded = load_config(Request(assignments=("targets.score=0.9",)))
     (problem,) = setting_problems(loaded)

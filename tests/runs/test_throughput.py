@@ -1,36 +1,106 @@
-"""The grade of a rate, beside the best that this machine has reached with such steps."""
+"""The grade of a rate, beside the best that this machine has reached with such steps, or what it computes; and how long
+a run takes beside what was planned."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests.runs.journals import start, steps
+from tests.runs.journals import end, start, steps
 from tests.runs.test_comparison import PLANNED
 from tui_trainer.lines import plan_and_events as lines
-from tui_trainer.runs.events import EpochDone, PlanMade
+from tui_trainer.planning.duration import busy_words
+from tui_trainer.runs.events import ComputeRates, EpochDone, GaugesRead, LibrariesLoaded, PlanMade
 from tui_trainer.runs.journal import read_all
-from tui_trainer.runs.result import grade, grade_of
+from tui_trainer.runs.result import computing_words, grade, throughput_words
 from tui_trainer.runs.state import fold
+from tui_trainer.runs.steps_and_eta import is_off_plan, speed_rows, time_words, whole_seconds
 
-
-@pytest.mark.parametrize(
-    ("rate", "word"), [(1.99, "excellent"), (1.6, "good"), (1.1, "acceptable"), (0.6, "slow"), (0.1, "a problem")]
+WORDS = [(1.99, "excellent"), (1.6, "good"), (1.1, "acceptable"), (0.6, "slow"), (0.1, "a problem")]
+"""Rows a second, where 2 are the best."""
+ON_A_CPU = replace(
+    PLANNED,
+    steps_per_epoch=5,
+    step_seconds=0.25,
+    step_seconds_reason="numpy multiplies here",
+    duration_seconds=2.5,
+    cpu_threads=2,
+    compute_rates=ComputeRates(row_flops=1e9, usual_share=0.5, measured=4e9, measured_of="fp32 matmuls"),
 )
+ON_A_CARD = replace(
+    PLANNED,
+    compute_rates=ComputeRates(
+        row_flops=1e12, usual_share=0.25, measured=6e12, measured_of="bf16 matmuls", maker=8e12,
+        maker_source="A card (its sheet)",
+    ),
+)  # fmt: skip
+EPOCH = EpochDone(step=5, epoch=1, mean_loss=1.0, seconds=2.5, samples_per_second=1.6, tokens_per_second=100.0)
+
+
+@pytest.mark.parametrize(("rate", "word"), WORDS)
 def test_a_rate_is_graded_by_its_share_of_the_best(rate, word):
-    assert grade(rate, 2.0).startswith(f"{word}, {rate / 2 * 100:.0f} % of the best here (2 rows/s)")
+    planned = replace(ON_A_CPU, best_samples_per_second=2.0)
+    assert grade(rate, planned) == f"{word}, {rate / 2 * 100:.0f} % of the best here (2 rows/s)"
 
 
-def test_without_a_best_there_is_no_grade():
-    assert grade(2.0, None) == "" and grade(2.0, 0.0) == ""
-    assert grade_of(fold([start(), PLANNED, *steps(1, 5)])) == ""
+@pytest.mark.parametrize(("rate", "word"), WORDS)
+@pytest.mark.parametrize("planned", [ON_A_CPU, ON_A_CARD], ids=["cpu", "card"])
+def test_the_first_run_is_graded_by_what_is_usual_of_the_rate_of_its_device(planned, rate, word):
+    assert grade(rate, planned) == f"{word}, {rate / 2 * 100:.0f} % of what is usual for a model of this width"
 
 
-def test_the_line_of_an_epoch_has_its_grade():
-    planned = replace(PLANNED, best_samples_per_second=2.0)
-    done = EpochDone(step=5, epoch=1, mean_loss=1.0, seconds=5.0, samples_per_second=1.6, tokens_per_second=100.0)
-    state = fold([start(), planned, *steps(1, 5), done])
-    assert lines.event_line(done, state).endswith("good, 80 % of the best here (2 rows/s)")
-    assert grade_of(state).startswith("excellent, 100 %")
+def test_without_a_best_and_without_rates_there_is_no_grade():
+    assert grade(2.0, PLANNED) == "" and grade(2.0, None) == "" and grade(0.0, ON_A_CPU) == ""
+    unknown_card = replace(ON_A_CARD, compute_rates=replace(ON_A_CARD.compute_rates, maker=None))
+    assert grade(2.0, unknown_card) == ""
+    assert throughput_words(fold([start(), PLANNED, *steps(1, 5)])) == ""
+
+
+def test_a_rate_is_set_beside_what_the_machine_and_its_card_compute():
+    assert computing_words(1.0, ON_A_CPU) == "25 % of the 4 GFLOP/s that fp32 matmuls reach here"
+    of_the_card = "12 % of the 8 TFLOP/s of A card (its sheet)"
+    assert computing_words(1.0, ON_A_CARD) == f"17 % of the 6 TFLOP/s that bf16 matmuls reach here, {of_the_card}"
+    # Each of two processes has half of the rows.
+    assert computing_words(1.0, replace(ON_A_CPU, processes=2)).startswith("12 % of")
+
+
+def test_the_line_of_an_epoch_has_its_grade_and_what_was_planned():
+    state = fold([start(), replace(ON_A_CPU, best_samples_per_second=2.0), *steps(1, 5), EPOCH])
+    line = lines.event_line(EPOCH, state)
+    assert line.endswith("good, 80 % of the best here (2 rows/s)") and ", 2.5 s (1.2 s planned), " in line
+    assert throughput_words(state).startswith("excellent, 100 %")
+
+
+def test_the_end_says_how_fast_it_was_how_long_it_took_and_what_it_used():
+    reading = GaugesRead(process_cpu_share=0.5, usable_cores=2.0, machine_cpu_share=0.9)
+    before = LibrariesLoaded(resident_bytes=0)
+    state = fold([start(10), replace(ON_A_CPU, total_steps=10), before, *steps(1, 10), reading, EPOCH, end(10)])
+    shown = dict(speed_rows(state))
+    assert (
+        shown["throughput"].startswith("excellent, 100 % of what is usual")
+        and "50 % of the 4 GFLOP/s" in shown["throughput"]
+    )
+    assert shown["time"] == (
+        "5.0 s, 2.5 s planned; a step takes 500 ms, planned 250 ms: numpy multiplies here; others used 0.8 of 2 cores"
+    )
+    assert shown["in use"] == "memory 1.0 of 0.0 KiB planned, CPU 1.0 of 2 threads planned"
+    printed = "\n".join(lines.end_lines(state, "a", "a"))
+    assert all(words in printed for words in shown.values())
+
+
+def test_the_time_is_corrected_by_its_steps_where_it_differs_from_what_was_told():
+    state = fold([start(100), replace(ON_A_CPU, total_steps=100, duration_seconds=25.0, busy_words="others are here")])
+    assert time_words(state) == "about 25.0 s planned: numpy multiplies here; others are here"
+    fold(steps(1, 21), state)
+    assert not is_off_plan(state, 25.0), "too few steps"
+    fold(steps(22, 22), state)
+    assert is_off_plan(state, 25.0) and not is_off_plan(state, whole_seconds(state))
+    assert whole_seconds(state) >= 50 and "by its steps so far, 25.0 s planned" in time_words(state)
+
+
+def test_a_plan_says_what_others_take_of_the_cores():
+    assert busy_words(None, 2, 2) == busy_words(0.4, 2, 2) == ""
+    assert busy_words(2.0, 2, 2).endswith("about 2.0 times as long while they do")
+    assert "enough for this run beside them" in busy_words(4.0, 16, 8)
 
 
 def test_the_second_run_of_a_shape_is_graded_against_the_first(tiny_run):
@@ -41,3 +111,13 @@ def test_the_second_run_of_a_shape_is_graded_against_the_first(tiny_run):
     assert best is not None and best > 0
     assert "% of the best here" in "\n".join(lines.end_lines(fold(events), "two", str(folder.root)))
     assert "% of the best here" in (folder.root / "report.md").read_text()
+
+
+def test_the_first_run_of_a_shape_is_graded_by_what_the_machine_computes(tiny_run):
+    folder, _ = tiny_run("one", {"training.max_steps": 30, "training.learning_rate": 0.00123})
+    state = fold(read_all(folder.journal))
+    assert state.plan.compute_rates.measured > 0 and state.plan.compute_rates.row_flops > 0
+    report = (folder.root / "report.md").read_text()
+    for words in (throughput_words(state), time_words(state)):
+        assert words in "\n".join(lines.end_lines(state, "one", str(folder.root)))
+    assert "that fp32 matmuls reach here" in report and "planned" in report

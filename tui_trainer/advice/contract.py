@@ -99,7 +99,7 @@ class Remedy:
 
     @property
     def sentence(self) -> str:
-        """`training.gradient_checkpointing = true, a quarter slower`."""
+        """`training.gradient_checkpointing = true, about 33 % slower`."""
         needs = f"with {self.needs} installed" if self.needs else ""
         return ", ".join(filter(None, (settings_words(self.patch), self.costs, needs)))
 

@@ -31,9 +31,9 @@ _LEAST_SAVING = 0.01
 def all_remedies(basis: Basis, budget: float) -> list[Remedy]:
     """Those of all rules by rank, the cheapest first; each is said as if none before it were in force.
 
-    Smaller passes and logits in chunks cost hardly anything, checkpointing a quarter of the time. An optimizer in 8
-    bits keeps its state, LoRA trains other weights, and Adafactor has no momentum. Shorter rows drop what was to be
-    learnt.
+    Smaller passes and logits in chunks cost hardly anything, checkpointing one more forward pass of the layers. An
+    optimizer in 8 bits keeps its state, LoRA trains other weights, and Adafactor has no momentum. Shorter rows drop
+    what was to be learnt.
     """
     return sorted((one for rule in all_rules() for one in rule.remedies(basis, budget)), key=lambda one: one.rank)
 

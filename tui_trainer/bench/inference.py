@@ -23,7 +23,7 @@ from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER
 from tui_trainer.models.writing import Sampling
 from tui_trainer.reporting.facts import certificates
 from tui_trainer.runs.folder import RunFolder, folder_size
-from tui_trainer.runs.result import plain
+from tui_trainer.runs.result import Target, plain
 from tui_trainer.units import format_bytes, format_number, format_seconds
 from tui_trainer.worker.asking import WorkerFailed, ask
 from tui_trainer.worker.questions import Report
@@ -45,7 +45,7 @@ def write(question: dict[str, Any], _: Report) -> None:
 
 def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
     """Seconds, bytes, loss and scores; `question` has run, gpu, batched, rows, new_tokens, scored, and where they are
-    not the usual ones format and folder, dtype, adapter, compiled, beams."""
+    not the usual ones format and folder, dtype, adapter, compiled, beams, cached."""
     from tui_trainer.exporting.measured import prepared_data
     from tui_trainer.training.compiled import compiler
     from tui_trainer.training.recorder import peak_memory_bytes
@@ -98,6 +98,9 @@ def _predictor(trained: TrainedModel, question: dict[str, Any]) -> Predictor:
         model = find_format(question["format"]).load(trained, Path(question["folder"]))
         return Predictor(trained.task, trained.plan.config, model, load_tokenizer(trained), sampling)
     predictor = load_predictor(trained, inference_device(gpu), sampling)
+    if not question.get("cached", True):
+        # Each token computes all that stand before it anew.
+        predictor.model.generation_config.use_cache = False
     if question.get("adapter"):
         device = predictor.model.device
         predictor.model = trained.load(dtype=predictor.model.dtype, merge=False).to(device)
@@ -234,6 +237,7 @@ class InferenceBench:
             self._variant(ONE_BY_ONE, batched=False),
             self._variant(BATCHED),
             self._variant(f"{BEAMS} beams", beams, beams=BEAMS),
+            self._variant("no KV cache", beams, cached=False),
             self._variant("adapter not merged", adapter, adapter=True),
             self._variant("bf16", _no_bf16(hardware, card), dtype="bfloat16"),
             self._variant(COMPILED, compiled=True),
@@ -356,6 +360,16 @@ def _score(name: str, row: Mapping[str, Any]) -> str:
 
 def _ms(seconds: float | None) -> str:
     return "--" if seconds is None else f"{format_number(1e3 * seconds)} ms"
+
+
+def inference_target(trained: TrainedModel, rows: Sequence[Mapping[str, Any]]) -> Target | None:
+    """What the run was meant to answer in a second, beside what it does in batches; None where it says nothing."""
+    requested = trained.plan.config.targets.inference_samples_per_second
+    if not requested:
+        return None
+    measured = next((row["samples_per_second"] for row in rows if row["name"] == BATCHED and row["turns"]), None)
+    label = "inference samples/s"
+    return Target(label=label, requested=requested, measured=measured, at_most=False, beside=BATCHED)
 
 
 def notes(rows: list[dict[str, Any]]) -> list[str]:

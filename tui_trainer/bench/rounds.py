@@ -3,19 +3,23 @@ that crashes ends only its own line, and what else the machine does falls on all
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.errors import InputError
+from tui_trainer.hardware.cgroup import read_limits
+from tui_trainer.hardware.gauges import UNREADABLE, cpu_times
+from tui_trainer.hardware.nvml import session as driver_session
 from tui_trainer.launching.carry_out import keep_peak, keep_step_seconds
 from tui_trainer.launching.micro_batches import next_rows, request_of, to_time
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import exact_plan, versions
 from tui_trainer.models.unsloth import change_over
+from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import EvalDone, Event, RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter, read_all
@@ -148,12 +152,41 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
     started, seconds = monotonic(), question.get("seconds", float("inf"))
     # Nothing is saved.
     with session_of(question, Path(question["folder"]), "turn") as (session, _resident):
+        others = OthersCores()
         for step in range(1, question["steps"] + WARM_UP_STEPS + 1):
             if monotonic() - started > seconds and step > question["least_steps"] + WARM_UP_STEPS:
                 break
             session.take_step(step)
+        surroundings = {"others_cores": others.since_begun(), "slowed_by": _slowed_by(session.plan)}
         session.evaluate(scheduled=False)
-    return _figures(read_all(session.job.folder.journal))
+    return _figures(read_all(session.job.folder.journal)) | surroundings
+
+
+class OthersCores:
+    """How many cores other processes keep busy, from now on."""
+
+    def __init__(self) -> None:
+        self._before = self._look()
+
+    @staticmethod
+    def _look() -> tuple[float, float, float] | None:
+        """Seconds of all work on the cores that this process may use, of its own, and by the clock."""
+        with suppress(*UNREADABLE):
+            return cpu_times(read_limits()).busy_seconds, process_time(), monotonic()
+        return None
+
+    def since_begun(self) -> float | None:
+        """Their mean; None where it is not reported."""
+        after, before = self._look(), self._before
+        if before is None or after is None or after[2] <= before[2]:
+            return None
+        return max(after[0] - before[0] - (after[1] - before[1]), 0.0) / (after[2] - before[2])
+
+
+def _slowed_by(plan: Plan) -> str:
+    """`heat` or `power`, by which the card of this plan is held back now; empty: neither, or nobody tells."""
+    cards = driver.live() if plan.device == "cuda" and (driver := driver_session()) else ()
+    return next((one.slowed_by or "" for one in cards if one.cuda_uuid == plan.gpu_uuid), "")
 
 
 def rehearse(question: dict[str, Any], report: Report) -> None:

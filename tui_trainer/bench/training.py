@@ -4,6 +4,7 @@ Which settings a switch changes, and why it does not apply here, is what its che
 baseline, and what the plan says of them.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,8 +31,12 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.micro_batches import question_of, with_settings
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.methods.optimizers import DEFAULT as OPTIMIZER
+from tui_trainer.models.catalogue import all_entries
+from tui_trainer.models.facts import find_model
 from tui_trainer.planning.plan import Plan
-from tui_trainer.units import format_bytes
+from tui_trainer.tasks import find_task
+from tui_trainer.units import format_bytes, format_seconds
 from tui_trainer.worker.asking import WorkerFailed, ask
 
 _SECONDS, _COMPILER_SECONDS = 540.0, 120.0
@@ -56,6 +61,15 @@ _PLAIN: Patch = {
     _ACCUMULATION: "auto",
 }
 _BATCHES = (8, 16, 32, 64)
+_OPTIMIZER, _PLAIN_ADAMW = "training.optim", "adamw_torch"
+_MODEL, _LAYERS = "model.model_name_or_path", "model.scratch.num_hidden_layers"
+# Of the parameters: a model that is hardly smaller is no other choice.
+_SMALLER = 0.8
+# Families of transformers with convolutions among their layers, as their modelling files have them.
+_CONVOLVING = frozenset(
+    """bamba canine convbert falcon_h1 falcon_mamba funnel jamba lfm2 mamba mamba2 nemotron_h qwen3_next squeezebert
+    zamba zamba2""".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,7 @@ class _Switch:
 _SWITCHES = (
     _Switch("fused attention", {"model.attn_implementation": "auto"}, "attention"),
     _Switch("fused kernels", {"model.kernels": "auto"}, "kernels"),
+    _Switch("fused AdamW", {_OPTIMIZER: OPTIMIZER}),
     _Switch("mixed precision", {"training.mixed_precision": "auto"}, "precision"),
     _Switch("TF32", {"training.tf32": True}, "tf32"),
     _Switch("packing", {"data.packing": "auto"}),
@@ -80,13 +95,15 @@ _SWITCHES = (
     _Switch("2 loader workers", {"dataloader.num_workers": 2}),
     _Switch("compiled layers", {_COMPILE: True}),
     _Switch("gradient checkpointing", {"training.gradient_checkpointing": True}),
+    _Switch("Unsloth", {"model.provider": "unsloth", "model.attn_implementation": "auto"}, cumulates=False),
 )
 
 
 @dataclass
 class TrainingBench:
     """`steps` are measured in each turn of each variant; None: twelve, or as many as let each variant have a turn in
-    `seconds`. `only` names parts of the names of variants."""
+    `seconds`. `only` names parts of the names of variants. `whole`: each takes all rows of the run that was asked for,
+    once, however long that takes, so that its loss is that of the end."""
 
     request: Request
     steps: int | None
@@ -95,13 +112,18 @@ class TrainingBench:
     told: Callable[[str], None]
     only: Sequence[str] = ()
     seconds: float = _SECONDS
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if self.whole:
+            self.rounds, self.seconds = 1, math.inf
 
     def measure(self) -> Rounds:
         """Raises InputError where the baseline cannot be trained."""
         self.told("planning the variants")
         ends = monotonic() + self.seconds
         variants = chosen(list(self.variants()), self.only)
-        if self.steps is None and self._let_all_have_a_turn(variants):
+        if self.steps is None and not self.whole and self._let_all_have_a_turn(variants):
             variants = [replace(one, question={**one.question, "steps": self.steps}) for one in variants]
         left = max(0.0, ends - monotonic())
         return measure_in_turns(variants, ask_for_steps, rounds=self.rounds, seconds=left, told=self.told)
@@ -140,16 +162,45 @@ class TrainingBench:
             if switch.cumulates and not variant.reason:
                 together |= variant.question["patch"]
                 names.append(switch.name)
+        yield Variant(name="cuDNN autotune", reason=self._why_no_autotune())
         yield self._accumulated("", {})
         for rows in _BATCHES:
             words = "it is that of the baseline" if rows == self.batch else ""
             yield self._variant(f"batch {rows}", {_EFFECTIVE: rows, _MICRO: rows}, words)
+        smaller, why_not = self._smaller_model()
+        yield self._variant("smaller model", smaller, why_not)
         for count in range(2, len(names) + 1):
             keys = {key for switch in _SWITCHES if switch.name in names[:count] for key in self._patch(switch)}
             patch = {key: value for key, value in together.items() if key in keys}
             yield self._variant("+ " + names[count - 1], patch)
         if names:
             yield self._accumulated("+ ", together)
+        larger = {**together, _EFFECTIVE: 2 * self.batch, _MICRO: 2 * self.batch}
+        variant = self._variant("+ larger batch", larger)
+        yield variant
+        yield self._variant("+ smaller model", {**(together if variant.reason else larger), **smaller}, why_not)
+
+    def _why_no_autotune(self) -> str:
+        if self._baseline.model_shape().model_type in _CONVOLVING:
+            return "it measures anew for each width of rows, of which there are many: this program leaves it off"
+        return "it tunes convolutions, and the layers of this model have none"
+
+    def _smaller_model(self) -> tuple[Patch, str]:
+        """Half of the layers where they are a setting, else the next smaller model of the catalogue that is on this
+        machine; or why there is none."""
+        config, own = self._baseline.config, self._baseline.parameters.value
+        kinds = find_task(config.task.type).architectures
+        if config.is_from_scratch and not config.model.model_name_or_path:
+            layers = config.model.scratch.num_hidden_layers
+            return ({_LAYERS: layers // 2}, "") if layers > 1 else ({}, "it has one layer")
+        if config.is_from_scratch or not kinds:
+            return {}, "the shape of this model is in its config.json"
+        entries = sorted(all_entries(), key=lambda entry: -entry.parameters)
+        for entry in entries:
+            kind = str((entry.config.get("architectures") or [""])[0])
+            if entry.parameters <= _SMALLER * own and kind.endswith(kinds) and find_model(entry.name).folder:
+                return {_MODEL: entry.name, "model.revision": "main"}, ""
+        return {}, "no smaller model of the catalogue is on this machine: `tui-trainer download` fetches one"
 
     def _switched(self, switch: _Switch) -> Variant:
         finding = self._findings.get(switch.check)
@@ -171,7 +222,24 @@ class TrainingBench:
     @cached_property
     def batch(self) -> int:
         """Rows of a step of the baseline, all in one pass: as many of the config's as fit."""
-        return self._plan(_PLAIN).per_device_train_batch_size.value
+        return self._plan(self._plain).per_device_train_batch_size.value
+
+    @cached_property
+    def _plain(self) -> dict[str, Any]:
+        """AdamW in single operations where the run has AdamW: rates for other optimizers do not suit it."""
+        asked = load_config(self.request, gpu=self.gpu).config.training.optim
+        return {**_PLAIN, **({_OPTIMIZER: _PLAIN_ADAMW} if asked == OPTIMIZER else {})}
+
+    @cached_property
+    def _asked(self) -> Plan:
+        return estimated_plan(load_config(self.request, gpu=self.gpu), gpu=self.gpu)
+
+    @cached_property
+    def whole_tokens(self) -> float:
+        """Tokens that the run as it was asked for reads, what it reads again counted again."""
+        plan = self._asked
+        rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
+        return rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
 
     @cached_property
     def _findings(self) -> Mapping[str, Finding]:
@@ -180,7 +248,7 @@ class TrainingBench:
         return {one.name: one for one in run_checks(context, [c for c in all_checks() if c.name in names])}
 
     def _settings(self, patch: Patch) -> dict[str, Any]:
-        return {**_PLAIN, _EFFECTIVE: self.batch, _MICRO: self.batch, **patch}
+        return {**self._plain, _EFFECTIVE: self.batch, _MICRO: self.batch, **patch}
 
     def _plan(self, settings: Patch) -> Plan:
         """Raises InputError where these settings cannot be trained with."""
@@ -192,9 +260,16 @@ class TrainingBench:
             try:
                 reason = no_change(self._baseline, self._plan(self._settings(patch)), patch)
             except InputError as error:
-                reason = str(error)
+                reason = "; ".join(problem.message for problem in error.problems)
         upon = self._settings({})
-        return steps_variant(name, self.request, self.gpu, self._most_steps, patch, upon=upon, reason=reason)
+        steps = self._most_steps if not self.whole else self._whole_steps(patch.get(_EFFECTIVE, self.batch))
+        return steps_variant(name, self.request, self.gpu, steps, patch, upon=upon, reason=reason)
+
+    def _whole_steps(self, rows: int) -> int:
+        """Of so many rows each, for all rows of the run."""
+        asked = self._asked
+        wanted = asked.total_steps.value * min(asked.effective_batch_size.value, asked.train_rows.value)
+        return max(_FEWEST_STEPS, round(wanted / rows) - WARM_UP_STEPS)
 
     @cached_property
     def _baseline(self) -> Plan:
@@ -243,7 +318,7 @@ def ask_for_steps(variant: Variant, is_first: bool, seconds: float) -> dict[str,
     """A worker's figures. Raises WorkerFailed, also where layers that should be compiled are not, and where memory ran
     out and the steps went on in smaller passes."""
     compiles = bool(variant.question["patch"].get(_COMPILE))
-    limit = min(seconds, _COMPILER_SECONDS) if compiles else seconds
+    limit = min(seconds, _COMPILER_SECONDS) if compiles and seconds < math.inf else seconds
     # Removed here, as a worker that takes too long is killed.
     with TemporaryDirectory(prefix="bench-") as place:
         question = {**variant.question, "folder": place}
@@ -265,13 +340,28 @@ def no_change(before: Plan, after: Plan, patch: Patch) -> str:
 _PLANNED = {"training.mixed_precision": "precision", "data.packing": "packing", "model.kernels": "kernels"}
 
 
-def figures(bench: Rounds) -> list[dict[str, Any]]:
-    """A row for each variant: medians over its turns. The speed-up is in tokens a second, as batches differ in size."""
-    names = ("step_seconds", "samples_per_second", "tokens_per_second", "peak_memory_bytes", "loss")
-    before = bench.measured[0].median("tokens_per_second")
+def figures(bench: Rounds, whole_tokens: float | None = None) -> list[dict[str, Any]]:
+    """A row for each variant: medians over its turns. The speed-up is in tokens a second, as batches differ in size;
+    `whole_seconds`: of `whole_tokens` at that rate; `is_clear`: whether the speed-up is larger than what both vary by,
+    None where there was one turn."""
+    names = (
+        "steps",
+        "step_seconds",
+        "samples_per_second",
+        "tokens_per_second",
+        "peak_memory_bytes",
+        "loss",
+        "others_cores",
+    )
+    baseline = bench.measured[0]
+    before, varied = baseline.median("tokens_per_second"), baseline.spread("step_seconds")
     rows = []
     for one in bench.measured:
-        now = one.median("tokens_per_second")
+        now, varies = one.median("tokens_per_second"), one.spread("step_seconds")
+        speed_up = now / before if before and now else None
+        is_clear = None
+        if one is not baseline and speed_up is not None and varied is not None and varies is not None:
+            is_clear = abs(speed_up - 1) > varied + varies
         rows.append(
             {
                 "name": one.variant.name,
@@ -279,8 +369,11 @@ def figures(bench: Rounds) -> list[dict[str, Any]]:
                 "reason": one.reason,
                 "turns": len(one.answers),
                 **{name: one.median(name) for name in names},
-                "step_seconds_spread": one.spread("step_seconds"),
-                "speed_up": now / before if before and now else None,
+                "step_seconds_spread": varies,
+                "slowed_by": next((by for answer in one.answers if (by := answer.get("slowed_by"))), ""),
+                "speed_up": speed_up,
+                "is_clear": is_clear,
+                "whole_seconds": whole_tokens / now if now and whole_tokens else None,
             }
         )
     return rows
@@ -289,7 +382,8 @@ def figures(bench: Rounds) -> list[dict[str, Any]]:
 _COLUMNS: Columns = {
     "": lambda row: row["name"],
     "ms a step": lambda row: with_spread(1e3 * row["step_seconds"], row["step_seconds_spread"]),
-    "speed-up": lambda row: "--" if row["speed_up"] is None else f"{row['speed_up']:.2f}",
+    "speed-up": lambda row: _speed_up_words(row),
+    "whole run": lambda row: format_seconds(row["whole_seconds"]),
     "samples/s": lambda row: f"{row['samples_per_second']:,.1f}",
     "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
     "memory": lambda row: format_bytes(int(row["peak_memory_bytes"])),
@@ -297,5 +391,24 @@ _COLUMNS: Columns = {
 }
 
 
+def _speed_up_words(row: Mapping[str, Any]) -> str:
+    return "--" if row["speed_up"] is None else f"{row['speed_up']:.2f}{'?' if row['is_clear'] is False else ''}"
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return table_of(_COLUMNS, rows)
+
+
+_BUSY_SHARE = 0.1
+
+
+def doubts(rows: Sequence[Mapping[str, Any]], cores: int) -> list[str]:
+    """What the figures do not show: speed-ups within what turns vary by, and a machine that others kept busy."""
+    unclear = [row["name"] for row in rows if row["is_clear"] is False]
+    found = [f"within what turns vary by, neither faster nor slower (?): {', '.join(unclear)}"] if unclear else []
+    others = [row["others_cores"] for row in rows if row["others_cores"] is not None]
+    if others and max(others) >= _BUSY_SHARE * cores:
+        used = f"others used {min(others):.1f} to {max(others):.1f} of {cores} cores meanwhile"
+        found.append(f"{used}: measure again when they are gone")
+    slowed = sorted({row["slowed_by"] for row in rows if row["slowed_by"]})
+    return found + ([f"the card was slowed down by {' and '.join(slowed)} meanwhile"] if slowed else [])

@@ -20,11 +20,12 @@ from tui_trainer.cli.application import (
     shares_options,
     trained_model,
 )
-from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
+from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, InputError
 from tui_trainer.terminal.standard_files import tell
 
 _MODEL = "run"
 _WIDTH = 200
+_START_SECONDS = 120.0
 
 Rounds = Annotated[int, typer.Option(min=1, max=20, help="Turns of each variant, one after another.")]
 Only = Annotated[list[str] | None, option("--only", "NAME", "Only variants with this in their names; may be repeated.")]
@@ -56,20 +57,33 @@ def bench_model(
     as_json: AsJson = False,
 ) -> None:
     """A trained model at work: one by one, in batches, with beams, in fewer bits, compiled, exported."""
-    from tui_trainer.bench.inference import BATCHED, NEW_TOKENS, ONE_BY_ONE, InferenceBench, notes, table
+    from tui_trainer.bench.inference import (
+        BATCHED,
+        NEW_TOKENS,
+        ONE_BY_ONE,
+        InferenceBench,
+        inference_target,
+        notes,
+        table,
+    )
 
     trained = trained_model(run_in_use(run, "bench"))
     asked = InferenceBench(trained, rows, rounds, gpu, tell, only or ())
     found = asked.measure()
     figures = asked.figures(found)
+    target = inference_target(trained, figures)
     if as_json:
-        print_json({"run": trained.run.name, "rows": rows, "cut_short": found.cut_short, "variants": figures})
+        about = {"run": trained.run.name, "rows": rows, "cut_short": found.cut_short}
+        verdict = target and {"requested": target.requested, "measured": target.measured, "met": target.met}
+        print_json({**about, "inference_samples_per_second": verdict, "variants": figures})
     elif any(row["turns"] for row in figures):
         texts = f"texts, {NEW_TOKENS} new tokens at most," if trained.writes else "rows"
         print(f"{trained.run.name}: {rows} held-out {texts} in each turn, {_medians(rounds)} in fresh processes")
         _print_table(table(figures, writes=trained.writes))
         print(f"50 % and 95 %: seconds of one row alone; same: predictions equal to those of `{ONE_BY_ONE}`")
         print(f"all but `{ONE_BY_ONE}` run as `{BATCHED}`, an adapter merged, where nothing else is said")
+        if target:
+            print(f"target {target.words}: {target.verdict}")
     _end(figures, found.cut_short, [] if as_json else notes(figures))
 
 
@@ -83,23 +97,46 @@ def bench_train(
     ] = None,
     rounds: Rounds = 2,
     only: Only = None,
+    whole: Annotated[
+        bool, option("--whole", None, "Train the whole run with each variant, once: hours, for times and final losses.")
+    ] = False,
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
     """Training: a plain baseline, each switch alone, other batch sizes, and the switches one upon the other."""
-    from tui_trainer.bench.training import TrainingBench, figures, table
+    from tui_trainer.bench import starting
+    from tui_trainer.bench.training import BASELINE, TrainingBench, doubts, figures, table
+    from tui_trainer.hardware.probe import probe
 
-    trial = TrainingBench(asked.request, steps, rounds, gpu, tell, only or ())
+    if whole and steps:
+        raise InputError("--whole takes all steps of the run", hint="leave out --steps or --whole")
+    # Names of what comes before the first step are none of what changes a step.
+    of_steps = [one for one in only or () if not any(one in name for name in starting.NAMES)]
+    trial = TrainingBench(
+        asked.request, steps, rounds, gpu, tell, of_steps or ([BASELINE] if only else ()), whole=whole
+    )
     found = trial.measure()
-    rows = figures(found)
+    began = starting.measure_start(asked.request, rounds, gpu, _START_SECONDS, tell, only or ())
+    starts = starting.figures(began)
+    rows = figures(found, trial.whole_tokens)
+    doubtful = doubts(rows, probe().usable_cores)
     if as_json:
-        print_json({"steps": trial.steps, "batch": trial.batch, "cut_short": found.cut_short, "variants": rows})
+        about = {"steps": trial.steps, "batch": trial.batch, "cut_short": found.cut_short, "doubts": doubtful}
+        print_json({**about, "variants": rows, "starts": starts})
     elif rows[0]["turns"]:
-        print(f"{trial.steps} steps in each turn, {_medians(rounds)} in fresh processes")
+        taken = "all steps of the run" if whole else f"{trial.steps} steps in each turn"
+        print(f"{taken}, {_medians(trial.rounds)} in fresh processes")
         print(f"baseline: {trial.batch} padded rows in one pass, fp32, plain attention, batches made between the steps")
         _print_table(table(rows))
-        print("speed-up: tokens a second; loss: held out, after equal steps; + : with all that stand above it with a +")
-    _end(rows, found.cut_short, [] if as_json else [f"{row['name']}: {row['reason']}" for row in rows if row["reason"]])
+        after = "the run" if whole else "equal steps"
+        print(f"speed-up: tokens a second; loss: held out, after {after}; + : with all that stand above it with a +")
+        print("whole run: all steps of the run that was asked for, at that rate")
+        print("\n".join(doubtful), end="\n" if doubtful else "")
+        if any(row["turns"] for row in starts):
+            print()
+            _print_table(starting.table(starts))
+    reasons = [f"{row['name']}: {row['reason']}" for row in (*rows, *starts) if row["reason"]]
+    _end(rows, found.cut_short, [] if as_json else reasons)
 
 
 def _medians(rounds: int) -> str:

@@ -1,4 +1,4 @@
-"""Commands for what could be asked: profiles, settings, the plan, and the configs of other tools."""
+"""Commands for what could be asked: profiles, the plan, and the configs of other tools."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import tui_trainer
-from tui_trainer.cli.application import AsJson, Asked, Assignments, GpuName, ProfileName, app, option, shares_options
+from tui_trainer.cli.application import AsJson, Asked, GpuName, app, option, shares_options
 from tui_trainer.errors import InputError, name_hint
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import show_progress
@@ -70,27 +70,6 @@ def profiles(name: Annotated[str, typer.Argument(metavar="NAME", show_default=Fa
     print("\n".join(lines.profile_line(profile, "") for profile in recipes.values()))
     print("\nhardware profiles (hardware_profile = NAME)")
     print("\n".join(lines.profile_line(p, why_it_matches(p, probe())) for p in hardware.values()))
-
-
-@app.command()
-def explain(
-    key: Annotated[
-        str, typer.Argument(metavar="KEY", help="A setting, a table, or nothing for all.", show_default=False)
-    ] = "",
-    config: Annotated[Path | None, option("--config", "CONFIG", "Show the values of this config.")] = None,
-    profile: ProfileName = "",
-    assignments: Assignments = None,
-    schema: Annotated[bool, typer.Option("--json-schema", help="Print the JSON Schema of config files.")] = False,
-) -> None:
-    """Say what a setting means, what it takes, and where its value comes from."""
-    from tui_trainer.config.explain import describe, find_settings
-    from tui_trainer.config.sections import Config
-
-    if schema:
-        print(json.dumps(Config.model_json_schema(), indent=1))
-        return
-    loaded = Asked(config, profile, assignments).load()
-    print("\n".join(line for setting in find_settings(key) for line in describe(setting, loaded)))
 
 
 @app.command("import")

@@ -6,7 +6,7 @@ from functools import cache
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import LoadedConfig, all_settings, did_you_mean, value_of
-from tui_trainer.config.removed import MEANT
+from tui_trainer.config.removed import MEANT, nearest_setting
 from tui_trainer.errors import ConfigError
 
 
@@ -21,11 +21,18 @@ def find_settings(words: str) -> list[Setting]:
         if key == words or key.startswith(f"{words}.") or key.rsplit(".", 1)[-1] == words
     ]
     if not found:
-        tables = {key.split(".")[0] for key in known}
-        near = [] if "." in words or words in MEANT else get_close_matches(words, tables, n=1)
+        near = near_settings(words)
         hint = f"did you mean {near[0]}?" if near else did_you_mean(words)
         raise ConfigError(f"there is no setting {words!r}", hint=hint)
     return found
+
+
+def near_settings(words: str) -> list[str]:
+    """The table or the setting that is meant by a name that is none; empty where none comes near."""
+    known = all_settings()
+    tables = {key.split(".")[0] for key in known}
+    near = [] if "." in words or words in MEANT else get_close_matches(words, tables, n=1)
+    return near or [one for one in [nearest_setting(words, known)] if one]
 
 
 def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:

@@ -345,7 +345,9 @@ class TrainingSection(SettingsSection):
     tf32: bool = option(True, speed="up to 8 times")
     """TF32 matmuls for what is computed in fp32, on GPUs that have them."""
     gradient_checkpointing: bool = option(
-        False, memory="activations of one layer instead of all", speed="a quarter to a third slower"
+        False,
+        memory="activations of one layer instead of all",
+        speed="a third slower, half with LoRA: layers go forward twice",
     )
     """Keep only the layers' inputs and compute the rest again for the backward pass."""
     loss_chunk_tokens: WholeNumber | Auto = option(
@@ -406,10 +408,12 @@ class LoggingSection(SettingsSection):
 class TargetsSection(SettingsSection):
     samples_per_second: float = option(0.0, low=0, unit="rows/s")
     """Train at least so many rows a second; 0: no target."""
+    inference_samples_per_second: float = option(0.0, low=0, unit="rows/s")
+    """Answer at least so many rows a second in batches, as `bench RUN` measures it afterwards; 0: no target."""
     memory_gib: float = option(0.0, low=0, unit="GiB")
     """Peak at so much memory at most: of the card, or of the process on a CPU; 0: no target."""
     model_size_gib: float = option(0.0, low=0, unit="GiB")
-    """Leave a model, or an adapter, of so much on disk at most; 0: no target."""
+    """Leave a model of so much on disk at most, an adapter counted as merged into its model; 0: no target."""
     loss: float = option(0.0, low=0)
     """Reach this held-out loss or a lower one; 0: no target."""
     score: float = option(0.0, low=0)

@@ -118,6 +118,8 @@ class Hardware:
     torch_cuda: tuple[int, int] | None = None
     """The CUDA that the installed torch was built for; None for a CPU build."""
     places: tuple[Place, ...] = ()
+    load_of_others: float | None = None
+    """Runnable tasks of other processes, the mean of the last minute; None where nobody has looked or tells."""
     nvidia_pci_devices: int | None = None
     """NVIDIA display controllers on the PCI bus, which need no driver to be counted."""
 

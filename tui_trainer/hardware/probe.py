@@ -57,12 +57,12 @@ def look() -> Hardware:
 
 
 def with_memory_now(hardware: Hardware) -> Hardware:
-    """The same facts with the memory that is free now, of the machine and of its cards.
+    """The same facts with the memory that is free now, of the machine and of its cards, and how busy others keep it.
 
-    The machine's takes less than a millisecond; a driver that hangs is waited for.
+    The machine's take some milliseconds; a driver that hangs is waited for.
     """
-    gpus = nvml.with_memory_now(hardware.gpus, nvml.session())
-    return replace(hardware, memory_available_bytes=memory_available_now(), gpus=gpus)
+    gpus, load = nvml.with_memory_now(hardware.gpus, nvml.session()), processor.load_of_others()
+    return replace(hardware, memory_available_bytes=memory_available_now(), gpus=gpus, load_of_others=load)
 
 
 def memory_available_now() -> int:

@@ -24,6 +24,7 @@ from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.micro_batches import tune_micro_batch
 from tui_trainer.launching.trial import kept_trial
+from tui_trainer.models.facts import find_model
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.learning_rates import peak_rate
@@ -286,6 +287,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
     asked = config.targets
     targets = {
         "samples_per_second": asked.samples_per_second,
+        "inference_samples_per_second": asked.inference_samples_per_second,
         "memory_gib": asked.memory_gib,
         "model_size_gib": asked.model_size_gib,
         "loss": asked.loss,
@@ -314,6 +316,12 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             max_grad_norm=config.training.max_grad_norm,
             seed=config.training.seed,
             **_precision_gain(plan),
+            compute_rates=plan.compute_rates,
+            step_seconds=seconds.value,
+            step_seconds_reason=seconds.reason,
+            busy_words=plan.busy_words,
+            merged_bytes=_merged_bytes(plan),
+            cpu_threads=plan.threads.value if plan.device == "cpu" else None,
         )
     )
 
@@ -331,6 +339,15 @@ def _precision_gain(plan: Plan) -> dict[str, Any]:
     used = "tf32" if plan.precision.value == "fp32" and plan.config.training.tf32 and not on_cpu else "fp32"
     now, best = (tried.get(name, {}).get("teraflops") for name in (used, plan.best_precision))
     return {"precision_gain": best / now, "precision_gain_of": "matmuls"} if now and best else {}
+
+
+def _merged_bytes(plan: Plan) -> int | None:
+    """Of what is deployed where an adapter is trained: a merge has the tensors of its base, in their dtypes."""
+    name = plan.config.model.model_name_or_path
+    if not plan.config.tuning.has_adapter or not name:
+        return None
+    head = find_task(plan.config.task.type).head
+    return find_model(name, plan.config.model.revision, head=head).weights_bytes
 
 
 def versions() -> dict[str, str]:

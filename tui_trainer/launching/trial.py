@@ -21,7 +21,7 @@ from tui_trainer.hardware.gpu_models import Card
 from tui_trainer.hardware.nvml import gpu_reports, session
 from tui_trainer.hardware.processor import training_threads
 from tui_trainer.hardware.storage import read_rate, write_rate
-from tui_trainer.planning.records import TRIAL, Key, device_key, keep_record, records_of_device
+from tui_trainer.planning.records import TRIAL, Key, keep_record, records_of_device, trial_device
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import GIB, MIB, format_bytes, format_rate, utc_now
 from tui_trainer.worker.asking import WorkerFailed, ask
@@ -76,13 +76,13 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[st
         trial["ended"] = f"trying {part} {error}"
     trial |= _read_here(gpu)
     trial["problems"] = [asdict(problem) for problem in problems_of(trial, hardware, gpu)]
-    keep_record(TRIAL, Key(device=_device(hardware, gpu), versions=f"torch {trial['torch']}"), trial)
+    keep_record(TRIAL, Key(device=trial_device(hardware, gpu), versions=f"torch {trial['torch']}"), trial)
     return trial
 
 
 def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
     """The newest of this machine and its card; None where nothing was tried yet."""
-    tried = records_of_device(TRIAL, _device(hardware, _where(hardware, chosen)[0]))
+    tried = records_of_device(TRIAL, trial_device(hardware, _where(hardware, chosen)[0]))
     return tried[-1].figures if tried else None
 
 
@@ -91,11 +91,6 @@ def _where(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
     gpu = choose_gpu(hardware, chosen)[0]
     device = training_device(hardware, gpu, chosen)[0]
     return (gpu if device == "cuda" else None), device
-
-
-def _device(hardware: Hardware, gpu: Gpu | None) -> str:
-    name = f"{gpu.name} {gpu.cuda_uuid}" if gpu else ""
-    return f"{hardware.host}: {device_key(hardware.cpu_name, training_threads(hardware.usable_cores), name)}"
 
 
 def _read_here(gpu: Gpu | None) -> Trial:

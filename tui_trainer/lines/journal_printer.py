@@ -20,12 +20,14 @@ from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, 
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.state import GaugeSummary, RunState, slowest_rank
+from tui_trainer.runs.steps_and_eta import is_off_plan, time_words, whole_seconds
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import fd_of, silence_output, tell, write_all
 
 _SECONDS_BETWEEN_STEP_LINES = 5.0
 _SECONDS_BETWEEN_EPOCH_LINES = 5.0
 _STEPS_BETWEEN_GAUGE_LINES = 100
+_SECONDS_BETWEEN_CORRECTIONS = 60.0
 _POLL_SECONDS = 0.2
 # At the end of a run: for how long a reader may take nothing, and what all the waiting may come to where a signal has
 # asked for the end.
@@ -187,12 +189,15 @@ class _LinePrinter(Printer):
         self._last_step_line = monotonic()
         self._last_epoch_line = 0.0
         self._gauges = GaugeSummary()
+        self._told_seconds: float | None = None
+        self._last_correction = -_SECONDS_BETWEEN_CORRECTIONS
 
     def show(self, event: Event) -> None:
         if isinstance(event, Progress):
             self._show_passing(lines.progress_line(event))
         elif isinstance(event, StepDone):
             self._show_passing(lines.step_line(event, self._state))
+            self._correct_time(event.step)
             if event.step % _STEPS_BETWEEN_GAUGE_LINES == 0:
                 self._show_gauges(event.step)
         elif isinstance(event, GaugesRead):
@@ -231,6 +236,17 @@ class _LinePrinter(Printer):
             more = f"; `tui-trainer doctor {one_line(folder.name)}` shows all" if verdict.findings else ""
             self._print(f"{'doctor':<14} {verdict.words}{more}")
         self.refresh()
+
+    def _correct_time(self, step: int) -> None:
+        """A line where the whole run takes clearly longer, or less, than was told last: at first by the plan."""
+        state = self._state
+        if self._told_seconds is None and state.plan is not None:
+            self._told_seconds = state.plan.duration_seconds
+        is_soon = monotonic() - self._last_correction < _SECONDS_BETWEEN_CORRECTIONS
+        if is_soon or not is_off_plan(state, self._told_seconds) or state.step >= state.total_steps:
+            return
+        self._told_seconds, self._last_correction = whole_seconds(state), monotonic()
+        self._print(f"step {step}: time: {time_words(state)}")
 
     def _show_gauges(self, step: int) -> None:
         if line := lines.gauges_line(step, self._gauges):

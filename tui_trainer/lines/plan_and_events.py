@@ -11,11 +11,12 @@ from tui_trainer.launching.other_cards import smallest_that_fits
 from tui_trainer.planning.summary import cost_words, model_words, place_words, tuning_words
 from tui_trainer.runs import events
 from tui_trainer.runs.result import (
+    adapter_words,
     baselines_line,
     best_before,
     ending_words,
+    epoch_words,
     grade,
-    grade_of,
     kept_step,
     number,
     plain,
@@ -25,7 +26,7 @@ from tui_trainer.runs.result import (
     targets_summary,
 )
 from tui_trainer.runs.state import GaugeSummary, RunState
-from tui_trainer.runs.steps_and_eta import eta_seconds
+from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
 from tui_trainer.runs.wording import batch_of, better_words, held_out_words, rows_words, split_words, takes_words
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line
@@ -73,9 +74,9 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return ", ".join(filter(None, parts))
         case events.EpochDone():
             rates = f"{format_rate(event.samples_per_second, 'rows')}, {format_rate(event.tokens_per_second, 'tokens')}"
-            graded = grade(event.samples_per_second, state.plan.best_samples_per_second if state.plan else None)
+            graded = grade(event.samples_per_second, state.plan)
             rates += f": {graded}" if graded else ""
-            return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {format_seconds(event.seconds)}, {rates}"
+            return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {epoch_words(event, state.plan)}, {rates}"
         case events.CheckpointSaved():
             cost = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
             return f"step {event.step}: saved {event.path} ({cost})"
@@ -202,14 +203,16 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
             ]
     lines += score_lines(state)
     lines += [f"{'target':<14} {one_line(one.words)}: {one.verdict}" for one in targets_of(state)]
-    if graded := grade_of(state):
-        lines.append(f"{'throughput':<14} {graded}")
+    for label, words in speed_rows(state):
+        lines.append(f"{label:<14} {one_line(words, 400)}")
     if words := gauges_words(state.gauge_summary):
         lines.append(f"{'used':<14} {words} (means; memory and temperature: peaks)")
     if advice := better_before(state):
         lines.append(advice)
     if finished.model_path:
         lines.append(f"{'adapter' if adapter_base else 'model':<14} {one_line(folder)}/{finished.model_path}")
+        if words := adapter_words(state):
+            lines.append(f"  size         {format_bytes(state.plan.merged_bytes if state.plan else None)} {words}")
         lines += [f"  on           {adapter_base}; its README.md says how peft loads it"] if adapter_base else []
         lines.append(f"try it         tui-trainer {'chat' if holds_conversations(state.task) else 'generate'} {name}")
     return lines

@@ -1,7 +1,7 @@
 """The numbers of a plan, from what was decided: among them how many steps, and how often it evaluates and saves."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tui_trainer.config.load import LoadedConfig, all_settings
@@ -15,16 +15,23 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batch_cut import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
-from tui_trainer.planning.duration import step_time, training_flops
+from tui_trainer.planning.duration import (
+    busy_words,
+    checkpointing_cost,
+    compute_rates,
+    recomputed_share,
+    step_time,
+    training_flops,
+)
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import fused_kernels
 from tui_trainer.planning.learning_rates import learning_rate
-from tui_trainer.planning.measured_steps import measured_words, nearest_peak, read_calibration, step_key
+from tui_trainer.planning.measured_steps import StepKey, measured_words, nearest_peak, read_calibration, step_key
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.processes import Group
-from tui_trainer.planning.records import Key, device_key
+from tui_trainer.planning.records import Key, device_key, trial_device
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks.contract import DataFacts
@@ -234,28 +241,51 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     rows = -(-min(cut.effective, facts.rows) // cut.processes)
     # Attention sees full rows where they are packed, else rows as long as their documents.
     as_documents = facts.row_tokens and not setup.packed
-    flops = training_flops(
-        shape,
-        setup,
-        tokens=round(rows * (facts.row_tokens or longest)),
-        row_tokens=max(1, round(facts.document_tokens)) if as_documents else longest,
-        document_tokens=facts.document_tokens or None,
-    )
-    key = step_key(loaded.config, hardware.libraries, shape, setup, cut.micro, rows, longest, cut.processes)
+    row_width = max(1, round(facts.document_tokens)) if as_documents else longest
     device = device_key(hardware.cpu_name, made.threads.value, full_name(gpu) if gpu else "")
-    calibration = read_calibration(device, key, flops)
     card = gpu.card if gpu else None
-    step = step_time(flops, shape.hidden_size, calibration, setup, card, device=device)
+
+    def timed(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None]]:
+        """What a step computes, the key of what is measured of it, and how long it takes."""
+        flops = training_flops(
+            shape,
+            setup,
+            tokens=round(rows * (facts.row_tokens or longest)),
+            row_tokens=row_width,
+            document_tokens=facts.document_tokens or None,
+        )
+        key = step_key(loaded.config, hardware.libraries, shape, setup, cut.micro, rows, longest, cut.processes)
+        known = read_calibration(device, key, flops)
+        return flops, key, step_time(flops, shape.hidden_size, known, setup, card, device=device)
+
+    flops, key, step = timed(setup)
+    other = timed(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[2]
+    with_it, without = (step, other) if setup.gradient_checkpointing else (other, step)
+    cost = checkpointing_cost(recomputed_share(shape, setup, row_width), with_it, without)
     total = None
     if step.value is not None:
         evaluation = step.value / rows * steps.eval_rows / cut.processes * EVALUATION_SHARE
         total = steps.total.value * step.value + steps.evaluations * evaluation
     reason = f"{steps.total.value} steps and {steps.evaluations} evaluations; without loading, saving and text samples"
+    threads = made.threads.value * made.group.per_node
+    busy = busy_words(hardware.load_of_others, hardware.usable_cores, threads) if setup.device == "cpu" else ""
+    rates = compute_rates(
+        flops / rows,
+        shape.hidden_size,
+        setup,
+        device=device,
+        processes=made.group.per_node,
+        card=card,
+        tried_on=trial_device(hardware, gpu) if gpu else "",
+    )
     return {
+        "checkpointing_cost": cost,
+        "compute_rates": rates,
+        "busy_words": busy,
         "step_seconds": step,
         "step_flops": flops,
         "shape_key": str(key),
-        "duration_seconds": estimated(total, reason),
+        "duration_seconds": estimated(total, "; ".join(filter(None, (reason, busy)))),
     }
 
 

@@ -7,6 +7,7 @@ reaches a known share. Nothing is guessed for a card that is not in the catalogu
 
 import math
 import time
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 
@@ -14,10 +15,11 @@ from tui_trainer.hardware.gpu_models import Card
 from tui_trainer.models.modules import Reads
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
-from tui_trainer.planning.measured_steps import Calibration
+from tui_trainer.planning.measured_steps import Calibration, is_busy
 from tui_trainer.planning.planned import Planned, estimated
-from tui_trainer.planning.records import KINDS, MATMULS, Key, find_records, keep_record
+from tui_trainer.planning.records import KINDS, MATMULS, TRIAL, Key, find_records, keep_record, records_of_device
 from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.runs.events import ComputeRates
 
 # A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
@@ -33,6 +35,7 @@ CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 # How much longer a step takes when each product unpacks its weight from 4 bits. An estimate: torchtune's README has 8B
 # with 4096 tokens a pass on an RTX 4090 at 3,083 tokens/s with LoRA and 2,413 with QLoRA (3B on an A100: 1.02 times).
 UNPACKING_TIMES = 1.28
+_MEASURED = "measured here"
 
 
 def training_share(hidden_size: int) -> float:
@@ -63,6 +66,33 @@ def training_flops(
     return tokens * (matrices + attention)
 
 
+def recomputed_share(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -> float:
+    """How much more is computed with checkpointing than without it, 0.33 for a third: the layers once more forward, the
+    head not. More than that with an adapter, which has no gradients of the weights below it to compute."""
+    with_it, without = (
+        training_flops(shape, replace(setup, gradient_checkpointing=on), tokens=1, row_tokens=row_tokens)
+        for on in (True, False)
+    )
+    return with_it / without - 1
+
+
+def checkpointing_cost(
+    planned_share: float, seconds_with: Planned[float | None], seconds_without: Planned[float | None]
+) -> Planned[float]:
+    """How much longer a step takes with checkpointing, as a share: of the two times where both come from measured steps
+    on this machine, else by what is computed again."""
+    both = (seconds_with, seconds_without)
+    if all(one.value and is_measured_here(one.reason) for one in both):
+        share = float(seconds_with.value or 0) / float(seconds_without.value or 1) - 1
+        return estimated(max(share, 0.0), "measured here with it and without it")
+    return estimated(planned_share, "its layers are computed forward twice")
+
+
+def is_measured_here(reason: str) -> bool:
+    """Whether a time of `step_time` comes from these very steps on this machine."""
+    return reason.startswith(_MEASURED)
+
+
 def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> float:
     """Of one token of the input, or of an answer behind an encoder."""
     weights = shape.matrix_parameters_read(reads)
@@ -87,7 +117,7 @@ def step_time(
     figure comes from. None: only a measured step can tell."""
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
-        return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'such steps')}")
+        return estimated(calibration.step_seconds, f"{_MEASURED}, {_runs(calibration, 'such steps')}")
     if calibration.flops_per_second is not None:
         rate, runs = calibration.flops_per_second, _runs(calibration, "this model with other rows")
         return estimated(flops / rate, f"{runs} here ({rate / 1e9:.0f} GFLOP/s)")
@@ -103,13 +133,63 @@ def _runs(calibration: Calibration, what: str) -> str:
     return f"from {count} of {what}" + (" while others kept the machine busy" if calibration.busy else "")
 
 
+def busy_words(load: float | None, cores: int, threads: int) -> str:
+    """What a time that is planned does not know: that others keep this machine busy, with how much longer threads take
+    that share its cores fairly with them. Empty: they do not, or nobody tells. `load`: runnable tasks of others."""
+    if load is None or not is_busy(load, threads):
+        return ""
+    times = max(1.0, (threads + load) / cores)
+    longer = f"about {times:.1f} times as long while they do" if times > 1.05 else "enough for this run beside them"
+    return f"others' load on {cores} cores is {load:.1f} now, which it does not count: {longer}"
+
+
 def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str) -> Planned[float | None]:
     rate, share = _fastest_rate(device), training_share(hidden_size)
     reason = f"numpy multiplies at {rate / 1e9:.0f} GFLOP/s here, of which this width reaches about {share:.0%}"
     if setup.precision != "fp32":
-        gain = bf16_gain(hidden_size)
-        share, reason = share * gain, f"{reason}, and in bf16 {gain:.1f} times that"
-    return estimated(flops / (rate * share), reason)
+        reason = f"{reason}, and in bf16 {bf16_gain(hidden_size):.1f} times that"
+    return estimated(flops / (rate * usual_share(hidden_size, setup)), reason)
+
+
+def usual_share(hidden_size: int, setup: TrainingSetup) -> float:
+    """What training steps in a model of this width reach: of the maker's rate on a card, of numpy's fp32 matmuls on a
+    CPU. The constants above say how measured."""
+    if setup.device == "cuda":
+        share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
+        return share / UNPACKING_TIMES if setup.four_bits else share
+    share = training_share(hidden_size)
+    return share if setup.precision == "fp32" else share * bf16_gain(hidden_size)
+
+
+def compute_rates(
+    row_flops: float,
+    hidden_size: int,
+    setup: TrainingSetup,
+    *,
+    device: str,
+    processes: int = 1,
+    card: Card | None = None,
+    tried_on: str = "",
+) -> ComputeRates:
+    """What the rate of one process is graded by. `device` and `tried_on` are the names under which matmuls are kept
+    that plans (`device_key`) and trials (`trial_device`) have measured; `processes` share the cores of a CPU."""
+    share = usual_share(hidden_size, setup)
+    if setup.device != "cuda":
+        rate = max(_kept_rates(device), default=0.0) or _fastest_rate(device)
+        of = "fp32 matmuls"
+        return ComputeRates(row_flops=row_flops, usual_share=share, measured=rate / processes, measured_of=of)
+    kind = "tf32" if (setup.precision, setup.tf32) == ("fp32", True) else setup.precision
+    tried = [record.figures.get("precisions", {}).get(kind, {}) for record in records_of_device(TRIAL, tried_on)]
+    measured = tried[-1].get("teraflops") if tried else None
+    maker = card_flops_per_second(card, setup) if card else None
+    return ComputeRates(
+        row_flops=row_flops,
+        usual_share=share,
+        measured=1e12 * measured if measured else None,
+        measured_of=f"{kind} matmuls",
+        maker=maker,
+        maker_source=f"{card.title} ({card.source})" if card and maker else "",
+    )
 
 
 def _fastest_rate(device: str) -> float:
@@ -120,16 +200,23 @@ def _fastest_rate(device: str) -> float:
     now = matrix_flops_per_second()
     if not device:
         return now
-    key = Key(device=device, versions=f"numpy {version('numpy')}")
-    rates = [
-        rate
-        for record in find_records(MATMULS, key)
-        if isinstance(rate := record.figures.get("flops_per_second"), float) and 0 < rate < math.inf
-    ]
+    rates = _kept_rates(device)
     if now not in rates:  # once in a process: it is not measured again
-        keep_record(MATMULS, key, {"flops_per_second": now})
+        keep_record(MATMULS, _matmuls_key(device), {"flops_per_second": now})
         rates = [*rates, now][-KINDS[MATMULS] :]
     return max(rates)
+
+
+def _kept_rates(device: str) -> list[float]:
+    return [
+        rate
+        for record in find_records(MATMULS, _matmuls_key(device))
+        if isinstance(rate := record.figures.get("flops_per_second"), float) and 0 < rate < math.inf
+    ]
+
+
+def _matmuls_key(device: str) -> Key:
+    return Key(device=device, versions=f"numpy {version('numpy')}")
 
 
 def bf16_gain(hidden_size: int) -> float:
@@ -145,9 +232,8 @@ def _on_card(flops: float, hidden_size: int, setup: TrainingSetup, card: Card | 
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), of which this width reaches about {share:.0%}"
     if setup.four_bits:
-        share /= UNPACKING_TIMES
         reason += f"; unpacking 4 bits makes it about {UNPACKING_TIMES} times as long (an estimate: torchtune's README)"
-    return estimated(flops / (rate * share), reason)
+    return estimated(flops / (rate * usual_share(hidden_size, setup)), reason)
 
 
 def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:

@@ -56,6 +56,7 @@ from tui_trainer.planning.processes import (
     tightest,
 )
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
+from tui_trainer.runs.events import ComputeRates
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 
@@ -145,6 +146,12 @@ class Plan(BaseModel):
     step_flops: float
     shape_key: str
     duration_seconds: Planned[float | None]
+    checkpointing_cost: Planned[float] | None = None
+    """How much longer a step is with gradient checkpointing than without it, as a share; None in plans that do not
+    say."""
+    compute_rates: ComputeRates | None = None
+    """By which the rate that a run reaches is graded; None in plans that do not say, and where it goes on elsewhere."""
+    busy_words: str = ""
     out_of_memory_events: int = 0
     """How often passes were made smaller since the run began."""
 

@@ -13,12 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tui_trainer.hardware.processor import training_threads
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.terminal.standard_files import tell
 from tui_trainer.units import utc_now
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
+
+    from tui_trainer.hardware.facts import Gpu, Hardware
 
 T = TypeVar("T")
 
@@ -45,6 +48,12 @@ _OF_ONE_KEY = "kind = ? AND task = ? AND shape = ? AND setup = ? AND device = ? 
 def device_key(cpu_name: str, threads: int, card_name: str = "") -> str:
     """The name under which the figures of a device are kept: those of a card, whatever processor it sits beside."""
     return card_name or f"{cpu_name}, {threads} threads"
+
+
+def trial_device(hardware: "Hardware", gpu: "Gpu | None") -> str:
+    """The name under which a trial of this machine is kept (`diagnose --try`)."""
+    name = f"{gpu.name} {gpu.cuda_uuid}" if gpu else ""
+    return f"{hardware.host}: {device_key(hardware.cpu_name, training_threads(hardware.usable_cores), name)}"
 
 
 @dataclass(frozen=True, slots=True)

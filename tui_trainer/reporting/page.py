@@ -18,8 +18,9 @@ from tui_trainer.reporting.curves import Chart, Curve, Points
 from tui_trainer.reporting.facts import Rows, RunFacts, Start, facts_of
 from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.overview import metric_value
-from tui_trainer.runs.result import best_before, ending_words, grade_of, number, plain, targets_of
+from tui_trainer.runs.result import best_before, ending_words, grade, number, plain, planned_epoch_seconds, targets_of
 from tui_trainer.runs.state import spread_ends
+from tui_trainer.runs.steps_and_eta import speed_rows
 from tui_trainer.runs.wording import better_words
 from tui_trainer.tasks import labels_rows
 from tui_trainer.terminal.safe_text import as_markdown, one_line, visible
@@ -30,6 +31,7 @@ from tui_trainer.units import format_bytes, format_count, format_number, format_
 # Texts are plain and may be foreign: whoever writes them out makes them harmless.
 
 _MOST_EVALUATIONS = 20
+_MOST_EPOCHS = 20
 _MOST_PROBLEMS = 50
 _MOST_SAMPLES = 3
 _MOST_SAMPLE_LINES = 30
@@ -169,6 +171,20 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
         yield Text((f"The best is chosen by {plain(facts.metric)}, {number(value)} at the last one.",))
 
 
+def _epochs(facts: RunFacts) -> Iterator[Block]:
+    epochs, plan = facts.state.epochs, facts.state.plan
+    if not epochs:
+        return
+    planned, rows = format_seconds(planned_epoch_seconds(plan)), []
+    for done in (epochs[end - 1] for end in spread_ends(len(epochs), _MOST_EPOCHS)):
+        rate = f"{done.samples_per_second:.1f}"
+        graded = grade(done.samples_per_second, plan) or "--"
+        rows.append((f"{done.epoch:,}", f"{done.mean_loss:.4f}", format_seconds(done.seconds), planned, rate, graded))
+    yield Table(("epoch", "mean loss", "steps took", "planned", "rows/s", "grade"), tuple(rows))
+    if len(epochs) > len(rows):
+        yield Text((f"{len(rows)} of {len(epochs)} epochs, evenly spread.",))
+
+
 def _history(facts: RunFacts) -> Iterator[Block]:
     if len(facts.starts) > 1 or (facts.starts and facts.status == "interrupted"):
         silent = "no word: killed" if facts.status == "interrupted" else "not yet"
@@ -225,7 +241,7 @@ def _costs(facts: RunFacts) -> Iterator[Block]:
         ("steps", format_seconds(costs.step_seconds)),
         ("evaluations", f"{format_seconds(costs.evaluation_seconds)} ({len(state.evals)})"),
         ("checkpoints", f"{format_seconds(costs.checkpoint_seconds)} ({len(state.checkpoints)})"),
-        ("throughput", grade_of(state) or "--"),
+        *speed_rows(state),
         ("GPU-hours", "--" if costs.gpu_hours is None else f"{costs.gpu_hours:.2f}"),
         ("energy of the GPU", energy),
         ("rows per second", format_count(costs.samples_per_second)),
@@ -311,6 +327,7 @@ _SECTIONS: dict[str, Callable[[RunFacts], Iterator[Block]]] = {
     "Targets": _targets,
     "Curves": lambda facts: iter(facts.charts),
     "Evaluations": _evaluations,
+    "Epochs": _epochs,
     "Problems and resumes": _history,
     "What was asked": _asked,
     "How it was trained": _trained,

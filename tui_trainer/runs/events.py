@@ -72,6 +72,23 @@ class DataPrepared(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeRates:
+    """What a rate of training is measured by, in floating-point operations a second of one process; None: not known.
+
+    `row_flops`: operations of one row in a step. `measured`: of large matmuls on this machine, `measured_of` which.
+    `maker`: what `maker_source` says of the card. `usual_share`: what training in a model of this width reaches, of the
+    maker's rate on a card and of the measured one on a CPU.
+    """
+
+    row_flops: float
+    usual_share: float
+    measured: float | None = None
+    measured_of: str = ""
+    maker: float | None = None
+    maker_source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanMade(Event):
     """What the exact plan says; the whole of it is in plan.json.
 
@@ -129,6 +146,15 @@ class PlanMade(Event):
     precision_gain: float | None = None
     """How many times as fast steps in `best_precision` were, or else matmuls, measured on this machine."""
     precision_gain_of: str = ""
+    compute_rates: ComputeRates | None = None
+    step_seconds: float | None = None
+    step_seconds_reason: str = ""
+    busy_words: str = ""
+    """What others took of this machine when the plan was made, and what that makes of its times; empty: nothing."""
+    cpu_threads: int | None = None
+    """Of each process."""
+    merged_bytes: int | None = None
+    """Of the weights with an adapter merged into them, which is what is deployed; None for a run without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

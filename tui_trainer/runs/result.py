@@ -1,15 +1,15 @@
 """What came of a run: which of its evaluations is that of its model, whether another was better, and how good its rate
-is beside the best that this machine has reached with steps of the same shape.
+is beside the best that this machine has reached with steps of the same shape, or what it can compute.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tui_trainer.runs.events import EvalDone
+from tui_trainer.runs.events import EpochDone, EvalDone, PlanMade
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import GIB, format_bytes, format_rate
+from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, format_seconds
 
 # Scores of a run in words, each beside what a simple model reaches: `accuracy 0.83 (most frequent class 0.31)`.
 #
@@ -74,7 +74,8 @@ def number(value: float) -> str:
 
 
 _CLEARLY_WORSE = 1.02
-# Of the best rate that this machine had itself.
+# Of the best rate that this machine had itself, or of what is usual: the bounds of document E (2,000 samples a second
+# are excellent, 1,500 good, 1,000 acceptable, fewer than 500 a problem) as shares of its best.
 _GRADES = ((0.95, "excellent"), (0.75, "good"), (0.5, "acceptable"), (0.25, "slow"), (0.0, "a problem"))
 
 
@@ -181,20 +182,119 @@ def score_lines(state: RunState) -> list[str]:
     return lines
 
 
-def grade(samples_per_second: float, best: float | None) -> str:
-    """`good, 82 % of the best here (1.42 k)`; empty where none is known."""
-    if not best or samples_per_second <= 0:
+def grade(samples_per_second: float, plan: PlanMade | None) -> str:
+    """`good, 82 % of the best here (1.42 k rows/s)`; where such steps were never made here `good, 82 % of what is
+    usual for a model of this width`, by the plan's rates. Empty where neither is known."""
+    if plan is None or samples_per_second <= 0:
         return ""
-    share = samples_per_second / best
-    word = next(word for least, word in _GRADES if share >= least)
-    return f"{word}, {share * 100:.0f} % of the best here ({format_rate(best, 'rows')})"
+    if best := plan.best_samples_per_second:
+        return f"{_graded(samples_per_second / best)} of the best here ({format_rate(best, 'rows')})"
+    rates, reached = plan.compute_rates, _flops_per_second(samples_per_second, plan)
+    # The usual share is that of the maker's rate on a card, and of the measured one on a CPU.
+    rate = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
+    if rates is None or reached is None or not rate:
+        return ""
+    return f"{_graded(reached / rate / rates.usual_share)} of what is usual for a model of this width"
 
 
-def grade_of(state: RunState) -> str:
-    """Of a whole run so far; empty where none is known."""
+def _graded(share: float) -> str:
+    return f"{next(word for least, word in _GRADES if share >= least)}, {100 * share:.0f} %"
+
+
+def _flops_per_second(samples_per_second: float, plan: PlanMade) -> float | None:
+    """Floating-point operations a second of one process; None where the plan does not say what a row has."""
+    return None if plan.compute_rates is None else plan.compute_rates.row_flops * samples_per_second / plan.processes
+
+
+def computing_words(samples_per_second: float, plan: PlanMade | None) -> str:
+    """`48 % of the 130 GFLOP/s that fp32 matmuls reach here, 41 % of the 312 TFLOP/s of A100 (NVIDIA data sheet)`."""
+    reached = _flops_per_second(samples_per_second, plan) if plan else None
+    if plan is None or reached is None or (rates := plan.compute_rates) is None:
+        return ""
+    parts = []
+    if rates.measured:
+        parts.append(f"{_share_of(reached, rates.measured)} that {rates.measured_of} reach here")
+    if rates.maker:
+        parts.append(f"{_share_of(reached, rates.maker)} of {rates.maker_source}")
+    return ", ".join(parts)
+
+
+def _share_of(reached: float, rate: float) -> str:
+    shown, unit = (rate / 1e12, "TFLOP/s") if rate >= 1e12 else (rate / 1e9, "GFLOP/s")
+    return f"{100 * reached / rate:.2g} % of the {shown:.3g} {unit}"
+
+
+def throughput_words(state: RunState) -> str:
+    """Of a whole run so far: its grade, and what share it is of what this machine and its card compute; empty where
+    nothing is known."""
+    return "; ".join(filter(None, (run_grade(state), computing_words(_samples_per_second(state), state.plan))))
+
+
+def run_grade(state: RunState) -> str:
+    """The grade of a whole run so far; empty where none is known."""
+    return grade(_samples_per_second(state), state.plan)
+
+
+def _samples_per_second(state: RunState) -> float:
     seconds, rows = sum(state.step_seconds), state.plan.effective_batch_size if state.plan else 0
-    rate = state.samples_per_second or (len(state.steps) * rows / seconds if seconds else 0.0)
-    return grade(rate, state.plan.best_samples_per_second if state.plan else None)
+    return state.samples_per_second or (len(state.steps) * rows / seconds if seconds else 0.0)
+
+
+def epoch_words(done: EpochDone, plan: PlanMade | None) -> str:
+    """How long its steps took, beside what was planned: `12.3 s (10.1 s planned)`."""
+    planned = planned_epoch_seconds(plan)
+    return format_seconds(done.seconds) + ("" if planned is None else f" ({format_seconds(planned)} planned)")
+
+
+def planned_epoch_seconds(plan: PlanMade | None) -> float | None:
+    """Of the steps of an epoch; None where the plan does not say."""
+    return None if plan is None or plan.step_seconds is None else plan.steps_per_epoch * plan.step_seconds
+
+
+# What was expected to be in use, beside what was.
+
+# What a card does that trains as it should: document D's target.
+_BUSY_GPU = "75 to 95 % expected"
+
+
+def training_memory_bytes(state: RunState) -> int | None:
+    """The peak so far, counted as the plan counts it; None where that is not known.
+
+    On a GPU what was allocated on the card, on a CPU what training has added to the process with its libraries.
+    """
+    if state.last_step is None:
+        return None
+    peak = state.last_step.peak_memory_bytes
+    if state.device.startswith("cuda"):
+        return peak
+    before = state.resident_bytes_before
+    return None if before is None else max(peak - before, 0)
+
+
+def memory_words(state: RunState) -> str:
+    """`2.1 of 2.4 GiB planned`; what is known where the peak cannot be compared."""
+    if state.plan is None:
+        return ""
+    measured, planned = training_memory_bytes(state), state.plan.memory_bytes
+    if measured is not None:
+        return f"{format_bytes_of(measured, planned)} planned"
+    process = f", process {format_bytes(state.last_step.peak_memory_bytes)}" if state.last_step else ""
+    return f"{format_bytes(planned)} planned{process}"
+
+
+def in_use_words(state: RunState) -> str:
+    """`memory 2.1 of 2.4 GiB planned, CPU 1.4 of 2 threads`; empty before a step."""
+    plan, summary = state.plan, state.gauge_summary
+    if plan is None or not state.steps:
+        return ""
+    parts = [f"memory {memory_words(state)}"]
+    cores, busy = summary.busy_cores.value, summary.utilization_share.value
+    if plan.cpu_threads is not None and cores is not None:
+        threads = plan.cpu_threads * plan.processes
+        parts.append(f"CPU {cores:.1f} of {threads} thread{'s' if threads > 1 else ''} planned")
+    if busy is not None:
+        parts.append(f"GPU {100 * busy:.0f} % busy, {_BUSY_GPU}")
+    return ", ".join(parts)
 
 
 # What a run was meant to reach, beside what it has reached: from the journal alone, while it runs and afterwards.
@@ -209,6 +309,8 @@ class Target:
     measured: float | None
     at_most: bool
     show: Callable[[float], str] = number
+    beside: str = ""
+    """What the measured value is, or how it is measured."""
 
     @property
     def met(self) -> bool | None:
@@ -226,7 +328,7 @@ class Target:
         """`samples/s 28.3 (at least 20)`."""
         measured = "--" if self.measured is None else self.show(self.measured)
         bound = "at most" if self.at_most else "at least"
-        return f"{self.label} {measured} ({bound} {self.show(self.requested)})"
+        return f"{self.label} {measured}{self.beside and f', {self.beside}'} ({bound} {self.show(self.requested)})"
 
 
 def targets_of(state: RunState) -> list[Target]:
@@ -239,6 +341,7 @@ def targets_of(state: RunState) -> list[Target]:
             measured=measure(state),
             at_most=at_most,
             show=format_bytes if in_bytes else number,
+            beside=_BESIDE[name](state) if name in _BESIDE else "",
         )
         for name, (label, at_most, in_bytes, measure) in _TARGETS.items()
         if requested.get(name)
@@ -266,11 +369,32 @@ def _loss(state: RunState) -> float | None:
     return None if loss is None else loss if math.isfinite(loss) else math.inf
 
 
+def _model_bytes(state: RunState) -> float | None:
+    """Of what is deployed: of a model with its adapter merged."""
+    if state.finished is None or state.finished.model_bytes is None:
+        return None
+    merged = state.plan.merged_bytes if state.plan else None
+    return state.finished.model_bytes if merged is None else merged
+
+
+def adapter_words(state: RunState) -> str:
+    """`merged; the adapter alone 12.0 MiB`; empty for a run that trains a whole model, and before its end."""
+    finished, plan = state.finished, state.plan
+    if plan is None or plan.merged_bytes is None or finished is None or finished.model_bytes is None:
+        return ""
+    return f"merged; the adapter alone {format_bytes(finished.model_bytes)}"
+
+
+_BESIDE: dict[str, Callable[[RunState], str]] = {
+    "model_size_gib": adapter_words,
+    "inference_samples_per_second": lambda state: f"which `tui-trainer bench {state.name}` measures",
+}
 # By the name of the setting: label, whether less is better, whether it is set in GiB, what it is compared with.
 _TARGETS: dict[str, tuple[str, bool, bool, Callable[[RunState], float | None]]] = {
     "samples_per_second": ("samples/s", False, False, lambda state: state.samples_per_second),
+    "inference_samples_per_second": ("inference samples/s", False, False, lambda state: None),
     "memory_gib": ("memory", True, True, lambda state: state.peak_memory_bytes or None),
-    "model_size_gib": ("model size", True, True, lambda state: state.finished.model_bytes if state.finished else None),
+    "model_size_gib": ("model size", True, True, _model_bytes),
     "loss": ("held-out loss", True, False, _loss),
     "score": ("score", False, False, _score),
 }

@@ -50,6 +50,8 @@ class GaugeSummary:
     utilization_share: Mean = field(default_factory=Mean)
     power_watts: Mean = field(default_factory=Mean)
     busy_cores: Mean = field(default_factory=Mean)
+    others_cores: Mean = field(default_factory=Mean)
+    """Cores that other processes were busy on."""
     usable_cores: float | None = None
     peak_gpu_memory_bytes: float | None = None
     gpu_memory_bytes: float | None = None
@@ -66,6 +68,8 @@ class GaugeSummary:
         if cores is not None and share is not None:
             self.busy_cores.add(share * cores)
             self.usable_cores = cores
+            if (machine := _sum([reading.machine_cpu_share])) is not None:
+                self.others_cores.add(max(machine - share, 0.0) * cores)
         self.peak_gpu_memory_bytes = _highest(self.peak_gpu_memory_bytes, _sum(gpu.memory_used_bytes for gpu in gpus))
         self.gpu_memory_bytes = _highest(self.gpu_memory_bytes, _sum(gpu.memory_bytes for gpu in gpus))
         self.peak_temperature_celsius = _highest(

@@ -3,7 +3,9 @@
 from statistics import fmean
 from typing import Final
 
+from tui_trainer.runs.result import in_use_words, throughput_words
 from tui_trainer.runs.state import WARM_UP_STEPS, RunState
+from tui_trainer.units import format_seconds
 
 
 def every(steps_or_share: float, total_steps: int) -> int:
@@ -50,6 +52,77 @@ def eta_seconds(state: RunState) -> float | None:
     steps_left = max(state.total_steps - state.step, 0)
     mean_seconds = sum(done.step_seconds for done in state.recent) / len(state.recent)
     return steps_left * mean_seconds + _between_seconds_left(state)
+
+
+# A plan is meant to hold within 15 %: what differs by more is corrected, with the reason.
+_CORRECTED_FROM: Final = 1.15
+_LEAST_MEASURED_STEPS: Final = 20
+_NOTED_OTHERS_SHARE: Final = 0.1
+
+
+def whole_seconds(state: RunState) -> float | None:
+    """Seconds of the whole run by its own steps: what is over, and what is left. None until that is known."""
+    left = 0.0 if state.finished else eta_seconds(state)
+    if left is None:
+        return None
+    between = sum(done.seconds for done in state.evals if done.step > 0)
+    between += sum(done.seconds for done in state.checkpoints if done.step > 0)
+    return sum(state.step_seconds) + between + sum(done.seconds for done in state.samples) + left
+
+
+def time_words(state: RunState) -> str:
+    """What the run takes by its own steps, what was planned and where that came from, and who else used the machine.
+    Empty before a plan."""
+    plan, whole = state.plan, whole_seconds(state)
+    if plan is None:
+        return ""
+    if whole is None:
+        words = f"about {format_seconds(plan.duration_seconds)} planned"
+        return "; ".join(filter(None, (f"{words}: {plan.step_seconds_reason}".rstrip(": "), plan.busy_words)))
+    is_over = state.finished is not None
+    words = format_seconds(whole) if is_over else f"about {format_seconds(whole)} by its steps so far"
+    if plan.duration_seconds is not None and not (is_over and state.step < state.total_steps):
+        words += f", {format_seconds(plan.duration_seconds)} planned"
+    return "; ".join(filter(None, (words, step_words(state), others_words(state))))
+
+
+def step_words(state: RunState) -> str:
+    """`a step takes 125 ms, and 195 ms were planned: numpy multiplies at ...`; empty where that is not known."""
+    plan, measured = state.plan, measured_step_seconds(state)
+    if plan is None or plan.step_seconds is None or measured is None:
+        return ""
+    reason = f": {plan.step_seconds_reason}" if plan.step_seconds_reason else ""
+    return f"a step takes {format_seconds(measured)}, planned {format_seconds(plan.step_seconds)}{reason}"
+
+
+def measured_step_seconds(state: RunState) -> float | None:
+    """The mean of this start, without its first two steps; of all steps where there are only those."""
+    whole = state.times.whole
+    if whole.steps:
+        return whole.step_seconds / whole.steps
+    return sum(state.step_seconds) / len(state.step_seconds) if state.step_seconds else None
+
+
+def others_words(state: RunState) -> str:
+    """`others used 0.9 of 2 cores`, which no plan knows before; empty where they hardly did."""
+    others, cores = state.gauge_summary.others_cores.value, state.gauge_summary.usable_cores
+    if others is None or not cores or others < _NOTED_OTHERS_SHARE * cores:
+        return ""
+    return f"others used {others:.1f} of {cores:g} cores"
+
+
+def speed_rows(state: RunState) -> list[tuple[str, str]]:
+    """How fast a run was, how long it took and what it had in use, each beside what was expected; with their labels."""
+    rows = [("throughput", throughput_words(state)), ("time", time_words(state)), ("in use", in_use_words(state))]
+    return [(label, words) for label, words in rows if words and state.steps]
+
+
+def is_off_plan(state: RunState, told_seconds: float | None) -> bool:
+    """Whether the whole run takes clearly more or less, by its own steps, than was told last."""
+    whole = whole_seconds(state) if state.times.whole.steps >= _LEAST_MEASURED_STEPS else None
+    if whole is None or not told_seconds:
+        return False
+    return not 1 / _CORRECTED_FROM <= whole / told_seconds <= _CORRECTED_FROM
 
 
 def _between_seconds_left(state: RunState) -> float:

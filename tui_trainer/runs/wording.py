@@ -44,14 +44,14 @@ def held_out_words(rows: int) -> str:
     return f"{rows:,} rows held out" if rows else "no rows held out"
 
 
-def time_words(seconds: float | None) -> str:
+def planned_time_words(seconds: float | None) -> str:
     """How long a run is planned to take: `about 2 min 05 s`; `time not known`."""
     return "time not known" if seconds is None else f"about {format_seconds(seconds)}"
 
 
 def takes_words(steps: int, batch: str, memory_bytes: int, seconds: float | None) -> str:
     """What a run takes: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min 05 s`; `batch` is of `batch_words`."""
-    return f"{steps:,} steps of {batch}, {format_bytes(memory_bytes)} of memory, {time_words(seconds)}"
+    return f"{steps:,} steps of {batch}, {format_bytes(memory_bytes)} of memory, {planned_time_words(seconds)}"
 
 
 def better_words(best: EvalDone) -> str:

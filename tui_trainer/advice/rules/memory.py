@@ -28,7 +28,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.methods.tuning_methods import BITSANDBYTES
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.batch_cut import ACCUMULATION, MICRO
-from tui_trainer.planning.duration import UNPACKING_TIMES
+from tui_trainer.planning.duration import UNPACKING_TIMES, recomputed_share
 from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -38,7 +38,6 @@ from tui_trainer.units import MIB, format_bytes, format_bytes_of
 
 CHECKPOINTING, METHOD = "training.gradient_checkpointing", "tuning.method"
 _CHUNK, _CHUNK_TOKENS = "training.loss_chunk_tokens", 1024
-_COST = "a quarter of the time"
 _FULL_SHARE, _LEAST_FREE_SHARE = 0.96, 0.03
 _INSTALL = f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora"
 _MOST_PEAKS = 500
@@ -161,24 +160,35 @@ class GradientCheckpointing(Rule):
         if is_on:
             return _checkpointing_on(context, other, sentence)
         if is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
-            sentence += f"; memory is short, and it costs {_COST}"
+            sentence += f"; memory is short, and steps take {_cost_words(context)}"
             return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
-        sentence += f"; it would cost {_COST}"
+        sentence += f"; steps would take {_cost_words(context)}"
         return passed(sentence, switch="checkpointing: off, not needed", opposite={CHECKPOINTING: True})
 
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
         if not basis.setup.gradient_checkpointing:
-            yield Remedy(patch={CHECKPOINTING: True}, rank=4, costs="a quarter slower")
+            row_tokens = basis.setup.longest_row or basis.config.data.max_length
+            slower = percent(recomputed_share(basis.shape, basis.setup, row_tokens))
+            yield Remedy(patch={CHECKPOINTING: True}, rank=4, costs=f"about {slower} slower")
 
 
 def _checkpointing_on(context: Context, without: TrainingSetup, sentence: str) -> Verdict:
     """A batch that can be cut further needs no checkpointing, as long as a pass keeps the processor busy."""
     rows = _rows_without(context, without)
     if rows == 0:
-        sentence += f"; it costs {_COST}, and memory needs it"
+        sentence += f"; memory needs it, and steps take {_cost_words(context)}"
         return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
     fits = f"{rows} {'row' if rows == 1 else 'rows'} in a pass fit without it"
-    return warned(f"{sentence}; {fits}, and it costs {_COST}", fix={CHECKPOINTING: False}, switch="checkpointing on")
+    sentence += f"; {fits}, and with it steps take {_cost_words(context)}"
+    return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
+
+
+def _cost_words(context: Context) -> str:
+    """`33 % longer: its layers are computed forward twice`."""
+    if (cost := context.planned.checkpointing_cost) is None:
+        share = recomputed_share(context.basis.shape, context.basis.setup, context.planned.longest_row)
+        return f"about {percent(share)} longer"
+    return f"{percent(cost.value)} longer: {cost.reason}"
 
 
 def _rows_without(context: Context, without: TrainingSetup) -> int:

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.runs.result import targets_summary
+from tui_trainer.runs.result import memory_words, targets_summary
 from tui_trainer.runs.state import slowest_rank
 from tui_trainer.ui.chart import METRICS, MOST_HALVINGS, ChartView, LossChart
 from tui_trainer.ui.keymap import Action
@@ -64,7 +64,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
 
 
 def _memory(scene: TrainScene) -> str:
-    words = lines.memory_words(scene.run) if scene.run.steps else ""
+    words = memory_words(scene.run) if scene.run.steps else ""
     targets = targets_summary(scene.run).partition(",")[0]
     parts = [f"targets {targets}" if targets else "", f"memory {words}" if words else ""]
     return ", ".join(filter(None, parts))

@@ -19,18 +19,22 @@ from tui_trainer.runs.result import (
     ending_words,
     held_out_loss,
     kept_step,
+    memory_words,
     newest_scores,
     number,
+    planned_epoch_seconds,
+    run_grade,
     score_words,
     targets_of,
+    training_memory_bytes,
 )
 from tui_trainer.runs.state import STOPPED_EARLY, GaugeSummary, RunState, slowest_rank
-from tui_trainer.runs.steps_and_eta import eta_seconds
-from tui_trainer.runs.wording import batch_of, better_words, rows_words, time_words, trained_words
+from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows, time_words
+from tui_trainer.runs.wording import batch_of, better_words, planned_time_words, rows_words, trained_words
 from tui_trainer.tasks import labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, rows_of, width_of
-from tui_trainer.units import MIB, format_bytes, format_bytes_of, format_count, format_seconds
+from tui_trainer.units import MIB, format_count, format_seconds
 
 _STATUS_ROLES: Final[dict[str, Role]] = {
     "preparing": "accent", "loading": "accent", "training": "good", "paused": "warn", "saving": "accent",
@@ -226,11 +230,15 @@ class TrainScene:
         return lines
 
     def epoch_rows(self, *_: int) -> list[Line]:
-        rows: list[Line] = [[("epoch   mean loss        time    rows/s  tokens/s", "dim")]]
+        planned = planned_epoch_seconds(self.run.plan)
+        # What there is no plan of has no column.
+        beside = "" if planned is None else f"{format_seconds(planned):>12}"
+        head = "epoch   mean loss        time    rows/s  tokens/s" + ("     planned" if beside else "")
+        rows: list[Line] = [[(head, "dim")]]
         for done in self.run.epochs[-_MOST_EPOCHS:]:
             rates = f"{format_count(done.samples_per_second):>8}  {format_count(done.tokens_per_second):>8}"
             seconds = format_seconds(done.seconds)
-            rows.append([(f"{done.epoch:>5}   {done.mean_loss:>9.4f}  {seconds:>10}  {rates}", "text")])
+            rows.append([(f"{done.epoch:>5}   {done.mean_loss:>9.4f}  {seconds:>10}  {rates}{beside}", "text")])
         return rows
 
     def sample_rows(self, width: int, _: int) -> list[Line]:
@@ -281,7 +289,7 @@ class TrainScene:
         words = trained_words(plan.trained_parameters or 0, plan.parameters)
         return [[*name, *_field(": ", words), (" are trainable", "dim")]]
 
-    def plan_rows(self, *_: int) -> list[Line]:
+    def plan_rows(self, width: int, _: int) -> list[Line]:
         state, plan, data = self.run, self.run.plan, self.run.data
         if plan is None:
             return []
@@ -297,10 +305,10 @@ class TrainScene:
             ("batch", batch_of(plan)),
             ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
             *([("attention", self.shown(plan.attention))] if plan.attention else []),
-            ("time", time_words(plan.duration_seconds)),
         ]
         memory = _field(f"{'memory':<{_LABEL}}", memory_words(state), memory_role(state))
-        return [*(_field(f"{name:<{_LABEL}}", text) for name, text in rows), memory]
+        time = self.labelled("time", time_words(state), width, _LABEL)
+        return [*(_field(f"{name:<{_LABEL}}", text) for name, text in rows), memory, *time]
 
     def _base_name(self, plan: PlanMade) -> str:
         return self.shown(plan.base_model.rstrip("/").rpartition("/")[2])
@@ -355,31 +363,6 @@ def stack(shares: Sequence[float], width: int) -> list[Span]:
     return [span for span in spans if span[0]]
 
 
-def training_memory_bytes(state: RunState) -> int | None:
-    """The peak so far, counted as the plan counts it; None where that is not known.
-
-    On a GPU what was allocated on the card, on a CPU what training has added to the process with its libraries.
-    """
-    if state.last_step is None:
-        return None
-    peak = state.last_step.peak_memory_bytes
-    if state.device.startswith("cuda"):
-        return peak
-    before = state.resident_bytes_before
-    return None if before is None else max(peak - before, 0)
-
-
-def memory_words(state: RunState) -> str:
-    """`2.1 of 2.4 GiB planned`; what is known where the peak cannot be compared."""
-    if state.plan is None:
-        return ""
-    measured, planned = training_memory_bytes(state), state.plan.memory_bytes
-    if measured is not None:
-        return f"{format_bytes_of(measured, planned)} planned"
-    process = f", process {format_bytes(state.last_step.peak_memory_bytes)}" if state.last_step else ""
-    return f"{format_bytes(planned)} planned{process}"
-
-
 def memory_role(state: RunState) -> Role:
     measured, plan = training_memory_bytes(state), state.plan
     if measured is None or plan is None:
@@ -397,6 +380,7 @@ def is_tuned(plan: PlanMade | None) -> bool:
 
 _READING_WIDTH: Final = 100
 _STORY_LABEL: Final = 9
+_SPEED_LABEL: Final = 12
 _NAME_WIDTH: Final = 16
 _LONGEST_NAME: Final = 24
 _BASELINE_WIDTH: Final = 36
@@ -417,7 +401,7 @@ def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
     state, glyphs = scene.run, scene.glyphs
     data, plan, loading, training = state.data, state.plan, state.phase == "loading", state.status == "training"
     done = "" if data is None else rows_words(data.rows, data.tokens)
-    planned = "" if plan is None else f"{plan.total_steps:,} steps, {time_words(plan.duration_seconds)}"
+    planned = "" if plan is None else f"{plan.total_steps:,} steps, {planned_time_words(plan.duration_seconds)}"
     is_read, is_planned = data is not None, plan is not None
     stages = [
         ("reading and preparing the data", is_read, not is_read and not loading, done),
@@ -487,6 +471,9 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
             lines.append([("target   ", "dim"), (f"{words} ", "text"), (f"{sign} {target.verdict}", role)])
         if best := best_before(state):
             lines.append([(better_words(best), "warn")])
+    rows = speed_rows(state)
+    if rows and (graded := run_grade(state)):
+        lines += scene.labelled("speed", graded, width, _STORY_LABEL)
     if finished.model_path:
         is_adapter = state.plan is not None and bool(state.plan.lora_rank)
         what, path = "adapter" if is_adapter else "model", f"{scene.run_folder or '.'}/{finished.model_path}"
@@ -502,6 +489,9 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         lines += scene.labelled(
             "report", f"{scene.report}  ({scene.key_of('train.report')} copies the path)", width, _STORY_LABEL
         )
+    # Last, as a small terminal has no place for them.
+    for label, words in rows:
+        lines += scene.labelled(label, words, width, _SPEED_LABEL)
     return lines
 
 

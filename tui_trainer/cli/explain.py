@@ -1,0 +1,185 @@
+"""The command that says what a word of this program means: a setting, a check, a finding of the doctor, a command, or
+an exit code. Each in the words of its own declaration."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from tui_trainer.cli.application import Asked, Assignments, ProfileName, app, option
+from tui_trainer.errors import EXIT_CODES, ConfigError, InputError
+from tui_trainer.terminal.safe_text import one_line
+
+if TYPE_CHECKING:
+    from tui_trainer.advice.contract import Rule, Symptom
+    from tui_trainer.config.load import LoadedConfig
+
+_CODE_WORDS = ("exit code", "exit")
+_LISTS = ("checks", "findings", "commands", "exit codes")
+_SIGNALS_FROM = 128
+_MOST_NEAR = 4
+_HOW_NEAR = 0.7
+
+
+@app.command()
+def explain(
+    key: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WORD",
+            help="A setting or a table of them, a check, a finding of the doctor, a command, an exit code; checks, "
+            "findings, commands or exit codes for all of them; or nothing for all settings.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[Path | None, option("--config", "CONFIG", "Show the values of this config.")] = None,
+    profile: ProfileName = "",
+    assignments: Assignments = None,
+    schema: Annotated[bool, typer.Option("--json-schema", help="Print the JSON Schema of config files.")] = False,
+) -> None:
+    """Say what a setting, a check, a finding of the doctor, a command or an exit code means."""
+    from tui_trainer.config.sections import Config
+
+    if schema:
+        print(json.dumps(Config.model_json_schema(), indent=1))
+        return
+    word, load = " ".join(key or ()), Asked(config, profile, assignments).load
+    try:
+        print("\n".join(explanation(word, load)))
+    except InputError as unknown:
+        # Not a title or a command of several words: several of them.
+        try:
+            several = [explanation(one, load) for one in key or ()]
+        except InputError:
+            raise unknown from None
+        print("\n\n".join(map("\n".join, several)))
+    if not word:
+        print(f"\n`tui-trainer explain WORD` also knows {', '.join(_LISTS[:-1])} and {_LISTS[-1]}")
+
+
+def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
+    """All that `word` is, in lines; `load` gives the values of settings now. Raises InputError with the nearest words
+    where it is nothing."""
+    from tui_trainer.config.explain import describe, find_settings
+
+    others = list(_others(word)) if word else []
+    try:
+        settings = find_settings(word)
+    except ConfigError:
+        if not others:
+            raise InputError(f"nothing is called {one_line(word, 40)!r}", hint=_near_words(word)) from None
+        settings = []
+    if settings:
+        loaded = load()
+        others.insert(0, [line for setting in settings for line in describe(setting, loaded)])
+    return [line for lines in others for line in ("", *lines)][1:]
+
+
+def _others(word: str) -> Iterator[list[str]]:
+    """What `word` is beside a setting, each in lines."""
+    name = word.lower()
+    if name in _LISTS:
+        yield [f"{one}: {title}" if title else one for one, title in _names(name).items()]
+        return
+    checks, symptoms = _rules()
+    yield from (_check_lines(one) for one in checks if name in (one.name, one.title.lower()))
+    yield from (_finding_lines(one, of) for one, of in symptoms if name in (one.name, one.title.lower()))
+    if name in (commands := _commands()):
+        yield [f"{name} (a command)", *commands[name]().splitlines()]
+    code = next((name.removeprefix(one).strip() for one in _CODE_WORDS if name.startswith(one)), name)
+    if code.isascii() and code.isdigit() and (meaning := _meaning_of_code(int(code))):
+        yield [f"{int(code)} (an exit code)", f"  {meaning}"]
+
+
+def _rules() -> "tuple[tuple[Rule, ...], list[tuple[Symptom, Rule]]]":
+    """All checks; all that the doctor looks for, each with the rule that it belongs to."""
+    from tui_trainer.advice.checklist import all_checks
+    from tui_trainer.advice.contract import all_rules
+
+    return all_checks(), [(one, rule) for rule in all_rules() for one in rule.during]
+
+
+def _check_lines(check: "Rule") -> list[str]:
+    lines = [f"{check.name} (a check: {check.title})", f"  {check.why}"]
+    lines += [f"  settings: {', '.join(check.settings)}"] if check.settings else []
+    lines += [f"  others measured: {check.published}"] if check.published else []
+    found = ", ".join(one.name for one in check.during)
+    lines += [f"  during a run the doctor looks for: {found}"] if found else []
+    return [*lines, "  `tui-trainer check` says what it finds"]
+
+
+def _finding_lines(found: "Symptom", of: "Rule") -> list[str]:
+    from tui_trainer.advice.contract import percent
+    from tui_trainer.advice.examine import LEAST_STEPS
+
+    needs = f"from {LEAST_STEPS} steps on, " if found.needs_steps else ""
+    lines = [f"{found.name} (a finding of the doctor: {found.title})", f"  {' '.join(found.why.split())}"]
+    lines.append(
+        f"  looked for:  {needs}where it costs at least {percent(found.least_share)} of the time, or is a fault"
+    )
+    lines += [f"  settings:    {', '.join(of.settings)}"] if of.settings else []
+    lines += [f"  the check:   {of.name}"] if of.order else []
+    return [*lines, "  `tui-trainer doctor RUN` says what it finds"]
+
+
+def _commands() -> dict[str, Callable[[], str]]:
+    """The help of each command by its name, those of `bench` by both words."""
+    context = typer.Context(typer.main.get_command(app), info_name="tui-trainer")
+    found: dict[str, Callable[[], str]] = {}
+    groups = [("", context)]
+    for before, above in groups:
+        group = above.command
+        assert isinstance(group, TyperGroup)
+        for name, command in group.commands.items():
+            within = typer.Context(command, info_name=name, parent=above)
+            found[f"{before}{name}"] = within.get_help
+            if isinstance(command, TyperGroup):
+                groups.append((f"{before}{name} ", within))
+    return found
+
+
+def _meaning_of_code(code: int) -> str:
+    """Empty where no program ends so."""
+    if code in EXIT_CODES:
+        return EXIT_CODES[code]
+    try:
+        name = signal.Signals(code - _SIGNALS_FROM).name
+    except ValueError:
+        return ""
+    by = " As the system does when memory runs out: `tui-trainer guide memory`." if name == "SIGKILL" else ""
+    return f"The process was ended by the signal {name}.{by}"
+
+
+def _names(kind: str) -> dict[str, str]:
+    """Every name of one of `_LISTS`, with what it is in short."""
+    checks, symptoms = _rules()
+    if kind == "checks":
+        return {one.name: one.title for one in checks}
+    if kind == "findings":
+        return {one.name: one.title for one, _ in symptoms}
+    if kind == "commands":
+        return dict.fromkeys(sorted(_commands()), "")
+    return {str(code): meaning for code, meaning in EXIT_CODES.items()}
+
+
+def _near_words(word: str) -> str:
+    """The nearest names of every kind, settings first."""
+    from tui_trainer.config.explain import near_settings
+
+    name = word.lower().replace(" ", "_")
+    near = near_settings(word)
+    for kind in ("check", "finding", "command"):
+        names = _names(f"{kind}s")
+        close = get_close_matches(name, names, n=1, cutoff=_HOW_NEAR) or get_close_matches(
+            word.lower(), [title.lower() for title in names.values() if title], n=1, cutoff=_HOW_NEAR
+        )
+        near += [f"the {kind} {one}" for one in close]
+    if near:
+        *first, last = near[:_MOST_NEAR]
+        return f"did you mean {' or '.join(filter(None, (', '.join(first), last)))}?"
+    return f"`tui-trainer explain` lists all settings, with the word {' or '.join(_LISTS)} it lists those"
