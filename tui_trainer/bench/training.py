@@ -248,6 +248,8 @@ def ask_for_steps(variant: Variant, is_first: bool, seconds: float) -> dict[str,
     with TemporaryDirectory(prefix="bench-") as place:
         question = {**variant.question, "folder": place}
         found: dict[str, Any] = ask("take_steps", question, timeout_seconds=limit, sees_gpus=True)
+    if "failed" in found:
+        return found
     if problem := found["problems"].get("out of memory") or (compiles and found["problems"].get("not compiled")):
         raise WorkerFailed(f"ended with: {problem}", problem)
     return found
@@ -267,7 +269,9 @@ _PLANNED = {"training.mixed_precision": "precision", "data.packing": "packing", 
 
 def figures(bench: Rounds) -> list[dict[str, Any]]:
     """A row for each variant: medians over its turns. The speed-up is in tokens a second, as batches differ in size."""
-    names = ("step_seconds", "samples_per_second", "tokens_per_second", "peak_memory_bytes", "loss")
+    names = (
+        "step_seconds", "samples_per_second", "tokens_per_second", "utilisation_share", "peak_memory_bytes", "loss",
+    )  # fmt: skip
     before = bench.measured[0].median("tokens_per_second")
     rows = []
     for one in bench.measured:
@@ -292,6 +296,7 @@ _COLUMNS: Columns = {
     "speed-up": lambda row: "--" if row["speed_up"] is None else f"{row['speed_up']:.2f}",
     "samples/s": lambda row: f"{row['samples_per_second']:,.1f}",
     "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
+    "busy": lambda row: "--" if row["utilisation_share"] is None else f"{row['utilisation_share']:.0%}",
     "memory": lambda row: format_bytes(int(row["peak_memory_bytes"])),
     "loss": lambda row: f"{row['loss']:.4f}",
 }
