@@ -90,6 +90,16 @@ def test_it_ends_where_memory_is_full(settings, monkeypatch, tmp_path):
     assert result.patch == {} and "16 rows failed: killed by the system" in result.sentence
 
 
+def test_the_planned_number_stays_where_no_other_is_faster(settings, monkeypatch, tmp_path):
+    own = (*many(tmp_path, settings), "training.effective_batch_size=16")
+    steps(monkeypatch, {8: 101.0, 16: 100.0, 32: 104.0, 64: 103.0})
+    result = found(own, *NO_BOUND)
+    assert result.best.rows == 16 and result.patch == {} and "as planned" in result.sentence
+    steps(monkeypatch, {8: 130.0, 16: 100.0, 32: 104.0, 64: 103.0})
+    result = found(own, *NO_BOUND)
+    assert result.patch == {"training.effective_batch_size": 8, "training.learning_rate": 0.00141}
+
+
 def test_no_more_rows_are_taken_than_leave_enough_steps(settings, monkeypatch, tmp_path):
     steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 200.0, 64: 300.0, 128: 301.0, 256: 302.0})
     result = found(many(tmp_path, settings), "training.num_train_epochs=2")

@@ -77,11 +77,13 @@ class MeasuredBatches:
 
     @property
     def best(self) -> MeasuredBatch | None:
-        """The smallest that the next larger one gains little on, of those that leave enough steps."""
+        """The planned number; a larger one that is faster, of those that leave enough steps, as long as it gains much
+        on the one before; or a smaller one that is faster than all of these."""
         sizes = [one for one in self.measured if one.rows <= max(self.most_rows, self.now)]
-        best = sizes[0] if sizes else None
-        for one in sizes[1:]:
-            if best and one.rows_per_second >= GAIN * best.rows_per_second:
+        larger = [one for one in sizes if one.rows >= self.now]
+        best = larger[0] if larger else None
+        for one in (*larger[1:], *(one for one in sizes if one.rows < self.now)):
+            if best is None or one.rows_per_second >= GAIN * best.rows_per_second:
                 best = one
         return best
 
@@ -112,12 +114,10 @@ class MeasuredBatches:
             return f"nothing was measured: {self.ended or self.cut_short}"
         words = f"{best.rows} rows a step"
         if best.rows == self.now:
-            words = f"{self.now} rows a step, as planned, are the fewest that keep this machine as busy as it gets"
+            words = f"{self.now} rows a step, as planned: no other number is {GAIN - 1:.0%} faster a row"
         elif at_now:
             times = best.rows_per_second / at_now.rows_per_second
             words += f" are {times:.2f} times as fast a row as {self.now}, learning rate {best.learning_rate:g}"
-            if best.rows < self.now:
-                words = f"{best.rows} rows a step are as fast a row as {self.now} ({times:.2f} times)"
         fastest = max(self.measured, key=lambda one: one.rows_per_second)
         if fastest.rows > self.most_rows and fastest is not best:
             words += f"; {fastest.rows} would be faster, but leave fewer than {LEAST_STEPS} steps of the epochs"
