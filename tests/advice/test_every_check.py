@@ -494,6 +494,8 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
             given({MICRO: 1}, fix=(MICRO,)),
             given({MICRO: 2, ACCUMULATION: 7}, fix=(MICRO, EFFECTIVE, ACCUMULATION)),
             given({ACCUMULATION: 16}, fix=(ACCUMULATION,)),
+            # The profile's number for such rows, as far as the data goes, is faster by the card's rates.
+            given({EFFECTIVE: 8, "hardware_profile": "rtx-40xx-50xx"}, RTX_4090, "char-lm", fix=(EFFECTIVE, RATE)),
         ],
         "n/a": CANNOT_BE_PLANNED,
     },

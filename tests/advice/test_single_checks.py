@@ -19,7 +19,8 @@ from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.unsloth import IN_THE_MODEL, NOT_IN_THE_MODEL
-from tui_trainer.planning.measured_steps import StepKey
+from tui_trainer.planning.measured_steps import StepKey, keep_calibration
+from tui_trainer.planning.records import device_key
 from tui_trainer.runs.events import (
     CheckpointSaved,
     EvalDone,
@@ -277,6 +278,32 @@ def test_your_own_learning_rate_is_not_scaled():
     assert fix == {"training.learning_rate": 0.01}
     fix = look("lr_scaling", context(load_config(Request(assignments=("training.effective_batch_size=64",))))).fix
     assert fix == {"training.learning_rate": 0.006}
+
+
+def test_a_batch_that_was_measured_to_be_faster_is_proposed_with_its_learning_rate(tmp_path, monkeypatch):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path))
+    loaded = load_config(Request(assignments=("training.num_train_epochs=20",)))
+    plan = context(loaded).planned
+    device, key = device_key(plan.cpu_name, plan.threads.value, ""), StepKey.read(plan.shape_key)
+    rows = plan.effective_batch_size.value
+    assert key is not None and look("batch_size", context(loaded)).status == "pass"
+
+    def measured(times: int, rows_per_second: float) -> None:
+        cut = key.cut.replace(f"{rows}x", f"{times * rows}x")
+        seconds = times * rows / rows_per_second
+        keep_calibration(device, replace(key, cut=cut), step_seconds=seconds, flops=times * plan.step_flops)
+
+    measured(1, 100.0)
+    measured(2, 104.0)
+    assert look("batch_size", context(loaded)).status == "pass"
+    measured(4, 130.0)
+    measured(8, 131.0)
+    found = look("batch_size", context(loaded))
+    assert found.fix == {"training.effective_batch_size": 4 * rows, "training.learning_rate": 0.006}
+    assert "1.30 times" in found.evidence and "0.003 -> 0.006" in found.advice
+    # No more rows than leave enough steps.
+    few = load_config(Request(assignments=("training.num_train_epochs=0.5",)))
+    assert look("batch_size", context(few)).status == "pass"
 
 
 def test_a_config_without_a_recipe_stays_without_one_when_it_is_patched(tmp_path):

@@ -24,7 +24,7 @@ from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import GIB
 
-DOCUMENTS = 1000
+DOCUMENTS = 50_000
 # A recipe that names no model is shown with one, and the quickstart is no work for a card.
 MODELS = {"finetune": "Qwen/Qwen3-0.6B"}
 LEFT_OUT = ("quickstart",)
@@ -111,7 +111,7 @@ def _plans(recipe: str) -> Iterator[str]:
     yield ""
     yield f"### `{recipe}`" + (f" with `--model {model}`" if model else "")
     yield ""
-    yield from _head(["card", "profile", "precision", "micro-batch x accumulation", "memory", "a step"])
+    yield from _head(["card", "profile", "precision", "rows a step", "micro-batch x accumulation", "memory", "a step"])
     for title, hardware in machines():
         yield _plan_row(title, hardware, recipe, model)
 
@@ -150,11 +150,12 @@ def _plan_row(title: str, hardware: Hardware, recipe: str, model: str | None) ->
     try:
         plan = planning.make(loaded, hardware, full_rows(loaded))
     except ConfigError as error:
-        return _row([title, f"`{profile}`", "", f"does not fit: {error.problems[0].message}", "", ""])
+        return _row([title, f"`{profile}`", "", "", f"does not fit: {error.problems[0].message}", "", ""])
     has = hardware.gpus[0].memory_bytes if plan.device == "cuda" else hardware.memory_bytes
     cut = f"{plan.per_device_train_batch_size.value} x {plan.gradient_accumulation_steps.value}"
+    rows = f"{plan.effective_batch_size.value}"
     needs = f"{plan.memory_bytes.value / GIB:.1f} of {(has or 0) / GIB:.1f} GiB"
-    return _row([title, f"`{profile}`", plan.precision.value, cut, needs, _step_time(plan)])
+    return _row([title, f"`{profile}`", plan.precision.value, rows, cut, needs, _step_time(plan)])
 
 
 def full_rows(loaded: LoadedConfig) -> DataFacts:

@@ -139,7 +139,7 @@ def test_a_share_of_the_steps_has_another_unit_than_a_number_of_them():
 @pytest.mark.parametrize(
     ("key", "start", "up", "down"),
     [
-        ("training.effective_batch_size", 32, [64, 128], [16, 8, 4, 2, 1, 1]),
+        ("training.effective_batch_size", 32, [64, 128], [16, 8, 4, 2, 1, "auto"]),
         ("training.per_device_train_batch_size", 2, [4], [1, "auto", "auto"]),
         ("training.per_device_train_batch_size", "auto", [1, 2], ["auto"]),
         ("training.learning_rate", 1e-3, [2e-3, 5e-3, 0.01], [5e-4, 2e-4, 1e-4, 5e-5]),

@@ -148,7 +148,7 @@ def test_sdpa_is_refused_for_a_model_with_a_soft_cap(tmp_path):
     save_tiny_model(tmp_path / "gemma2", "gemma2", head_dim=16)
     loaded = loaded_on(H200, assignments=(f"model.model_name_or_path={tmp_path / 'gemma2'}", f"{KEY}=sdpa"))
     with pytest.raises(ConfigError, match="sdpa does not know the soft cap of the scores of gemma2"):
-        planning.decide(loaded, H200, FACTS)
+        planning.make(loaded, H200, FACTS)
 
 
 def test_plan_journal_lines_and_train_say_the_kernel_and_why():

@@ -69,6 +69,8 @@ def gather(
     problems: tuple[Problem, ...] = ()
     if plan is None:
         plan, problems = plan_or_problems(loaded, hardware, facts, progress, gpu)
+    if plan and facts:
+        facts = facts.of_batch(plan.effective_batch_size.value)
     basis: Basis | None = None
     with suppress(InputError):
         basis = planning.basis_of(loaded, hardware, plan) if plan else None

@@ -153,7 +153,7 @@ def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
         parts = -(-effective // rows)
         if -(-effective // parts) == rows:
             return {ACCUMULATION: parts}
-    same = context.config.training.effective_batch_size == effective
+    same = context.planned.effective_batch_is_auto or context.config.training.effective_batch_size == effective
     return {MICRO: rows} | ({} if same else {EFFECTIVE: effective}) | _free_accumulation(context)
 
 

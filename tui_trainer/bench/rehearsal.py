@@ -328,8 +328,9 @@ class RehearsalProcess(ConfigProcess):
 class TuneProcess(ConfigProcess):
     cancelled = "cancelled before anything was known"
 
-    def __init__(self, loaded: LoadedConfig, gpu: GpuChoice) -> None:
-        super().__init__(loaded, gpu, "tune")
+    def __init__(self, loaded: LoadedConfig, gpu: GpuChoice, *, effective: bool = False) -> None:
+        """`effective`: how many rows behind a step make the machine full, not the fastest settings at as many."""
+        super().__init__(loaded, gpu, "tune", *(["--effective"] if effective else []))
 
     @property
     def patch(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from threading import Event, Thread
 from time import monotonic, perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,15 @@ from tui_trainer.errors import InputError
 from tui_trainer.hardware.cgroup import read_limits
 from tui_trainer.hardware.gauges import UNREADABLE, cpu_times
 from tui_trainer.hardware.nvml import session as driver_session
+from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.carry_out import keep_peak, keep_step_seconds
 from tui_trainer.launching.micro_batches import next_rows, request_of, to_time
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import exact_plan, versions
 from tui_trainer.models.unsloth import change_over
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.events import EvalDone, Event, RunProblem, StepDone
+from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
+from tui_trainer.runs.events import Event as RunEvent
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter, read_all
 from tui_trainer.training.job import LOADING, TYPICAL, WORST
@@ -148,18 +151,82 @@ _ROUNDS, _STEPS, _TIMED_SECONDS = 3, 4, 30.0
 def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
     """What the journal says of some steps and an evaluation. `question` has config_file, profile, shortcuts,
     assignments, gpu, steps, folder; and least_steps and seconds, after which no more than those are taken, where steps
-    may be too many."""
+    may be too many. With largest_pass the largest pass of the run comes first, and in the place of the evaluation the
+    seconds of a step are kept for plans to come."""
     started, seconds = monotonic(), question.get("seconds", float("inf"))
+    tries_largest = question.get("largest_pass", False)
     # Nothing is saved.
-    with session_of(question, Path(question["folder"]), "turn") as (session, _resident):
-        others = OthersCores()
+    with session_of(question, Path(question["folder"]), "turn") as (session, resident):
+        largest = _largest_pass(session, resident) if tries_largest else {}
+        if "failed" in largest:
+            return largest
+        others, utilisation = OthersCores(), Utilisation(session.plan)
         for step in range(1, question["steps"] + WARM_UP_STEPS + 1):
             if monotonic() - started > seconds and step > question["least_steps"] + WARM_UP_STEPS:
                 break
+            if step == WARM_UP_STEPS + 1:
+                utilisation.start()
             session.take_step(step)
-        surroundings = {"others_cores": others.since_begun(), "slowed_by": _slowed_by(session.plan)}
-        session.evaluate(scheduled=False)
-    return _figures(read_all(session.job.folder.journal)) | surroundings
+        session.flush()
+        share = utilisation.stop()
+        surroundings = {
+            "others_cores": others.since_begun(), "slowed_by": _slowed_by(session.plan), "utilisation_share": share,
+        }  # fmt: skip
+        if not tries_largest:
+            session.evaluate(scheduled=False)
+    figures = _figures(read_all(session.job.folder.journal)) | surroundings
+    if tries_largest:
+        figures["largest_pass_bytes"] = largest["peak_memory_bytes"]
+        if figures["steps"] >= _REHEARSED_STEPS and not figures["problems"]:
+            keep_step_seconds(session.plan, figures["step_seconds"], monotonic() - started)
+    return figures
+
+
+def _largest_pass(session: "Session", resident_bytes: int) -> dict[str, Any]:
+    """Peak memory of the largest pass of the run as it is laid out, or `failed`."""
+    from tui_trainer.training.rehearsal import MicroBatchTries
+
+    tries, layout = MicroBatchTries(session, resident_bytes), session.components.batches.layout
+    found = tries.survives(layout.rows, session.plan.gradient_accumulation_steps.value)
+    session.components.lay_out_anew(layout)
+    return found
+
+
+class Utilisation:
+    """How busy the device is between `start` and `stop`, 0 to 1: of a card the mean of what its driver reports, of a
+    CPU the time of this process on its threads. None where it is not reported."""
+
+    _PERIOD_SECONDS = 0.2
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._shares: list[float] = []
+        self._ended = Event()
+        self._thread: Thread | None = None
+        self._began: tuple[float, float] | None = None
+
+    def start(self) -> None:
+        self._began = perf_counter(), process_time()
+        if self._plan.device == "cuda":
+            self._thread = Thread(target=self._look, name="utilisation", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> float | None:
+        self._ended.set()
+        if self._began is None:
+            return None
+        if self._plan.device == "cuda":
+            return sum(self._shares) / len(self._shares) if self._shares else None
+        (wall, cpu), threads = self._began, self._plan.threads.value
+        return min(1.0, (process_time() - cpu) / max(perf_counter() - wall, 1e-9) / threads)
+
+    def _look(self) -> None:
+        cards, driver = probe().gpus, driver_session()
+        index = next((card.index for card in cards if card.cuda_uuid == self._plan.gpu_uuid), None)
+        while driver is not None and not self._ended.wait(self._PERIOD_SECONDS):
+            for card in driver.live():
+                if card.index == index and card.utilisation_share is not None:
+                    self._shares.append(card.utilisation_share)
 
 
 class OthersCores:
@@ -267,7 +334,7 @@ def session_of(question: dict[str, Any], place: Path, name: str) -> "Iterator[tu
             yield session, resident
 
 
-def _figures(events: list[Event]) -> dict[str, Any]:
+def _figures(events: list[RunEvent]) -> dict[str, Any]:
     steps = [event for event in events if isinstance(event, StepDone)]
     held_out = [event.loss for event in events if isinstance(event, EvalDone)]
     measured = steps[WARM_UP_STEPS:]

@@ -323,6 +323,8 @@ def ask_for_steps(variant: Variant, is_first: bool, seconds: float) -> dict[str,
     with TemporaryDirectory(prefix="bench-") as place:
         question = {**variant.question, "folder": place}
         found: dict[str, Any] = ask("take_steps", question, timeout_seconds=limit, sees_gpus=True)
+    if "failed" in found:
+        return found
     if problem := found["problems"].get("out of memory") or (compiles and found["problems"].get("not compiled")):
         raise WorkerFailed(f"ended with: {problem}", problem)
     return found
@@ -345,14 +347,9 @@ def figures(bench: Rounds, whole_tokens: float | None = None) -> list[dict[str, 
     `whole_seconds`: of `whole_tokens` at that rate; `is_clear`: whether the speed-up is larger than what both vary by,
     None where there was one turn."""
     names = (
-        "steps",
-        "step_seconds",
-        "samples_per_second",
-        "tokens_per_second",
-        "peak_memory_bytes",
-        "loss",
-        "others_cores",
-    )
+        "steps", "step_seconds", "samples_per_second", "tokens_per_second", "utilisation_share", "peak_memory_bytes",
+        "loss", "others_cores",
+    )  # fmt: skip
     baseline = bench.measured[0]
     before, varied = baseline.median("tokens_per_second"), baseline.spread("step_seconds")
     rows = []
@@ -386,6 +383,7 @@ _COLUMNS: Columns = {
     "whole run": lambda row: format_seconds(row["whole_seconds"]),
     "samples/s": lambda row: f"{row['samples_per_second']:,.1f}",
     "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
+    "busy": lambda row: "--" if row["utilisation_share"] is None else f"{row['utilisation_share']:.0%}",
     "memory": lambda row: format_bytes(int(row["peak_memory_bytes"])),
     "loss": lambda row: f"{row['loss']:.4f}",
 }

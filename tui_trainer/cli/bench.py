@@ -155,20 +155,31 @@ def tune(
     asked: Asked,
     gpu: GpuName = None,
     minutes: Annotated[float, typer.Option(min=0.2, max=1440, help="The most that it takes.")] = 5,
+    effective: Annotated[
+        bool,
+        typer.Option("--effective", help="Measure how many rows behind a step make this machine full instead."),
+    ] = False,
     write: Annotated[Path | None, option("--write", "OUT.toml", "Write the config with what was found.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the largest micro-batch and the fastest settings here, at the same effective batch and loss."""
-    from tui_trainer.bench.fastest_settings import Tuning, measured_table, micro_batch_line, notes_of
+    from tui_trainer.bench.effective_batches import EffectiveBatches, MeasuredBatches, sizes_table
+    from tui_trainer.bench.fastest_settings import Tuned, Tuning, measured_table, micro_batch_line, notes_of
     from tui_trainer.config.toml_files import refuse_existing
     from tui_trainer.runs.json_fields import finite
 
     if write is not None:
         refuse_existing(write, "--write")
-    found = Tuning(request=asked.request, gpu=gpu, seconds=60 * minutes, told=tell).find()
+    search = EffectiveBatches if effective else Tuning
+    found: MeasuredBatches | Tuned = search(request=asked.request, gpu=gpu, seconds=60 * minutes, told=tell).find()
     result = finite(found.as_json())
     if as_json:
         print(json.dumps(result))
+    elif isinstance(found, MeasuredBatches):
+        if found.measured:
+            _print_table(sizes_table(result))
+            print("busy: of the card, or of the threads of a CPU; memory: peak, the largest pass of the run among it")
+        print(found.sentence)
     else:
         lines = [micro_batch_line(found.tries), *measured_table(result, _WIDTH), *notes_of(result), found.sentence]
         print("\n".join(lines))
@@ -180,7 +191,7 @@ def tune(
 
         write_new(write, to_toml(load_config(with_settings(asked.request, found.patch), gpu=gpu)))
         tell(f"wrote {write}: try tui-trainer plan {write}")
-    _end(result["variants"], found.cut_short)
+    _end(result["sizes" if effective else "variants"], found.cut_short)
 
 
 def _end(figures: list[dict[str, Any]], cut_short: str, notes: Sequence[str] = ()) -> None:

@@ -289,8 +289,13 @@ class TrainingSection(SettingsSection):
     """Passes over the training text."""
     max_steps: int = option(0, low=0, high=10**9, unit="steps", step="1-2-5")
     """Stop after so many optimizer steps; 0: num_train_epochs decides."""
-    effective_batch_size: int = option(32, low=1, high=10**7, unit="rows", step="x2")
-    """Rows behind one optimizer step, however they are cut."""
+    effective_batch_size: PositiveInt | Auto = option(
+        32, unit="rows", speed="a card that is not full learns from more rows in the same time", step="x2"
+    )
+    """Rows behind one optimizer step, however they are cut; auto: as many as the hardware profile says feed the card,
+    and no more than leave 300 steps."""
+    base_batch_size: PositiveInt = option(32, unit="rows", step="x2", advanced=True)
+    """Rows that the learning rate is meant for: what effective_batch_size = auto starts from, and lr_scaling."""
     per_device_train_batch_size: PositiveInt | Literal["auto", "tune"] = option(
         "auto",
         unit="rows",
@@ -306,8 +311,9 @@ class TrainingSection(SettingsSection):
         f"Peak learning rate; auto with AdamW: {ADAPTIVE['scratch'].auto:g} from scratch, "
         f"{ADAPTIVE['lora'].auto:g} with LoRA, {ADAPTIVE['full'].auto:g} for all of a pretrained model.",
     )
-    lr_scaling: Literal["none", "sqrt", "linear"] = option("none", advanced=True)
-    """How a preset's learning rate, or auto, grows with the effective batch from the preset's; your own rate stays."""
+    lr_scaling: Literal["auto", "none", "sqrt", "linear"] = option("auto", advanced=True)
+    """How a learning rate that is not your own grows with the effective batch; auto: with its root (SGD: in proportion)
+    where the batch is auto, else not."""
     lr_scheduler_type: Annotated[str, NameIn(LR_SCHEDULES)] = option("cosine")
     """How the learning rate goes down after the warm-up."""
     warmup_steps: StepsOrShare = option(0.05, unit="steps")
@@ -368,6 +374,14 @@ class TrainingSection(SettingsSection):
     """Threads that a run on a CPU computes with; auto: one a core, from four cores on one less."""
     deterministic: bool = option(False, speed="some are slower", advanced=True)
     """Only kernels that give the same bits each time, on a GPU."""
+
+    @property
+    def step_rows(self) -> int:
+        """`effective_batch_size` as a number. Raises LookupError for auto, which `planning/effective_batch.py` resolves
+        before anything is planned."""
+        if self.effective_batch_size == "auto":
+            raise LookupError("training.effective_batch_size = auto is not resolved")
+        return self.effective_batch_size
 
 
 class EvaluationSection(SettingsSection):

@@ -9,7 +9,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from tui_trainer.errors import ConfigError, InputError, system_reason
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+
+from tui_trainer.errors import ConfigError, InputError, Problem, system_reason
 
 MAX_BYTES = 256 * 1024
 # A dotted key of 20,000 parts takes tomllib ten seconds; a line this long is no setting.
@@ -105,9 +107,24 @@ def write_new(path: Path, text: str) -> None:
 #
 # A profile is a config file with two tables more: `[about]` (title, summary, source) and, for hardware, `[match]`,
 # which
-# is only data here: `planning/hardware_match.py` compares it with the machine.
+# is only data here: `planning/hardware_match.py` compares it with the machine. One for hardware may also have
+# `[[batches]]`, which `planning/effective_batch.py` reads.
 
 Kind = Literal["recipes", "hardware"]
+
+
+class BatchSize(BaseModel):
+    """Rows behind a step that feed a card, as `source` gives them: for rows of `tokens`, cards with this memory in GiB
+    (from, to), and models of at most so many `parameters`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    tasks: list[str]
+    tokens: PositiveInt
+    rows: PositiveInt
+    memory_gib: list[float] = [0, 10**6]
+    parameters_at_most: PositiveInt = 10**15
+    source: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,6 +137,7 @@ class Profile:
     source: str
     match: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    batches: tuple[BatchSize, ...] = ()
 
 
 def _files(kind: Kind) -> dict[str, Path]:
@@ -160,6 +178,7 @@ def read_profile(path: Path, kind: Kind) -> Profile:
     about, match = values.pop("about", {}), values.pop("match", {})
     if not isinstance(about, dict) or not isinstance(match, dict):
         raise ConfigError("[about] and [match] must be tables", where=str(path))
+    batches = _batches(values.pop("batches", []), path) if kind == "hardware" else ()
     return Profile(
         name=path.stem,
         kind=kind,
@@ -169,4 +188,27 @@ def read_profile(path: Path, kind: Kind) -> Profile:
         source=str(about.get("source", "")),
         match=match,
         values=values,
+        batches=batches,
     )
+
+
+def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
+    """Raises ConfigError for the first that is wrong."""
+
+    def wrong(message: str, key: str, hint: str = "") -> ConfigError:
+        return ConfigError([Problem(message=message, where=str(path), key=key, hint=hint)])
+
+    if not isinstance(tables, list):
+        raise wrong("must be tables", "batches", "write [[batches]]")
+    found = []
+    for number, table in enumerate(tables, start=1):
+        try:
+            one = BatchSize.model_validate(table)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(["batches", *map(str, first["loc"])])
+            raise wrong(f"is wrong in [[batches]] number {number}: {first['msg'].lower()}", key) from None
+        if len(one.memory_gib) != 2 or one.memory_gib[0] > one.memory_gib[1]:
+            raise wrong(f"is no range in [[batches]] number {number}", "batches.memory_gib", "write [20, 25]")
+        found.append(one)
+    return tuple(found)

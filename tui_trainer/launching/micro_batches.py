@@ -129,7 +129,8 @@ def cut_patch(plan: Plan, rows: int) -> dict[str, Any]:
     if plan.config.training.gradient_accumulation_steps == "auto":
         return {MICRO: rows}
     # A micro-batch and a number of parts that were both written make another effective batch.
-    return {MICRO: rows, ACCUMULATION: "auto", EFFECTIVE: plan.effective_batch_size.value}
+    effective = {} if plan.effective_batch_is_auto else {EFFECTIVE: plan.effective_batch_size.value}
+    return {MICRO: rows, ACCUMULATION: "auto", **effective}
 
 
 def step_rows(plan: Plan) -> int:

@@ -38,6 +38,8 @@ class CardPlan:
             "device": plan.device,
             "precision": plan.precision.value,
             "effective_batch_size": plan.effective_batch_size.value,
+            "effective_batch_size_reason": plan.effective_batch_size.reason,
+            "learning_rate": plan.learning_rate.value,
             "per_device_train_batch_size": plan.per_device_train_batch_size.value,
             "gradient_accumulation_steps": plan.gradient_accumulation_steps.value,
             "memory_bytes": plan.memory_bytes.value,

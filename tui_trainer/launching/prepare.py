@@ -26,6 +26,7 @@ from tui_trainer.launching.micro_batches import tune_micro_batch
 from tui_trainer.launching.trial import kept_trial
 from tui_trainer.models.facts import find_model
 from tui_trainer.planning.automatic_values import MIXED
+from tui_trainer.planning.batch_cut import EFFECTIVE
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.memory.parts import KERNELS
@@ -216,6 +217,7 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
             key: (value_of(config, key), value_of(plan.config, key))
             for key in values
             if not (key == "profile" and values[key] in recipes)
+            and not (key == EFFECTIVE and plan.effective_batch_is_auto and values[key] == "auto")
         }
         edits = [
             f"{key} = {json.dumps(now)} ({json.dumps(before)} in this run)"

@@ -31,6 +31,7 @@ from tui_trainer.planning import plan as planning
 from tui_trainer.planning.assemble import Decisions
 from tui_trainer.planning.batch_cut import longest_row
 from tui_trainer.planning.conflicts import setting_problems
+from tui_trainer.planning.effective_batch import with_rows_of_step
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.tasks.parts.task import Task
@@ -81,7 +82,7 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
     task = find_task(config.task.type)
     with fitted_task_named(loaded):
         data = task.prepare(config, prepared_data_folder(), progress)
-    facts = task.facts(config, data)
+    loaded, facts = with_rows_of_step(loaded, with_memory_now(probe()), task.facts(config, data), gpu)
     made = planning.decide(loaded, with_memory_now(probe()), facts, gpu)
     rows = Rows(data.train_path)
     order = RowOrder(

@@ -314,7 +314,7 @@ def profile_line(profile: Profile, reason: str) -> str:
 
 def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     """Plans for cards beside each other, and the smallest card that is large enough."""
-    head = ("card", "memory", "step", "time", "precision", "micro-batch", "profile")
+    head = ("card", "memory", "step", "time", "precision", "rows a step", "lr", "profile")
     rows = table_lines([head, *map(_card_row, plans)], width, right=("memory", "step", "time"))
     rows += [f"{_cards_words(one)} does not fit: {one_line(one.problem)}" for one in plans if one.plan is None]
     best = smallest_that_fits(plans)
@@ -329,7 +329,7 @@ def _cards_words(one: CardPlan) -> str:
 
 def _card_row(one: CardPlan) -> tuple[str, ...]:
     if (plan := one.plan) is None:
-        return (_cards_words(one), "too large", "-", "-", "-", "-", one.profile or "none")
+        return (_cards_words(one), "too large", "-", "-", "-", "-", "-", one.profile or "none")
     on_card = plan.device == "cuda"
     step, whole = (value.value if on_card else None for value in (plan.step_seconds, plan.duration_seconds))
     return (
@@ -338,7 +338,9 @@ def _card_row(one: CardPlan) -> tuple[str, ...]:
         "-" if step is None else format_seconds(step),
         "-" if whole is None or step is None else format_seconds(whole),
         plan.precision.value,
-        split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),
+        f"{plan.effective_batch_size.value}: "
+        + split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),
+        f"{plan.learning_rate.value:g}",
         one.profile or "none",
     )
 

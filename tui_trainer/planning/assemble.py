@@ -25,7 +25,6 @@ from tui_trainer.planning.duration import (
 )
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import fused_kernels
-from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_steps import StepKey, measured_words, nearest_peak, read_calibration, step_key
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
@@ -111,7 +110,8 @@ class Steps:
 
 
 def assemble(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
-    """All fields of a Plan but those that only its writer knows (`data_key`, `model_key`, `versions`)."""
+    """All fields of a Plan but those that only its maker knows: `data_key`, `model_key`, `versions`, and what goes by
+    the effective batch that was asked for."""
     steps = Steps(loaded, facts, made.cut)
     return (
         _place(loaded, hardware, made)
@@ -163,7 +163,6 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         **made.chosen,
         "best_precision": choices.best_precision(hardware, made.target, made.shape).value,
         "memory_budget_bytes": made.room.budget_bytes,
-        "learning_rate": learning_rate(loaded, made.cut.effective),
         "packing": made.packing,
         "longest_row": row_tokens(loaded.config, made.setup),
         "training_setup": made.setup,

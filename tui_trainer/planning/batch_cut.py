@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.load import LoadedConfig, Origin
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.models.shape import ModelShape
@@ -20,6 +20,7 @@ from tui_trainer.tasks.contract import DataFacts
 EFFECTIVE = "training.effective_batch_size"
 MICRO = "training.per_device_train_batch_size"
 ACCUMULATION = "training.gradient_accumulation_steps"
+BASE = "training.base_batch_size"
 PROCESSES = "distributed.processes"
 
 
@@ -53,7 +54,7 @@ def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[P
     if micro == TUNE and isinstance(accumulation, int) and loaded.origin(ACCUMULATION).by_user:
         message = f"is {accumulation}, but {MICRO} = {TUNE} is to find how the batch is cut"
         return [loaded.problem(ACCUMULATION, message, "set it to auto")]
-    if not (isinstance(micro, int) and isinstance(accumulation, int)):
+    if effective == "auto" or not (isinstance(micro, int) and isinstance(accumulation, int)):
         return []
     if processes is None:
         # With auto there may be as many as make it right.
@@ -79,7 +80,17 @@ def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
     both_written = all(loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
     if both_written and isinstance(micro, int) and isinstance(accumulation, int):
         return micro * accumulation * (processes or _requested(loaded) or loaded.config.distributed.nodes)
-    return training.effective_batch_size
+    return base_rows(loaded)[0] if training.effective_batch_size == "auto" else training.effective_batch_size
+
+
+def base_rows(loaded: LoadedConfig) -> tuple[int, str]:
+    """Rows that the learning rate is meant for, and who says so: the recipe's own effective batch where nobody says
+    another number."""
+    recipe, written = loaded.recipe, loaded.origin(BASE) is not Origin.DEFAULT
+    rows = recipe.values.get("training", {}).get("effective_batch_size") if recipe and not written else None
+    if isinstance(rows, int) and recipe:
+        return rows, f"recipe {recipe.name}"
+    return loaded.config.training.base_batch_size, loaded.where(BASE) if written else "the default"
 
 
 def _requested(loaded: LoadedConfig) -> int:
@@ -99,7 +110,7 @@ def cut_batch(loaded: LoadedConfig, largest_fit: Callable[[int], int], processes
         return problems[0]
     training = loaded.config.training
     micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    effective, effective_reason = training.effective_batch_size, f"from {loaded.where(EFFECTIVE)}"
+    effective, effective_reason = training.step_rows, f"from {loaded.where(EFFECTIVE)}"
     micro_written, accumulation_written = (loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
     share = -(-effective // processes)
     of = "the effective batch" if processes == 1 else f"a process's share of {share} rows"
@@ -209,7 +220,7 @@ def longest_row(config: Config, facts: DataFacts, packed: bool) -> int:
     if not packed:
         return longest
     whole = longest * facts.row_documents
-    together = min(config.training.effective_batch_size, facts.rows) * facts.row_tokens
+    together = min(config.training.step_rows, facts.rows) * facts.row_tokens
     return min(max(config.data.max_length, whole), max(whole, math.ceil(together * _BATCH_SPREAD)))
 
 

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.metadata import version
 
 from tui_trainer.hardware.gpu_models import Card
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.modules import Reads
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
@@ -36,6 +37,10 @@ CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 # with 4096 tokens a pass on an RTX 4090 at 3,083 tokens/s with LoRA and 2,413 with QLoRA (3B on an A100: 1.02 times).
 UNPACKING_TIMES = 1.28
 _MEASURED = "measured here"
+
+# Kernels of a layer in a pass, forward and backward, and the least that each takes. Counted and assumed by
+# `python -m tests.benchmarks.roofline --only bert`: 969 kernels in 12 layers.
+KERNELS_OF_LAYER, KERNEL_SECONDS = 80, 3e-6
 
 
 def training_share(hidden_size: int) -> float:
@@ -234,6 +239,26 @@ def _on_card(flops: float, hidden_size: int, setup: TrainingSetup, card: Card | 
     if setup.four_bits:
         reason += f"; unpacking 4 bits makes it about {UNPACKING_TIMES} times as long (an estimate: torchtune's README)"
     return estimated(flops / (rate * usual_share(hidden_size, setup)), reason)
+
+
+def roofline_seconds(
+    flops: float, passes: int, shape: ModelShape, setup: TrainingSetup, card: Card | None
+) -> float | None:
+    """Seconds of a step of so many operations and passes, by the maker's rates alone: for comparing two batches.
+
+    A pass takes as long as its operations, as reading the weights three times or as starting its kernels, whichever is
+    longest; then the optimizer moves weights, gradients and its state. None where a rate is not known.
+    """
+    rate = card_flops_per_second(card, setup) if card else None
+    if card is None or rate is None or setup.cpu_offload:
+        return None
+    bandwidth = 1e9 * card.gigabytes_per_second
+    share = CARD_SHARE * shape.hidden_size / (shape.hidden_size + CARD_HALF_SHARE_WIDTH)
+    weights = shape.parameters * (2 if setup.precision != "fp32" else 4) / setup.shards
+    starts = (shape.layers + shape.decoder_layers) * KERNELS_OF_LAYER * KERNEL_SECONDS
+    a_pass = max(flops / passes / (rate * share), 3 * weights / bandwidth, starts)
+    moved = setup.trained_parameters / setup.shards * (12 + 2 * OPTIMIZERS[setup.optim].state_bytes)
+    return passes * a_pass + moved / bandwidth
 
 
 def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:

@@ -86,7 +86,7 @@ def pass_rows(setup: TrainingSetup, rows: int) -> int:
 
 def most_passes(config: Config, setup: TrainingSetup, micro_batch: int) -> int:
     """Forward passes that a step with the most rows takes: from two on, gradients are summed beside the next ones."""
-    return -(-(setup.most_rows or config.training.effective_batch_size) // micro_batch)
+    return -(-(setup.most_rows or config.training.step_rows) // micro_batch)
 
 
 def needed_bytes(shape: ModelShape, setup: TrainingSetup, config: Config, micro_batch: int) -> int:
@@ -108,7 +108,7 @@ def parts_of_run(
             eval_rows=pass_rows(setup, eval_rows),
             row_tokens=row_tokens(config, setup),
             accumulation=most_passes(config, setup, rows),
-            most_labels=labels(rows, config.training.effective_batch_size),
+            most_labels=labels(rows, config.training.step_rows),
             most_eval_labels=labels(eval_rows, EVALUATION_WINDOW * eval_rows),
         )
         return memory.memory_parts(shape, setup, batch)
@@ -122,7 +122,7 @@ def most_labels(config: Config, setup: TrainingSetup, rows: int, among: int) -> 
     """Labels of the fullest pass; 0: all tokens that its rows have room for."""
     tokens, share = _most_tokens(config, setup, rows, among), setup.label_share
     # Of so many documents that are each learnt or not, which spreads more than parts of each.
-    documents = config.training.effective_batch_size / most_passes(config, setup, rows)
+    documents = config.training.step_rows / most_passes(config, setup, rows)
     share += _DEVIATIONS * math.sqrt(share * (1 - share) / documents)
     return tokens if share >= 1 else math.ceil(share * (tokens or rows * row_tokens(config, setup)))
 

@@ -1,11 +1,12 @@
 """The peak learning rate: what `auto` becomes for each optimizer and method, and the range that each of them takes."""
 
 import math
+from typing import Literal
 
-from tui_trainer.config.load import LoadedConfig, all_settings
+from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.methods.optimizers import ADAPTIVE, OPTIMIZERS, PeakRate, Start
-from tui_trainer.planning.batch_cut import EFFECTIVE, effective_rows
+from tui_trainer.planning.batch_cut import BASE, base_rows, effective_rows
 from tui_trainer.planning.planned import Planned, exact
 
 KEY = "training.learning_rate"
@@ -26,21 +27,46 @@ def learning_rate(loaded: LoadedConfig, rows: int | None = None) -> Planned[floa
     return _scaled(loaded, exact(peak_rate(config).auto, reason), rows)
 
 
+def scaling_of(loaded: LoadedConfig) -> Literal["none", "sqrt", "linear"]:
+    """How the learning rate grows with the effective batch. `auto`: not at all, but where the recipe or the user leaves
+    the batch to the card."""
+    training, recipe = loaded.config.training, loaded.recipe
+    if training.lr_scaling != "auto":
+        return training.lr_scaling
+    preset = recipe.values.get("training", {}).get("effective_batch_size") if recipe else None
+    if "auto" not in (training.effective_batch_size, preset):
+        return "none"
+    return usual_scaling(training.optim)
+
+
+def usual_scaling(optim: str) -> Literal["sqrt", "linear"]:
+    """With the root of the batch, as the noise of Adam's updates goes (Malladi et al., arXiv:2205.10287), and in
+    proportion with SGD (Goyal et al., arXiv:1706.02677)."""
+    return "linear" if optim == "sgd" else "sqrt"
+
+
+def scaled(rate: float, scaling: Literal["none", "sqrt", "linear"], before: int, now: int) -> float:
+    """A learning rate that is meant for `before` rows, for `now` rows, in three digits."""
+    factor = {"none": 1.0, "sqrt": math.sqrt(now / before), "linear": now / before}[scaling]
+    return float(f"{rate * factor:.3g}")
+
+
 def _scaled(loaded: LoadedConfig, rate: Planned[float], rows: int | None) -> Planned[float]:
     """As `training.lr_scaling` asks for, from the effective batch of the presets to that of the run."""
-    scaling = loaded.config.training.lr_scaling
+    scaling = scaling_of(loaded)
     if scaling == "none":
         return rate
-    if loaded.config.training.learning_rate != "auto" and loaded.origin(KEY).by_user:
+    own = loaded.config.training.learning_rate != "auto" and loaded.origin(KEY).by_user
+    if own and not loaded.origin(BASE).by_user:
         return rate.model_copy(update={"reason": f"{rate.reason}; your own rate is not scaled"})
-    written = loaded.recipe.values.get("training", {}).get("effective_batch_size") if loaded.recipe else None
-    before, now = written or all_settings()[EFFECTIVE].default, rows or effective_rows(loaded)
-    where = f"recipe {loaded.recipe.name}" if written and loaded.recipe else "the default"
+    (before, where), now = base_rows(loaded), rows or effective_rows(loaded)
     if before == now:
         return rate.model_copy(update={"reason": f"{rate.reason}; it is for {now} rows, and not scaled"})
-    factor = math.sqrt(now / before) if scaling == "sqrt" else now / before
-    value = float(f"{rate.value * factor:.3g}")
-    how = f"{scaling} scaling from {before} rows ({where}) to {now}: {rate.value:g} -> {value:g}"
+    value, most = scaled(rate.value, scaling, before, now), ""
+    highest = max(peak_rate(loaded.config).most, rate.value)
+    if loaded.config.training.lr_scaling == "auto" and value > highest:
+        value, most = highest, f", above which {what_trains(loaded.config)} tends to diverge"
+    how = f"{scaling} scaling from {before} rows ({where}) to {now}: {rate.value:g} -> {value:g}{most}"
     return exact(value, f"{rate.reason}; {how}")
 
 

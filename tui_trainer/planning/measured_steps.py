@@ -196,6 +196,22 @@ def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
     )
 
 
+def measured_row_rates(device: str, key: StepKey) -> dict[int, float]:
+    """Rows a second, by the rows of a step in one process, of steps that differ from those of `key` in that alone; of
+    several cuts of as many rows the fastest. What others slowed down does not count."""
+    shapes: dict[str, _Shape] = {}
+    for record in find_records(STEP_SECONDS, key.on(device)):
+        if run := figures_as(_Run, record.figures):
+            shapes.setdefault(record.part, _Shape([])).runs.append(run)
+    rates: dict[int, float] = {}
+    length = key.cut.rpartition("x")[2]
+    for cut, found in shapes.items():
+        rows, _, tokens = cut.partition("of")[2].partition("x")
+        if tokens == length and rows.isdecimal() and not found.busy:
+            rates[int(rows)] = max(rates.get(int(rows), 0.0), int(rows) / found.step_seconds)
+    return rates
+
+
 def keep_calibration(device: str, key: StepKey, *, step_seconds: float, flops: float, busy: bool = False) -> None:
     """Remember the seconds of a step of `flops` operations."""
     keep_record(STEP_SECONDS, key.on(device), asdict(_Run(flops, step_seconds, busy)), part=key.cut)
@@ -245,7 +261,7 @@ def micro_batch_key(
     processes: int,
 ) -> Key:
     device = device_key(hardware.cpu_name, threads, full_name(gpu) if gpu else "")
-    share = -(-loaded.config.training.effective_batch_size // processes)
+    share = -(-loaded.config.training.step_rows // processes)
     step = step_key(loaded.config, hardware.libraries, shape, setup, 0, share, setup.longest_row, processes)
     others = [value_of(loaded.config, key) for key in _MICRO_BATCH_SETTINGS]
     return step.on(device, data=sha256(json.dumps(others, default=str).encode()).hexdigest()[:16])

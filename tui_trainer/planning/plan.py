@@ -37,8 +37,10 @@ from tui_trainer.planning.batch_cut import (
     packing_problems,
 )
 from tui_trainer.planning.conflicts import disk_problems, four_bit_problems, memory_problem, setting_problems
+from tui_trainer.planning.effective_batch import is_automatic, with_rows, with_rows_of_step
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fuses_loss, kernel_problems
+from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_steps import kept_micro_batch, measured_peaks, micro_batch_key
 from tui_trainer.planning.memory.host import host_memory_problems
 from tui_trainer.planning.memory.parts import MemoryPart
@@ -119,6 +121,8 @@ class Plan(BaseModel):
     eval_rows: Planned[int]
     train_tokens: Planned[int]
     effective_batch_size: Planned[int]
+    effective_batch_is_auto: bool = False
+    """The number was left to the plan, and `config` has it."""
     per_device_train_batch_size: Planned[int]
     memory_key: str = ""
     """Under which its peak of memory is kept; empty: it would not be that of such a run."""
@@ -196,10 +200,14 @@ def make(
     `model_key` and `model_commit` the weights that the run starts from; empty while they are estimates. `versions` are
     those of the libraries that the run begins with.
     """
+    asked = loaded
+    loaded, facts = with_rows_of_step(asked, hardware, facts, chosen_gpu)
     decisions = decide(loaded, hardware, facts, chosen_gpu)
     numbers = assemble(loaded, hardware, facts, decisions)
     plan = Plan(
         **numbers,
+        learning_rate=learning_rate(asked, decisions.cut.effective),
+        effective_batch_is_auto=is_automatic(asked),
         data_key=data_key,
         data_fingerprint=data_fingerprint,
         model_key=model_key,
@@ -223,6 +231,8 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
 
     Raises InputError where the model is no longer what it was when the plan was made.
     """
+    if loaded.config.training.effective_batch_size == "auto":
+        loaded = with_rows(loaded, plan.config.training.step_rows)
     target = choices.TrainingDevice.planned(hardware, plan.training_setup.device, plan.device_reason, plan.gpu_uuid)
     return Basis(
         loaded=loaded,
@@ -237,7 +247,8 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
 
 
 def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gpu: GpuChoice = None) -> Decisions:
-    """What `auto` becomes, and how the batch is cut. Raises ConfigError with all problems."""
+    """What `auto` becomes, and how the batch is cut. `loaded` and `facts` are those of `with_rows_of_step`. Raises
+    ConfigError with all problems."""
     config = loaded.config
     target = choices.TrainingDevice.of(hardware, chosen_gpu)
     problems = setting_problems(loaded, facts.eval_rows) + choices.precision_problems(loaded, hardware, target)
@@ -246,12 +257,12 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     group = processes_of(loaded, hardware, target, chosen_gpu)
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     processes = group.count.value
-    packed = packing(loaded, facts, shape, config.training.effective_batch_size)
+    packed = packing(loaded, facts, shape, config.training.step_rows)
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
         packed=packed.value,
         longest_row=widest,
-        most_rows=-(-most_rows(config, facts, packed.value, config.training.effective_batch_size) // processes),
+        most_rows=-(-most_rows(config, facts, packed.value, config.training.step_rows) // processes),
         row_documents=facts.row_documents,
         document_tokens=0.0 if packed.value else facts.document_tokens,
         label_share=_label_share(facts) if shape.head == CAUSAL else 1.0,

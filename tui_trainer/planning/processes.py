@@ -223,7 +223,7 @@ def _automatic(loaded: LoadedConfig, cards: list[Gpu], chosen_gpu: GpuChoice) ->
     alike = [gpu for gpu in cards if gpu.name == cards[0].name]
     if len(alike) == 1:
         return Group(count=exact(1, "one card" if len(cards) == 1 else "the other cards are not alike"))
-    rows = loaded.config.training.effective_batch_size
+    rows = loaded.config.training.step_rows
     if rows < len(alike):
         return _on(alike[:rows], f"{len(alike)} cards, but a step has {rows} rows only")
     return _on(alike, f"{len(alike)} cards of one kind")
@@ -235,7 +235,7 @@ def _on(cards: list[Gpu], reason: str) -> Group:
 
 
 def _with_rows(loaded: LoadedConfig, count: int) -> int:
-    rows = loaded.config.training.effective_batch_size
+    rows = loaded.config.training.step_rows
     if count > rows:
         key, is_there, hint = PROCESSES, str(count), f"set it to {rows} or less, or {EFFECTIVE} higher"
         if (nodes := loaded.config.distributed.nodes) > 1:

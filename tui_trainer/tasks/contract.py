@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class DataFacts:
     """Documents of a row at the most."""
     packed_rows: float | None = None
     """Rows of `data.max_length` that an effective batch fills when its documents share rows; None: they never do."""
+    fills: Callable[[int], float] | None = field(default=None, compare=False)
+    """`packed_rows` for so many documents; None where they never share rows."""
     classes: int = 0
     """Labels that a classifier tells apart; 0 where there are none, or they are not known yet."""
     target_tokens: int = 0
@@ -61,6 +63,10 @@ class DataFacts:
     def document_tokens(self) -> float:
         """Mean of the tokens that a document puts into the model."""
         return self.row_tokens / self.row_documents
+
+    def of_batch(self, documents: int) -> DataFacts:
+        """The same where a step has so many documents."""
+        return replace(self, packed_rows=self.fills(min(documents, self.rows))) if self.fills else self
 
     @property
     def is_stream(self) -> bool:

@@ -20,6 +20,13 @@ from tui_trainer.config.changes import Patch
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
+from tui_trainer.planning.duration import roofline_seconds
+from tui_trainer.planning.effective_batch import most_rows_of_step, rows_of_profile
+from tui_trainer.planning.fit import largest_micro_batch
+from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
+from tui_trainer.planning.learning_rates import peak_rate, scaled, usual_scaling
+from tui_trainer.planning.measured_steps import StepKey, measured_row_rates
+from tui_trainer.planning.records import device_key
 from tui_trainer.units import format_number
 
 # Tokens in a pass that keep the processor busy. On a CPU a matmul of a few hundred rows already runs at full
@@ -27,6 +34,8 @@ from tui_trainer.units import format_number
 BUSY_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 4096}
 _BUSY_GPU = 0.9
 _STEPS_IN_AN_EPOCH = 8
+# A larger batch changes what is learnt: less than this is not worth it.
+_FASTER = 1.05
 
 
 @symptom("Small batches")
@@ -62,7 +71,7 @@ class BatchSize(Rule):
     """
 
     name, title, order = "batch_size", "Micro-batch keeps the cores busy", 300
-    settings = (MICRO, EFFECTIVE, ACCUMULATION)
+    settings = (MICRO, EFFECTIVE, ACCUMULATION, LEARNING_RATE)
     is_for_speed = True
     during = (small_batch,)
 
@@ -73,6 +82,8 @@ class BatchSize(Rule):
         kind = "packed rows" if plan.packing.value else "rows"
         sentence = f"a forward pass takes {micro} of {rows_of_step} {kind}, {micro * tokens:,} tokens"
         if micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value):
+            if larger := _larger_batch(context):
+                return larger
             half = with_micro_batch(context, -(-micro // 2)) if micro > 1 else None
             return passed(sentence, opposite=half)
         rows = min(rows_of_step, -(-busy // tokens))
@@ -85,6 +96,55 @@ class BatchSize(Rule):
         halves = (basis.micro_batch >> halvings for halvings in range(1, basis.micro_batch.bit_length()))
         rows = next((rows for rows in halves if basis.needed_bytes(rows) <= budget), 1)
         yield Remedy(patch={MICRO: rows}, rank=1, cuts_batch=True)
+
+
+def _larger_batch(context: Context) -> Verdict | None:
+    """More rows behind a step, where they were measured here to be faster, or are by the card's rates; None: as many as
+    are planned will do. As many as leave enough steps are proposed at most."""
+    plan = context.planned
+    now, processes = plan.effective_batch_size.value, plan.processes.value
+    most = most_rows_of_step(context.config, plan.train_rows.value)
+    if (key := StepKey.read(plan.shape_key)) is None or most <= now:
+        return None
+    device = device_key(plan.cpu_name, plan.threads.value, plan.device_name if plan.device == "cuda" else "")
+    rates = {rows * processes: rate for rows, rate in measured_row_rates(device, key).items()}
+    larger = {rows: rate for rows, rate in rates.items() if now < rows <= most}
+    if now in rates and larger:
+        # Of those that are about as fast the smallest.
+        rows = min(rows for rows, rate in larger.items() if _FASTER * rate >= max(larger.values()))
+        times, how = larger[rows] / rates[now], "measured here"
+    else:
+        rows, times, how = _by_roofline(context, most)
+    if times < _FASTER:
+        return None
+    optim = context.config.training.optim
+    before = context.learning_rate.value
+    rate = scaled(before, usual_scaling(optim), now, rows)
+    rate = min(rate, max(before, peak_rate(context.config).most))
+    advice = f"the learning rate grows with it, {usual_scaling(optim)} scaling: {before:g} -> {rate:g}"
+    sentence = f"{now} rows a step; {rows} are {times:.2f} times as fast a row ({how})"
+    return warned(sentence, fix={**with_effective_batch(context, rows), LEARNING_RATE: rate}, advice=advice)
+
+
+def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
+    """The number of the card's profile, and how many times as fast a row is with it; 1 where it is no larger."""
+    plan, basis = context.planned, context.basis
+    now, gpu = plan.effective_batch_size.value, basis.target.gpu
+    each = rows_of_profile(context.loaded, gpu, plan.parameters.value) if gpu else None
+    rows = min(most, (each or 0) * plan.processes.value)
+    if gpu is None or (card := gpu.card) is None or rows <= now:
+        return now, 1.0, ""
+
+    def seconds(effective: int) -> float | None:
+        share = -(-effective // plan.processes.value)
+        micro = largest_micro_batch(basis.shape, basis.setup, basis.config, basis.room, share)
+        flops = plan.step_flops * effective / min(now, plan.train_rows.value)
+        passes = 1 if plan.packing.value else -(-share // micro)
+        return roofline_seconds(flops, passes, basis.shape, basis.setup, card)
+
+    before, after = seconds(now), seconds(rows)
+    times = 1.0 if not before or not after else before / now * rows / after
+    return rows, times, f"by the rates of the {card.title}, not measured: `check --measure batch_size` does"
 
 
 class Accumulation(Rule):

@@ -18,9 +18,9 @@ from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZERS
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batch_cut import EFFECTIVE
+from tui_trainer.planning.batch_cut import EFFECTIVE, base_rows
 from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
-from tui_trainer.planning.learning_rates import peak_rate, what_trains
+from tui_trainer.planning.learning_rates import peak_rate, scaling_of, what_trains
 from tui_trainer.runs.events import PlanMade
 from tui_trainer.runs.steps_and_eta import every
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
@@ -301,13 +301,15 @@ class LrScaling(Rule):
         loaded, recipe = context.loaded, context.loaded.recipe
         written: dict[str, Any] = recipe.values.get("training", {}) if recipe else {}
         rate, rows = written.get("learning_rate"), written.get("effective_batch_size")
+        if rows == "auto":
+            rows = base_rows(loaded)[0]
         if recipe is None or not rate or not rows:
             return not_applicable("no recipe says for which batch its learning rate was chosen")
         effective = context.planned.effective_batch_size.value
         if rate == "auto":
             now = context.learning_rate.value
             return not_applicable(f"recipe {recipe.name} leaves the rate to the method: {now:g} for {effective} rows")
-        if context.config.training.lr_scaling != "none":
+        if scaling_of(loaded) != "none":
             return passed(f"learning rate {context.learning_rate.value:g}: {context.learning_rate.reason}")
         sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows, this run has {effective}"
         if loaded.origin(LEARNING_RATE).by_user:

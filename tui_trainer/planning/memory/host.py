@@ -75,7 +75,7 @@ def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_worke
     at_work = (*kept, saving)
     yield from at_work if sum(part.bytes for part in at_work) >= loading.bytes else (loading,)
     if loader_workers:
-        rows = pass_rows(setup, setup.most_rows or config.training.effective_batch_size)
+        rows = pass_rows(setup, setup.most_rows or config.training.step_rows)
         steps = loader_workers * config.dataloader.prefetch_factor
         found = steps * rows * row_tokens(config, setup) * _TOKEN_BYTES
         yield MemoryPart("batches", found, f"{steps} steps ahead x tokens x {_TOKEN_BYTES} bytes")

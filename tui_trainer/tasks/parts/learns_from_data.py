@@ -253,15 +253,18 @@ class LearnsFromData:
             return {"row_tokens": config.data.max_length, "longest_row": config.data.max_length}
         text = self.rows == "documents"
         inputs = lengths if text else [max(length - row_documents, 1) for length in lengths]
-        batch = min(config.training.effective_batch_size, rows)
-        packs = self.packs and inputs
+        # Where it is not known yet, a plan asks `fills` for its own.
+        asked = config.training.effective_batch_size
+        batch = min(config.training.base_batch_size if asked == "auto" else asked, rows)
         # A row of several documents is packed as a whole, and each of them may be that long.
         widest = config.data.max_length if row_documents == 1 else max(config.data.max_length, *inputs)
+        fills = partial(expected_packed_rows, inputs, widest) if self.packs and inputs else None
         return {
             "row_tokens": (labels if text else tokens) / max(rows, 1),
             "longest_row": longest_row,
             "row_documents": row_documents,
-            "packed_rows": expected_packed_rows(inputs, widest, batch) if packs else None,
+            "packed_rows": fills(batch) if fills else None,
+            "fills": fills,
         }
 
     def data_problems(self, config: Config) -> list[Problem]:

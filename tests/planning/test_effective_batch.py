@@ -1,0 +1,200 @@
+"""`training.effective_batch_size = "auto"`: the card's number, the data's bound, and the learning rate with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.planning.test_processes import FACTS as LORA_FACTS
+from tests.planning.test_processes import FOUR
+from tests.planning.test_profiles_on_machines import FACTS, loaded_on, machine, machine_of
+from tui_trainer.config.load import Request, load
+from tui_trainer.config.toml_files import all_profiles, read_profile
+from tui_trainer.errors import ConfigError
+from tui_trainer.launching.micro_batches import cut_patch
+from tui_trainer.launching.prepare import edited_settings
+from tui_trainer.planning import plan as planning
+from tui_trainer.planning.effective_batch import with_rows_of_step
+from tui_trainer.planning.plan_file import plan_bytes, read_plan_file
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.tasks import task_names
+
+AUTO = "training.effective_batch_size=auto"
+T4 = machine("Tesla T4", (7, 5), 15360)
+RTX_3090 = machine("NVIDIA GeForce RTX 3090", (8, 6), 24576)
+A100_40 = machine("NVIDIA A100-SXM4-40GB", (8, 0), 40960)
+A100_80 = machine("NVIDIA A100-SXM4-80GB", (8, 0), 81920)
+H100 = machine("NVIDIA H100 80GB HBM3", (9, 0), 81559)
+TWEETS = replace(FACTS, rows=50_000, classes=3)
+
+
+def planned(recipe, hardware, *assignments, facts=TWEETS):
+    return planning.make(loaded_on(hardware, recipe, assignments), hardware, facts)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "hardware", "rows", "rate"),
+    [
+        ("tweet-sentiment", T4, 32, 4e-5),
+        ("tweet-sentiment", RTX_3090, 48, 4.9e-5),
+        ("tweet-sentiment", A100_40, 64, 5.66e-5),
+        ("tweet-sentiment", A100_80, 128, 8e-5),
+        ("tweet-sentiment", H100, 128, 8e-5),
+        ("ner", T4, 32, 4e-5),
+        ("ner", RTX_3090, 48, 4.9e-5),
+        ("ner", A100_40, 64, 5.66e-5),
+        ("ner", H100, 128, 8e-5),
+        ("char-lm", T4, 128, 1e-3),
+        ("char-lm", RTX_3090, 192, 1.22e-3),
+        ("char-lm", A100_40, 192, 1.22e-3),
+        ("char-lm", H100, 192, 1.22e-3),
+        ("llama-8b-lora", RTX_3090, 8, 2e-4),
+        ("llama-8b-lora", A100_40, 8, 2e-4),
+        ("llama-8b-lora", H100, 8, 2e-4),
+    ],
+)
+def test_auto_is_the_cards_number_for_the_task_and_the_learning_rate_grows_with_its_root(recipe, hardware, rows, rate):
+    facts = TWEETS if recipe in ("tweet-sentiment", "ner") else replace(TWEETS, classes=0)
+    plan = planned(recipe, hardware, AUTO, facts=facts)
+    assert (plan.effective_batch_size.value, plan.learning_rate.value) == (rows, rate)
+    assert plan.config.training.effective_batch_size == rows and plan.effective_batch_is_auto
+    profile = plan.hardware_profile
+    known = f"hardware profile {profile}" in plan.effective_batch_size.reason
+    assert known and plan.total_steps.value >= 300
+    before = planned(recipe, hardware, "training.lr_scaling=none", AUTO, facts=facts).learning_rate.value
+    assert (f"{before:g} -> {rate:g}" in plan.learning_rate.reason) == (before != rate)
+
+
+@pytest.mark.parametrize("recipe", ["finetune", "tweet-sentiment", "ner"])
+def test_three_recipes_leave_it_to_the_card_and_the_others_have_a_number(recipe):
+    written = {name: one.values["training"]["effective_batch_size"] for name, one in all_profiles("recipes").items()}
+    assert written.pop(recipe) == "auto"
+    others = {name for name, value in written.items() if value == "auto"} | {recipe}
+    assert others == {"finetune", "tweet-sentiment", "ner"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "epochs", "expected"), [(50_000, 3, 128), (8_000, 3, 64), (1_600, 3, 16), (1_600, 12, 64), (40, 3, 1)]
+)
+def test_data_bounds_it_so_that_three_hundred_steps_are_left(rows, epochs, expected):
+    setting = f"training.num_train_epochs={epochs}"
+    plan = planned("tweet-sentiment", H100, setting, facts=replace(TWEETS, rows=rows))
+    assert plan.effective_batch_size.value == expected
+    assert plan.total_steps.value >= min(300, epochs * rows)
+    assert ("fewer than 300 steps" in plan.effective_batch_size.reason) == (expected < 128)
+    if expected == 16:
+        assert "4e-05 -> 2.83e-05" in plan.learning_rate.reason
+
+
+def test_without_a_number_it_is_what_the_learning_rate_is_for():
+    for hardware, settings, words in (
+        (machine_of("cpu"), (), "on a CPU"),
+        (H100, ("hardware_profile=none",), 'hardware_profile = "none"'),
+        (H100, ("hardware_profile=gtx-10xx-16xx",), "has no number for sequence_classification"),
+    ):
+        plan = planned("tweet-sentiment", hardware, *settings)
+        assert (plan.effective_batch_size.value, plan.learning_rate.value) == (32, 4e-5)
+        assert words in plan.effective_batch_size.reason
+        assert planned("tweet-sentiment", hardware, *settings, "training.base_batch_size=8").learning_rate.value == 4e-5
+
+
+def test_rows_of_another_length_have_as_many_tokens_and_are_no_fewer_than_the_recipes():
+    short, long = (planned("tweet-sentiment", H100, f"data.max_length={length}") for length in (64, 512))
+    assert (short.effective_batch_size.value, long.effective_batch_size.value) == (256, 32)
+    assert "128 rows of 128 tokens" in short.effective_batch_size.reason
+
+
+def test_each_card_has_its_number_and_each_process_a_row():
+    facts = replace(LORA_FACTS, rows=50_000, packed_rows=None)
+    loaded = loaded_on(FOUR, "finetune", ("model.model_name_or_path=distilbert/distilgpt2",))
+    plan = planning.make(loaded, FOUR, facts)
+    one = planning.make(loaded, FOUR, facts, chosen_gpu=0)
+    assert plan.processes.value == 4 and one.processes.value == 1
+    assert plan.effective_batch_size.value == 4 * one.effective_batch_size.value
+    few = planning.make(loaded, FOUR, replace(facts, rows=150))
+    assert few.processes.value == few.effective_batch_size.value == 1
+    asked = loaded_on(FOUR, "finetune", ("distributed.processes=4", "model.model_name_or_path=distilbert/distilgpt2"))
+    assert planning.make(asked, FOUR, replace(facts, rows=150)).effective_batch_size.value == 4
+
+
+def test_a_cut_that_was_written_whole_decides_it():
+    cut = ("training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=3")
+    plan = planned("tweet-sentiment", H100, *cut)
+    assert plan.effective_batch_size.value == 24 and not plan.effective_batch_is_auto
+    assert plan.learning_rate.value == 3.46e-5
+    # What is changed about the passes leaves the number to the card.
+    assert cut_patch(planned("tweet-sentiment", H100, cut[1]), 8).keys() == {
+        "training.per_device_train_batch_size", "training.gradient_accumulation_steps",
+    }  # fmt: skip
+
+
+def test_the_learning_rate_is_scaled_as_the_optimizer_takes_it_and_never_out_of_its_range():
+    assert planned("tweet-sentiment", H100, "training.lr_scaling=linear").learning_rate.value == pytest.approx(1.6e-4)
+    sgd = planned("tweet-sentiment", H100, "training.optim=sgd", "training.learning_rate=auto")
+    assert sgd.learning_rate.value == pytest.approx(0.03 * 4) and "linear scaling" in sgd.learning_rate.reason
+    own = planned("tweet-sentiment", H100, "training.learning_rate=3e-5")
+    assert own.learning_rate.value == 3e-5 and "your own rate is not scaled" in own.learning_rate.reason
+    own = planned("tweet-sentiment", H100, "training.learning_rate=1e-5", "training.base_batch_size=32")
+    assert own.learning_rate.value == 2e-5
+    # A number of one's own on a recipe whose batch is auto has the rate that auto has with it.
+    number = planned("tweet-sentiment", H100, "training.effective_batch_size=128")
+    assert number.learning_rate.value == 8e-5 and not number.effective_batch_is_auto
+    far = planned("tweet-sentiment", H100, "training.base_batch_size=1")
+    assert far.learning_rate.value == 2e-4 and "tends to diverge" in far.learning_rate.reason
+
+
+def test_documents_that_share_rows_are_counted_for_the_number_that_was_decided():
+    facts = replace(TWEETS, classes=0, packed_rows=1.0, fills=lambda documents: documents / 4)
+    loaded = loaded_on(A100_40, "finetune", ("model.model_name_or_path=distilbert/distilgpt2",))
+    resolved, found = with_rows_of_step(loaded, A100_40, facts)
+    assert resolved.config.training.step_rows == 64 and found.packed_rows == 16.0
+    assert with_rows_of_step(resolved, A100_40, found) == (resolved, found)
+    with pytest.raises(LookupError):
+        _ = loaded.config.training.step_rows
+
+
+def test_a_run_goes_on_with_its_number_and_is_not_called_edited(tmp_path):
+    plan = planned("tweet-sentiment", H100, AUTO)
+    again = read_plan_file(plan_bytes(plan))
+    assert again.config.training.effective_batch_size == 128 and again.effective_batch_is_auto
+    folder = RunFolder.create(tmp_path, "run")
+    folder.config.write_text('profile = "tweet-sentiment"\n[training]\neffective_batch_size = "auto"\n')
+    assert edited_settings(folder, again) is None
+    folder.config.write_text('profile = "tweet-sentiment"\n[training]\neffective_batch_size = 64\n')
+    found = edited_settings(folder, again)
+    assert found and "64 (128 in this run)" in found.message
+    number = again.model_copy(update={"effective_batch_is_auto": False})
+    folder.config.write_text('profile = "tweet-sentiment"\n[training]\neffective_batch_size = "auto"\n')
+    assert edited_settings(folder, number) is not None
+
+
+def test_numbers_of_shipped_profiles_name_tasks_that_there_are_and_memory_that_their_cards_have():
+    seen = 0
+    for profile in all_profiles("hardware").values():
+        for one in profile.batches:
+            seen += 1
+            assert set(one.tasks) <= set(task_names()) and one.source
+    assert seen >= 20
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("rows = 8", "tasks"),
+        ('tasks = ["causal_lm"]\ntokens = 8\nrows = 0\nsource = "x"', "batches.rows"),
+        ('tasks = ["causal_lm"]\ntokens = 8\nrows = 8\nsource = "x"\nspeed = 3', "batches.speed"),
+        ('tasks = ["causal_lm"]\ntokens = 8\nrows = 8\nsource = "x"\nmemory_gib = [9, 3]', "batches.memory_gib"),
+    ],
+)
+def test_a_table_that_is_not_understood_is_refused(tmp_path, table, words):
+    path = tmp_path / "mine.toml"
+    path.write_text(f'[match]\ndevice = "cuda"\n[[batches]]\n{table}\n')
+    with pytest.raises(ConfigError, match=words):
+        read_profile(path, "hardware")
+    path.write_text('batches = 3\n[match]\ndevice = "cuda"\n')
+    with pytest.raises(ConfigError, match="batches"):
+        read_profile(path, "hardware")
+    path.write_text(f"[[batches]]\n{table}\n")
+    with pytest.raises(ConfigError, match="unknown"):
+        load(Request(profile=str(path)), lambda requested: (None, ""))

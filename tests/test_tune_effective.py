@@ -1,0 +1,160 @@
+"""`tune --effective`: how many rows behind a step make the machine full, by steps that are made up and by real ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+
+import pytest
+
+from tests.answered_here import answered_here
+from tests.test_tune import arguments, settings
+from tui_trainer.bench import effective_batches, training
+from tui_trainer.bench.effective_batches import EffectiveBatches
+from tui_trainer.bench.rehearsal import TuneProcess
+from tui_trainer.cli import main
+from tui_trainer.config.load import Request
+from tui_trainer.launching.open_run import load_config
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.planning.measured_steps import StepKey, measured_row_rates
+from tui_trainer.planning.records import device_key
+from tui_trainer.units import MIB
+from tui_trainer.worker.asking import WorkerFailed
+
+__all__ = ["settings"]
+NO_BOUND = ("training.num_train_epochs=2000", "training.learning_rate=0.002")
+
+
+def steps(monkeypatch, rates, *, full_from=10**9, fails=None):
+    """A machine with these rows a second by the rows of a step, whose memory is full from so many on."""
+    asked = []
+
+    def take(variant, is_first, seconds):
+        question = variant.question
+        assert question["largest_pass"] and "training.logging" not in question
+        written = dict(one.partition("=")[::2] for one in question["assignments"])
+        rows = int(written["training.effective_batch_size"])
+        asked.append((rows, int(written["training.per_device_train_batch_size"])))
+        if rows in (fails or {}):
+            raise fails[rows]
+        if rows >= full_from:
+            return {"failed": "out of memory (planted)"}
+        rate = rates[rows]
+        return {
+            "samples_per_second": rate, "tokens_per_second": 20 * rate, "step_seconds": rows / rate, "steps": 8,
+            "utilisation_share": 0.5, "peak_memory_bytes": rows * MIB, "largest_pass_bytes": 2 * rows * MIB,
+        }  # fmt: skip
+
+    monkeypatch.setattr(effective_batches, "ask_for_steps", take)
+    monkeypatch.setattr(effective_batches, "load_of_others", lambda: 0.0)
+    return asked
+
+
+def found(settings, *more, seconds=600.0):
+    request = Request(assignments=(*settings, "hardware_profile=none", *more))
+    return EffectiveBatches(request=request, gpu="none", seconds=seconds, told=lambda line: None).find()
+
+
+def test_sizes_double_until_two_doublings_gain_little_and_the_smallest_of_those_is_taken(settings, monkeypatch):
+    asked = steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 152.0, 64: 140.0})
+    result = found(settings, *NO_BOUND)
+    assert asked == [(8, 8), (16, 16), (32, 32)]
+    # 40 rows of data, of which some are held out.
+    assert "the data has" in result.ended and result.best.rows == 16
+    assert result.patch == {"training.effective_batch_size": 16, "training.learning_rate": 0.00283}
+    assert "1.50 times as fast a row as 8" in result.sentence
+
+
+def many(tmp_path, settings):
+    text = "".join(json.dumps({"text": f"row {number} of many words"}) + "\n" for number in range(4000))
+    (tmp_path / "many.jsonl").write_text(text)
+    return (*settings, f"data.path={tmp_path / 'many.jsonl'}")
+
+
+def test_it_says_with_which_size_a_row_takes_longer_and_stops_where_nothing_is_gained(settings, monkeypatch, tmp_path):
+    asked = steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 153.0, 64: 140.0})
+    result = found(many(tmp_path, settings))
+    assert [rows for rows, _ in asked] == [8, 16, 32, 64] and result.slower_from == 64
+    assert "less than 5%" in result.ended and "slower again with 64" in result.sentence and result.best.rows == 16
+
+
+def test_it_ends_where_memory_is_full(settings, monkeypatch, tmp_path):
+    steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 200.0, 64: 300.0}, full_from=64)
+    result = found(many(tmp_path, settings), *NO_BOUND)
+    assert [one.rows for one in result.measured] == [8, 16, 32] and result.sizes[-1].failed
+    assert result.best.rows == 32 and "64 rows failed: out of memory" in result.sentence
+    # A worker that the system kills is a size that failed.
+    steps(monkeypatch, {8: 100.0}, fails={16: WorkerFailed("ended", "killed by the system")})
+    result = found(many(tmp_path, settings))
+    assert result.patch == {} and "16 rows failed: killed by the system" in result.sentence
+
+
+def test_the_planned_number_stays_where_no_other_is_faster(settings, monkeypatch, tmp_path):
+    own = (*many(tmp_path, settings), "training.effective_batch_size=16")
+    steps(monkeypatch, {8: 101.0, 16: 100.0, 32: 104.0, 64: 103.0})
+    result = found(own, *NO_BOUND)
+    assert result.best.rows == 16 and result.patch == {} and "as planned" in result.sentence
+    steps(monkeypatch, {8: 130.0, 16: 100.0, 32: 104.0, 64: 103.0})
+    result = found(own, *NO_BOUND)
+    assert result.patch == {"training.effective_batch_size": 8, "training.learning_rate": 0.00141}
+
+
+def test_no_more_rows_are_taken_than_leave_enough_steps(settings, monkeypatch, tmp_path):
+    steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 200.0, 64: 300.0, 128: 301.0, 256: 302.0})
+    result = found(many(tmp_path, settings), "training.num_train_epochs=2")
+    assert result.most_rows == 16 and result.best.rows == 16
+    assert "256 would be faster, but leave fewer than 300 steps" in result.sentence
+
+
+def test_a_users_micro_batch_stays_and_an_interruption_leaves_what_is_known(settings, monkeypatch, tmp_path):
+    asked = steps(monkeypatch, {8: 100.0, 16: 150.0}, fails={32: KeyboardInterrupt()})
+    result = found(many(tmp_path, settings), "training.per_device_train_batch_size=4")
+    assert asked == [(8, 4), (16, 4), (32, 4)]
+    assert result.cut_short == "interrupted" and result.best.rows == 16 and result.ended == ""
+    assert "training.gradient_accumulation_steps" not in result.patch
+    none = found(many(tmp_path, settings), seconds=-1.0)
+    assert none.cut_short.endswith("were over") and "nothing was measured" in none.sentence
+
+
+def test_real_sizes_are_measured_kept_and_printed(settings, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(training, "ask", answered_here)
+    own = (*settings, "training.num_train_epochs=2000", "hardware_profile=none")
+    out = tmp_path / "out.toml"
+    command = ["tune", "--effective", *arguments(own), "--gpu", "none", "--minutes", "20"]
+    assert main([*command, "--json", "--write", str(out)]) == 0
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    assert [one["rows"] for one in result["sizes"]] == [8, 16, 32] and "measuring 16 rows" in printed.err
+    for one in result["sizes"]:
+        assert one["rows_per_second"] > 0 and one["memory_bytes"] > 0 and 0 < one["utilisation_share"] <= 1
+        assert one["step_seconds"] == pytest.approx(one["rows"] / one["rows_per_second"], rel=0.9)
+    assert tomllib.loads(out.read_text())["training"]["effective_batch_size"] in (8, 16, 32)
+    plan = estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none")
+    rates = measured_row_rates(device_key(plan.cpu_name, plan.threads.value, ""), StepKey.read(plan.shape_key))
+    assert set(rates) <= {8, 16, 32}  # none where others keep the machine busy
+
+
+def test_a_table_is_printed(settings, monkeypatch, capsys):
+    steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 152.0})
+    assert main(["tune", "--effective", *arguments((*settings, *NO_BOUND)), "--gpu", "none"]) == 0
+    head, first, *_ = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[0] == "rows a step" and "busy" in head and "learning rate" in head
+    assert first.split()[:3] == ["8", "100.0", "2,000"] and "50%" in first and "16.0 MiB" in first
+
+
+def test_wrong_input_is_one_sentence(settings, capsys):
+    assert main(["tune", "--effective", *arguments(settings), "--gpu", "none", "--set", "data.path=no.jsonl"]) == 2
+    assert "no.jsonl" in capsys.readouterr().err
+
+
+def test_screens_measure_it_in_a_process_that_they_can_cancel(settings, monkeypatch):
+    begun = []
+    monkeypatch.setattr(sys.modules[TuneProcess.__mro__[2].__module__].CommandProcess, "__init__",
+                        lambda self, arguments, environment: begun.append(arguments))  # fmt: skip
+    loaded = load_config(Request(assignments=settings), gpu="none")
+    process = TuneProcess(loaded, "none", effective=True)
+    assert begun[0][0] == "tune" and "--effective" in begun[0] and begun[0][-1] == "--json"
+    process._hear('{"sentence": "done", "patch": {"training.effective_batch_size": 64}}')
+    assert process.patch == {"training.effective_batch_size": 64} and process.verdict == ("done", True)
