@@ -18,6 +18,7 @@ from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
 from tui_trainer.planning.memory.gpu import EVALUATION_SHARE
 from tui_trainer.planning.memory.parts import BatchSizes, Static
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
+from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.tuning import find_method
 
 WIDE = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
@@ -111,6 +112,25 @@ def test_frozen_weights_of_16_bits_take_half():
 def test_trained_weights_of_16_bits_have_a_copy_in_fp32():
     found, parameters = parts(TrainingSetup(**HALF)), shape_of(config_of("llama")).parameters
     assert (found["weights"], found["master weights"]) == (2 * parameters, 4 * parameters)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_trains_as_a_whole_beside_adapters_is_there_in_the_models_numbers_and_in_fp32(dtype):
+    model = tiny_model("llama").to(dtype)
+    shape = shape_of(model.config.to_dict())
+    section = TuningSection(method="lora", r=3, modules_to_save="lm_head")
+    adapted = find_method("lora").apply(model, section, seed=0, autocast=False)
+    optimizer = RunOptimizer(adapted, TrainingSection(), lr=0.1)
+    kept = [*adapted.parameters(), *optimizer.masters.values()]
+    trained = [weight for weight in adapted.parameters() if weight.requires_grad]
+    saved = [weight for name, weight in adapted.named_parameters() if "modules_to_save" in name]
+    setup = TrainingSetup(
+        method="lora",
+        weights=str(dtype).removeprefix("torch."),
+        trained_parameters=sum(weight.numel() for weight in trained),
+        saved_parameters=sum(weight.numel() for weight in saved),
+    )
+    assert Static(shape, setup).weights().bytes == sum(weight.nbytes for weight in kept)
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "sgd", "adafactor"])

@@ -12,9 +12,9 @@ from itertools import islice, pairwise
 from statistics import fmean, linear_regression, median_high
 
 from tui_trainer.runs.events import GaugesRead
-from tui_trainer.runs.state import WARM_UP_STEPS, RunState, means
+from tui_trainer.runs.state import GAUGES_EVERY_SECONDS, WARM_UP_STEPS, RunState, means
 
-_RECENT_READINGS = 24
+_RECENT_READINGS = int(120 / GAUGES_EVERY_SECONDS)
 _LOSS_BLOCKS = 20
 _LEAST_BLOCK = 5
 # Sizes that differ by less do not tell what is fixed from what grows.

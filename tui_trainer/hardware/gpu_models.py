@@ -1,4 +1,4 @@
-"""What a card can do, from its compute capability, and which builds of torch serve it.
+"""The table of cards (`CARDS`), what a card can do by its compute capability, and which builds of torch serve it.
 
 Sources: CUDA C++ Programming Guide, "Compute Capabilities"; release notes of CUDA 12.0 (Kepler ended), 12.8 (Blackwell
 began) and 13.0 (Maxwell, Pascal and Volta ended); pytorch/pytorch#157517 and #172352, which cards the wheels of CUDA

@@ -33,7 +33,7 @@ from tui_trainer.errors import (
 )
 from tui_trainer.hardware.processor import load_of_others, load_of_threads
 from tui_trainer.launching import prepare
-from tui_trainer.launching.gauge_writer import PERIOD_SECONDS, GaugeWriter
+from tui_trainer.launching.gauge_writer import GaugeWriter
 from tui_trainer.launching.open_run import OpenRun
 from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, trains_apart
 from tui_trainer.planning.continued_elsewhere import with_smaller_passes
@@ -57,6 +57,7 @@ from tui_trainer.runs.events import (
 )
 from tui_trainer.runs.folder import RunFolder, open_log, write_atomically
 from tui_trainer.runs.journal import JournalReader, JournalWriter
+from tui_trainer.runs.state import GAUGES_EVERY_SECONDS
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import (
     CheckpointFolder,
@@ -129,7 +130,7 @@ class _StopRequested(Exception):
     """Asked to stop before the first step."""
 
 
-def carry_out(run: OpenRun, *, gauges_every_seconds: float = PERIOD_SECONDS) -> Outcome:
+def carry_out(run: OpenRun, *, gauges_every_seconds: float = GAUGES_EVERY_SECONDS) -> Outcome:
     """Do a run from where it stands to its end. Raises nothing; gives the lock back."""
     gauges = GaugeWriter(run.journal, period_seconds=gauges_every_seconds)
     outcome: Outcome | None = None

@@ -22,8 +22,7 @@ from tui_trainer.hardware.processor import CoreWaits, DiskReads
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import GaugesRead, GpuReading
 from tui_trainer.runs.journal import JournalWriter
-
-PERIOD_SECONDS = 5.0
+from tui_trainer.runs.state import GAUGES_EVERY_SECONDS
 
 
 class GaugeWriter:
@@ -33,7 +32,7 @@ class GaugeWriter:
         self,
         journal: JournalWriter,
         *,
-        period_seconds: float = PERIOD_SECONDS,
+        period_seconds: float = GAUGES_EVERY_SECONDS,
         nvml: Nvml | None = None,
         now: Callable[[], float] = monotonic,
         cpu_seconds: Callable[[], float] = process_time,

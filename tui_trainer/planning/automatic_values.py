@@ -187,10 +187,10 @@ def choose(
     # A classifier's head is trained with the adapters, named or not.
     saved = ",".join((*names_in(tuning.modules_to_save), *head_modules(shape)))
     targets = match_targets(shape, tuning.target_modules, saved) if lora else ()
-    trained = shape.parameters
+    trained, as_a_whole = shape.parameters, 0
     if lora:
-        trained = lora_parameters(shape, targets, tuning.r, tuning.use_dora)
-        trained += saved_module_parameters(shape, saved)
+        as_a_whole = saved_module_parameters(shape, saved)
+        trained = lora_parameters(shape, targets, tuning.r, tuning.use_dora) + as_a_whole
     attention = _attention(config, hardware, target, shape, known, chosen.value)
     setup = replace(
         known,
@@ -200,6 +200,7 @@ def choose(
         method=tuning.method,
         four_bits=FourBits.of(config, shape),
         trained_parameters=trained,
+        saved_parameters=as_a_whole,
         saves_head=lora and saves_head(shape, saved),
         lora_rank=tuning.r if lora else 0,
         lora_targets=targets,

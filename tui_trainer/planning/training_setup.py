@@ -43,7 +43,7 @@ class MeasuredPeak:
 class TrainingSetup:
     """`precision` is what matmuls are computed in, `weights` what the model's own weights are kept in.
 
-    They differ under autocast: fp32 weights whose matmuls are in bf16. Trained weights of LoRA are always fp32.
+    They differ under autocast: fp32 weights whose matmuls are in bf16. Adapters are always fp32.
     """
 
     device: Device = "cpu"
@@ -54,6 +54,9 @@ class TrainingSetup:
     """With `qlora`: how the frozen matrices are packed; `weights` is then what all others are kept in."""
     trained_parameters: int = 0
     """All of them with `full`; else those of the adapters and of the modules that are saved."""
+    saved_parameters: int = 0
+    """With an adapter: those of them that are trained as a whole, in `weights`, with a copy in fp32 where that is 16
+    bits."""
     saves_head: bool = False
     """With an adapter: whether the matrix that makes logits is trained as a whole."""
     lora_rank: int = 0

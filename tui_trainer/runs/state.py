@@ -181,8 +181,10 @@ WINDOW_STEPS: Final = 50
 _LEAST_SMOOTHED: Final = 5
 SAMPLES_KEPT: Final = 20
 PROBLEMS_KEPT: Final = 100
-# An hour of readings, one every 5 s.
-GAUGES_KEPT: Final = 720
+GAUGES_EVERY_SECONDS: Final = 5.0
+"""How often the gauges of a run are read."""
+# An hour of readings.
+GAUGES_KEPT: Final = int(3600 / GAUGES_EVERY_SECONDS)
 # Two minutes, one every 4 s.
 _RANK_TIMES_KEPT: Final = 30
 _TRAINING_PHASES: Final = frozenset({"training", "saving"})
