@@ -36,6 +36,11 @@ def test_other_models_are_named_with_numbers(asked):
     verdict = look("model_choice", there)
     assert verdict.status == "pass"
     assert "smaller: " in verdict.evidence and "larger: " in verdict.evidence and "would take about" in verdict.evidence
+    idle = replace(cards.seen(asked("qwen-lora"), H200, seconds=7200.0), earlier=EarlierRun(name="r", steps=50))
+    assert "larger: " not in look("model_choice", idle).evidence
+    idle = replace(idle, earlier=replace(idle.earlier, busy_share=0.3))
+    assert "kept the card 30 % busy in run r" in look("model_choice", idle).evidence
+    assert "larger: " in look("model_choice", idle).evidence
     week = cards.seen(asked("tinyllama-lora"), H200, seconds=7 * 86_400.0)
     slow = look("model_choice", week)
     assert slow.status == "warn" and "download" in slow.advice and "would take about" in slow.evidence

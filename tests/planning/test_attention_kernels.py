@@ -162,5 +162,5 @@ def test_plan_journal_lines_and_train_say_the_kernel_and_why():
     state = RunState()
     assert f"attention: {why}" in event_line(told[0], state).splitlines()
     state.plan = told[0]
-    shown = TrainScene(state=state, glyphs=ASCII, gauges=Gauges(), sparks={}).plan_rows()
+    shown = TrainScene(state=state, glyphs=ASCII, gauges=Gauges(), sparks={}).plan_rows(200, 50)
     assert why in ["".join(text for text, _ in row).partition("attention")[2].strip() for row in shown]

@@ -9,21 +9,34 @@ EVALUATION = ("evaluation", "training/evaluate.py _passes")
 ONCE_AN_EVALUATION = {
     EVALUATION: "the sum of the loss",
 }
-WAITS = ONCE_AN_EVALUATION | {
-    LOG: "losses and gradient norms of the steps that wait, in one copy",
-    UPDATE: "optimizers without a fused kernel ask once a step whether to step; bitsandbytes waits for each parameter",
-    ("evaluation", "tasks/sequence_classification.py scores"): "labels and predictions of all rows, at the end",
-    ("evaluation", "tasks/token_classification.py scores"): "labels, predictions and rows of each batch, at the end",
-    ("evaluation", "tasks/question_answering.py scores"): "the likeliest places of each batch, at the end",
-    ("evaluation", "models/writing.py generated"): "transformers asks after each token whether all answers have ended",
-    ("evaluation", "models/writing.py written"): "the tokens of all answers, for their texts",
-    ("sample", "models/writing.py written_after"): "the same, and the text itself",
-    (
-        "checkpoint",
-        "training/checkpoint.py _turn",
-    ): "a pinned buffer, on the way of tensors into a file",
-    ("checkpoint", "training/precision.py tensors"): "the loss scale",
-}
+WAITS = (
+    ONCE_AN_EVALUATION
+    | {
+        LOG: "losses and gradient norms of the steps that wait, in one copy",
+        UPDATE: "optimizers without a fused kernel ask once a step whether to step; bitsandbytes, for each weight",
+        ("evaluation", "tasks/sequence_classification.py scores"): "labels and predictions of all rows, at the end",
+        (
+            "evaluation",
+            "tasks/token_classification.py scores",
+        ): "labels, predictions and rows of each batch, at the end",
+        ("evaluation", "tasks/question_answering.py scores"): "the likeliest places of each batch, at the end",
+        (
+            "evaluation",
+            "models/writing.py generated",
+        ): "transformers asks after each token whether all answers have ended",
+        ("evaluation", "models/writing.py written"): "the tokens of all answers, for their texts",
+        ("sample", "models/writing.py written_after"): "the same, and the text itself",
+        (
+            "checkpoint",
+            "training/checkpoint.py _turn",
+        ): "a pinned buffer, on the way of tensors into a file",
+        ("checkpoint", "training/precision.py tensors"): "the loss scale",
+    }
+    | {
+        (phase, "training/first_gradients.py words"): "once in a start, beside the copy of the log"
+        for phase in ("log", "evaluation", "sample", "checkpoint", "micro-batches")
+    }
+)
 # Before the first step and after the last one nothing is waited for in vain.
 _BESIDE_THE_LOOP = ("start", "final model")
 

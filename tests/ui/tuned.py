@@ -25,6 +25,7 @@ def row(name: str, factor: float, turns: int, reason: str = "") -> dict[str, Any
         "step_seconds": 0.21 / factor if turns else None, "step_seconds_spread": 0.03 if turns > 1 else None,
         "samples_per_second": 150 * factor, "tokens_per_second": 5210 * factor, "peak_memory_bytes": 300 * MIB,
         "utilisation_share": 0.9, "loss": 1.9871, "speed_up": factor,
+        "is_clear": None, "whole_seconds": None,
     }  # fmt: skip
 
 

@@ -1,15 +1,14 @@
 """Reading and writing TOML without surprises: bounded size, one-sentence errors, dotted keys."""
 
 import hashlib
+import json
 import os
 import tomllib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from typing import Any, ClassVar, Literal
 
 from tui_trainer.errors import ConfigError, InputError, Problem, system_reason
 
@@ -113,17 +112,19 @@ def write_new(path: Path, text: str) -> None:
 Kind = Literal["recipes", "hardware"]
 
 
-class BatchSize(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class BatchSize:
     """Rows behind a step that feed a card, as `source` gives them: for rows of `tokens`, cards with this memory in GiB
     (from, to), and models of at most so many `parameters`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # Of pydantic, which checks what a file says, and is not loaded before that.
+    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "strict": True}
 
     tasks: list[str]
-    tokens: PositiveInt
-    rows: PositiveInt
-    memory_gib: list[float] = [0, 10**6]
-    parameters_at_most: PositiveInt = 10**15
+    tokens: int
+    rows: int
+    memory_gib: list[float] = field(default_factory=lambda: [0, 10**6])
+    parameters_at_most: int = 10**15
     source: str
 
 
@@ -194,6 +195,9 @@ def read_profile(path: Path, kind: Kind) -> Profile:
 
 def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
     """Raises ConfigError for the first that is wrong."""
+    if tables == []:
+        return ()
+    from pydantic import TypeAdapter, ValidationError
 
     def wrong(message: str, key: str, hint: str = "") -> ConfigError:
         return ConfigError([Problem(message=message, where=str(path), key=key, hint=hint)])
@@ -203,11 +207,14 @@ def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
     found = []
     for number, table in enumerate(tables, start=1):
         try:
-            one = BatchSize.model_validate(table)
+            # Strict, and yet from a table: only as JSON.
+            one = TypeAdapter(BatchSize).validate_json(json.dumps(table, default=str))
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(["batches", *map(str, first["loc"])])
             raise wrong(f"is wrong in [[batches]] number {number}: {first['msg'].lower()}", key) from None
+        if low := [name for name in ("tokens", "rows", "parameters_at_most") if getattr(one, name) < 1]:
+            raise wrong(f"must be at least 1 in [[batches]] number {number}", f"batches.{low[0]}")
         if len(one.memory_gib) != 2 or one.memory_gib[0] > one.memory_gib[1]:
             raise wrong(f"is no range in [[batches]] number {number}", "batches.memory_gib", "write [20, 25]")
         found.append(one)

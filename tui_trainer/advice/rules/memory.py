@@ -200,7 +200,7 @@ def _rows_without(context: Context, without: TrainingSetup) -> int:
     if context.loaded.origin(MICRO).by_user and isinstance(training.per_device_train_batch_size, int):
         return micro if memory_with(context, setup=without) <= budget else 0
     basis = context.basis
-    rows = largest_micro_batch(basis.shape, without, context.config, basis.room, context.step_rows)
+    rows = largest_micro_batch(basis.shape, without, basis.config, basis.room, context.step_rows)
     busy = rows * context.row_tokens >= BUSY_TOKENS[basis.target.device] or rows >= context.step_rows
     return rows if busy and memory_with(context, micro_batch=rows, setup=without) <= budget else 0
 

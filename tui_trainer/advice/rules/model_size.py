@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import Remedy, Rule, Verdict, not_applicable, passed, warned
+from tui_trainer.advice.contract import IDLE_GPU, Remedy, Rule, Verdict, not_applicable, passed, percent, warned
 from tui_trainer.advice.remedies import is_short, way_to_fit
 from tui_trainer.advice.rules.memory import METHOD
 from tui_trainer.errors import InputError
@@ -166,8 +166,13 @@ class ModelChoice(Rule):
             advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
             return warned(f"{words} {reason}; {quick.words}", fix={_MODEL: quick.name} if here else None, advice=advice)
         details = [f"smaller: {one.words}" for one in islice(smaller, 1)]
-        if context.duration_seconds is not None and context.duration_seconds <= _SHORT_SECONDS:
-            # Here there is time for more.
+        earlier = context.earlier
+        busy = earlier.busy_share if earlier and context.device == "cuda" else None
+        is_idle = busy is not None and busy < IDLE_GPU
+        if earlier and busy is not None and is_idle:
+            words += f", which kept the card {percent(busy)} busy in run {earlier.name}"
+        if is_idle or (context.duration_seconds is not None and context.duration_seconds <= _SHORT_SECONDS):
+            # Here there is time, or a card, for more.
             larger = _sorted(kinds, _LARGER * own, float("inf"), reverse=False)
             fits = next((one for one in _fitting(context, larger, budget) if (one.seconds or 0) <= _DAY_SECONDS), None)
             details += [f"larger: {fits.words}"] if fits else []
@@ -192,7 +197,7 @@ def _fitting(context: Context, entries: list[CatalogueEntry], budget: float | No
 def _instead(context: Context, entry: CatalogueEntry) -> _Other | None:
     """The same run with this model; None where it cannot be planned."""
     plan, basis = context.planned, context.basis
-    loaded = with_settings(context.loaded, {_MODEL: entry.name, "model.revision": "main"})
+    loaded = with_settings(basis.loaded, {_MODEL: entry.name, "model.revision": "main"})
     try:
         shape = find_task(context.config.task.type).model_shape(loaded.config, plan.vocabulary.value, plan.classes)
         if shape.max_position_embeddings and shape.max_position_embeddings < plan.longest_row:
