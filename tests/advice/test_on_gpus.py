@@ -92,9 +92,17 @@ FULL = {"tuning.method": "full", "training.learning_rate": "auto"}
 
 
 @pytest.mark.parametrize("hardware", [T4, PASCAL, RTX, H200], ids=["t4", "pascal", "rtx", "h200"])
-@pytest.mark.parametrize("recipe", ["tinyllama-lora", "llama-8b-lora", "qwen-lora", "distilgpt2-full", "scratch-llama"])
-def test_every_check_looks_at_every_recipe_on_every_card(asked, recipe, hardware):
-    findings = run_checks(seen(asked(recipe), hardware))
+@pytest.mark.parametrize(
+    ("recipe", "changes"),
+    [
+        *((name, {}) for name in ("tinyllama-lora", "llama-8b-lora", "qwen-lora", "distilgpt2-full", "scratch-llama")),
+        # Read by checks before a plan has made it a number, were it read from the config.
+        ("qwen-lora", {"training.effective_batch_size": "auto"}),
+        ("distilgpt2-full", {"training.effective_batch_size": "auto"}),
+    ],
+)
+def test_every_check_looks_at_every_recipe_on_every_card(asked, recipe, changes, hardware):
+    findings = run_checks(seen(asked(recipe, changes), hardware))
     assert len(findings) == len(all_checks())
     for finding in findings:
         evidence = finding.verdict.evidence
