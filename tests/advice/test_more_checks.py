@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+import pytest
+
 from tests.advice import test_on_gpus as cards
 from tests.advice.test_on_gpus import H200, T4
 from tests.advice.test_single_checks import context, look
@@ -13,6 +15,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.hardware.storage import read_rate, write_rate
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.models.catalogue import CatalogueEntry
+from tui_trainer.planning.training_setup import MeasuredPeak
 from tui_trainer.tasks.parts.learns_from_data import encoding_processes
 from tui_trainer.units import MIB
 
@@ -93,3 +96,16 @@ def test_a_tokenizer_in_python_gets_more_processes_than_one_that_uses_cores_by_i
     assert [encoding_processes(config, cores) for cores in (1, 4, 32)] == [1, 3, 16]
     scratch = load_config(Request(profile="scratch-llama")).config
     assert encoding_processes(scratch, 32) == 8
+
+
+def test_a_measured_peak_is_of_the_setup_it_was_measured_with_and_corrects_others_in_proportion():
+    seen = context()
+    basis = seen.basis
+    reckoned, other = basis.needed_bytes(), basis.changed({"training.gradient_checkpointing": True}).needed_bytes()
+    peak = MeasuredPeak(rows=basis.micro_batch, eval_rows=basis.eval_batch, bytes=2 * reckoned, runs=1)
+    measured = replace(basis, setup=replace(basis.setup, measured_peaks=(peak,)))
+    assert measured.needed_bytes() > 1.5 * reckoned > 1.5 * other
+    times = measured.changed({"training.gradient_checkpointing": True}).needed_bytes() / other
+    assert times == pytest.approx(measured.needed_bytes() / reckoned, rel=1e-3)
+    again = measured.changed({"training.gradient_checkpointing": False})
+    assert again.needed_bytes() == measured.needed_bytes()

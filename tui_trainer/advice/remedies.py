@@ -80,7 +80,7 @@ def memory_with(
     context: Context, *, micro_batch: int = 0, eval_batch: int = 0, setup: TrainingSetup | None = None
 ) -> int:
     """Bytes at the peak as the plan reckons them, with other rows in a pass, or trained in another way."""
-    basis = context.basis if setup is None else replace(context.basis, setup=setup)
+    basis = context.basis if setup is None else context.basis.trained_otherwise(setup)
     return basis.needed_bytes(micro_batch, eval_batch)
 
 

@@ -34,6 +34,8 @@ class Basis:
     setup: TrainingSetup
     micro_batch: int
     eval_batch: int
+    of_plan: "Basis | None" = None
+    """Where model or setup are others than the plan's: that of the plan, with whose setup peaks were measured here."""
 
     @property
     def config(self) -> Config:
@@ -51,7 +53,16 @@ class Basis:
         known = replace(known, fused_loss=fused)
         setup, _ = choices.choose(loaded, self.hardware, self.target, self.shape, known)
         setup, _ = with_dry_run(loaded.config, self.shape, setup)
-        return replace(self, loaded=loaded, setup=setup, micro_batch=patch.get(MICRO, self.micro_batch))
+        changed = replace(self, loaded=loaded, micro_batch=patch.get(MICRO, self.micro_batch))
+        return changed.trained_otherwise(setup)
+
+    def trained_otherwise(self, setup: TrainingSetup, shape: ModelShape | None = None) -> Self:
+        """The same with another setup, or another model."""
+        shape = shape or self.shape
+        if setup == self.setup and shape == self.shape:
+            return self
+        plain = replace(setup, measured_peaks=())
+        return replace(self, setup=plain, shape=shape, of_plan=self.of_plan or self)
 
     def needed_bytes(self, micro_batch: int = 0, eval_batch: int = 0) -> int:
         """Memory at the peak, with other rows in a pass than planned if given. Evaluations take as many as training
@@ -59,7 +70,12 @@ class Basis:
         rows = micro_batch or self.micro_batch
         as_in_training = self.config.evaluation.per_device_eval_batch_size == "auto"
         eval_rows = eval_batch or (rows if as_in_training else self.eval_batch)
-        return total_bytes(parts_of_run(self.shape, self.setup, self.config, rows, eval_rows))
+        found = total_bytes(parts_of_run(self.shape, self.setup, self.config, rows, eval_rows))
+        if self.of_plan is None or not self.of_plan.setup.measured_peaks:
+            return found
+        # What was measured with the setup of the plan corrects others in proportion.
+        plain = replace(self.of_plan, setup=replace(self.of_plan.setup, measured_peaks=()))
+        return round(found * self.of_plan.needed_bytes() / plain.needed_bytes())
 
 
 def with_settings(loaded: LoadedConfig, patch: Mapping[str, Any]) -> LoadedConfig:

@@ -401,7 +401,7 @@ class SplitModel(Rule):
             return not_applicable("all weights are where they are computed with")
         how = "weights, gradients and optimizer state are on the host" if offloads else f"split by {strategy}"
         switch = "offloaded" if offloads else strategy
-        whole = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0, measured_peaks=())
+        whole = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
         needed = memory_with(context, setup=whole)
         sentence = f"{how}; whole on {room.where} the run needs {format_bytes(needed)}"
         if room.budget_bytes is None:

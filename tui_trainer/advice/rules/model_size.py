@@ -202,7 +202,7 @@ def _instead(context: Context, entry: CatalogueEntry) -> _Other | None:
         shape = find_task(context.config.task.type).model_shape(loaded.config, plan.vocabulary.value, plan.classes)
         if shape.max_position_embeddings and shape.max_position_embeddings < plan.longest_row:
             return None
-        needed = replace(basis, loaded=loaded, shape=shape).needed_bytes()
+        needed = replace(basis, loaded=loaded).trained_otherwise(basis.setup, shape).needed_bytes()
     except (InputError, LookupError, ValueError):
         return None
     flops = partial(training_flops, setup=basis.setup, tokens=1, row_tokens=plan.longest_row)
