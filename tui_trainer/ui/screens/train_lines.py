@@ -36,6 +36,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, rows_of, width_of
 from tui_trainer.units import MIB, format_count, format_seconds
 
+_WIDE_RESULT = 100
 _STATUS_ROLES: Final[dict[str, Role]] = {
     "preparing": "accent", "loading": "accent", "training": "good", "paused": "warn", "saving": "accent",
     "finished": "good", "stopped early": "good", "stopped": "warn", "failed": "bad", "interrupted": "bad",
@@ -472,7 +473,8 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         if best := best_before(state):
             lines.append([(better_words(best), "warn")])
     rows = speed_rows(state)
-    if rows and (graded := run_grade(state)):
+    # Where there is room for them, the rows at the end say it as well.
+    if rows and width < _WIDE_RESULT and (graded := run_grade(state)):
         lines += scene.labelled("speed", graded, width, _STORY_LABEL)
     if finished.model_path:
         is_adapter = state.plan is not None and bool(state.plan.lora_rank)
