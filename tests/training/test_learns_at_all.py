@@ -89,11 +89,10 @@ class Way:
 NOTHING = "no_gradient: no gradient reaches any of the"
 WAYS = {
     "frozen by a wrong pattern": Way(
-        "causal_lm",
-        {**LORA, "tuning.target_modules": "layers.7.q_proj"},
-        "refused: --set: tuning.target_modules: no module of the model is called layers.7.q_proj",
+        "causal_lm", {**LORA, "tuning.method": "full", "tuning.trainable_layers": "layers.7."},
+        "refused: --set: tuning.trainable_layers: fits no weight of the model: layers.7.",
     ),
-    "labels all masked": Way("chat", {"data.max_length": 8}, "none of the 45 training rows has a label within the first"),
+    "labels all masked": Way("chat", {"data.max_length": 8}, "none of the 45 training rows has a label within"),
     "learning rate 0": Way("causal_lm", {"training.learning_rate": 0}, "refused: --set: training.learning_rate"),
     "learning rate that is 0 in 32 bits": Way("causal_lm", {"training.learning_rate": "1e-323"}, "rate_of_zero"),
     "detached head": Way("sequence_classification", BERT, "no_gradient: no gradient reaches 24 of 25", detached_body),
@@ -128,6 +127,7 @@ HEALTHY: list[tuple[str, Changes]] = [
     ("sequence_classification", BERT),
     ("sequence_classification", {**BERT_LORA, "training.learning_rate": 2e-4}),
     ("token_classification", {**BERT, "training.learning_rate": 2e-5, "training.warmup_steps": 200}),
+    ("causal_lm", {**LORA, "tuning.method": "full", "tuning.trainable_layers": "last 1"}),
     ("causal_lm", {"family": "gpt2", "training.optim": "sgd", "training.learning_rate": 1e-3}),
 ]  # fmt: skip
 
