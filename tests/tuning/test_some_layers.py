@@ -7,11 +7,12 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from tests.tiny_models import ENCODERS, TRAINED, save_tiny_model
 from tests.trained_runs import train
-from tui_trainer.config.sections import TuningSection
+from tui_trainer.advice.rules.memory import other_method
+from tui_trainer.config.sections import Config, TuningSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.carry_out import carry_out
@@ -80,6 +81,42 @@ def test_what_fits_nothing_or_all_is_refused(family, wanted, words, tmp_path):
     with pytest.raises(ConfigError, match=r"tuning\.trainable_layers") as refused:
         planned_part(json.loads((folder / "config.json").read_text()), head, 0, wanted)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(("wanted", "layers"), [("last 2", 2), ("last 4", 4), ("first 1", 8)])
+def test_only_layers_that_gradients_go_through_keep_something(wanted, layers):
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4}
+
+    def kept_bytes(trainable_layers):
+        model = AutoModelForCausalLM.from_config(LlamaConfig(**sizes, vocab_size=50)).train()
+        if trainable_layers:
+            METHOD.apply(model, TuningSection(trainable_layers=trainable_layers), seed=1, autocast=False)
+            assert part_of(model, trainable_layers).backward_layers == layers
+        own, found = {p.untyped_storage().data_ptr() for p in model.parameters()}, {}
+        keep = []
+
+        def pack(tensor):
+            keep.append(tensor)
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                found[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            hidden = model.model(IDS).last_hidden_state
+        assert hidden.requires_grad
+        return sum(found.values())
+
+    share = kept_bytes(wanted) / kept_bytes("")
+    # What is frozen within them keeps less.
+    assert layers / 8 * 0.7 < share < layers / 8 + 0.02
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+def test_another_method_that_is_advised_drops_the_layers_that_were_chosen(method):
+    chosen = Config(tuning=TuningSection(method="full", trainable_layers="last 2"))
+    assert other_method(chosen, method) == {"tuning.method": method, "tuning.trainable_layers": ""}
+    assert other_method(Config(), method) == {"tuning.method": method}
 
 
 def settings(tmp_path, family="llama", **changes):

@@ -194,7 +194,7 @@ def choose(
         as_a_whole = saved_module_parameters(shape, saved)
         trained = lora_parameters(shape, targets, tuning.r, tuning.use_dora) + as_a_whole
     part = None
-    if wanted := tuning.trainable_layers:
+    if (wanted := tuning.trainable_layers) and not lora:
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
         part = planned_part(model, shape.head, shape.labels, wanted)
         trained = part.parameters
