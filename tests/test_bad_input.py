@@ -95,6 +95,11 @@ CONFIG_CASES = [
         sets=("training.lr_scheduler_type=cosin",),
     ),
     Case(
+        "frozen layers of random weights",
+        ("tuning.trainable_layers", "is last 1, but random weights cannot be frozen", "leave it empty"),
+        sets=("tuning.trainable_layers=last 1",),
+    ),
+    Case(
         "LoRA+ without an adapter",
         ("tuning.loraplus_lr_ratio", "is 16, but tuning.method = full has no adapter", "set it to 1"),
         sets=("tuning.loraplus_lr_ratio=16",),

@@ -9,7 +9,7 @@ from typing import Any
 
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.launching.open_run import OpenRun, load_config, open_new
 from tui_trainer.runs.folder import RunFolder
 
 ANIMALS = ("sheep", "hen", "cow", "horse")
@@ -61,8 +61,8 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def train(place: Path, task: str, changes: Mapping[str, Any] | None = None) -> RunFolder:
-    """A finished run called after its task, trained on 60 rows."""
+def begin(place: Path, task: str, changes: Mapping[str, Any] | None = None) -> OpenRun:
+    """A run called after its task on 60 rows, opened."""
     data = write_rows(place / f"{task}.jsonl", [training_row(task, n) for n in range(60)])
     settings = {
         **SETTINGS,
@@ -72,6 +72,11 @@ def train(place: Path, task: str, changes: Mapping[str, Any] | None = None) -> R
         **(changes or {}),
     }
     assignments = tuple(f"{key}={value}" for key, value in settings.items())
-    run = open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)})))
+    return open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)})))
+
+
+def train(place: Path, task: str, changes: Mapping[str, Any] | None = None) -> RunFolder:
+    """The same, finished."""
+    run = begin(place, task, changes)
     assert carry_out(run).exit_code == 0
     return run.folder

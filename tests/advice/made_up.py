@@ -103,7 +103,7 @@ def run_events(
 def prepared(rows: int) -> e.DataPrepared:
     return e.DataPrepared(
         from_cache=True, rows=rows, eval_rows=0, tokens=128 * rows, eval_tokens=0, documents=rows, eval_documents=0,
-        vocabulary=100, seconds=0.1,
+        vocabulary=100, seconds=0.1, choices=100,
     )  # fmt: skip
 
 

@@ -109,6 +109,14 @@ PLANTED = {
         {"loss": lambda step: falling(step) * (2.5 if step % 37 == 5 else 1)},
         ["6 steps above 1.5 times the loss around them", "at 5, 42, 79"],
     ),
+    "no_gradient": ({"step": {"grad_norm": 0.0}, "steps": 20}, ["gradient norm 0 in each of the first 20 steps"]),
+    "rate_of_zero": ({"step": {"lr": 0.0}, "steps": 20}, ["learning rate 0 in the 20 steps up to step 20"]),
+    "begins_high": (
+        {"loss": lambda step: 8 * falling(step), "plan": {"base_model": "m", "total_steps": 5}, "data_rows": 400,
+         "steps": 5},
+        ["loss 36.3 at step 1", "each of 100 choices makes 4.61"],
+    ),
+    "loss_unmoved": ({"loss": lambda step: 4.6, "steps": 20}, ["loss 4.6 in each of the first 20 steps"]),
     "loss_flat": ({"loss": lambda step: 4.6 + 0.01 * math.sin(step)}, ["loss 4.6"]),
     "overfitting": (
         {"eval_loss": lambda step: 1.6 if step == 40 else 1.6 + step / 400}, ["held-out loss 1.6 at step 40", "80 %"]

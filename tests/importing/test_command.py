@@ -113,7 +113,7 @@ def test_unknown_keys_list_all_importers(capsys, tmp_path):
         ("peft_type: IA3", "peft", ("peft_type: IA3", "full, lora and qlora")),
         ("stage: dpo", "llama_factory", ("stage: dpo", "not from preferences", "sft (chat)")),
         ("stage: sft2", "llama_factory", ("stage: sft2", "task.type must be one of causal_lm,")),
-        ("finetuning_type: freeze", "llama_factory", ("finetuning_type: freeze", "full, lora and qlora")),
+        ("finetuning_type: oft", "llama_factory", ("finetuning_type: oft", "full, lora and qlora")),
         ("rl: dpo", "axolotl", ("rl: dpo", "not from preferences")),
         ("adapter: llama-adapter", "axolotl", ("adapter: llama-adapter", "full, lora and qlora")),
         ("datasets: [{path: a.jsonl, type: house}]", "axolotl", ("the type house", "nearest: chat_template")),

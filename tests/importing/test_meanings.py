@@ -343,6 +343,24 @@ def test_noise_on_embeddings_and_faster_second_matrices_are_taken(tool, read):
     assert found["training.neftune_noise_alpha"] == 5 and found["tuning.loraplus_lr_ratio"] == 16
 
 
+@pytest.mark.parametrize(("number", "layers"), [(3, "last 3"), (-2, "first 2"), (None, "last 2")])
+def test_some_layers_of_llama_factory_are_taken_by_their_number(number, layers, read):
+    given = {"stage": "sft", "finetuning_type": "freeze", "freeze_trainable_layers": number}
+    found = read({**given, "freeze_trainable_modules": "all"}, "llama_factory")
+    found.refuse_other_runs()
+    assert (found.values["tuning.method"], found.values["tuning.trainable_layers"]) == ("full", layers)
+
+
+def test_patterns_of_axolotl_are_one_with_the_same_meaning(read):
+    patterns = ["^lm_head.weight$", "model.layers.3[01].mlp", "layers.5", "model.norm.+"]
+    found = read({"base_model": "org/m", "unfrozen_parameters": patterns}, "axolotl").values["tuning.trainable_layers"]
+    names = ["lm_head.weight", "model.layers.30.mlp.up_proj.weight", "model.layers.5.mlp.up_proj.weight",
+             "modelxlayers.31.mlp", "model.norm.weight", "model.layers.32.mlp"]  # fmt: skip
+    assert [name for name in names if re.search(found, name)] == [names[0], names[1], names[4]]
+    refused = read({"base_model": "org/m", "unfrozen_parameters": ["^model.embed_tokens.weight$[:32000]"]}, "axolotl")
+    assert why(refused)["unfrozen_parameters"] is Why.DOES_NOT_FIT
+
+
 def test_a_number_is_no_switch(read):
     imported = read({"stage": "pt", "disable_gradient_checkpointing": 1})
     assert why(imported)["disable_gradient_checkpointing"] is Why.DOES_NOT_FIT

@@ -124,6 +124,9 @@ class TuningSection(SettingsSection):
         speed="LoRA skips gradients of weights; QLoRA unpacks these often",
     )
     """Which weights are trainable: all, or LoRA adapters on frozen ones; qlora keeps these in 4 bits, on a GPU."""
+    trainable_layers: str = option("", memory="what is frozen has no gradient and no optimizer state", advanced=True)
+    """full: only these train: "last 2" or "first 2" layers, or a regular expression found in names of weights (a
+    classifier's head always trains); empty: all."""
     r: int = option(16, low=1, high=4096, memory="adapters grow in proportion", step="x2")
     """LoRA: width of the update."""
     lora_alpha: float = option(32.0, above=0, high=10**6, step="x2")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import CheckpointError, ConfigError, FolderError, system_reason
 from tui_trainer.models.facts import find_model
+from tui_trainer.models.files import shards
 from tui_trainer.models.files.fingerprint import file_fingerprints
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
 from tui_trainer.planning.plan import Plan
@@ -30,6 +31,7 @@ from tui_trainer.training.checkpoint_folder import (
     newest_whole,
     steps_saved,
 )
+from tui_trainer.tuning.some_layers import METHOD as SOME_LAYERS
 from tui_trainer.units import GIB
 
 _NOTHING_LEFT = "its checkpoints are gone as well, so nothing can write it again"
@@ -213,8 +215,15 @@ class TrainedModel:
         return find_task(self.config.task.type)
 
     def base_model(self) -> tuple[Path | None, str]:
-        """The folder of the model that training began with, or why it cannot stand beside the trained one: a sentence,
-        empty for a run from scratch."""
+        """The same as `began_with`, or why it cannot stand beside the trained one."""
+        folder, reason = self.began_with()
+        if folder and self.head in CLASSIFYING and labels_of(self, folder) != labels_of(self, self.folder):
+            return None, "the base model has no head for these labels"
+        return folder, reason
+
+    def began_with(self) -> tuple[Path | None, str]:
+        """The folder of the model that training began with, or why it is not there: a sentence, empty for a run from
+        scratch."""
         config = self.plan.config
         name = config.model.model_name_or_path
         if config.model.init == "scratch" or not name:
@@ -227,8 +236,6 @@ class TrainedModel:
             folder = None
         if folder is None:
             return None, f"the base model {name} is not on this disk"
-        if self.head in CLASSIFYING and labels_of(self, folder) != labels_of(self, self.folder):
-            return None, "the base model has no head for these labels"
         return folder, ""
 
     @property
@@ -306,6 +313,8 @@ def load_model(
     logging.disable_progress_bar()
     build, trusted = auto_class(trained.head), trained.config.model.trust_remote_code
     more = {"dtype": dtype, "trust_remote_code": trusted, "local_files_only": True}
+    if base is None and shards.files_of(folder, SOME_LAYERS.weights_file):
+        return _with_trained_layers(trained, folder, build, more)
     if base is None:
         with reading(folder):
             return build.from_pretrained(folder, **more).eval()
@@ -320,6 +329,21 @@ def load_model(
         warnings.simplefilter("ignore", FutureWarning)
         model = PeftModel.from_pretrained(model, folder)
     return (model.merge_and_unload(safe_merge=True) if merge else model).eval()
+
+
+def _with_trained_layers(trained: TrainedModel, folder: Path, build: Any, more: dict[str, Any]) -> Any:
+    """A checkpoint of a run with frozen layers: the model that it began with, and in it the weights that train."""
+    from safetensors.torch import load_file
+
+    began, reason = trained.began_with()
+    if began is None:
+        raise FolderError(f"a checkpoint has the layers that train, and {reason}", where=folder.name)
+    with reading(began):
+        model = build.from_pretrained(began, config=config_in(trained, folder), ignore_mismatched_sizes=True, **more)
+    with reading(folder):
+        for path in shards.files_of(folder, SOME_LAYERS.weights_file):
+            model.load_state_dict(load_file(path), strict=False)
+    return model.eval()
 
 
 def load_tokenizer(trained: TrainedModel) -> "PreTrainedTokenizerBase":

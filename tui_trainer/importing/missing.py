@@ -108,13 +108,13 @@ MISSING = (
     ),
     # Which weights are trained, and from where.
     Missing(
-        "models learn whole or beside frozen weights; no layers of them are frozen by name",
+        "which layers train is tuning.trainable_layers here",
         {
             _ARGUMENTS: """freeze_layers freeze_backbone freeze_base freeze_encoder freeze_embeddings freeze_embeds
             freeze_bottom_layers num_frozen_layers n_freeze freeze_first_n_layers unfreeze_layers
             unfreeze_last_n_layers trainable_layers""",
             "llama_factory": "use_llama_pro",
-            "axolotl": """unfrozen_parameters spectrum_top_fraction plugins=*spectrum* peft_layers_to_transform
+            "axolotl": """spectrum_top_fraction plugins=*spectrum* peft_layers_to_transform
             lora_layers_to_transform peft_layers_pattern lora_layers_pattern peft_layer_replication""",
             "peft": "layers_to_transform layers_pattern layer_replication",
         },

@@ -104,7 +104,7 @@ def exact_plan(
     task, started = find_task(loaded.config.task.type), monotonic()
     with fitted_task_named(loaded):
         data = task.prepare(loaded.config, prepared_data_folder(), progress)
-    _announce_data(data, started, journal)
+    _announce_data(task.choices(loaded.config, data), data, started, journal)
 
     def planned() -> Plan:
         return make_plan(
@@ -153,7 +153,7 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
             hint += "curve; start a new run, put the folder back, or resume with the version that the run began with"
             raise DataError(message, where=str(folder), hint=hint)
         data = task.prepare(config, prepared_data_folder(), progress)
-    _announce_data(data, started, journal)
+    _announce_data(task.choices(config, data), data, started, journal)
     return data
 
 
@@ -361,7 +361,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _announce_data(data: PreparedData, started: float, journal: JournalWriter) -> None:
+def _announce_data(choices: int, data: PreparedData, started: float, journal: JournalWriter) -> None:
     counts = data.counts
     journal.append(
         DataPrepared(
@@ -375,5 +375,6 @@ def _announce_data(data: PreparedData, started: float, journal: JournalWriter) -
             vocabulary=counts.vocabulary,
             seconds=round(monotonic() - started, 3),
             notes=list(data.all_notes),
+            choices=choices,
         )
     )

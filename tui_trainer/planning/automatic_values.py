@@ -23,6 +23,8 @@ from tui_trainer.models.targets import head_modules, lora_parameters, match_targ
 from tui_trainer.planning.attention import EAGER, MATH, Attention, AttentionMachine, AttentionRows, attention_of
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
+from tui_trainer.tasks import find_task
+from tui_trainer.tuning.some_layers import planned_part
 
 MIXED = "training.mixed_precision"
 DTYPE = "model.dtype"
@@ -191,6 +193,11 @@ def choose(
     if lora:
         as_a_whole = saved_module_parameters(shape, saved)
         trained = lora_parameters(shape, targets, tuning.r, tuning.use_dora) + as_a_whole
+    part = None
+    if (wanted := tuning.trainable_layers) and not lora:
+        model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
+        part = planned_part(model, shape.head, shape.labels, wanted)
+        trained = part.parameters
     attention = _attention(config, hardware, target, shape, known, chosen.value)
     setup = replace(
         known,
@@ -201,7 +208,9 @@ def choose(
         four_bits=FourBits.of(config, shape),
         trained_parameters=trained,
         saved_parameters=as_a_whole,
-        saves_head=lora and saves_head(shape, saved),
+        saves_head=part.trains_output if part else lora and saves_head(shape, saved),
+        freezes_layers=part is not None,
+        backward_layers=part.backward_layers if part else 0,
         lora_rank=tuning.r if lora else 0,
         lora_targets=targets,
         lora_dropout=lora and tuning.lora_dropout > 0,

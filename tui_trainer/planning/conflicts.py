@@ -66,6 +66,11 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     if config.targets.score and config.evaluation.metric_for_best_model == "loss":
         message = f"is {config.targets.score:g}, but {METRIC_KEY} names no score"
         problems.append(loaded.problem("targets.score", message, "set it, or targets.loss for the held-out loss"))
+    if config.tuning.trainable_layers and (config.tuning.has_adapter or config.is_from_scratch):
+        why = "random weights cannot be frozen" if config.is_from_scratch else "the model's own weights are frozen"
+        hint = "leave it empty" if config.is_from_scratch else f'leave it empty, or set {METHOD_KEY} = "full"'
+        message = f"is {config.tuning.trainable_layers}, but {why}"
+        problems.append(loaded.problem("tuning.trainable_layers", message, hint))
     training = config.training
     schedule = LR_SCHEDULES[training.lr_scheduler_type]
     if training.min_lr_rate and not schedule.has_floor:
@@ -127,6 +132,7 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
         "model.init": (config.model.init, ("pretrained",)),
         "model.attn_implementation": (config.model.attn_implementation, ("auto",)),
         "model.kernels": (config.model.kernels, ("auto", "none")),
+        "tuning.trainable_layers": (config.tuning.trainable_layers, ("",)),
         "tuning.use_dora": (config.tuning.use_dora, (False,)),
         "training.neftune_noise_alpha": (config.training.neftune_noise_alpha, (0.0,)),
         "training.torch_compile": (config.training.torch_compile, (False,)),

@@ -104,6 +104,10 @@ def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> floa
     kinds = (kind for kind in adapted(shape, setup.lora_targets) if kind.reads == reads)
     adapters = sum(kind.count * kind.uses * setup.lora_rank * (kind.inputs + kind.outputs) for kind in kinds)
     found = 6.0 * weights if setup.method == "full" else 4.0 * weights + 6.0 * adapters
+    if setup.freezes_layers:
+        # Forward through all, back through the last ones, and the gradients of those that train.
+        through = setup.backward_layers / max(shape.layers, 1)
+        found = 2.0 * weights * (1 + min(through, 1.0) + setup.trained_parameters / max(shape.parameters, 1))
     if setup.gradient_checkpointing:
         heads = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head and linear.reads == reads)
         found += 2.0 * (weights - heads + adapters)

@@ -50,6 +50,13 @@ def whole_only(config: Config) -> Iterator[_Refusal]:
     if config.training.torch_compile:
         yield "training.torch_compile", "layers that are split are not compiled here", "set it to false"
     yield from _whole_states(config)
+    yield from _frozen_parts(config)
+
+
+def _frozen_parts(config: Config) -> Iterator[_Refusal]:
+    if config.tuning.trainable_layers:
+        hint = f"leave it empty, or set {STRATEGY} = ddp"
+        yield "tuning.trainable_layers", "a model of which a part is frozen is not split", hint
 
 
 def _whole_states(config: Config) -> Iterator[_Refusal]:
@@ -89,6 +96,7 @@ def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal
         # They are of 16 bits beside adapters in fp32, and a flat tensor has one kind of numbers.
         message = "modules that train as a whole, in 16 bits beside their adapters, are not split"
         yield "model.dtype", message, f"set it to float32, or {STRATEGY} = fsdp"
+    yield from _frozen_parts(config)
     if config.tuning.loraplus_lr_ratio != 1:
         yield "tuning.loraplus_lr_ratio", "all weights have one learning rate", f"set it to 1, or {STRATEGY} = fsdp"
     if config.tuning.use_dora and setup.has_adapter:

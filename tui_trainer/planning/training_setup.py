@@ -58,7 +58,11 @@ class TrainingSetup:
     """With an adapter: those of them that are trained as a whole, in `weights`, with a copy in fp32 where that is 16
     bits."""
     saves_head: bool = False
-    """With an adapter: whether the matrix that makes logits is trained as a whole."""
+    """With an adapter or frozen layers: whether the matrix that makes logits is trained as a whole."""
+    freezes_layers: bool = False
+    """With `full`: whether a part of the model is frozen (`tuning.trainable_layers`)."""
+    backward_layers: int = 0
+    """Where a part is frozen: how many layers the backward pass goes through, the last ones."""
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = ()
     """Names of the linear layers with an adapter, as in `ModelShape.linears`."""
@@ -114,6 +118,11 @@ class TrainingSetup:
         """Whether each number of rows that are multiplied costs a kernel: oneDNN compiles and keeps them for 16 bits on
         a CPU."""
         return self.device == "cpu" and self.precision != "fp32"
+
+    @property
+    def trains_head(self) -> bool:
+        """Whether the matrix that makes logits is trained."""
+        return (self.method == "full" and not self.freezes_layers) or self.saves_head
 
     @property
     def has_adapter(self) -> bool:

@@ -105,7 +105,8 @@ class ReportedModel:
 def _tuning_words(plan: Plan) -> str:
     tuning = plan.config.tuning
     if not tuning.has_adapter:
-        return "all weights"
+        chosen = f"weights chosen by trainable_layers = {tuning.trainable_layers}, the others frozen"
+        return chosen if tuning.trainable_layers else "all weights"
     kind = "DoRA" if tuning.use_dora else "LoRA"
     scale = ", rank-stabilised" if tuning.use_rslora else ""
     scale += (

@@ -69,6 +69,9 @@ class DataPrepared(Event):
     vocabulary: int
     seconds: float
     notes: list[str] = field(default_factory=list)
+    choices: int = 0
+    """Of how many tokens or classes a label is one, where the loss is the cross-entropy of that choice; 0: it is not,
+    or the journal does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,6 +340,10 @@ class RunProblem(Event):
     kind: str
     message: str
     hint: str = ""
+
+
+NO_GRADIENT: Final = "no gradient"
+"""The kind of the problem that weights which should learn have a gradient of 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,10 @@ class SequenceClassification(Task):
             weights = class_weights(Rows(data.train_path), kind, len(data.details["names"])).tolist()
         return ClassificationLoss(model, kind, weights=weights, smoothing=config.training.label_smoothing_factor)
 
+    def choices(self, config: Config, data: PreparedData) -> int:
+        is_choice = data.details["problem_type"] == "single_label_classification"
+        return len(data.details["names"]) if is_choice and config.task.class_weights == "none" else 0
+
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
         return _ClassScorer(objective, data.details["problem_type"], data.details["names"])
 

@@ -107,6 +107,9 @@ class TokenClassification(Task):
             weights = balanced_weights(tags[tags != IGNORE].astype(np.int64), len(data.details["names"])).tolist()
         return TokenLabelLoss(model, weights=weights, smoothing=config.training.label_smoothing_factor)
 
+    def choices(self, config: Config, data: PreparedData) -> int:
+        return int(data.details["classes"]) if config.task.class_weights == "none" else 0
+
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
         return _TagScorer(objective, data.details["names"], data.details["scheme"])
 

@@ -40,7 +40,7 @@ from tui_trainer.training.sharded import Sharded
 from tui_trainer.training.step import StepReport, take_step
 from tui_trainer.training.together import InParts, Together
 from tui_trainer.training.zero import Zero, ZeroOptimizer
-from tui_trainer.tuning import find_method
+from tui_trainer.tuning import method_of
 from tui_trainer.units import format_seconds
 
 # The model of a run, ready for its first step: built, checked, adapted, placed and, where asked, compiled.
@@ -65,7 +65,7 @@ def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell, rank
         # With its own way to checkpoint activations.
         adapted: Any = unsloth.adapt(model, config) if config.tuning.has_adapter else model
     else:
-        adapted = find_method(config.tuning.method).apply(
+        adapted = method_of(config.tuning).apply(
             model, config.tuning, seed=config.training.seed, autocast=plan.precision.value != "fp32"
         )
         if config.training.gradient_checkpointing:
@@ -137,7 +137,7 @@ class Components:
         self.config = config = plan.config
         self.data = job.data
         self.task = task = find_task(config.task.type)
-        self.method = find_method(config.tuning.method)
+        self.method = method_of(config.tuning)
         self.device = device_of(plan)
         self.clock = Clock(self.device)
         self.mixed_precision = MixedPrecision(plan.precision.value, self.device)

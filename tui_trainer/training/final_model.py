@@ -117,6 +117,9 @@ def _origin(plan: Plan) -> str:
     if plan.config.tuning.has_adapter:
         trained = format_count(plan.trained_parameters.value)
         return f"An adapter of {trained} parameters for {name} ({size} parameters), trained by tui-trainer."
+    if plan.config.tuning.trainable_layers:
+        trained = format_count(plan.trained_parameters.value)
+        return f"Made of {name}, a model of {size} parameters, of which tui-trainer tuned {trained}."
     return f"Made of {name}, a model of {size} parameters, which was tuned as a whole by tui-trainer."
 
 

@@ -20,6 +20,7 @@ from tui_trainer.planning.continued_elsewhere import with_smaller_passes
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import (
+    NO_GRADIENT,
     ControlApplied,
     EpochDone,
     EvalDone,
@@ -187,7 +188,7 @@ class Session:
 
     def _tell_of_gradients(self) -> None:
         if self._recorder.has_read_all and (words := self.components.optimizer.first_gradients.words()):
-            self._problem("no gradient", *words)
+            self._problem(NO_GRADIENT, *words)
 
     def finish_epoch(self) -> None:
         """The epoch's summary, and the sums start anew."""

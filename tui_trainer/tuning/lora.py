@@ -97,6 +97,11 @@ def _keep_labels(model: Any, folder: Path) -> None:
     config.save_pretrained(folder)
 
 
+def head_of(model: Any) -> tuple[str, ...]:
+    """The modules that a classifier ends with; none for other models."""
+    return _ending(model)[1]
+
+
 def _ending(model: Any) -> tuple[str, tuple[str, ...]]:
     """peft's name for what a model does, and the modules that a classifier ends with, as `models/targets.py` has them.
 

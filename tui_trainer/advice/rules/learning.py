@@ -21,7 +21,7 @@ from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import EFFECTIVE, base_rows
 from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
 from tui_trainer.planning.learning_rates import peak_rate, scaling_of, what_trains
-from tui_trainer.runs.events import PlanMade
+from tui_trainer.runs.events import NO_GRADIENT, PlanMade
 from tui_trainer.runs.steps_and_eta import every
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
@@ -47,6 +47,11 @@ _SPIKE, _AROUND, _DEVIATIONS, _LEAST_SPIKES, _SHOWN_SPIKES = 1.5, 10, 8.0, 3, 5
 _EARLY_SHARE = 0.2
 # Rows that would be in spikes of each epoch if these fell anywhere.
 _MOST_CHANCE = 0.1
+# Of a start: so many steps tell whether anything is learnt at all.
+_FIRST_STEPS, _UNMOVED, _FAR_ABOVE, _FIRST_LOSSES = 20, 1e-6, 1.25, 5
+_LEAST_ABOVE_NATS = 0.5
+# The next number of 32 bits is 0.
+_LEAST_RATE = 1e-45
 _WEIGHT_DECAY, _USUAL_DECAY, _STRONG_DECAY, _MOST_DECAY = "training.weight_decay", 0.01, 0.1, 0.5
 
 
@@ -147,6 +152,92 @@ class LongRun(Rule):
         if within < 1:
             return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: one step takes a day")
         return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(within))
+
+
+@symptom("Weights without a gradient", needs_steps=False)
+def no_gradient(view: RunView) -> Cause | None:
+    """What no gradient reaches stays as it is, while the loss goes on being printed."""
+    told = next((one for one in view.state.problems if one.kind == NO_GRADIENT), None)
+    if told is not None:
+        return Cause(
+            cause="No gradient reaches what should learn, all of it or a part.",
+            evidence=told.message,
+            share=1.0,
+            is_fault=True,
+            advice=told.hint,
+        )
+    norms = view.state.grad_norms[:_FIRST_STEPS]
+    if len(norms) < _FIRST_STEPS or any(norms):
+        return None
+    adapters = ", with adapters on frozen weights" if view.plan and view.plan.lora_rank else ""
+    return Cause(
+        cause="The gradient is 0: nothing learns.",
+        evidence=f"gradient norm 0 in each of the first {_FIRST_STEPS} steps{adapters}",
+        share=1.0,
+        is_fault=True,
+        advice="look at what is learned, tui-trainer preview, and at which weights are trainable, tui-trainer plan",
+    )
+
+
+@symptom("Learning rate of 0", needs_steps=False)
+def rate_of_zero(view: RunView) -> Cause | None:
+    """Each update is the learning rate times a direction."""
+    rates = view.state.lrs[-_FIRST_STEPS:]
+    if len(rates) < _FIRST_STEPS or max(rates) > _LEAST_RATE:
+        return None
+    return Cause(
+        cause="The learning rate is 0: no weight changes.",
+        evidence=f"learning rate {max(rates):.3g} in the {_FIRST_STEPS} steps up to step {view.state.step:,}",
+        share=1.0,
+        is_fault=True,
+        fix={LEARNING_RATE: "auto"},
+        advice=f"or another {_SCHEDULE}, {_WARMUP}",
+    )
+
+
+@symptom("Loss begins too high", needs_steps=False)
+def begins_high(view: RunView) -> Cause | None:
+    """A pretrained model knows more than one that prefers no answer: where it does worse, it is not what was trained,
+    or does not read what it was trained on."""
+    choices, losses = view.state.data.choices if view.state.data else 0, view.state.losses[:_FIRST_LOSSES]
+    if choices < 2 or len(losses) < _FIRST_LOSSES or not (view.plan and view.plan.base_model):
+        return None
+    even, begin = math.log(choices), fmean(losses)
+    # The first is of the model as it came; the others, that no odd batch is taken for it.
+    if not min(losses[0], begin) > _FAR_ABOVE * even + _LEAST_ABOVE_NATS:
+        return None
+    return Cause(
+        cause="The loss begins far above what a model without any knowledge has.",
+        evidence=f"loss {losses[0]:.3g} at step 1; the same chance for each of {choices:,} choices makes {even:.3g}",
+        share=1.0,
+        is_fault=True,
+        advice="look whether weights and tokenizer belong together, and what the model reads: tui-trainer preview",
+    )
+
+
+@symptom("Loss does not move", needs_steps=False)
+def loss_unmoved(view: RunView) -> Cause | None:
+    """Other rows have another loss, and learning changes it: one that stays to the digit depends on neither."""
+    losses = view.state.losses[:_FIRST_STEPS]
+    if len(losses) < _FIRST_STEPS or not all(map(math.isfinite, losses)) or not losses[0] > 0:
+        return None
+    if max(losses) - min(losses) > _UNMOVED * losses[0]:
+        return None
+    return Cause(
+        cause="The loss does not move at all: the model's answer depends neither on its weights nor on the rows.",
+        evidence=f"loss {losses[0]:.6g} in each of the first {_FIRST_STEPS} steps",
+        share=1.0,
+        is_fault=True,
+        advice="look at dropout in the model's config.json, and whether rows differ: tui-trainer preview",
+    )
+
+
+class LearnsAtAll(Rule):
+    """A run that learns nothing looks like any other from outside, and is as fast or faster."""
+
+    name, title = "learns_at_all", "Something is learnt"
+    settings = (LEARNING_RATE,)
+    during = (no_gradient, rate_of_zero, begins_high, loss_unmoved)
 
 
 @symptom("Learning rate too high", needs_steps=False)

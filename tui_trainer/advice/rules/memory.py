@@ -23,6 +23,7 @@ from tui_trainer.advice.remedies import is_short, memory_with, smaller_model, wa
 from tui_trainer.advice.rules.batch import BUSY_TOKENS
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch
+from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import coarse
 from tui_trainer.errors import ConfigError
 from tui_trainer.methods.tuning_methods import BITSANDBYTES
@@ -39,6 +40,7 @@ from tui_trainer.units import MIB, format_bytes, format_bytes_of
 CHECKPOINTING, METHOD = "training.gradient_checkpointing", "tuning.method"
 _CHUNK, _CHUNK_TOKENS = "training.loss_chunk_tokens", 1024
 _FULL_SHARE, _LEAST_FREE_SHARE = 0.96, 0.03
+FROZEN = "tuning.trainable_layers"
 _INSTALL = f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora"
 _MOST_PEAKS = 500
 # What grows steadily has in none of four parts much less than a third of the growth between the first and the last.
@@ -205,6 +207,11 @@ def _rows_without(context: Context, without: TrainingSetup) -> int:
     return rows if busy and memory_with(context, micro_batch=rows, setup=without) <= budget else 0
 
 
+def other_method(config: Config, name: str) -> Patch:
+    """The tuning method, without layers that were chosen for the one before: beside adapters all are frozen."""
+    return {METHOD: name, FROZEN: ""} if config.tuning.trainable_layers else {METHOD: name}
+
+
 class WeightsInFourBits(Rule):
     """Frozen weights need not be exact; each product unpacks them first, which costs time.
 
@@ -212,7 +219,7 @@ class WeightsInFourBits(Rule):
     """
 
     name, title, order = "four_bits", "Four bits where memory is short", 295
-    settings = (METHOD,)
+    settings = (METHOD, FROZEN)
     published = "4.127 bits a parameter (QLoRA, arXiv:2305.14314, section 3)"
 
     def before(self, context: Context) -> Verdict:
@@ -239,12 +246,12 @@ class WeightsInFourBits(Rule):
         sentence += f", too much; with 4 bits the run needs {format_bytes(needed)} of {free}"
         if context.hardware.libraries.get(BITSANDBYTES) is None:
             return warned(sentence, advice=_INSTALL)
-        return warned(sentence, fix={METHOD: "qlora"})
+        return warned(sentence, fix=other_method(context.config, "qlora"))
 
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
         if basis.setup.device == "cuda" and not basis.setup.four_bits and not basis.config.is_from_scratch:
             needs = "" if basis.hardware.libraries.get(BITSANDBYTES) else BITSANDBYTES
-            yield Remedy(patch={METHOD: "qlora"}, rank=7, costs="a quarter slower", needs=needs)
+            yield Remedy(patch=other_method(basis.config, "qlora"), rank=7, costs="a quarter slower", needs=needs)
 
 
 class LossInChunks(Rule):

@@ -10,7 +10,7 @@ from typing import Any
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import IDLE_GPU, Remedy, Rule, Verdict, not_applicable, passed, percent, warned
 from tui_trainer.advice.remedies import is_short, way_to_fit
-from tui_trainer.advice.rules.memory import METHOD
+from tui_trainer.advice.rules.memory import FROZEN, METHOD, other_method
 from tui_trainer.errors import InputError
 from tui_trainer.models.catalogue import CatalogueEntry, all_entries
 from tui_trainer.models.facts import find_model
@@ -73,7 +73,7 @@ class ModelSize(Rule):
     """
 
     name, title, order = "model_size", "Model size suits the data", 200
-    settings = (METHOD, _WIDTH, _LAYERS)
+    settings = (METHOD, FROZEN, _WIDTH, _LAYERS)
     published = "DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)"
 
     def before(self, context: Context) -> Verdict:
@@ -86,7 +86,7 @@ class ModelSize(Rule):
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
         """LoRA trains other weights."""
         if not basis.setup.has_adapter and not basis.config.is_from_scratch:
-            yield Remedy(patch={METHOD: "lora"}, rank=6)
+            yield Remedy(patch=other_method(basis.config, "lora"), rank=6)
 
 
 def _from_scratch(context: Context, read: float) -> Verdict:
@@ -113,7 +113,7 @@ def _pretrained(context: Context, read: float) -> Verdict:
         return passed(sentence)
     sentence += f", more than {room.share:.0%} of {format_bytes(room.free_bytes)} free on {room.where}"
     way = (way_to_fit(context) if is_short(context) else None) or {}
-    fix = {METHOD: way[METHOD]} if METHOD in way else None
+    fix = other_method(context.config, way[METHOD]) if METHOD in way else None
     return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a card with more memory")
 
 

@@ -39,6 +39,7 @@ from tui_trainer.importing.rules import (
     Why,
     empty,
     file_near,
+    listed,
     off,
     share_of_rows,
     whole,
@@ -262,6 +263,24 @@ def _cadence(key: str, strategies: tuple[str, ...], steps: str, per_epoch: str) 
     return cadence(key, strategies, steps, epochs="num_epochs", epochs_default=1.0, per_epoch=per_epoch)
 
 
+def _pattern_of_names(value: Any) -> str:
+    """Its patterns as one: each is looked for where a name begins, and a point in them is one but before a plus
+    (utils/freeze.py)."""
+    patterns = [str(one) for one in listed(value)]
+    if any(_RANGE.search(one) for one in patterns):
+        raise ValueError("rows of a matrix do not train apart; a pattern without [ ] behind it is taken")
+    pattern = "|".join(f"^(?:{_POINT.sub(_LITERAL, one)})" for one in patterns)
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"it is no regular expression: {error}") from None
+    return pattern
+
+
+# [5], [:32000] and their like at the end are no part of the pattern there, though [0-9] may look alike.
+_RANGE, _POINT, _LITERAL = re.compile(r"\[\d*(:\d*)?\]$"), re.compile(r"\.(?!\+)"), r"\\."
+
+
 IMPORTER = Importer(
     name="axolotl",
     title="axolotl",
@@ -285,6 +304,7 @@ IMPORTER = Importer(
             "tokenizer_save_jinja_files": Always("the template is saved with the model"),
             "model_quantization_config_kwargs": _OF_ANOTHER,
             "experimental_skip_move_to_device": hf.OTHER_TOOL,
+            "unfrozen_parameters": To("tuning.trainable_layers", convert=_pattern_of_names),
             # schemas/peft.py
             "lora_target_linear": Off("tuning.target_modules names the layers"),
             "lora_fan_in_fan_out": Automatic("the layer's own class says it"),

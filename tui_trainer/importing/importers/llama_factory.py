@@ -72,6 +72,32 @@ def _neat_packing(done: Conversion) -> None:
         done.write("data.packing", True, *names, reason="documents in one row never see each other here")
 
 
+_FROZEN = ("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules")
+
+
+def _some_layers(done: Conversion) -> None:
+    """All weights of the last layers, 2 where no number is said; below 0 of the first (model/adapter.py)."""
+    named = done.first("finetuning_type")
+    if not named or named[1] != "freeze":
+        return
+    done.write("tuning.method", "full", named[0], reason="of some layers")
+    count, modules, extra = (done.first(name) for name in _FROZEN)
+    number = whole(count[1]) if count else 2
+    if number:
+        end = "last" if number > 0 else "first"
+        done.write("tuning.trainable_layers", f"{end} {abs(number)}", *([count[0]] if count else []))
+    elif count:
+        done.leave(Why.DOES_NOT_FIT, "it must be a whole number of layers, not 0", count[0])
+    if modules:
+        why = Why.ALWAYS if modules[1] in ("all", ["all"]) else Why.REFUSED
+        done.leave(why, f"layers train whole; {_BY_NAME}", modules[0])
+    if extra:
+        done.leave(Why.REFUSED, f"nothing beside the layers trains; {_BY_NAME}", extra[0])
+
+
+_BY_NAME = "tuning.trainable_layers takes a regular expression for all that trains"
+
+
 def _packing_of_texts(done: Conversion) -> None:
     """Texts fill whole rows unless `packing` says no (hparams/data_args.py)."""
     if done.given.get("stage") == "pt" and not done.has("packing", "neat_packing"):
@@ -247,6 +273,7 @@ IMPORTER = Importer(
         KeyGroup(("template",), _template),
         KeyGroup((), _usual_alpha),
         KeyGroup(("neat_packing",), _neat_packing),
+        KeyGroup(("finetuning_type", *_FROZEN), _some_layers),
         method(
             "finetuning_type", {"lora": "lora", "full": "full"}, four_bit=("quantization_bit",),
             model=("stage", "template", "cutoff_len", "dataset"), otherwise="lora",

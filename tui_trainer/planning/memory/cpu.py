@@ -88,7 +88,7 @@ def _gradients(model: ModelMemory, accumulation: int, activations: int) -> Memor
             formula = "4 bytes x trained parameters (the sum in fp32), and 2 (the next in 16 bits)"
         return MemoryPart("gradients", model.gradient_bytes + copies, formula)
     sets = 2 if accumulation > 1 else 1
-    tied = model.shape.tied_embeddings and model.setup.method == "full"
+    tied = model.shape.tied_embeddings and model.setup.method == "full" and model.setup.trains_head
     second = FLOAT * model.shape.vocabulary * model.shape.hidden_size if tied else 0
     formula = "4 bytes x trained parameters" if sets == 1 else "8 bytes x trained parameters (the sum and the next)"
     if second:
@@ -100,9 +100,9 @@ def _activations(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     shape = model.shape
     ends = 3 * FLOAT * model.tokens_at_ends(batch) * shape.hidden_size
     if model.setup.gradient_checkpointing:
-        kept = shape.layers * batch.tokens * model.layer_input
+        kept = model.kept_layers * batch.tokens * model.layer_input
         return MemoryPart("activations", kept + ends, "layers x tokens x bytes of a layer's input")
-    kept = shape.layers * batch.tokens * model.counted.kept
+    kept = model.kept_layers * batch.tokens * model.counted.kept
     formula = "layers x tokens x bytes kept for the backward pass"
     return MemoryPart("activations", kept + ends, formula)
 
@@ -149,7 +149,7 @@ def _loss(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     is_chunked = model.setup.chunks_loss(batch.labels)
     # Gradients of head and embedding are made when the logits have been given back, where both are mapped.
     matrix, logits = FLOAT * model.shape.vocabulary * model.shape.hidden_size, FLOAT * batch.labels * model.classes
-    trains = model.setup.method == "full" and batch.accumulation == 1
+    trains = model.setup.method == "full" and model.setup.trains_head and batch.accumulation == 1
     if is_chunked or not trains or min(matrix, logits) < MAPPED_BLOCK_BYTES:
         return whole
     formula = f"{whole.formula}, beyond the gradients of embeddings that take their place"

@@ -46,7 +46,7 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
 
 
 def _plain(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
-    kept = model.shape.layers * batch.tokens * model.counted.kept
+    kept = model.kept_layers * batch.tokens * model.counted.kept
     ends, summed = _ends(model, batch), batch.accumulation > 1
     formula = "layers x tokens x bytes kept for the backward pass"
     at_loss = (
@@ -60,7 +60,7 @@ def _plain(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
 
 
 def _with_checkpoints(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
-    inputs = model.shape.layers * batch.tokens * model.layer_input
+    inputs = model.kept_layers * batch.tokens * model.layer_input
     first = _sum_of_gradients(model, batch)
     formula = "layers x tokens x bytes of a layer's input"
     stored = MemoryPart("activations", inputs + _ends(model, batch), formula)

@@ -147,7 +147,8 @@ class Static:
             return 0
         if self.setup.has_adapter:
             return HALF * self.trained
-        return HALF * sum(x.inputs * x.outputs * x.count for x in self.shape.linears)
+        found = sum(x.inputs * x.outputs * x.count for x in self.shape.linears)
+        return HALF * (min(found, self.trained) if self.setup.freezes_layers else found)
 
     @property
     def largest_cast_bytes(self) -> int:
@@ -190,7 +191,7 @@ class Static:
         chunk, vocabulary, width = self.setup.loss_chunk_tokens, self.classes, self.shape.hidden_size
         if not self.setup.chunks_loss(tokens):
             return (12 + (self.compute_size if self._has_soft_cap else 0)) * tokens * vocabulary
-        trains = self.setup.method == "full" or self.setup.saves_head
+        trains = self.setup.trains_head
         sums = FLOAT if tokens > chunk else self.compute_size
         head = (sums + self.compute_size) * vocabulary * width if trains else 0
         return min(chunk, tokens) * vocabulary * self._chunk_size + 2 * self.compute_size * tokens * width + head
@@ -234,6 +235,11 @@ class ModelMemory(Static):
         scores = 5 * heads * self.row_tokens if has_scores else 0
         kept = int(halves * (34 * self.shape.hidden_size + scores))
         return LayerBytes(kept=kept, made=2 * kept, evaluated=2 * kept, largest_kept=kept, largest_made=2 * kept)
+
+    @property
+    def kept_layers(self) -> int:
+        """Layers that keep something for the backward pass, which ends at the first one that trains."""
+        return self.setup.backward_layers if self.setup.freezes_layers else self.shape.layers
 
     @property
     def keeps_scores(self) -> bool:
@@ -286,7 +292,9 @@ def state_bytes(shape: ModelShape, setup: TrainingSetup, trained: int) -> int:
     if not optimizer.factored_state:
         return int(optimizer.state_bytes * trained)
     tensors = _adapters(shape, setup, trained) if setup.has_adapter else _weights(shape)
-    return FLOAT * sum(count * (rows + columns) for rows, columns, count in tensors)
+    found = FLOAT * sum(count * (rows + columns) for rows, columns, count in tensors)
+    # Of those that train, as many of each size as of all.
+    return found * trained // shape.parameters if setup.freezes_layers else found
 
 
 def _weights(shape: ModelShape) -> Iterator[tuple[int, int, int]]:

@@ -38,6 +38,9 @@ class LearnsNextToken(Task):
         smoothing = config.training.label_smoothing_factor
         return NextTokenLoss(model, chunk_tokens=chunk_tokens, label_smoothing=smoothing)
 
+    def choices(self, config: Config, data: PreparedData) -> int:
+        return data.counts.vocabulary
+
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
     ) -> tuple[str, str]:

@@ -110,6 +110,11 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
         """The loss; `chunk_tokens` > 0: the logits of so many labels at a time."""
 
+    def choices(self, config: Config, data: PreparedData) -> int:
+        """Of how many tokens or classes a label is one, so that a model that prefers none has a loss of ln(choices); 0
+        where the loss is another one."""
+        return 0
+
     def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
         """What the loss has to know of each row before training; None: nothing. `objective` is what this task made."""
         return None

@@ -1,0 +1,166 @@
+"""Training of some layers: what is frozen stays to the byte, has no state and no copy, and the plan counts the rest."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from tests.tiny_models import ENCODERS, TRAINED, save_tiny_model
+from tests.trained_runs import train
+from tui_trainer.advice.rules.memory import other_method
+from tui_trainer.config.sections import Config, TuningSection
+from tui_trainer.errors import ConfigError
+from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.open_run import open_again
+from tui_trainer.models.heads import CAUSAL, auto_class
+from tui_trainer.planning.plan_file import read_plan_file
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.state import fold
+from tui_trainer.tuning.some_layers import METHOD, part_of, planned_part, trained_names
+
+IDS = torch.arange(3, 43).reshape(2, 20)
+
+
+@pytest.fixture
+def model_of(tmp_path):
+    def make(family, head=CAUSAL):
+        folder = tmp_path / family
+        if not folder.exists():
+            save_tiny_model(folder, family)
+        return auto_class(head).from_pretrained(folder)
+
+    return make
+
+
+@pytest.mark.parametrize("family", TRAINED)
+@pytest.mark.parametrize("wanted", ["last 1", "first 1", "norm|ln_", "wte|embed_tokens"])
+def test_a_plan_counts_what_a_run_trains(family, wanted, model_of, tmp_path):
+    model = METHOD.apply(model_of(family), TuningSection(trainable_layers=wanted), seed=1, autocast=False)
+    config = json.loads((tmp_path / family / "config.json").read_text())
+    planned = planned_part(config, CAUSAL, 0, wanted)
+    assert planned == part_of(model, wanted)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert planned.parameters == sum(p.numel() for p in trained.values()) < sum(p.numel() for p in model.parameters())
+    model(input_ids=IDS, labels=IDS).loss.backward()
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == trained.keys()
+    layers = {"last 1": 1, "first 1": 2}.get(wanted, 2)
+    assert planned.backward_layers == layers
+    assert planned.trains_output == (wanted[0] == "w" and (family == "gpt2" or model.config.tie_word_embeddings))
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert", "electra"])
+def test_the_head_of_a_classifier_always_trains(family, model_of):
+    assert family in ENCODERS
+    model = model_of(family, "sequence_classification")
+    names = trained_names(model, "last 1")
+    own = [name for name, _ in model.named_parameters() if not name.startswith(f"{model.base_model_prefix}.")]
+    assert own and {*own} <= {*names}
+    assert {name for name in names if name not in own and "pooler" not in name} == {
+        name for name, _ in model.named_parameters() if ".1." in name and name not in own
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "wanted", "words"),
+    [
+        ("llama", "last 2", "names 2 of 2 layers"),
+        ("llama", "layers.7.", "fits no weight of the model: layers.7."),
+        ("llama", ".", "fits all weights"),
+        ("llama", "(", "is no pattern of names"),
+        ("t5", "last 1", "this model has 2 lists of them"),
+    ],
+)
+def test_what_fits_nothing_or_all_is_refused(family, wanted, words, tmp_path):
+    folder = save_tiny_model(tmp_path / family, family)
+    head = "seq2seq_lm" if family == "t5" else CAUSAL
+    with pytest.raises(ConfigError, match=r"tuning\.trainable_layers") as refused:
+        planned_part(json.loads((folder / "config.json").read_text()), head, 0, wanted)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(("wanted", "layers"), [("last 2", 2), ("last 4", 4), ("first 1", 8)])
+def test_only_layers_that_gradients_go_through_keep_something(wanted, layers):
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4}
+
+    def kept_bytes(trainable_layers):
+        model = AutoModelForCausalLM.from_config(LlamaConfig(**sizes, vocab_size=50)).train()
+        if trainable_layers:
+            METHOD.apply(model, TuningSection(trainable_layers=trainable_layers), seed=1, autocast=False)
+            assert part_of(model, trainable_layers).backward_layers == layers
+        own, found = {p.untyped_storage().data_ptr() for p in model.parameters()}, {}
+        keep = []
+
+        def pack(tensor):
+            keep.append(tensor)
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                found[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            hidden = model.model(IDS).last_hidden_state
+        assert hidden.requires_grad
+        return sum(found.values())
+
+    share = kept_bytes(wanted) / kept_bytes("")
+    # What is frozen within them keeps less.
+    assert layers / 8 * 0.7 < share < layers / 8 + 0.02
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+def test_another_method_that_is_advised_drops_the_layers_that_were_chosen(method):
+    chosen = Config(tuning=TuningSection(method="full", trainable_layers="last 2"))
+    assert other_method(chosen, method) == {"tuning.method": method, "tuning.trainable_layers": ""}
+    assert other_method(Config(), method) == {"tuning.method": method}
+
+
+def settings(tmp_path, family="llama", **changes):
+    folder = tmp_path / family
+    if not folder.exists():
+        save_tiny_model(folder, family)
+    return {
+        "model.init": "pretrained", "model.model_name_or_path": folder, "tuning.method": "full",
+        "tuning.trainable_layers": "last 1", "training.max_steps": 6, "checkpoint.save_steps": 3, **changes,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {}),
+        ("llama", {"training.gradient_checkpointing": "true", "training.loss_chunk_tokens": 16}),
+        ("qwen2", {"tuning.trainable_layers": "lm_head", "training.loss_chunk_tokens": 16}),
+    ],
+)
+def test_what_is_frozen_stays_and_has_no_state_and_no_copy(family, changes, tmp_path):
+    run = train(tmp_path, "causal_lm", settings(tmp_path, family, **changes))
+    before, after = (AutoModelForCausalLM.from_pretrained(path).state_dict() for path in (tmp_path / family, run.model))
+    wanted = changes.get("tuning.trainable_layers", "layers.1.")
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    saved = load_file(run.checkpoints / "step-6" / METHOD.weights_file)
+    assert changed and all(wanted in name for name in changed) and changed == saved.keys()
+    state = load_file(run.checkpoints / "step-6" / "optimizer.safetensors")
+    assert {name.rpartition(".")[0] for name in state} == changed
+    plan = read_plan_file(run.plan.read_bytes())
+    assert plan.trained_parameters.value == sum(tensor.numel() for tensor in saved.values())
+    assert plan.training_setup.backward_layers == (0 if wanted == "lm_head" else 1)
+
+
+def test_it_goes_on_from_a_checkpoint_to_the_bit_and_a_checkpoint_is_tried(tmp_path):
+    (tmp_path / "whole").mkdir()
+    run = train(tmp_path / "whole", "causal_lm", settings(tmp_path))
+    whole, losses = load_file(run.model / "model.safetensors"), list(fold(read_all(run.journal)).losses)
+    (run.model).rename(tmp_path / "model")
+    tried = TrainedModel.of(run, unfinished=True).load()
+    assert all(torch.equal(tensor, tried.state_dict()[name]) for name, tensor in whole.items())
+    for path in run.checkpoints.glob("step-6"):
+        path.rename(tmp_path / "step-6")
+    assert carry_out(open_again(run)).exit_code == 0
+    again = load_file(run.model / "model.safetensors")
+    assert all(torch.equal(tensor, again[name]) for name, tensor in whole.items())
+    assert list(fold(read_all(run.journal)).losses) == losses

@@ -1,0 +1,164 @@
+"""All weights of some layers, or those whose names fit a pattern; the others are frozen.
+
+Files here are light to import: torch only inside functions. What trains is looked up in the model itself: of a run, or
+without numbers in the worker, so that a plan counts what the run will train.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from tui_trainer.config.sections import TuningSection
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.counting import Answers, deciding_fields, empty_model, fake_tensors, model_config
+from tui_trainer.models.heads import Head
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.tuning.full import Method
+from tui_trainer.tuning.lora import head_of
+from tui_trainer.worker.asking import WorkerFailed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KEY = "tuning.trainable_layers"
+_BY_NUMBER = re.compile(r"(first|last)\s+(\d+)")
+_NAMED = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedPart:
+    """`backward_layers`: how many layers gradients go through, from the last one down to the first that trains."""
+
+    parameters: int
+    backward_layers: int
+    trains_output: bool
+    """Whether the matrix that makes logits is among them."""
+
+
+def trained_names(model: Any, wanted: str) -> list[str]:
+    """Of the parameters that train, in the model's order. The head of a classifier, which is new, is among them.
+
+    Raises ConfigError for a pattern that fits none or all, and for numbers of layers that there are not.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    heads = tuple(f"{head}." for head in _head_paths(model))
+    body = [name for name in names if not name.startswith(heads)] if heads else names
+    if by_number := _BY_NUMBER.fullmatch(wanted.strip()):
+        fits = _numbered(body, by_number[1], int(by_number[2]))
+    else:
+        try:
+            pattern = re.compile(wanted)
+        except re.error as error:
+            raise _wrong(
+                f"is no pattern of names: {error}", 'write "last 2", "first 2" or a regular expression'
+            ) from None
+        fits = {name for name in body if pattern.search(name)}
+    if not fits:
+        some = ", ".join([*body[:2], *body[-2:]])
+        raise _wrong(
+            f"fits no weight of the model: {one_line(wanted, 80)}", f"weights are called {one_line(some, 300)}"
+        )
+    if len(fits) == len(body):
+        raise _wrong(f"fits all weights of the model: {one_line(wanted, 80)}", "leave it empty: all of them train")
+    return [name for name in names if name in fits or name.startswith(heads or ("\n",))]
+
+
+def part_of(model: Any, wanted: str) -> TrainedPart:
+    """Of these trainable weights in a model. Raises ConfigError as `trained_names` does."""
+    trained = set(trained_names(model, wanted))
+    weights = dict(model.named_parameters())
+    numbers = {name: _place(name) for name in weights}
+    lists = {place[0] for place in numbers.values() if place}
+    depth = max((place[1] for place in numbers.values() if place), default=-1) + 1
+    first_layer = next((at for at, place in enumerate(numbers.values()) if place), 0)
+    # What stands before the layers, as embeddings do, has its gradient through all of them.
+    below = [at for at, name in enumerate(weights) if name in trained and at < first_layer]
+    lowest = min((place[1] for name, place in numbers.items() if name in trained and place), default=depth)
+    output = model.get_output_embeddings()
+    return TrainedPart(
+        parameters=sum(weights[name].numel() for name in trained),
+        backward_layers=depth if below or len(lists) > 1 else depth - lowest,
+        trains_output=output is not None and any(weights[name] is output.weight for name in trained),
+    )
+
+
+def _head_paths(model: Any) -> tuple[str, ...]:
+    """Of the modules that a classifier ends with, as parameters are named."""
+    heads = head_of(model)
+    pooled = f"{model.base_model_prefix}.pooler"
+    return tuple(pooled if name == "pooler" else name for name in heads)
+
+
+def _place(name: str) -> tuple[str, int] | None:
+    """(the list of layers, the number in it) of `model.layers.7.mlp.up_proj.weight`."""
+    words = name.split(".")
+    at = next((at for at, word in enumerate(words) if word.isdigit()), None)
+    return None if at is None else (".".join(words[:at]), int(words[at]))
+
+
+def _numbered(names: Sequence[str], end: str, count: int) -> set[str]:
+    places = {name: place for name in names if (place := _place(name))}
+    lists = sorted({where for where, _ in places.values()})
+    if len(lists) != 1:
+        hint = f"name them by a regular expression, such as {lists[0] if lists else 'layer'}"
+        raise _wrong(f"counts layers, and this model has {len(lists)} lists of them", hint)
+    numbers = sorted({number for _, number in places.values()})
+    if not 0 < count < len(numbers):
+        raise _wrong(f"names {count} of {len(numbers)} layers", f"1 to {len(numbers) - 1} can be chosen")
+    chosen = {*(numbers[-count:] if end == "last" else numbers[:count])}
+    return {name for name, (_, number) in places.items() if number in chosen}
+
+
+def _wrong(message: str, hint: str) -> ConfigError:
+    return ConfigError(Problem(message=message, key=KEY, hint=hint))
+
+
+class SomeLayers(Method):
+    """A checkpoint has what trains, and no copy of what is frozen; the final model is whole."""
+
+    weights_file = "trained_layers.safetensors"
+    """No name that libraries load as a whole model."""
+    index_file = "trained_layers.safetensors.index.json"
+
+    def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
+        trained = set(trained_names(model, tuning.trainable_layers))
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name in trained)
+        return model
+
+    def weights(self, model: Any) -> dict[str, Tensor]:
+        """Those that train, and saved buffers."""
+        frozen = {
+            name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.requires_grad
+        }
+        return {name: tensor for name, tensor in super().weights(model).items() if name not in frozen}
+
+
+METHOD = SomeLayers()
+answers = Answers("count_trained", format_version=1)
+
+
+def planned_part(config: Mapping[str, Any], head: Head, labels: int, wanted: str) -> TrainedPart:
+    """What of the model of a config.json trains. The first answer takes seconds. Raises ConfigError."""
+    question = {"config": deciding_fields(config), "head": head, "labels": labels, "wanted": wanted}
+    try:
+        found = answers.ask(question)
+    except WorkerFailed as failure:
+        raise _wrong(f"cannot be looked up in the model: {failure.reason or failure}", "leave it empty") from None
+    if "problem" in found:
+        raise _wrong(found["problem"], found["hint"])
+    return TrainedPart(**found)
+
+
+def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
+    """In the worker, which has torch: the fields of a `TrainedPart`, or the problem and its hint."""
+    head: Head = question["head"]
+    with fake_tensors(head):
+        model = empty_model(model_config(question["config"], question["labels"]), head)
+        try:
+            return asdict(part_of(model, question["wanted"]))
+        except ConfigError as error:
+            return {"problem": error.problems[0].message, "hint": error.problems[0].hint}
