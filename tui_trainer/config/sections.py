@@ -81,7 +81,7 @@ def _check_attention(name: str) -> None:
 
 class ModelSection(SettingsSection):
     model_name_or_path: str = option("", completes="folder")
-    """The model to start from: a folder, or its name on the hub."""
+    """The model to start from: a folder, its name on the hub, or a finished run: its path, its name or last."""
     revision: str = option("main", advanced=True)
     """Which version of a model from the hub: a branch, a tag or a commit."""
     init: Literal["pretrained", "scratch"] = option("pretrained")

@@ -18,6 +18,7 @@ from tui_trainer.data.columns.row import AUTO, Row, kind_of_rows
 from tui_trainer.data.columns.text_columns import ColumnChoices, head_of, pair_of_texts
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import ConfigError, DataError, InputError
+from tui_trainer.launching.run_as_model import with_run_as_model
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.runs.slurm import Allocation
@@ -36,7 +37,7 @@ _TEXT, _SECOND_TEXT = "data.text_column", "data.text_pair_column"
 
 def with_fitted_presets(loaded: LoadedConfig) -> LoadedConfig:
     """What model and data ask for. It looks at the first rows of the data, and waits for them."""
-    return _with_rows_that_fit(_with_texts_that_fit(_with_task_that_fits(loaded)))
+    return _with_rows_that_fit(_with_texts_that_fit(_with_task_that_fits(with_run_as_model(loaded))))
 
 
 def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
