@@ -13,7 +13,7 @@ from tui_trainer.errors import ConfigError, FolderError, Problem
 from tui_trainer.exporting.trained_model import final_model
 from tui_trainer.models.catalogue import find_shape
 from tui_trainer.models.config_json import MODEL_KEY
-from tui_trainer.models.files.fingerprint import ADAPTER_FILE
+from tui_trainer.models.facts import ADAPTER_FILE
 from tui_trainer.models.files.hub_cache import cached_snapshot, local_folder
 from tui_trainer.planning.ancestry import run_of_model
 from tui_trainer.runs import registry

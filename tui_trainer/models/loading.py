@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -194,6 +195,52 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
     if had:
         words += f": the model in {one_line(str(folder))} tells {had.pop()} labels apart, this task {model.num_labels}"
     return words
+
+
+def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> None:
+    """The weights of the adapter in `folder` into a model of peft that was made with the settings of that adapter,
+    `without` those of some of its saved modules. Raises ConfigError where names or shapes differ."""
+    from peft.utils import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+
+    hint = "copy the adapter again, adapter_config.json and weights together"
+    try:
+        weights = load_peft_weights(str(folder), device="cpu")
+        for name in [name for name in weights if _is_of(name, without)]:
+            del weights[name]
+        odd = sorted(weights.keys() ^ get_peft_model_state_dict(adapted, save_embedding_layers=False).keys())
+        if not odd:
+            set_peft_model_state_dict(adapted, weights)
+    except Exception as error:  # whatever its parts raise: of shapes, and of damaged files
+        raise bad_model(_sentence("the adapter cannot be loaded", error), hint, str(folder)) from None
+    if odd:
+        raise bad_model(f"the adapter does not fit the model: {_first_of(odd)} differ", hint, str(folder))
+
+
+def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> Any:
+    """The model with the adapter in `folder` put into its weights, in their own type; all of it trains that trained
+    before. `without`: saved modules that stay the model's own, such as a head for other labels.
+
+    One layer's update is in memory at a time, beside the adapter.
+    """
+    from peft import PeftConfig, get_peft_model
+
+    trains = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    with warnings.catch_warnings():
+        # peft asks transformers by names that it has renamed.
+        warnings.simplefilter("ignore")
+        config: Any = PeftConfig.from_pretrained(str(folder))
+        config.modules_to_save = [name for name in config.modules_to_save or () if name not in without] or None
+        adapted: Any = get_peft_model(model, config)
+        load_adapter(adapted, folder, without=without)
+        merged = adapted.merge_and_unload(safe_merge=True)
+    for name, parameter in merged.named_parameters():
+        parameter.requires_grad_(name in trains)
+    return merged
+
+
+def _is_of(name: str, modules: Sequence[str]) -> bool:
+    """Whether a tensor of an adapter is of one of these saved modules."""
+    return any(f".{module}." in f".{name}" for module in modules)
 
 
 def load_config(
