@@ -10,14 +10,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.tiny_models import save_tiny_model
+from tests.trained_runs import write_rows
 from tui_trainer.errors import EXIT_STOPPED, ConfigError
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again, open_new
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs import controls
+from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.overview import overview
+from tui_trainer.runs.state import fold
 from tui_trainer.training.session import Session
 
 # So small that the evaluation behind the only step is that of the model as the run began.
@@ -266,3 +270,55 @@ def test_a_run_that_goes_on_from_an_adapter_is_resumed_to_the_bit(go_on, tiny_ru
         again = weights_in(part.model)[name]
         assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
     assert loss_of(part) == loss_of(whole)
+
+
+def labelled(tmp_path, name, labels):
+    rows = [{"text": f"a {labels[n % len(labels)]} and {n} more", "label": labels[n % len(labels)]} for n in range(48)]
+    return write_rows(tmp_path / f"{name}.jsonl", rows)
+
+
+@pytest.fixture
+def classify(tmp_path, go_on):
+    """`classify(name, labels, changes)`: a finished classifier of texts, from a tiny BERT where no model is named."""
+
+    def make(name, labels, changes):
+        folder = tmp_path / "bert"
+        changes = {FROM: folder if folder.exists() else save_tiny_model(folder, "bert"), **changes}
+        data = labelled(tmp_path, name, labels)
+        return go_on(
+            name, {"data.path": data, "task.type": "sequence_classification", "data.max_length": 32, **changes}
+        )
+
+    return make
+
+
+ANIMALS = ("cat", "dog", "owl")
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_classifier_goes_on_with_the_head_of_its_labels(classify, method):
+    first = classify("first", ANIMALS, {"tuning.method": method})
+    still = classify("still", ANIMALS, {FROM: "first", "tuning.method": method, **STILL})
+    assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
+    assert not [one for one in read_all(still.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
+
+
+def test_a_classifiers_adapter_goes_on_with_its_labels_only_and_is_merged_with_a_new_head(classify, tmp_path):
+    first = classify("first", ANIMALS, {"tuning.method": "lora"})
+    merged = classify("merged", ANIMALS, {FROM: "first", "tuning.method": "full", **STILL})
+    assert loss_of(merged) == pytest.approx(loss_of(first), abs=1e-5)
+    others = ("ant", "bee", "fly", "wasp")
+    new = classify("new", others, {FROM: "first", "tuning.method": "full"})
+    told = [one.message for one in read_all(new.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
+    assert any("start from scratch" in one for one in told)
+    assert json.loads((new.model / "config.json").read_bytes())["id2label"] == dict(zip("0123", others, strict=True))
+    body = "bert.encoder.layer.0.output.dense.weight"
+    adapted = TrainedModel.of(first).load(merge=True).state_dict()[body]
+    trained = weights_in(new.model)["model.safetensors"][body]
+    assert (trained - adapted).abs().max() < (
+        trained - load_file(tmp_path / "bert/model.safetensors")[body]
+    ).abs().max() * 2
+    with pytest.raises(AssertionError):
+        classify("refused", others, {FROM: "first", "tuning.method": "lora"})
+    failed = fold(read_all(RunFolder(first.root.with_name("refused")).journal)).failed
+    assert "tells other labels apart (cat, dog, owl) than the data has" in failed.message

@@ -125,8 +125,8 @@ class TuningSection(SettingsSection):
     )
     """Which weights are trainable: all, or LoRA adapters on frozen ones; qlora keeps these in 4 bits, on a GPU."""
     continue_adapter: Literal["auto", "continue", "merge"] = option("auto")
-    """An adapter to start from: continue trains it further, with its own rank, targets and scaling; merge puts it into
-    its model first; auto: continue with LoRA, merge where all weights train."""
+    """An adapter to start from: continue trains it further as it is, merge puts it into its model first; auto: merge
+    where all weights train."""
     r: int = option(16, low=1, high=4096, memory="adapters grow in proportion", step="x2")
     """LoRA: width of the update."""
     lora_alpha: float = option(32.0, above=0, high=10**6, step="x2")

@@ -16,7 +16,7 @@ from tui_trainer.models.config_json import MODEL_KEY
 from tui_trainer.models.facts import ADAPTER_WEIGHTS, Adapter, ModelFacts, find_model
 from tui_trainer.models.files.fingerprint import base_part, fingerprint
 from tui_trainer.models.files.weights import read_file_header
-from tui_trainer.models.heads import Head
+from tui_trainer.models.heads import CLASSIFYING, Head
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import ALL_LINEAR, head_modules, linear_names, match_targets
 from tui_trainer.runs.folder import read_fields
@@ -46,6 +46,8 @@ _WITHOUT_SETTING: Mapping[str, tuple[Any, ...]] = {
 }
 # They leave the model's own weights as they are; of the others the adapter fits weights that were changed with it.
 _PLAIN_INITS = frozenset({"true", "false", "none", "gaussian", "orthogonal", "eva"})
+# It adds them to the saved modules of every classifier, whether there are such or not.
+_HEADS_OF_PEFT = ("classifier", "score")
 _MERGES = f'set {KEY} = "merge" and tuning.method = "full" to train the merged model'
 
 
@@ -75,7 +77,7 @@ def settings_of_adapter(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
         found["tuning.lora_dropout"] = float(dropout)
     if targets := _targets(facts.shape, adapter):
         found["tuning.target_modules"] = targets
-    heads = head_modules(facts.shape)
+    heads = (*head_modules(facts.shape), *(_HEADS_OF_PEFT if facts.head in CLASSIFYING else ()))
     saved = [str(name) for name in fields.get("modules_to_save") or () if name not in heads]
     # peft adds the path of a module that is two in one, behind its name.
     short = [name for name in saved if not any(name.endswith(f".{other}") for other in saved)]

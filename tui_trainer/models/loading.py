@@ -205,9 +205,10 @@ def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> 
     hint = "copy the adapter again, adapter_config.json and weights together"
     try:
         weights = load_peft_weights(str(folder), device="cpu")
-        for name in [name for name in weights if _is_of(name, without)]:
-            del weights[name]
-        odd = sorted(weights.keys() ^ get_peft_model_state_dict(adapted, save_embedding_layers=False).keys())
+        own = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+        # peft wants every saved module in it.
+        weights |= {name: tensor for name, tensor in own.items() if _is_of(name, without)}
+        odd = sorted(weights.keys() ^ own.keys())
         if not odd:
             set_peft_model_state_dict(adapted, weights)
     except Exception as error:  # whatever its parts raise: of shapes, and of damaged files
@@ -228,9 +229,7 @@ def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> A
     with warnings.catch_warnings():
         # peft asks transformers by names that it has renamed.
         warnings.simplefilter("ignore")
-        config: Any = PeftConfig.from_pretrained(str(folder))
-        config.modules_to_save = [name for name in config.modules_to_save or () if name not in without] or None
-        adapted: Any = get_peft_model(model, config)
+        adapted: Any = get_peft_model(model, PeftConfig.from_pretrained(str(folder)))
         load_adapter(adapted, folder, without=without)
         merged = adapted.merge_and_unload(safe_merge=True)
     for name, parameter in merged.named_parameters():
