@@ -322,3 +322,14 @@ def test_a_classifiers_adapter_goes_on_with_its_labels_only_and_is_merged_with_a
         classify("refused", others, {FROM: "first", "tuning.method": "lora"})
     failed = fold(read_all(RunFolder(first.root.with_name("refused")).journal)).failed
     assert "tells other labels apart (cat, dog, owl) than the data has" in failed.message
+
+
+def test_a_classifier_of_as_many_other_labels_gets_a_new_head_and_says_so(classify):
+    first = classify("first", ANIMALS, {"tuning.method": "full"})
+    others = ("ant", "bee", "fly")
+    new = classify("new", others, {FROM: "first", "tuning.method": "full", **STILL})
+    told = [one.message for one in read_all(new.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
+    assert told == ["classifier starts from scratch: the model was for the labels cat, dog, owl"]
+    before, after = (weights_in(run.model)["model.safetensors"] for run in (first, new))
+    changed = {name for name, tensor in after.items() if not torch.allclose(tensor, before[name], atol=1e-6)}
+    assert changed == {"classifier.weight", "classifier.bias"}

@@ -18,7 +18,7 @@ from tui_trainer.config.sections import Config, ModelSection, is_known_attention
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import bad_model, read_json
 from tui_trainer.models.four_bits import FourBits, bitsandbytes_config, refuse_poisoned_files
-from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, auto_class
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, auto_class, own_labels
 from tui_trainer.models.modules import soft_cap_of
 from tui_trainer.models.shape import scratch_config
 from tui_trainer.terminal.safe_text import one_line
@@ -108,8 +108,9 @@ def load_pretrained(
     made: PreTrainedModel = loaded
     keep_soft_cap(made)
     settle_padding(made, head, pad_token_id)
-    if words := _new_parts(made, report, folder, head):
-        tell(words)
+    for words in (_new_parts(made, report, folder, head), _new_head(made, folder, head, labels)):
+        if words:
+            tell(words)
     return made
 
 
@@ -240,6 +241,25 @@ def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> A
 def _is_of(name: str, modules: Sequence[str]) -> bool:
     """Whether a tensor of an adapter is of one of these saved modules."""
     return any(f".{module}." in f".{name}" for module in modules)
+
+
+def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> str:
+    """Draws the head of a classifier anew that the files have for as many other labels, and says so; else empty.
+    `LABEL_0` is no label's name."""
+    had = own_labels(read_json(folder / "config.json") or {}) if labels and head in CLASSIFYING else ()
+    if labels is None or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *labels.names)):
+        return ""
+    if len(had) != len(labels.names) or set(had) == set(labels.names):
+        return ""
+    children = ((name, part) for name, part in model.named_children() if name != model.base_model_prefix)
+    names = [name for name, part in children if any(True for _ in part.parameters())]
+    for module in (module for name in names for module in getattr(model, name).modules()):
+        for parameter in module.parameters(recurse=False):
+            # transformers draws no weight that it has read.
+            parameter._is_hf_initialized = False
+        model._init_weights(module)
+    told = ", ".join(had[:5]) + (", ..." if len(had) > 5 else "")
+    return f"{one_line(', '.join(names), 120)} starts from scratch: the model was for the labels {one_line(told, 120)}"
 
 
 def load_config(
