@@ -195,7 +195,7 @@ CASES = [
     Case("seq2seq", configure(model_type="t5", is_encoder_decoder=True, architectures=["T5ForConditionalGeneration"]),
          ("a sequence-to-sequence model", "take a decoder")),
     Case("classifier", configure(architectures=["LlamaForSequenceClassification"]), ("is a classifier of texts",)),
-    Case("adapter", as_adapter, ("an adapter for org/base and no model", "merge the adapter into it first")),
+    Case("adapter", as_adapter, ("the adapter is for org/base: the model", "tui-trainer download org/base")),
     Case("empty folder", lambda f: (shutil.rmtree(f), f.mkdir()), ("the folder has no config.json",)),
     Case("quantised", configure(quantization_config={"quant_method": "gptq"}), ("stored quantised (gptq)", "16 bits")),
 ]  # fmt: skip

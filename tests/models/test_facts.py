@@ -185,7 +185,7 @@ def test_a_folder_without_a_config_says_what_it_holds(tmp_path):
     (tmp_path / "model.Q4_K_M.gguf").touch()
     assert "llama.cpp" in refusal(tmp_path)
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
-    assert "holds an adapter for org/base and no model" in refusal(tmp_path)
+    assert "the adapter is for org/base: the model org/base is not on this machine" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000, "\udcff"])

@@ -81,7 +81,7 @@ def _check_attention(name: str) -> None:
 
 class ModelSection(SettingsSection):
     model_name_or_path: str = option("", completes="folder")
-    """The model to start from: a folder, or its name on the hub."""
+    """The model to start from: a folder, its name on the hub, or a finished run: its path, its name or last."""
     revision: str = option("main", advanced=True)
     """Which version of a model from the hub: a branch, a tag or a commit."""
     init: Literal["pretrained", "scratch"] = option("pretrained")
@@ -127,6 +127,9 @@ class TuningSection(SettingsSection):
     trainable_layers: str = option("", memory="what is frozen has no gradient and no optimizer state", advanced=True)
     """full: only these train: "last 2" or "first 2" layers, or a regular expression found in names of weights (a
     classifier's head always trains); empty: all."""
+    continue_adapter: Literal["auto", "continue", "merge"] = option("auto")
+    """An adapter to start from: continue trains it further as it is, merge puts it into its model first; auto: merge
+    where all weights train."""
     r: int = option(16, low=1, high=4096, memory="adapters grow in proportion", step="x2")
     """LoRA: width of the update."""
     lora_alpha: float = option(32.0, above=0, high=10**6, step="x2")

@@ -229,7 +229,10 @@ class TrainedModel:
         if config.model.init == "scratch" or not name:
             return None, ""
         try:
-            folder = self.base or find_model(name, config.model.revision, head=self.head).folder
+            facts = find_model(name, config.model.revision, head=self.head)
+            if facts.adapter:
+                return None, "training began with an adapter on its model, which is not measured beside the result"
+            folder = self.base or facts.folder
             if folder and not self.base and (problem := changed_base(self.plan, folder)):
                 return None, str(problem)
         except ConfigError:

@@ -18,8 +18,11 @@ from tui_trainer.data.columns.row import AUTO, Row, kind_of_rows
 from tui_trainer.data.columns.text_columns import ColumnChoices, head_of, pair_of_texts
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import ConfigError, DataError, InputError
+from tui_trainer.launching.run_as_model import with_run_as_model
+from tui_trainer.models.adapters import goes_on, settings_of_adapter
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
+from tui_trainer.planning.ancestry import run_of_model
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.parts.learns_from_data import COLUMNS, sources_of
@@ -36,7 +39,9 @@ _TEXT, _SECOND_TEXT = "data.text_column", "data.text_pair_column"
 
 def with_fitted_presets(loaded: LoadedConfig) -> LoadedConfig:
     """What model and data ask for. It looks at the first rows of the data, and waits for them."""
-    return _with_rows_that_fit(_with_texts_that_fit(_with_task_that_fits(loaded)))
+    return _with_rows_that_fit(
+        _with_texts_that_fit(_with_adapter_that_fits(_with_task_that_fits(with_run_as_model(loaded))))
+    )
 
 
 def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
@@ -109,6 +114,33 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
     task, why = _task_that_fits(parts, _signature(config))
     return loaded.fitted(_TASK, task, why) if task else loaded
+
+
+def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
+    """The settings of an adapter that goes on, or all weights where it is merged: what nobody wrote otherwise."""
+    model, method = loaded.config.model, "tuning.method"
+    if not model.model_name_or_path or loaded.config.is_from_scratch:
+        return loaded
+    try:
+        head = find_task(loaded.config.task.type).head
+        facts = find_model(model.model_name_or_path, model.revision, head=head)
+        adapter, wanted = facts.adapter, loaded.config.tuning
+        if adapter is None:
+            return loaded
+        run, is_open = run_of_model(adapter.folder), not loaded.origin(method).by_user
+        whose = f"the adapter of the run {run.name}" if run else f"the adapter in {one_line(adapter.folder.name, 40)}"
+        if is_open and wanted.continue_adapter == "merge" and wanted.has_adapter:
+            return loaded.fitted(method, "full", f"{whose} is merged, and the whole model trains")
+        if is_open and wanted.continue_adapter != "merge" and not wanted.has_adapter:
+            loaded = loaded.fitted(method, "lora", f"{whose} goes on")
+        if not goes_on(loaded.config.tuning) or not loaded.config.tuning.has_adapter:
+            return loaded
+        for key, value in settings_of_adapter(facts, adapter).items():
+            if not loaded.origin(key).by_user and value_of(loaded.config, key) != value:
+                loaded = loaded.fitted(key, value, f"{whose} goes on")
+    except ConfigError:  # told with everything else that is wrong
+        return loaded
+    return loaded
 
 
 def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:

@@ -16,6 +16,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.launching.fitted_presets import with_fitted_presets, with_nodes_of_step, with_unread_noted
 from tui_trainer.launching.prepare import edited_settings, estimated_plan, mend_plan_file, read_plan
+from tui_trainer.launching.run_as_model import changed_model_problems
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import model_problems
 from tui_trainer.models.unsloth import environment_problems
@@ -85,6 +86,7 @@ def start_problems(loaded: LoadedConfig) -> list[Problem]:
     if model.model_name_or_path:
         facts = find_model(model.model_name_or_path, model.revision, head=find_task(loaded.config.task.type).head)
         problems += [] if facts.folder else model_problems(facts, model.init, model.trust_remote_code)
+        problems += changed_model_problems(loaded.config)
     return [loaded.placed(problem) for problem in problems]
 
 

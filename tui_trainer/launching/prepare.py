@@ -25,6 +25,7 @@ from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.micro_batches import tune_micro_batch
 from tui_trainer.launching.trial import kept_trial
 from tui_trainer.models.facts import find_model
+from tui_trainer.planning.ancestry import chain_words
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.batch_cut import EFFECTIVE
 from tui_trainer.planning.conflicts import setting_problems
@@ -300,6 +301,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             **values,
             command=command,
             base_model=config.model.model_name_or_path if is_pretrained else "",
+            came_from=chain_words(plan.ancestors),
             lora_rank=config.tuning.r if config.tuning.has_adapter else None,
             targets={name: value for name, value in targets.items() if value},
             metric=config.evaluation.metric_for_best_model,

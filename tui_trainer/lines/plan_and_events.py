@@ -347,8 +347,22 @@ def _card_row(one: CardPlan) -> tuple[str, ...]:
 
 def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> list[str]:
     """The table of `tui-trainer runs`: the columns that fit, from the left."""
-    head = ("run", "state", "steps", "loss", "held out", "score", "last event", "size", "started (UTC)", "folder")
+    head = (
+        "run",
+        "state",
+        "steps",
+        "loss",
+        "held out",
+        "score",
+        "last event",
+        "size",
+        "from",
+        "started (UTC)",
+        "folder",
+    )
     rows = [head, *(_run_row(one, now) for one in overviews)]
+    if not any(one.came_from for one in overviews):
+        rows = [row[:8] + row[9:] for row in rows]
     if not any(one.scores for one in overviews):  # only some tasks have scores beside the loss
         rows = [row[:5] + row[6:] for row in rows]
     return table_lines(rows, width, right=("steps", "loss", "held out", "last event", "size"))
@@ -384,6 +398,7 @@ def _run_row(one: RunOverview, now: datetime) -> tuple[str, ...]:
         one_line(one.score, 24) or "--",
         age_words(one, now),
         format_bytes(one.size_bytes),
+        one_line(one.came_from, 200) or "--",
         one_line(one.started_at[:16].replace("T", " ")),
         one_line(str(one.path)),
     )

@@ -113,10 +113,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     if config is not None:
         return config
     where = str(folder)
-    if adapter := read_json(folder / "adapter_config.json"):
-        base = one_line(str(adapter.get("base_model_name_or_path") or "a base model"), 120)
-        hint = f"name {base}, or merge the adapter into it first and give the merged folder"
-        raise bad_model(f"the folder holds an adapter for {base} and no model", hint, where)
     if any(folder.glob("*.gguf")):
         hint = "take the version of the model with config.json and .safetensors files"
         raise bad_model("the folder holds .gguf files only, the form of llama.cpp, which is not trained", hint, where)

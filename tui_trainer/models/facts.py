@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.catalogue import CatalogueEntry, find_shape
-from tui_trainer.models.config_json import bad_model, read_config, read_json, refuse_other_kinds
+from tui_trainer.models.config_json import MODEL_KEY, bad_model, read_config, read_json, refuse_other_kinds
 from tui_trainer.models.files.hub_cache import cached_snapshot, local_folder, nearest_folder, remedies
 from tui_trainer.models.files.weights import (
     INDEX_FILE,
     SINGLE_FILE,
     TensorFacts,
+    read_file_header,
     read_headers,
     weight_files,
     with_names_of_today,
@@ -25,8 +26,10 @@ from tui_trainer.models.files.weights import (
 from tui_trainer.models.heads import CAUSAL, Head
 from tui_trainer.models.shape import ModelShape, shape_of
 from tui_trainer.models.tokenizer import tokenizer_files_in, tokenizer_key
+from tui_trainer.terminal.safe_text import one_line
 
 Weights = Literal["safetensors", "bin", "none", "not here"]
+ADAPTER_FILE, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BIN_FILE, BIN_INDEX_FILE = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # Source: the names that `torch_dtype` and `dtype` of config.json take, for those of safetensors.
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64", "F8_E4M3": "float8_e4m3fn"}
@@ -59,11 +62,28 @@ class ModelFacts:
     has_remote_code: bool = False
     eos_token_ids: tuple[int, ...] = ()
     catalogue: CatalogueEntry | None = None
+    adapter: "Adapter | None" = None
+    """Named instead of the model that it is for; `folder` and the weights are those of that model."""
+
+    @property
+    def tokenizer_folder(self) -> Path | None:
+        """An adapter may come with a tokenizer of its own, which knows its chat template."""
+        return self.adapter.folder if self.adapter and self.adapter.has_tokenizer else self.folder
 
     @property
     def shape(self) -> ModelShape:
         """The first answer about a model takes seconds. Raises ConfigError where nobody can tell."""
         return shape_of(self.config, self.headers, head=self.head, labels=self.labels)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adapter:
+    """A folder with an adapter of peft. `fields` are those of adapter_config.json, `base` is the model it is for."""
+
+    folder: Path
+    fields: Mapping[str, Any]
+    base: ModelFacts
+    has_tokenizer: bool
 
 
 def find_model(
@@ -81,6 +101,8 @@ def find_model(
     """
     asked = {"name": name, "revision": revision, "head": head, "labels": labels}
     folder = local_folder(name)
+    if folder is not None and (folder / ADAPTER_FILE).is_file() and not _has_weights(folder):
+        return _with_adapter(folder, asked, environment)
     if folder is not None:
         return _facts_of(folder, asked)
     entry = find_shape(name)
@@ -135,6 +157,55 @@ def _facts_of(folder: Path, asked: dict[str, Any]) -> ModelFacts:
         has_remote_code="auto_map" in config or "auto_map" in (read_json(folder / "tokenizer_config.json") or {}),
         eos_token_ids=_ids(generation.get("eos_token_id")) or _ids(config.get("eos_token_id")),
     )
+
+
+def _has_weights(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (SINGLE_FILE, INDEX_FILE, BIN_FILE, BIN_INDEX_FILE))
+
+
+def _with_adapter(folder: Path, asked: dict[str, Any], environment: Mapping[str, str]) -> ModelFacts:
+    """Of the model that an adapter is for, with the adapter's own tokenizer and labels where it has them."""
+    fields = read_json(folder / ADAPTER_FILE) or {}
+    told, where = fields.get("base_model_name_or_path"), str(folder)
+    if not isinstance(told, str) or not told:
+        hint = f"write it into {ADAPTER_FILE} as base_model_name_or_path"
+        raise bad_model("the adapter does not say which model it is for", hint, where)
+    revision = fields.get("revision")
+    more = {"revision": revision if isinstance(revision, str) else asked["revision"]}
+    try:
+        base = find_model(**{**asked, **more, "name": told}, environment=environment)
+    except ConfigError as error:
+        words = f"the adapter is for {one_line(told, 200)}"
+        raise ConfigError(
+            replace(one, message=f"{words}: {one.message}", where=where) for one in error.problems
+        ) from None
+    if base.adapter:
+        raise bad_model("the adapter is for another adapter", "merge that one into its model first", where)
+    if base.folder is None:
+        raise bad_model(f"the adapter is for {base.name}, which is not on this machine", remedies(base.name), where)
+    # That of a classifier is beside its adapter: the model that it is for knows no labels.
+    config = read_json(folder / "config.json") or base.config
+    generation = read_json(folder / "generation_config.json") or {}
+    damage: tuple[Problem, ...] = ()
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        hint = "copy the adapter again; peft saves one in .bin anew"
+        damage = (Problem(message=f"the adapter has no {ADAPTER_WEIGHTS}", key=MODEL_KEY, where=where, hint=hint),)
+    else:
+        try:
+            read_file_header(folder / ADAPTER_WEIGHTS)
+        except ConfigError as error:
+            damage = error.problems
+    files = tokenizer_files_in(folder, config)
+    found = replace(
+        base,
+        name=asked["name"],
+        revision=asked["revision"],
+        config=config,
+        damage=(*base.damage, *damage),
+        eos_token_ids=_ids(generation.get("eos_token_id")) or base.eos_token_ids,
+        adapter=Adapter(folder=folder, fields=fields, base=base, has_tokenizer=bool(files)),
+    )
+    return replace(found, tokenizer_files=files, tokenizer_key=tokenizer_key(folder, files, config)) if files else found
 
 
 def _catalogued(entry: CatalogueEntry, asked: dict[str, Any]) -> ModelFacts:

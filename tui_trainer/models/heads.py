@@ -96,6 +96,20 @@ class Labels:
         return fields | ({"problem_type": self.problem_type} if self.problem_type else {})
 
 
+def own_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names in a model's id2label, in the order of its logits; none where they are not named one by one."""
+    named = config.get("id2label")
+    if not isinstance(named, Mapping):
+        return ()
+    try:
+        by_number = {int(number): str(name) for number, name in named.items()}
+    except ValueError:
+        return ()
+    return (
+        tuple(by_number[number] for number in range(len(by_number))) if set(by_number) == {*range(len(named))} else ()
+    )
+
+
 def auto_class_name(head: Head) -> str:
     """The class of transformers that loads and makes models with this head."""
     return _CLASSES[head][0]

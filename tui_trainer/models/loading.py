@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from tui_trainer.config.sections import Config, ModelSection, is_known_attention
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import bad_model, read_json
 from tui_trainer.models.four_bits import FourBits, bitsandbytes_config, refuse_poisoned_files
-from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, auto_class
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, auto_class, own_labels
 from tui_trainer.models.modules import soft_cap_of
 from tui_trainer.models.shape import scratch_config
 from tui_trainer.terminal.safe_text import one_line
@@ -107,8 +108,9 @@ def load_pretrained(
     made: PreTrainedModel = loaded
     keep_soft_cap(made)
     settle_padding(made, head, pad_token_id)
-    if words := _new_parts(made, report, folder, head):
-        tell(words)
+    for words in (_new_parts(made, report, folder, head), _new_head(made, folder, head, labels)):
+        if words:
+            tell(words)
     return made
 
 
@@ -194,6 +196,70 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
     if had:
         words += f": the model in {one_line(str(folder))} tells {had.pop()} labels apart, this task {model.num_labels}"
     return words
+
+
+def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> None:
+    """The weights of the adapter in `folder` into a model of peft that was made with the settings of that adapter,
+    `without` those of some of its saved modules. Raises ConfigError where names or shapes differ."""
+    from peft.utils import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+
+    hint = "copy the adapter again, adapter_config.json and weights together"
+    try:
+        weights = load_peft_weights(str(folder), device="cpu")
+        own = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+        # peft wants every saved module in it.
+        weights |= {name: tensor for name, tensor in own.items() if _is_of(name, without)}
+        odd = sorted(weights.keys() ^ own.keys())
+        if not odd:
+            set_peft_model_state_dict(adapted, weights)
+    except Exception as error:  # whatever its parts raise: of shapes, and of damaged files
+        raise bad_model(_sentence("the adapter cannot be loaded", error), hint, str(folder)) from None
+    if odd:
+        raise bad_model(f"the adapter does not fit the model: {_first_of(odd)} differ", hint, str(folder))
+
+
+def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> Any:
+    """The model with the adapter in `folder` put into its weights, in their own type; all of it trains that trained
+    before. `without`: saved modules that stay the model's own, such as a head for other labels.
+
+    One layer's update is in memory at a time, beside the adapter.
+    """
+    from peft import PeftConfig, get_peft_model
+
+    trains = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    with warnings.catch_warnings():
+        # peft asks transformers by names that it has renamed.
+        warnings.simplefilter("ignore")
+        adapted: Any = get_peft_model(model, PeftConfig.from_pretrained(str(folder)))
+        load_adapter(adapted, folder, without=without)
+        merged = adapted.merge_and_unload(safe_merge=True)
+    for name, parameter in merged.named_parameters():
+        parameter.requires_grad_(name in trains)
+    return merged
+
+
+def _is_of(name: str, modules: Sequence[str]) -> bool:
+    """Whether a tensor of an adapter is of one of these saved modules."""
+    return any(f".{module}." in f".{name}" for module in modules)
+
+
+def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> str:
+    """Draws the head of a classifier anew that the files have for as many other labels, and says so; else empty.
+    `LABEL_0` is no label's name."""
+    had = own_labels(read_json(folder / "config.json") or {}) if labels and head in CLASSIFYING else ()
+    if labels is None or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *labels.names)):
+        return ""
+    if len(had) != len(labels.names) or set(had) == set(labels.names):
+        return ""
+    children = ((name, part) for name, part in model.named_children() if name != model.base_model_prefix)
+    names = [name for name, part in children if any(True for _ in part.parameters())]
+    for module in (module for name in names for module in getattr(model, name).modules()):
+        for parameter in module.parameters(recurse=False):
+            # transformers draws no weight that it has read.
+            parameter._is_hf_initialized = False
+        model._init_weights(module)
+    told = ", ".join(had[:5]) + (", ..." if len(had) > 5 else "")
+    return f"{one_line(', '.join(names), 120)} starts from scratch: the model was for the labels {one_line(told, 120)}"
 
 
 def load_config(

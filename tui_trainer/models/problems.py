@@ -37,15 +37,15 @@ def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> li
     if init == "pretrained":
         found += facts.damage
         found += [] if facts.damage else _weight_problems(facts, facts.folder)
-        found += _tokenizer_problems(facts, facts.folder)
+        found += _tokenizer_problems(facts, facts.tokenizer_folder or facts.folder)
     return found
 
 
 def language_problems(facts: ModelFacts, *, writes_answers: bool) -> list[Problem]:
     """A tokenizer that marks texts with their languages, in a folder that does not name these."""
-    if facts.folder is None:
+    if facts.tokenizer_folder is None:
         return []
-    settings = read_json(facts.folder / "tokenizer_config.json") or {}
+    settings = read_json(facts.tokenizer_folder / "tokenizer_config.json") or {}
     kind = settings.get("tokenizer_class") or facts.config.get("tokenizer_class")
     marks = str(kind).removesuffix("Fast") in _LANGUAGE_TOKENIZERS
     marks |= kind is None and facts.config.get("model_type") in _LANGUAGE_MODELS

@@ -24,6 +24,7 @@ from tui_trainer.models.config_json import fp16_problems
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
+from tui_trainer.planning.ancestry import Ancestor, ancestors_of
 from tui_trainer.planning.assemble import Decisions, assemble, requested_threads
 from tui_trainer.planning.attention import NOT_PLANNED, Attention
 from tui_trainer.planning.basis import Basis
@@ -93,6 +94,8 @@ class Plan(BaseModel):
     model_key: str
     model_commit: str = ""
     """Of the model in the hub's cache; empty for a folder, and in plans that do not say."""
+    ancestors: tuple[Ancestor, ...] = ()
+    """The runs that trained its model before, the oldest first, behind the model that the first of them began with."""
     versions: dict[str, str]
     threads: Planned[int]
     vocabulary: Planned[int]
@@ -212,6 +215,7 @@ def make(
         data_fingerprint=data_fingerprint,
         model_key=model_key,
         model_commit=model_commit,
+        ancestors=ancestors_of(loaded.config),
         versions=versions or {},
     )
     room, config = decisions.room, loaded.config

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
+from tui_trainer.planning.ancestry import chain_words
 from tui_trainer.runs.wording import batch_words, takes_words, trained_words
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line
@@ -13,7 +14,6 @@ from tui_trainer.units import format_seconds
 if TYPE_CHECKING:
     from tui_trainer.config.sections import Config
     from tui_trainer.planning.plan import Plan
-
 
 # From which difference on a time is another one for people.
 _MOVED_SHARE = 0.05
@@ -87,4 +87,6 @@ def model_words(plan: Plan) -> str:
         return "from random weights"
     tuning = plan.config.tuning
     how = f"{TUNING_METHODS[tuning.method].label} on" if tuning.has_adapter else "all of"
+    if plan.ancestors:
+        return f"{how} {chain_words(plan.ancestors)}"
     return f"{how} {one_line(model.model_name_or_path)}"

@@ -96,10 +96,10 @@ class PlanMade(Event):
     """What the exact plan says; the whole of it is in plan.json.
 
     `eval_every_steps` and `save_every_steps` are 0 where it happens only at the end; None in journals without them.
-    `base_model` is empty for a model from scratch, `lora_rank` None where all weights are trainable. `targets` are
-    those of [targets] that were set, `metric` is `evaluation.metric_for_best_model`. From `precision` on: settings as
-    they came out, for what judges the run later; `best_precision` is what `training.mixed_precision = "auto"` takes
-    here. Empty or None in journals without them.
+    `base_model` is empty for a model from scratch, `came_from` where no run trained it before, `lora_rank` None where
+    all weights are trainable. `targets` are those of [targets] that were set, `metric` is
+    `evaluation.metric_for_best_model`. From `precision` on: settings as they came out, for what judges the run later;
+    `best_precision` is what `training.mixed_precision = "auto"` takes here. Empty or None in journals without them.
     """
 
     total_steps: int
@@ -117,6 +117,7 @@ class PlanMade(Event):
     sample_every_steps: int | None = None
     trained_parameters: int | None = None
     base_model: str = ""
+    came_from: str = ""
     lora_rank: int | None = None
     targets: dict[str, float] = field(default_factory=dict)
     metric: str = "loss"

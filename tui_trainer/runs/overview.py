@@ -46,7 +46,7 @@ from tui_trainer.units import MIB
 CURVE_POINTS: Final = 24
 _SUMMARY_LIMIT_BYTES: Final = MIB
 # Of what is read from a journal into a summary: a summary of another number is made anew.
-_SUMMARY_VERSION: Final = 1
+_SUMMARY_VERSION: Final = 2
 
 # A folder for runs with more in it is something else as well.
 _MOST_UNLISTED: Final = 1_000
@@ -85,6 +85,8 @@ class RunOverview:
     """Whether the folder of a finished run still holds its final model."""
     task: str = ""
     model: str = ""
+    came_from: str = ""
+    """The chain of runs that trained its model before, in words; empty where it is of no run."""
     step: int = 0
     total_steps: int = 0
     epoch: float | None = None
@@ -299,6 +301,7 @@ def _of_state(about: RunOverview, followed: _Followed, plan: dict[str, Any]) -> 
         kept_step=kept_step(state),
         task=state.task,
         model=state.plan.base_model if state.plan else "",
+        came_from=state.plan.came_from if state.plan else "",
         step=state.step,
         total_steps=state.total_steps,
         epoch=state.last_step.epoch if state.last_step else None,

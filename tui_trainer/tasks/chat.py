@@ -73,7 +73,7 @@ class Chat(LearnsNextToken):
             return found
         model = model_of(config, self.head)
         family = str(model.config.get("model_type", ""))
-        return found + template_problems(config.task.chat_template, model.folder, family)
+        return found + template_problems(config.task.chat_template, model.tokenizer_folder, family)
 
     def reader(self, config: Config) -> TableReader:
         return ChatReader(config)

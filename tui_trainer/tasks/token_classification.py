@@ -19,13 +19,13 @@ from tui_trainer.data.batching.collate import IGNORE, Batch, Collate, collate_wh
 from tui_trainer.data.columns.tagged_rows import OUTSIDE, entities, marks_entities
 from tui_trainer.data.preparing.byte_bpe import FOR_WORDS
 from tui_trainer.data.preparing.token_rows import LABELS, Rows, TokenRow
-from tui_trainer.models.heads import Head, Labels
+from tui_trainer.models.heads import Head, Labels, own_labels
 from tui_trainer.models.writing import Sampling, pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import METRICS, TagCounts, balanced_weights
 from tui_trainer.tasks.parts.starts_from_model import WordInputs, logits_of, model_of
-from tui_trainer.tasks.parts.tagged_words import TaggedWords, WordTokens, own_labels, with_words_spaced, word_tokens
+from tui_trainer.tasks.parts.tagged_words import TaggedWords, WordTokens, with_words_spaced, word_tokens
 from tui_trainer.tasks.parts.task import Task
 
 if TYPE_CHECKING:

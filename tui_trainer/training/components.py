@@ -19,6 +19,8 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, LrCurve
 from tui_trainer.models import unsloth
+from tui_trainer.models.adapters import adapter_of, goes_on
+from tui_trainer.models.loading import load_adapter
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.attention import BY_LENGTHS
 from tui_trainer.planning.fused_kernels import Kernels, adapters_apart
@@ -68,6 +70,9 @@ def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell, rank
         adapted = method_of(config.tuning).apply(
             model, config.tuning, seed=config.training.seed, autocast=plan.precision.value != "fp32"
         )
+        adapter = adapter_of(config, find_task(config.task.type).head)
+        if adapter and goes_on(config.tuning):
+            load_adapter(adapted, adapter.folder)
         if config.training.gradient_checkpointing:
             checkpoint_activations(adapted)
     if alpha := config.training.neftune_noise_alpha:

@@ -9,6 +9,7 @@ import yaml
 from tui_trainer.config.sections import Config
 from tui_trainer.files.hub_layout import is_hub_name, published_name
 from tui_trainer.models.heads import auto_class_name
+from tui_trainer.planning.ancestry import chain_words
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import ReportedModel, Rows
 from tui_trainer.runs.folder import make_durable, put_in_place
@@ -89,8 +90,8 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
 
 def _metadata(plan: Plan) -> dict[str, Any]:
     """What a hub reads of a card. Source: its documentation, "Model Cards"."""
-    base = published_name(plan.config.model.model_name_or_path)
-    named = {} if plan.config.is_from_scratch or not is_hub_name(base) else {"base_model": base}
+    base = published_name(_first_model(plan))
+    named = {} if plan.config.is_from_scratch or not base or not is_hub_name(base) else {"base_model": base}
     return {
         "library_name": "peft" if plan.config.tuning.has_adapter else "transformers",
         "pipeline_tag": find_task(plan.config.task.type).pipeline_tag,
@@ -98,6 +99,15 @@ def _metadata(plan: Plan) -> dict[str, Any]:
         **named,
         "tags": ["tui-trainer"],
     }
+
+
+def _first_model(plan: Plan) -> str:
+    """The model that the chain of runs began with: that of a run is no name on the hub. Empty where that was random
+    weights."""
+    if not plan.ancestors:
+        return plan.config.model.model_name_or_path
+    first = plan.ancestors[0]
+    return "" if first.method else first.name
 
 
 def _published(source: str, config: Config) -> str:
@@ -113,7 +123,7 @@ def _origin(plan: Plan) -> str:
     size = format_count(plan.parameters.value)
     if plan.config.is_from_scratch:
         return f"A model of {size} parameters, trained from random weights by tui-trainer."
-    name = as_markdown(published_name(plan.config.model.model_name_or_path))
+    name = as_markdown(chain_words(plan.ancestors) or published_name(plan.config.model.model_name_or_path))
     if plan.config.tuning.has_adapter:
         trained = format_count(plan.trained_parameters.value)
         return f"An adapter of {trained} parameters for {name} ({size} parameters), trained by tui-trainer."

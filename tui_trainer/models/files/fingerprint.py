@@ -10,7 +10,7 @@ from typing import Any
 
 from tui_trainer.errors import system_reason
 from tui_trainer.models.config_json import bad_model, read_json
-from tui_trainer.models.facts import BIN_INDEX_FILE, ModelFacts
+from tui_trainer.models.facts import ADAPTER_FILE, BIN_INDEX_FILE, ModelFacts
 from tui_trainer.models.files.weights import INDEX_FILE, tensor_starts
 from tui_trainer.models.tokenizer import add_whole_file
 
@@ -18,10 +18,11 @@ SAMPLES = 64  # of each file with weights, evenly spread
 SAMPLE_BYTES = 64 * 1024
 # Beside the spread ones, so that a tensor of its own that was changed is met however small it is.
 TENSOR_BYTES = 4096
-ADAPTER_FILE = "adapter_config.json"
 _WEIGHTS = frozenset({".safetensors", ".bin"})
 _SMALL = frozenset({".json", ".jinja", ".txt", ".model"})
 _WRITTEN_BY_PEOPLE = frozenset({"generation_config.json"})
+# Between the fingerprint of a model and that of the adapter on it.
+_BEHIND_BASE = "+"
 _OF_THE_PLACE = frozenset({"base_model_name_or_path", "revision"})
 
 
@@ -35,6 +36,10 @@ def fingerprint(facts: ModelFacts, *, with_weights: bool) -> str:
 
     if facts.folder is None:
         return ""
+    if facts.adapter:
+        own = json.dumps(_adapter_fingerprints(facts.adapter.folder), sort_keys=True)
+        before = fingerprint(facts.adapter.base, with_weights=with_weights)
+        return f"{before}{_BEHIND_BASE}{xxhash.xxh3_128(own.encode()).hexdigest()}"
     digest = xxhash.xxh3_128()
     for name in _small_files(facts, facts.folder, with_weights):
         add_whole_file(digest, facts.folder, name)
@@ -65,6 +70,18 @@ def file_fingerprints(folder: Path) -> dict[str, str]:
             continue
         found[path.name] = str(digest.hexdigest())
     return found
+
+
+def base_part(key: str) -> str:
+    """Of the fingerprint of an adapter with its model that of the model; any other as it is."""
+    return key.partition(_BEHIND_BASE)[0]
+
+
+def _adapter_fingerprints(folder: Path) -> dict[str, str]:
+    try:
+        return file_fingerprints(folder)
+    except OSError as error:
+        raise bad_model(f"the adapter cannot be read: {system_reason(error)}", where=str(folder)) from None
 
 
 def _small_files(facts: ModelFacts, folder: Path, with_weights: bool) -> Iterator[str]:

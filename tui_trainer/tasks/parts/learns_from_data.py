@@ -62,7 +62,7 @@ def encoding_processes(config: Config, cores: int) -> int:
     """Processes that make tokens of large data where `data.num_proc` is auto. A tokenizer of the library `tokenizers`
     uses cores by itself; one in Python, as those without a tokenizer.json are, one core in each process."""
     name, revision = config.model.model_name_or_path, config.model.revision
-    folder = None if config.is_from_scratch or not name else find_model(name, revision).folder
+    folder = None if config.is_from_scratch or not name else find_model(name, revision).tokenizer_folder
     if folder and not (folder / FAST_FILE).exists():
         return max(1, min(_MOST_IN_PYTHON, cores - 1))
     return min(cores, _MOST_PROCESSES)

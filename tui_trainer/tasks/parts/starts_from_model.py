@@ -20,22 +20,25 @@ from tui_trainer.data.preparing.byte_bpe import FOR_TEXT, TRAINED_HERE, Specials
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.errors import DataError, Problem
 from tui_trainer.models import unsloth
+from tui_trainer.models.adapters import adapter_of, adapter_problems, goes_on, refuse_other_labels
 from tui_trainer.models.chat_rendering import ConversationRenderer, Rendered
-from tui_trainer.models.config_json import bad_model
-from tui_trainer.models.facts import ModelFacts, find_model, require_folder
+from tui_trainer.models.config_json import bad_model, read_json
+from tui_trainer.models.facts import Adapter, ModelFacts, find_model, require_folder
 from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER, Head, Labels
+from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER, Head, Labels, own_labels
 from tui_trainer.models.loading import (
     load_config,
     load_pretrained,
     load_tokenizer,
+    merge_adapter,
     new_model,
     settle_generation,
     tokenizer_of_file,
 )
 from tui_trainer.models.problems import language_problems, length_problems, model_problems
 from tui_trainer.models.shape import ModelShape, scratch_config, scratch_problems, shape_of
+from tui_trainer.models.targets import head_modules
 from tui_trainer.models.tokenizer import tokenizer_facts, tokens_per_character
 from tui_trainer.models.writing import pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import InputReader, InputRow, Tell
@@ -182,7 +185,7 @@ class StartsFromModel:
             missing = Problem(message="no model is named", key=_MODEL, hint=hint)
             return scratch_problems(model.scratch, self.head) if scratch else [missing]
         facts = model_of(config, self.head)
-        found = length_problems(facts.shape, config.data.max_length)
+        found = [*length_problems(facts.shape, config.data.max_length), *adapter_problems(facts, config)]
         found += [] if scratch else language_problems(facts, writes_answers=self.head == ENCODER_DECODER)
         # A model that only the catalogue knows can be planned; it is refused when it should be trained.
         return found if facts.folder is None else found + model_problems(facts, model.init, model.trust_remote_code)
@@ -228,6 +231,8 @@ class StartsFromModel:
         `tell` gets a sentence about what the files do not bring, such as a new head. Raises ConfigError.
         """
         model, labels = config.model, self.labels(config, data)
+        adapter = adapter_of(config, self.head)
+        keeps_head = adapter is not None and labels is not None and self._keeps_head(config, adapter, labels)
         folder = require_folder(model_of(config, self.head)) if model.model_name_or_path else None
         if folder and unsloth.is_asked(config):
             made: PreTrainedModel = unsloth.load_model(folder, config, dtype, device)
@@ -240,16 +245,27 @@ class StartsFromModel:
                 head=self.head,
                 labels=labels,
                 pad_token_id=pad_token_id(tokenizer),
-                tell=tell,
+                tell=(lambda words: None) if keeps_head else tell,
                 four_bits=FourBits.of(config, model_of(config, self.head).shape),
             )
         else:
             size = data.counts.vocabulary
             shape = load_config(folder, config, vocabulary=size, tokenizer=tokenizer, head=self.head, labels=labels)
             made = new_model(shape, model, dtype, head=self.head)
+        if adapter and not goes_on(config.tuning):
+            new = () if labels is None or keeps_head else head_modules(model_of(config, self.head).shape)
+            made = merge_adapter(made, adapter.folder, without=new)
         self.set_generation(config, made, tokenizer)
         settle_generation(made)
         return made
+
+    def _keeps_head(self, config: Config, adapter: Adapter, labels: Labels) -> bool:
+        """Whether the head of a classifier's adapter is for the labels of the data. Raises ConfigError for an adapter
+        that goes on with others."""
+        before = own_labels(read_json(adapter.folder / "config.json") or {})
+        if before and goes_on(config.tuning):
+            refuse_other_labels(before, labels.names, adapter.folder)
+        return before in ((), labels.names)
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
         """How a model begins and ends what it writes. An adapter is loaded with the settings of its base model."""
@@ -266,7 +282,8 @@ def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
 def own_tokenizer(config: Config, head: Head) -> Tokenizer:
     """The tokenizer that comes with the model. Raises ConfigError for one that marks texts with a language that it has
     no token for: transformers would mark them as unknown words."""
-    folder = require_folder(model_of(config, head))
+    facts = model_of(config, head)
+    folder = facts.tokenizer_folder or require_folder(facts)
     tokenizer = load_tokenizer(folder, config.model.trust_remote_code)
     if hasattr(tokenizer, "set_src_lang_special_tokens"):
         marks = list(tokenizer("")["input_ids"])
@@ -284,7 +301,7 @@ def made_tokenizer(path: Path, config: Config, special: Specials) -> Tokenizer:
 
 def tokens_a_character(config: Config, head: Head, texts: Sequence[str]) -> float:
     """As the model's own tokenizer cuts these texts, where it is at hand."""
-    folder = None if config.is_from_scratch else model_of(config, head).folder
+    folder = None if config.is_from_scratch else model_of(config, head).tokenizer_folder
     measured = tokens_per_character(folder, texts) if folder else None
     return measured or _USUAL_TOKENS_PER_CHARACTER
 
@@ -294,7 +311,7 @@ def tokenizer_of(config: Config, head: Head) -> tuple[str, int | None, int]:
     if config.is_from_scratch:
         return TRAINED_HERE, None, config.model.scratch.vocab_size
     model = model_of(config, head)
-    found = tokenizer_facts(model.folder) if model.folder else None
+    found = tokenizer_facts(model.tokenizer_folder) if model.tokenizer_folder else None
     eos_id = found.eos_token_id if found else None
     if eos_id is None:
         eos_id = next(iter(model.eos_token_ids), None)

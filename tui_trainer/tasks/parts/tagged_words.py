@@ -201,20 +201,6 @@ class TaggedWords(TableReader):
         return notes
 
 
-def own_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names in a model's id2label, in the order of its logits; none where they are not named one by one."""
-    named = config.get("id2label")
-    if not isinstance(named, Mapping):
-        return ()
-    try:
-        by_number = {int(number): str(name) for number, name in named.items()}
-    except ValueError:
-        return ()
-    return (
-        tuple(by_number[number] for number in range(len(by_number))) if set(by_number) == {*range(len(named))} else ()
-    )
-
-
 def _tag_words(survey: TagSurvey) -> Iterator[str]:
     """`entities in IOB2: LOC, ORG, 812 of 9,000 words are in one`, or the tags with their words."""
     words = survey.counts.total()

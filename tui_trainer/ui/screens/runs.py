@@ -174,7 +174,7 @@ def run_row(one: RunOverview, model: RunsModel, width: int, now: datetime, glyph
         "last event": age_words(one, now) if one.is_run else "",
         "size": format_bytes(one.size_bytes) if one.size_bytes is not None else "",
         "task": one.task,
-        "model": Path(one.model).name,
+        "model": one_line(one.came_from.rpartition(" > ")[2]) or Path(one.model).name,
     }
     roles: dict[str, Role] = {"OOM": "warn", "state": _STATE_ROLES.get(one.status, "dim"), "curve": "chart_smooth"}
     usual: Role = "text" if one.is_run else "dim"
@@ -231,7 +231,7 @@ def _facts(one: RunOverview, now: datetime) -> list[str]:
     freed = "" if one.freed_bytes is None else f", frees {format_bytes(one.freed_bytes)}"
     started = one.started_at[:16].replace("T", " ")
     return [
-        f"{one.task or '--'}, {one.model or 'from scratch'}, {steps}{epoch}{memory}",
+        f"{one.task or '--'}, {one_line(one.came_from) or one.model or 'from scratch'}, {steps}{epoch}{memory}",
         f"training loss {loss_words(one.loss)}, held-out loss {loss_words(one.eval_loss)}{best}{scores}",
         f"began {started or '--'} UTC, last event {age}, {format_bytes(one.size_bytes)}{freed}",
     ]

@@ -312,7 +312,7 @@ class TrainScene:
         return [*(_field(f"{name:<{_LABEL}}", text) for name, text in rows), memory, *time]
 
     def _base_name(self, plan: PlanMade) -> str:
-        return self.shown(plan.base_model.rstrip("/").rpartition("/")[2])
+        return self.shown(plan.came_from or plan.base_model.rstrip("/").rpartition("/")[2])
 
 
 def _losses(state: RunState) -> Line:

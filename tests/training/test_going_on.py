@@ -1,0 +1,335 @@
+"""A run that starts from what another has left: where it begins, what it says of its origin, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.tiny_models import save_tiny_model
+from tests.trained_runs import write_rows
+from tui_trainer.errors import EXIT_STOPPED, ConfigError
+from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.planning.plan_file import read_plan_file
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import RunProblem
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.overview import overview
+from tui_trainer.runs.state import fold
+from tui_trainer.training.session import Session
+
+# So small that the evaluation behind the only step is that of the model as the run began.
+STILL = {"training.learning_rate": 1e-12, "training.max_steps": 1}
+FROM = "model.model_name_or_path"
+
+
+@pytest.fixture
+def go_on(tiny_config, tmp_path):
+    """`go_on(name, changes)`: a finished run that starts from a model; from a tiny Llama where none is named."""
+
+    def make(name, changes=None):
+        changes = {"model.init": "pretrained", "tuning.r": 4, "profile": "finetune", **(changes or {})}
+        if FROM not in changes:
+            folder = tmp_path / "llama"
+            changes[FROM] = folder if folder.exists() else save_tiny_model(folder, "llama")
+        if changes.get("tuning.method") == "full":
+            del changes["tuning.r"]
+        run = open_new(tiny_config(name, changes))
+        assert carry_out(run).exit_code == 0
+        return run.folder
+
+    return make
+
+
+def plan_of(run):
+    return read_plan_file(run.plan.read_bytes())
+
+
+def loss_of(run):
+    return overview(run).eval_loss
+
+
+@pytest.mark.parametrize("named", ["path", "name", "beginning", "last"])
+def test_a_finished_run_is_named_as_everywhere_and_resolved_once(go_on, tiny_config, named, tmp_path):
+    first = go_on("first", {"tuning.method": "full"})
+    reference = {"path": str(first.root), "name": "first", "beginning": "fir", "last": "last"}[named]
+    loaded = tiny_config("second", {FROM: reference, "profile": "finetune"})
+    assert loaded.config.model.model_name_or_path == str(first.model)
+    assert any("the final model of the run first" in note for note in loaded.notes)
+
+
+def test_a_run_begins_where_the_one_before_ended_and_says_where_it_comes_from(go_on):
+    first = go_on("first", {"tuning.method": "full"})
+    second = go_on("second", {FROM: "first", "tuning.method": "full", **STILL})
+    assert loss_of(second) == pytest.approx(loss_of(first), abs=1e-5)
+    third = go_on("third", {FROM: str(second.root), "tuning.method": "lora"})
+    chain = "llama > run first (all weights, 10 steps) > run second (all weights, 1 step)"
+    assert overview(third).came_from == chain and overview(first).came_from == ""
+    card = (third.model / "README.md").read_text()
+    assert "run second (all weights, 1 step)" in card and str(third.root.parent) not in card
+    assert chain in third.report.read_text().replace("&gt;", ">")
+    # A chain outlives its runs.
+    shutil.rmtree(first.root)
+    assert [one.name for one in plan_of(third).ancestors[1:]] == ["first", "second"]
+
+
+def test_what_is_a_model_is_not_taken_for_a_run(go_on, tiny_config, tmp_path, monkeypatch):
+    first = go_on("first", {"tuning.method": "full"})
+    assert tiny_config("x", {FROM: str(first.model)}).config.model.model_name_or_path == str(first.model)
+    monkeypatch.chdir(tmp_path)
+    save_tiny_model(tmp_path / "first", "gpt2")
+    assert tiny_config("x", {FROM: "first"}).config.model.model_name_or_path == str(tmp_path / "first")
+
+
+def test_a_run_without_a_final_model_is_refused(go_on, tiny_config):
+    first = go_on("first", {"tuning.method": "full"})
+    go_on("firsts", {"tuning.method": "full"})
+    with pytest.raises(ConfigError, match="'fir' may be any of 2 runs"):
+        tiny_config("second", {FROM: "fir"})
+    shutil.rmtree(first.model)
+    with pytest.raises(ConfigError, match="its folder `model` is gone"):
+        tiny_config("second", {FROM: "first"})
+
+
+def test_a_final_model_that_was_changed_is_refused(go_on, tiny_config):
+    first = go_on("first", {"tuning.method": "full"})
+    config = json.loads((first.model / "config.json").read_bytes())
+    (first.model / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-3}))
+    with pytest.raises(ConfigError, match=r"config\.json in its folder `model` is not what the run wrote"):
+        open_new(tiny_config("second", {FROM: "first", "profile": "finetune"}))
+
+
+def weights_in(folder):
+    return {path.name: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
+
+
+def test_three_runs_in_a_chain_each_begin_where_the_one_before_ended(go_on):
+    """Full, LoRA on it, and the same adapter continued: each begins with the loss that the one before ended with."""
+    full = go_on("full", {"tuning.method": "full"})
+    lora = go_on("lora", {FROM: "full", "tuning.method": "lora"})
+    still = go_on("still", {FROM: "lora", "tuning.method": "lora", **STILL})
+    assert loss_of(still) == pytest.approx(loss_of(lora), abs=1e-6)
+    continued = go_on("continued", {FROM: "last", "tuning.method": "lora"})
+    plan = plan_of(continued)
+    assert [(one.name, one.method, one.taken) for one in plan.ancestors[1:]] == [
+        ("full", "full", ""), ("lora", "lora", "continued"), ("still", "lora", "continued"),
+    ]  # fmt: skip
+    assert loss_of(continued) < loss_of(lora)
+    before, after = weights_in(still.model), weights_in(continued.model)
+    names = before["adapter_model.safetensors"].keys()
+    assert names == after["adapter_model.safetensors"].keys()
+    fields = [json.loads((run.model / "adapter_config.json").read_bytes()) for run in (lora, continued)]
+    for one in fields:
+        one["target_modules"] = sorted(one["target_modules"])
+    # It is for the same model still, and plain peft loads it there.
+    assert fields[0] == fields[1] and fields[0]["base_model_name_or_path"] == str(full.model)
+    trained = TrainedModel.of(continued)
+    assert trained.base == full.model and "began with an adapter" in trained.base_model()[1]
+
+
+def test_an_adapter_is_merged_and_the_whole_model_goes_on(go_on):
+    lora = go_on("lora", {"tuning.method": "lora"})
+    still = go_on("still", {FROM: "lora", "tuning.continue_adapter": "merge", **STILL})
+    assert plan_of(still).config.tuning.method == "full"
+    assert loss_of(still) == pytest.approx(loss_of(lora), abs=1e-5)
+    merged = TrainedModel.of(lora).load(merge=True).state_dict()
+    for name, tensor in weights_in(still.model)["model.safetensors"].items():
+        assert torch.allclose(tensor, merged[name], atol=1e-6), name
+    whole = go_on("whole", {FROM: "lora", "tuning.method": "full"})
+    assert plan_of(whole).ancestors[-1].taken == "merged"
+    moved = weights_in(whole.model)["model.safetensors"]
+    assert all(not torch.equal(tensor, merged[name]) for name, tensor in moved.items())
+    assert not (whole.model / "adapter_config.json").exists()
+    again = go_on("again", {FROM: "whole", "tuning.method": "lora", **STILL})
+    assert loss_of(again) == pytest.approx(loss_of(whole), abs=1e-5)
+
+
+def test_settings_that_nobody_wrote_are_those_of_the_adapter(go_on, tiny_config):
+    made = {"tuning.method": "lora", "tuning.r": 2, "tuning.lora_alpha": 7, "tuning.target_modules": '"q_proj, o_proj"'}
+    go_on("lora", {**made, "tuning.use_rslora": "true", "tuning.modules_to_save": "embed_tokens"})
+    tuning = tiny_config("next", {FROM: "lora", "profile": "finetune"}).config.tuning
+    assert (tuning.method, tuning.r, tuning.lora_alpha, tuning.use_rslora) == ("lora", 2, 7.0, True)
+    assert set(tuning.target_modules.split(", ")) == {"q_proj", "o_proj"} and tuning.modules_to_save == "embed_tokens"
+    still = go_on("still", {FROM: "lora", "tuning.r": 2, **STILL})
+    assert loss_of(still) == pytest.approx(overview_of("lora", still).eval_loss, abs=1e-6)
+
+
+def overview_of(name, other):
+    return overview(RunFolder(other.root.with_name(name)))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("tuning.r", 8, "tuning.r: is 8, but the adapter that goes on has 16"),
+        ("tuning.lora_alpha", 5, "is 5, but the adapter that goes on has 32"),
+        ("tuning.target_modules", "q_proj", "is q_proj, but the adapter that goes on has all-linear"),
+        ("tuning.use_rslora", "true", "is true, but the adapter that goes on has false"),
+        ("tuning.use_dora", "true", "is true, but the adapter that goes on has false"),
+        ("tuning.modules_to_save", "embed_tokens", "is embed_tokens, but the adapter that goes on has empty"),
+        ("tuning.method", "full", "tuning.method: is full, which trains all weights: no adapter goes on"),
+        ("model.provider", "unsloth", "unsloth starts from whole models only"),
+    ],
+)
+def test_an_adapter_goes_on_with_its_own_settings_only(adapted_run, tiny_config, setting, value, words):
+    changes = {"tuning.method": "lora", "tuning.continue_adapter": "continue", setting: value}
+    assert words in refusal_of(tiny_config, {FROM: adapted_run.model, **changes})
+
+
+def refusal_of(tiny_config, changes):
+    with pytest.raises(ConfigError) as refused:
+        open_new(tiny_config("refused", {"profile": "finetune", "model.init": "pretrained", **changes}))
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"peft_type": "IA3"}, "the adapter is of the kind IA3, and only LoRA is gone on with"),
+        ({"init_lora_weights": "pissa_niter_4"}, "was begun by pissa_niter_4, which changes the weights of its model"),
+        ({"task_type": "SEQ_CLS"}, "the adapter was trained for SEQ_CLS, and this task needs CAUSAL_LM"),
+        ({"rank_pattern": {"q_proj": 2}}, "the adapter has rank_pattern = {'q_proj': 2}, which no setting here says"),
+        ({"bias": "all"}, "the adapter has bias = 'all', which no setting here says"),
+        ({"base_model_name_or_path": ""}, "the adapter does not say which model it is for"),
+        ({"base_model_name_or_path": "/nowhere/llama"}, "the adapter is for /nowhere/llama: there is no folder"),
+        ({"base_model_name_or_path": "nobody/llama"}, "the model nobody/llama is not on this machine"),
+    ],
+)
+def test_an_adapter_that_cannot_go_on_is_refused_with_the_reason(adapted_run, tiny_config, fields, words):
+    path = adapted_run.model / "adapter_config.json"
+    # As one that was trained elsewhere: no run knows what its files were.
+    folder = shutil.copytree(adapted_run.model, adapted_run.root.parent / "foreign")
+    (folder / path.name).write_text(json.dumps(json.loads(path.read_bytes()) | fields))
+    assert words in refusal_of(tiny_config, {FROM: folder, "tuning.method": "lora"})
+
+
+def test_an_adapter_of_another_program_goes_on_and_is_merged(go_on, adapted_run):
+    folder = shutil.copytree(adapted_run.model, adapted_run.root.parent / "foreign")
+    losses = [
+        loss_of(go_on(name, {FROM: folder, "tuning.r": 16, "tuning.continue_adapter": name, **STILL, **more}))
+        for name, more in (("continue", {}), ("merge", {"tuning.method": "full"}))
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_an_adapter_on_a_model_that_is_another_now_is_refused(go_on, tiny_config):
+    full = go_on("full", {"tuning.method": "full"})
+    lora = go_on("lora", {FROM: "full", "tuning.method": "lora"})
+    weights = full.model / "model.safetensors"
+    save_file({name: tensor + 1e-3 for name, tensor in load_file(weights).items()}, weights, metadata={"format": "pt"})
+    for method in ("lora", "full"):
+        words = refusal_of(tiny_config, {FROM: str(lora.root), "tuning.method": method})
+        assert f"the adapter was trained on other weights than those in {full.model}" in words
+
+
+def test_what_lacks_weights_or_an_adapter_is_refused(go_on, tiny_config, adapted_run):
+    words = refusal_of(
+        tiny_config, {FROM: adapted_run.model, "tuning.method": "lora", "tuning.continue_adapter": "merge"}
+    )
+    assert "what lora trains would be for a model that is in no folder" in words
+    words = refusal_of(tiny_config, {FROM: adapted_run.model, "tuning.method": "full", "model.init": "scratch"})
+    assert "an adapter is for weights that are there" in words
+    full = go_on("full", {"tuning.method": "full"})
+    words = refusal_of(tiny_config, {FROM: "full", "tuning.continue_adapter": "continue"})
+    assert 'is "continue", but the model to start from is no adapter' in words
+    folder = shutil.copytree(adapted_run.model, full.root.parent / "foreign")
+    (folder / "adapter_model.safetensors").unlink()
+    assert "the adapter has no adapter_model.safetensors" in refusal_of(tiny_config, {FROM: folder})
+
+
+def stopping_after(last):
+    take = Session.take_step
+
+    def take_and_ask(self, step):
+        take(self, step)
+        if step == last:
+            controls.request(self.job.folder.control, "stop")
+
+    return take_and_ask
+
+
+@pytest.mark.parametrize("how", ["continue", "merge"])
+def test_a_run_that_goes_on_from_an_adapter_is_resumed_to_the_bit(go_on, tiny_run, how):
+    go_on("lora", {"tuning.method": "lora"})
+    method = "lora" if how == "continue" else "full"
+    changes = {FROM: "lora", "profile": "finetune", "tuning.method": method, "tuning.continue_adapter": how}
+    changes |= {"tuning.lora_dropout": 0.1} if how == "continue" else {}
+    whole, _ = tiny_run("whole", changes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "take_step", stopping_after(6))
+        part, outcome = tiny_run("part", changes)
+    assert outcome.exit_code == EXIT_STOPPED and not part.model.exists()
+    assert carry_out(open_again(part)).exit_code == 0
+    for name, tensors in weights_in(whole.model).items():
+        again = weights_in(part.model)[name]
+        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
+    assert loss_of(part) == loss_of(whole)
+
+
+def labelled(tmp_path, name, labels):
+    rows = [{"text": f"a {labels[n % len(labels)]} and {n} more", "label": labels[n % len(labels)]} for n in range(48)]
+    return write_rows(tmp_path / f"{name}.jsonl", rows)
+
+
+@pytest.fixture
+def classify(tmp_path, go_on):
+    """`classify(name, labels, changes)`: a finished classifier of texts, from a tiny BERT where no model is named."""
+
+    def make(name, labels, changes):
+        folder = tmp_path / "bert"
+        changes = {FROM: folder if folder.exists() else save_tiny_model(folder, "bert"), **changes}
+        data = labelled(tmp_path, name, labels)
+        return go_on(
+            name, {"data.path": data, "task.type": "sequence_classification", "data.max_length": 32, **changes}
+        )
+
+    return make
+
+
+ANIMALS = ("cat", "dog", "owl")
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_classifier_goes_on_with_the_head_of_its_labels(classify, method):
+    first = classify("first", ANIMALS, {"tuning.method": method})
+    still = classify("still", ANIMALS, {FROM: "first", "tuning.method": method, **STILL})
+    assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
+    assert not [one for one in read_all(still.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
+
+
+def test_a_classifiers_adapter_goes_on_with_its_labels_only_and_is_merged_with_a_new_head(classify, tmp_path):
+    first = classify("first", ANIMALS, {"tuning.method": "lora"})
+    merged = classify("merged", ANIMALS, {FROM: "first", "tuning.method": "full", **STILL})
+    assert loss_of(merged) == pytest.approx(loss_of(first), abs=1e-5)
+    others = ("ant", "bee", "fly", "wasp")
+    new = classify("new", others, {FROM: "first", "tuning.method": "full"})
+    told = [one.message for one in read_all(new.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
+    assert any("start from scratch" in one for one in told)
+    assert json.loads((new.model / "config.json").read_bytes())["id2label"] == dict(zip("0123", others, strict=True))
+    body = "bert.encoder.layer.0.output.dense.weight"
+    adapted = TrainedModel.of(first).load(merge=True).state_dict()[body]
+    trained = weights_in(new.model)["model.safetensors"][body]
+    assert (trained - adapted).abs().max() < (
+        trained - load_file(tmp_path / "bert/model.safetensors")[body]
+    ).abs().max() * 2
+    with pytest.raises(AssertionError):
+        classify("refused", others, {FROM: "first", "tuning.method": "lora"})
+    failed = fold(read_all(RunFolder(first.root.with_name("refused")).journal)).failed
+    assert "tells other labels apart (cat, dog, owl) than the data has" in failed.message
+
+
+def test_a_classifier_of_as_many_other_labels_gets_a_new_head_and_says_so(classify):
+    first = classify("first", ANIMALS, {"tuning.method": "full"})
+    others = ("ant", "bee", "fly")
+    new = classify("new", others, {FROM: "first", "tuning.method": "full", **STILL})
+    told = [one.message for one in read_all(new.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
+    assert told == ["classifier starts from scratch: the model was for the labels cat, dog, owl"]
+    before, after = (weights_in(run.model)["model.safetensors"] for run in (first, new))
+    changed = {name for name, tensor in after.items() if not torch.allclose(tensor, before[name], atol=1e-6)}
+    assert changed == {"classifier.weight", "classifier.bias"}

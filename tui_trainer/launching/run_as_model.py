@@ -1,0 +1,67 @@
+"""A finished run as the model that another starts from: its path, its name or `last` in `model.model_name_or_path`.
+
+It is resolved once, to the folder `model` of the run, so that `last` stays the run that it was.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.sections import Config
+from tui_trainer.errors import ConfigError, FolderError, Problem
+from tui_trainer.exporting.trained_model import final_model
+from tui_trainer.models.catalogue import find_shape
+from tui_trainer.models.config_json import MODEL_KEY
+from tui_trainer.models.facts import ADAPTER_FILE
+from tui_trainer.models.files.hub_cache import cached_snapshot, local_folder
+from tui_trainer.planning.ancestry import run_of_model
+from tui_trainer.runs import registry
+from tui_trainer.runs.folder import RunFolder
+
+
+def with_run_as_model(loaded: LoadedConfig) -> LoadedConfig:
+    """The config with the folder of the final model where a run is named, and a note about it.
+
+    A folder with a model, and a model of the hub that is here or in the catalogue, come before a run of that name.
+    Raises ConfigError for a run that has no final model, and for a name that several runs may be meant by.
+    """
+    model = loaded.config.model
+    try:
+        run = _run_named(model.model_name_or_path, model.revision)
+        if run is None:
+            return loaded
+        folder = run.model if run.model.is_dir() else final_model(run)
+    except FolderError as error:
+        raise ConfigError(loaded.placed(replace(problem, key=MODEL_KEY)) for problem in error.problems) from None
+    return loaded.fitted(MODEL_KEY, str(folder), f"the final model of the run {run.name}")
+
+
+def changed_model_problems(config: Config) -> list[Problem]:
+    """What is wrong with the final model of a run that is to be gone on from: it is not what that run wrote."""
+    run = run_of_model(Path(config.model.model_name_or_path))
+    if run is None or config.is_from_scratch:
+        return []
+    try:
+        final_model(run)
+    except FolderError as error:
+        return [replace(problem, key=MODEL_KEY) for problem in error.problems]
+    return []
+
+
+def _run_named(name: str, revision: str) -> RunFolder | None:
+    try:
+        folder = local_folder(name)
+    except ConfigError:  # no model is named, or `find_model` says what is wrong
+        return None
+    if folder:
+        if any((folder / file).is_file() for file in ("config.json", ADAPTER_FILE)):
+            return None
+        with suppress(FolderError):
+            return RunFolder.open(folder)
+        return None
+    if find_shape(name) or cached_snapshot(name, revision):
+        return None
+    known = [run.name for run in registry.known_runs()]
+    is_known = name == "last" or any(run.startswith(name) for run in known)
+    return registry.find_run(name) if known and is_known else None

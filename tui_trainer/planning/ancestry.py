@@ -1,0 +1,104 @@
+"""Where the model of a run comes from: the runs that trained it before, back to the model that was downloaded or made.
+
+Each plan keeps its whole chain: an earlier run may be deleted.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tui_trainer.config.sections import Config
+from tui_trainer.errors import FolderError
+from tui_trainer.files.hub_layout import published_name
+from tui_trainer.methods.tuning_methods import TUNING_METHODS
+from tui_trainer.models.adapters import goes_on
+from tui_trainer.models.facts import ADAPTER_FILE
+from tui_trainer.runs.folder import RunFolder, read_fields
+from tui_trainer.runs.journal import last_events
+from tui_trainer.runs.state import fold
+from tui_trainer.terminal.safe_text import one_line
+
+
+class Ancestor(BaseModel):
+    """One link of the chain. `method` is empty for a model that no run made, and `steps` 0 where nothing says it.
+    `taken` says of an adapter what the next run made of it: `continued` or `merged`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    method: str = ""
+    steps: int = 0
+    taken: str = ""
+
+    @property
+    def words(self) -> str:
+        """`run a (LoRA, 20 steps, merged)`, or the name of a model or an adapter."""
+        if not self.method:
+            return one_line(published_name(self.name), 200) + (f" ({self.taken})" if self.taken else "")
+        label = TUNING_METHODS[self.method].label if self.method in TUNING_METHODS else one_line(self.method, 40)
+        steps = f", {self.steps:,} {'step' if self.steps == 1 else 'steps'}" if self.steps else ""
+        taken = f", {one_line(self.taken, 40)}" if self.taken else ""
+        return f"run {one_line(self.name, 80)} ({label}{steps}{taken})"
+
+
+def run_of_model(folder: Path) -> RunFolder | None:
+    """The run whose final model lies in `folder`; None for any other folder."""
+    with suppress(FolderError):
+        run = RunFolder.open(folder.parent)
+        return run if run.plan.is_file() and run.model.name == folder.name else None
+    return None
+
+
+def ancestors_of(config: Config) -> tuple[Ancestor, ...]:
+    """The chain that a new run of these settings goes on from, the oldest first; empty where its model is of no run."""
+    model = config.model
+    if not model.model_name_or_path or config.is_from_scratch:
+        return ()
+    folder = Path(model.model_name_or_path)
+    run, taken = run_of_model(folder), "continued" if goes_on(config.tuning) else "merged"
+    if run is None:
+        return _of_adapter(folder, taken)
+    plan = read_fields(run.plan)
+    before = [link for found in _list(plan.get("ancestors")) if (link := _ancestor(found))]
+    settings = _table(plan.get("config"))
+    base, method = _table(settings.get("model")), _table(settings.get("tuning")).get("method")
+    name = base.get("model_name_or_path")
+    if not before and isinstance(name, str) and name and base.get("init") != "scratch":
+        before = [Ancestor(name=name)]
+    taken = taken if (folder / ADAPTER_FILE).is_file() else ""
+    return (*before, Ancestor(name=run.name, method=str(method or "full"), steps=_steps_of(run), taken=taken))
+
+
+def chain_words(ancestors: tuple[Ancestor, ...]) -> str:
+    """`tiny-llama > run a (all weights, 20 steps) > run b (LoRA, 10 steps)`; empty where there is no chain."""
+    return " > ".join(one.words for one in ancestors)
+
+
+def _of_adapter(folder: Path, taken: str) -> tuple[Ancestor, ...]:
+    """Of one that was trained elsewhere: the model that it is for, and its folder."""
+    fields = read_fields(folder / ADAPTER_FILE)
+    base = fields.get("base_model_name_or_path")
+    return (Ancestor(name=base), Ancestor(name=str(folder), taken=taken)) if isinstance(base, str) and base else ()
+
+
+def _steps_of(run: RunFolder) -> int:
+    with suppress(OSError):
+        finished = fold(last_events(run.journal)).finished
+        return finished.step if finished else 0
+    return 0
+
+
+def _ancestor(found: Any) -> Ancestor | None:
+    with suppress(ValidationError):
+        return Ancestor.model_validate(found)
+    return None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
