@@ -98,7 +98,7 @@ SEQ2SEQ: dict[str, dict[str, Any]] = {
     "mbart": {**_BART, "decoder_start_token_id": 2},
 }
 
-# A language model, with towers that take images of 16 x 16 dots.
+# A language model, with towers that take images of 16 x 16 dots, or of 32 x 32 (Mistral 3).
 _SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "vocab_size": VOCABULARY}
 _LANGUAGE = {**_GATED, **_SPECIAL, "head_dim": 8}
 _VISION = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -116,7 +116,7 @@ TOWERS: dict[str, dict[str, Any]] = {
     },
     "mistral3": {
         "text_config": {**_LANGUAGE, "model_type": "mistral"},
-        "vision_config": {**_VISION, "model_type": "pixtral", "head_dim": 8},
+        "vision_config": {**_VISION, "model_type": "pixtral", "head_dim": 8, "image_size": 32},
         "image_token_index": 3, "spatial_merge_size": 2, "tie_word_embeddings": False,
     },
     "qwen2_5_vl": {
@@ -126,7 +126,8 @@ TOWERS: dict[str, dict[str, Any]] = {
     },
     "qwen3_vl": {
         "text_config": {**_LANGUAGE, "model_type": "qwen3_vl_text", "rope_parameters": _QWEN_ROPE},
-        "vision_config": {**_QWEN_VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}, **_QWEN_MARKS,
+        "vision_config": {**_QWEN_VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        **_QWEN_MARKS,
     },
 }  # fmt: skip
 

@@ -38,7 +38,9 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
     save_tokenizer(components.tokenizer, beside)
     kind = components.model.config.model_type
     if has_towers(kind):
-        keep_processor(require_folder(find_model(plan.config.model.model_name_or_path, plan.config.model.revision)), beside)
+        keep_processor(
+            require_folder(find_model(plan.config.model.model_name_or_path, plan.config.model.revision)), beside
+        )
     card = model_card(plan, model, job.data.source, job.versions, kind)
     (beside / "README.md").write_text(card, encoding="utf-8")
     make_durable(beside)

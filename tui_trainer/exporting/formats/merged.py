@@ -66,7 +66,9 @@ def _adapted_without_weights(trained: TrainedModel) -> Any:
     labelled = trained.folder if trained.head in CLASSIFYING else trained.base
     config, trusted = config_in(trained, labelled), trained.config.model.trust_remote_code
     with torch.device("meta"):
-        model = auto_class(trained.head, config.model_type).from_config(config, dtype=torch.float32, trust_remote_code=trusted)
+        model = auto_class(trained.head, config.model_type).from_config(
+            config, dtype=torch.float32, trust_remote_code=trusted
+        )
     # One zero seen as a whole tensor: on the meta device peft would take the adapter's numbers there as well.
     for module in model.modules():
         for name, weight in module.named_parameters(recurse=False):
