@@ -14,6 +14,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     ByT5Tokenizer,
@@ -97,6 +98,39 @@ SEQ2SEQ: dict[str, dict[str, Any]] = {
     "mbart": {**_BART, "decoder_start_token_id": 2},
 }
 
+# A language model, with towers that take images of 16 x 16 dots, or of 32 x 32 (Mistral 3).
+_SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "vocab_size": VOCABULARY}
+_LANGUAGE = {**_GATED, **_SPECIAL, "head_dim": 8}
+_VISION = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+           "image_size": 16, "patch_size": 8}  # fmt: skip
+_QWEN_VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 32,
+                "patch_size": 4}  # fmt: skip
+_QWEN_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+_QWEN_MARKS = {"image_token_id": 3, "video_token_id": 4, "vision_start_token_id": 5, "vision_end_token_id": 6}
+TOWERS: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "text_config": {**_LANGUAGE, "model_type": "gemma3_text", "sliding_window": 16,
+                        "layer_types": ["sliding_attention", "full_attention"]},
+        "vision_config": {**_VISION, "model_type": "siglip_vision_model", "vision_use_head": False},
+        "mm_tokens_per_image": 4, "image_token_index": 3, "boi_token_index": 4, "eoi_token_index": 5,
+    },
+    "mistral3": {
+        "text_config": {**_LANGUAGE, "model_type": "mistral"},
+        "vision_config": {**_VISION, "model_type": "pixtral", "head_dim": 8, "image_size": 32},
+        "image_token_index": 3, "spatial_merge_size": 2, "tie_word_embeddings": False,
+    },
+    "qwen2_5_vl": {
+        "text_config": {**_GATED, **_SPECIAL, "model_type": "qwen2_5_vl_text", "rope_parameters": _QWEN_ROPE},
+        "vision_config": {**_QWEN_VISION, "fullatt_block_indexes": [0], "window_size": 16}, **_QWEN_MARKS,
+        "tie_word_embeddings": True,
+    },
+    "qwen3_vl": {
+        "text_config": {**_LANGUAGE, "model_type": "qwen3_vl_text", "rope_parameters": _QWEN_ROPE},
+        "vision_config": {**_QWEN_VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        **_QWEN_MARKS,
+    },
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class _Tokens:
@@ -166,6 +200,26 @@ def save_tiny_model(folder: Path, family: str, **changes: Any) -> Path:
     model = tiny_model(family, **changes)
     model.save_pretrained(folder)
     tiny_tokenizer(family).save_pretrained(folder)
+    return folder
+
+
+def tiny_model_with_towers(family: str) -> PreTrainedModel:
+    """One of `TOWERS` with random weights, the same ones each time."""
+    torch.manual_seed(0)
+    build: Any = AutoModelForImageTextToText
+    model: PreTrainedModel = build.from_config(AutoConfig.for_model(family, **TOWERS[family]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.mul_(5.0)
+    return model
+
+
+def save_tiny_model_with_towers(folder: Path, family: str) -> Path:
+    """A folder as the hub has it, with a file of the processor beside the model and the tokenizer."""
+    tiny_model_with_towers(family).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text('{"do_resize": true,   "size": {"height": 16, "width": 16}}')
     return folder
 
 

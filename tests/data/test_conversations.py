@@ -112,7 +112,10 @@ def test_text_that_is_no_call_stays_the_text_of_its_turn():
         ({"messages": [ASKED, {"role": "assistant", "content": 5}]}, ("the content of message 2 is a number",)),
         ({"messages": [{"role": "User:", "content": "a"}]}, ("the role of message 1 is 'User:'", "roles are system,")),
         ({"messages": [{"content": "a"}]}, ("the role of message 1 is none",)),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]}, ("no text (image)",)),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]},
+            ("no text (image)", "images are not trained on yet"),
+        ),
         ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]}, ("names no function",)),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, ("surrogate",)),
         ({"messages": "[broken"}, ("no JSON",)),

@@ -2125,7 +2125,7 @@ UNREADABLE_CONVERSATIONS = (
             ],
         },
         "no text (image_url)",
-        "a text model reads text alone",
+        "images are not trained on yet",
     ),
     _no_chat(
         "image parts with an empty text",

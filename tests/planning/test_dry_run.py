@@ -4,6 +4,7 @@ from transformers import AutoConfig
 
 from tests.combinations import first_by_default
 from tests.planning.families import config_of, layer_of, setup_of
+from tests.tiny_models import TOWERS
 from tui_trainer.models.counting import Answers
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.shape import shape_of
@@ -104,3 +105,13 @@ def _kept_of_a_row(config, head):
             model(**inputs, **({"use_cache": False} if head != "sequence_classification" else {}))
         found.append(sum(storage.nbytes() for key, storage in kept.items() if key not in weights))
     return found[1] - found[0]
+
+
+@pytest.mark.parametrize("family", ["gemma3", "mistral3"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_layers_beside_towers_keep_what_they_keep_alone(family, method):
+    """A pass over text goes through no tower, and no adapter is in one."""
+    whole = {"model_type": family, **TOWERS[family]}
+    setup = TrainingSetup(method=method, lora_rank=4, lora_targets=("q_proj", "up_proj") if method == "lora" else ())
+    found, alone = (measure_layer(each, shape_of(each), setup, 24) for each in (whole, whole["text_config"]))
+    assert found == alone and found[0] is not None

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.tiny_models import save_tiny_model_with_towers
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.row_order import share_of
 from tui_trainer.errors import ConfigError
@@ -345,3 +346,12 @@ def test_what_does_not_go_with_weights_on_the_host_is_one_sentence(settings, wor
         offloaded(cards_of(1, 80), **settings)
     [problem] = caught.value.problems
     assert words in problem.message
+
+
+def test_a_model_with_towers_trains_on_one_card(tmp_path):
+    folder = save_tiny_model_with_towers(tmp_path / "gemma3", "gemma3")
+    plan = planned(FOUR, model__model_name_or_path=folder, model__revision="main")
+    assert plan.processes.value == 1 and "towers for images" in plan.processes.reason
+    assert plan.parameters.value == 36_976 and "5.94 k of them in vision_tower" in plan.parameters.reason
+    with pytest.raises(ConfigError, match="is 2, which was not tried with gemma3"):
+        planned(FOUR, model__model_name_or_path=folder, model__revision="main", distributed__processes=2)

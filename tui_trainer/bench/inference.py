@@ -258,7 +258,7 @@ class InferenceBench:
     def _exported(self, name: str, *, is_on_gpu: bool) -> Variant:
         """Graphs of ONNX write one text at a time; formats are loaded to the CPU."""
         try:
-            reason = find_format(name).refusal(self.trained)
+            reason = find_format(name).reason_against(self.trained)
         except InputError as error:
             reason = str(error).removeprefix(f"{name} ")
         is_alone = name.startswith("onnx") and self.trained.writes

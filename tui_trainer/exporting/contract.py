@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from tui_trainer.errors import InputError, name_hint
 from tui_trainer.exporting import formats
@@ -33,8 +33,17 @@ class Format(Protocol):
     libraries: tuple[str, ...]
     """What it needs beside torch and transformers: by import name, which is that of the distribution as well."""
 
+    takes_towers: ClassVar[bool] = False
+    """Whether it was tried with models that have towers for images."""
+
+    def reason_against(self, trained: TrainedModel) -> str:
+        """Why this model has no such form, or none that is known to be right; empty: it has."""
+        if not self.takes_towers and trained.has_towers:
+            return "this form was not tried with models that have towers for images"
+        return self.refusal(trained)
+
     def refusal(self, trained: TrainedModel) -> str:
-        """Why this model has no such form; empty: it has."""
+        """What a format has against a model; callers ask `reason_against`."""
         return ""
 
     def needed_bytes(self, trained: TrainedModel) -> int:

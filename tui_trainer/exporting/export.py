@@ -200,7 +200,7 @@ def remove_unfinished(target: Path) -> None:
 
 def target_of(trained: TrainedModel, export_format: Format, out: Path | None) -> Path:
     """Where it is going to be. Raises InputError for what can be known before anything is written."""
-    if why := export_format.refusal(trained):
+    if why := export_format.reason_against(trained):
         raise InputError(f"{trained.run.name} cannot be exported to {export_format.name}: {why}")
     target = from_the_root(str(out)) if out else trained.run.exports / export_format.name
     if out and is_here(str(target)) and (not target.is_dir() or any(target.iterdir())):

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import CheckpointError, ConfigError, FolderError, system_reason
+from tui_trainer.models.config_json import read_config
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.files import shards
 from tui_trainer.models.files.fingerprint import file_fingerprints
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
+from tui_trainer.models.towers import has_towers
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, read_plan_file, with_own_commit
 from tui_trainer.runs.events import RunFinished
@@ -242,6 +244,10 @@ class TrainedModel:
         return folder, ""
 
     @property
+    def has_towers(self) -> bool:
+        return has_towers(read_config(self.base or self.folder).get("model_type"))
+
+    @property
     def writes(self) -> bool:
         """Whether it writes texts; else it gives labels or numbers."""
         return self.head not in CLASSIFYING
@@ -314,7 +320,8 @@ def load_model(
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    build, trusted = auto_class(trained.head), trained.config.model.trust_remote_code
+    trusted = trained.config.model.trust_remote_code
+    build = auto_class(trained.head, config_in(trained, base or folder).model_type)
     more = {"dtype": dtype, "trust_remote_code": trusted, "local_files_only": True}
     if base is None and shards.files_of(folder, SOME_LAYERS.weights_file):
         return _with_trained_layers(trained, folder, build, more)

@@ -45,7 +45,7 @@ def free_bytes(run: RunFolder) -> int:
 
 
 def _choice(trained: TrainedModel, found: Format) -> ExportChoice:
-    why = found.refusal(trained)
+    why = found.reason_against(trained)
     try:
         require_libraries(found)
         if not why:

@@ -16,6 +16,7 @@ from tui_trainer.losses.chunked_head import HeadLoss, transform_product
 from tui_trainer.losses.fused_cross_entropy import CrossEntropy, reason_against
 from tui_trainer.losses.micro_batch import MicroBatch, known_masks
 from tui_trainer.models.modules import LogitTransform, in_chunks, logit_transform
+from tui_trainer.models.towers import language_config
 
 # Of the largest logit: matmuls in 16 bits are rounded to a 256th, and models round once more after the head.
 _MOST_DIFFERENCE = 0.02
@@ -32,7 +33,7 @@ class NextTokenLoss:
         """
         self._model = model
         self._head: nn.Module = model.get_output_embeddings()
-        known = logit_transform(model.config.to_dict())
+        known = logit_transform(language_config(model.config).to_dict())
         self._transform = known or LogitTransform()
         self.chunk_tokens = chunk_tokens if known and type(_layer_of(self._head)) is nn.Linear else 0
         """Labels whose logits are there at one time; 0: all of a batch."""

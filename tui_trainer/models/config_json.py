@@ -9,6 +9,7 @@ from typing import Any
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.heads import CAUSAL, ENCODERS, Head, instead, is_unfit, lack_of
+from tui_trainer.models.towers import TRAINED_ON_TEXT, has_towers, is_of_several_kinds
 from tui_trainer.terminal.safe_text import one_line
 
 MODEL_KEY = "model.model_name_or_path"
@@ -130,15 +131,30 @@ def architecture_of(config: Mapping[str, Any]) -> str:
 def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | None = CAUSAL) -> None:
     """Raises ConfigError for a model that cannot have this head, and says what it is; None: any head will do."""
     name, model_type = architecture_of(config), one_line(str(config.get("model_type")), 80)
-    is_mixed, hint = "text_config" in config or "vision_config" in config, ""
-    what = "a model of several kinds of input (images or sound beside text)" if is_mixed else ""
-    if not is_mixed and head == CAUSAL:
+    if is_of_several_kinds(config):
+        _refuse_towers(config, name or model_type, where, head)
+        return
+    what, hint = "", ""
+    if head == CAUSAL:
         what, hint = _no_decoder(config, name), instead(model_type)
     if what:
         hint = "; ".join(filter(None, ("take a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM", hint)))
         raise bad_model(f"{name or model_type} is {what}, and does not continue a text", hint, where)
     if head not in (None, CAUSAL) and is_unfit(model_type, head):
         raise bad_model(lack_of(model_type, head), instead(model_type), where)
+
+
+def _refuse_towers(config: Mapping[str, Any], name: str, where: str, head: Head | None) -> None:
+    """Raises ConfigError for a model that reads other things beside text, unless it is one that is trained on text."""
+    what = "a model of several kinds of input (images or sound beside text)"
+    if not has_towers(config.get("model_type")):
+        hint = f"on text these are trained: {', '.join(TRAINED_ON_TEXT)}; or take a model that reads text only"
+        raise bad_model(f"{name} is {what}, and of a kind that is not trained here", hint, where)
+    if other := _no_decoder(config, name):
+        raise bad_model(f"{name} is {other}, and does not continue a text", "take the whole model", where)
+    if head not in (None, CAUSAL):
+        hint = "set task.type to causal_lm or chat, or take a model that reads text only"
+        raise bad_model(f"{name} is {what}, which learns to continue texts and nothing else here", hint, where)
 
 
 def _no_decoder(config: Mapping[str, Any], name: str) -> str:

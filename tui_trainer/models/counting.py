@@ -27,6 +27,7 @@ from tui_trainer.models.modules import (
     place_in_block,
     recorded_calls,
 )
+from tui_trainer.models.towers import has_towers, language_config, language_model, tower_modules
 from tui_trainer.runs.folder import write_atomically
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.worker.asking import WorkerFailed, shapes_worker
@@ -167,7 +168,7 @@ def inputs_of(head: Head, rows: int, row_tokens: int, answer_tokens: int) -> dic
 
 def empty_model(config: Any, head: Head, **more: Any) -> Any:
     """The model of a config, in training; for use within `fake_tensors`."""
-    return auto_class(head).from_config(config, **more).train()
+    return auto_class(head, config.model_type).from_config(config, **more).train()
 
 
 def _nothing(*given: Any, answer: Any = None, **more: Any) -> Any:
@@ -258,14 +259,17 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
         model = empty_model(made, head)
         with recorded_calls() as calls:
             tokens = _tokens_read(model, head)
-        linears, parts = _modules(model, head, tokens)
+        towers = tower_modules(model)
+        outside = {id(module) for tower in towers.values() for module in tower.modules()}
+        linears, parts = _modules(model, head, tokens, outside)
         output = model.get_output_embeddings()
         # Without a head over the vocabulary nobody asks for the other: CANINE, which has several, has no answer.
         table = None if output is None else model.get_input_embeddings()
         tied = table is not None and output.weight is table.weight
+    whole, made, body = made, language_config(made), language_model(model)[1]
     hidden, heads = _size(made, "hidden_size", 0), _size(made, "num_attention_heads", 1)
     head_size = _size(made, "head_dim", 0) or _size(made, "d_kv", 0) or max(hidden // heads, 1)
-    return {
+    found = {
         "linears": [asdict(entry) for entry in linears],
         "parts": [asdict(entry) for entry in parts],
         "tied": tied,
@@ -273,11 +277,23 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
         "head_size": head_size,
         "mlp_size": _size(made, "intermediate_size", 4 * hidden),
         "decoder_layers": decoder_layers(made) if head == ENCODER_DECODER else 0,
-        "stored_blocks": layer_count(name for name, _ in model.named_parameters()),
-        "positions": _positions(model, made),
+        "stored_blocks": layer_count(name for name, _ in body.named_parameters()),
+        "positions": _positions(body, made),
         "attention_dropout": float(_told(made, "attention_dropout") or 0),
-        "attention": facts_of(model, calls, head_size, whole=bool(tokens)),
+        "attention": facts_of(body, calls, head_size, whole=bool(tokens)),
     }
+    if has_towers(whole.model_type):
+        # Published files leave out what transformers knows of a family.
+        found["language"] = {name: value for name, value in made.to_dict().items() if _is_plain(value)}
+        found["towers"] = {
+            path.rpartition(".")[2]: sum(weight.numel() for weight in tower.parameters())
+            for path, tower in towers.items()
+        }
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float)
 
 
 def decoder_layers(made: Any) -> int:
@@ -336,14 +352,18 @@ def _is_product(module: Any) -> bool:
     return isinstance(module, nn.Linear | Conv1D)
 
 
-def _modules(model: Any, head: Head, tokens: Mapping[str, list[int]]) -> tuple[Iterable[Linear], Iterable[ModelPart]]:
-    """Products and other modules with weights, each kind once."""
+def _modules(
+    model: Any, head: Head, tokens: Mapping[str, list[int]], outside: set[int]
+) -> tuple[Iterable[Linear], Iterable[ModelPart]]:
+    """Products and other modules with weights, each kind once, without those `outside` by their ids."""
     from torch import nn
 
     linears: Counter[Linear] = Counter()
     parts: Counter[ModelPart] = Counter()
     output, prefix, seen = model.get_output_embeddings(), f"{model.base_model_prefix}.", set[int]()
     for name, module in model.named_modules():
+        if id(module) in outside:
+            continue
         weights = [weight for weight in module.parameters(recurse=False) if id(weight) not in seen]
         seen.update(map(id, weights))
         # The classifier's: outside of what is pretrained, or what pools its results.

@@ -12,6 +12,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Literal
 
+from tui_trainer.models.towers import AUTO_CLASS, has_towers
+
 Head = Literal["causal_lm", "sequence_classification", "token_classification", "question_answering", "seq2seq_lm"]
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression", ""]
 
@@ -110,15 +112,15 @@ def own_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def auto_class_name(head: Head) -> str:
-    """The class of transformers that loads and makes models with this head."""
-    return _CLASSES[head][0]
+def auto_class_name(head: Head, model_type: object = "") -> str:
+    """The class of transformers that loads and makes models of this kind with this head."""
+    return AUTO_CLASS if has_towers(model_type) else _CLASSES[head][0]
 
 
-def auto_class(head: Head) -> Any:
+def auto_class(head: Head, model_type: object = "") -> Any:
     import transformers
 
-    return getattr(transformers, auto_class_name(head))
+    return getattr(transformers, auto_class_name(head, model_type))
 
 
 def is_unfit(model_type: str, head: Head) -> bool:

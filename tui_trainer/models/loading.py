@@ -21,6 +21,7 @@ from tui_trainer.models.four_bits import FourBits, bitsandbytes_config, refuse_p
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, auto_class, own_labels
 from tui_trainer.models.modules import soft_cap_of
 from tui_trainer.models.shape import scratch_config
+from tui_trainer.models.towers import has_towers
 from tui_trainer.terminal.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -82,10 +83,10 @@ def load_pretrained(
     `pad_token_id` is for configs that have none, of models with another head than that of a language model: a decoder
     that classifies looks for the last token before the padding.
     """
-    kind: Any = auto_class(head)
     try:
         with _quiet():
             shape = _config_of(folder, model, labels)
+            kind: Any = auto_class(head, shape.model_type)
             more = _attention(model)
             if device is not None and device.type != "cpu":
                 more["device_map"] = {"": device}
@@ -108,10 +109,17 @@ def load_pretrained(
     made: PreTrainedModel = loaded
     keep_soft_cap(made)
     settle_padding(made, head, pad_token_id)
+    if has_towers(made.config.model_type) and not _is_tied(made):
+        # Where config.json is silent transformers takes them for tied, and finds out by the files.
+        made.config.tie_word_embeddings = False
     for words in (_new_parts(made, report, folder, head), _new_head(made, folder, head, labels)):
         if words:
             tell(words)
     return made
+
+
+def _is_tied(model: Any) -> bool:
+    return model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
 @contextmanager
@@ -318,7 +326,7 @@ def new_model(
     shape: PretrainedConfig, model: ModelSection, dtype: torch.dtype, *, head: Head = CAUSAL
 ) -> PreTrainedModel:
     """Random weights in that shape, drawn from torch's global generator."""
-    build: Any = auto_class(head).from_config
+    build: Any = auto_class(head, shape.model_type).from_config
     made: PreTrainedModel = build(shape, dtype=dtype, trust_remote_code=model.trust_remote_code, **_attention(model))
     keep_soft_cap(made)
     return made

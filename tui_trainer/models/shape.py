@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tui_trainer.config.sections import ScratchSection
@@ -22,6 +22,7 @@ from tui_trainer.models.modules import (
     Reads,
     logit_transform,
 )
+from tui_trainer.models.towers import has_towers, is_of_tower
 
 # `[model.scratch]` in the words of a config.json, for each head.
 
@@ -120,8 +121,16 @@ class ModelShape:
     decoder_layers: int = 0
     stored_blocks: int = 0
     attention: AttentionFacts = UNKNOWN
+    towers: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Weights of what turns images into vectors beside the language model, by module: frozen, and not among
+    `parameters`. Everything else here is the language model's."""
     logits: LogitTransform | None = None
     """What becomes of the head's product; None for classifiers, and where no loss in chunks could do it."""
+
+    @property
+    def loaded_parameters(self) -> int:
+        """With those of towers."""
+        return self.parameters + sum(self.towers.values())
 
     @property
     def has_grouped_experts(self) -> bool:
@@ -149,23 +158,32 @@ def shape_of(
     the heads of another task, or none. Raises ConfigError for a config without the numbers of such a model, and for an
     architecture that the installed transformers cannot build.
     """
-    fields = ConfigFields(config)
-    if isinstance(config.get("text_config"), Mapping):
+    fields, model_type = ConfigFields(config), ConfigFields(config).model_type
+    if isinstance(config.get("text_config"), Mapping) and not has_towers(model_type):
         hint = "take a model that reads text only"
-        raise bad_model(f"{fields.model_type or 'the model'} is built from several models (text and others)", hint)
-    if not fields.model_type:
+        raise bad_model(f"{model_type or 'the model'} is built from several models (text and others)", hint)
+    if not model_type:
         raise bad_model("config.json has no model_type", hint="it is not the config of a model of transformers")
     classes = (labels or stored_labels(config)) if head in CLASSIFYING else 0
+    counted: dict[str, Any] = {}
+    if has_towers(model_type):
+        counted = count_model(config, head, classes, 0)
+        config, towers = counted.pop("language"), counted["towers"]
+        fields = ConfigFields(config)
+        headers = {name: facts for name, facts in (headers or {}).items() if not is_of_tower(name, towers)} or None
     sizes = {name: fields.number(name) for name in ("hidden_size", "num_hidden_layers", "vocab_size")}
     heads = fields.number("num_attention_heads", 1)
     try:
-        counted = count_model(config, head, classes, sizes["vocab_size"])
+        counted = counted or count_model(config, head, classes, sizes["vocab_size"])
     except ConfigError:
         has_experts = any(".experts." in name for name in headers or ())
         if not headers or head != CAUSAL or has_experts:
             raise
         counted = _stored_model(fields, headers)
     tied, positions, linears = counted.pop("tied"), counted.pop("positions"), counted["linears"]
+    if counted.get("towers"):
+        # The same of a language model inside of another: published Mistral 3 are silent, and hold a head.
+        tied = tied and not (headers and has_head(headers))
     if head == ENCODER_DECODER:
         # transformers ties the head of T5 whatever config.json says, unless the files hold another one.
         tied = not has_head(headers) if headers else fields.flag("tie_word_embeddings", tied)
@@ -175,7 +193,7 @@ def shape_of(
     if headers and "quantization_config" not in config and head == CAUSAL:
         parameters = stored_parameters(headers, tied=tied)
     return ModelShape(
-        model_type=fields.model_type,
+        model_type=model_type,
         hidden_size=sizes["hidden_size"],
         layers=sizes["num_hidden_layers"],
         attention_heads=heads,

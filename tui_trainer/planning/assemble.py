@@ -34,6 +34,7 @@ from tui_trainer.planning.records import Key, device_key, trial_device
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.units import format_count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,11 +155,13 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     if name and not find_model(name, loaded.config.model.revision, head=shape.head, labels=shape.labels).folder:
         counted += ", which is not on this machine: `tui-trainer download` fetches it"
     is_exact = facts.exact or not scratch
-    share = f"{trained / shape.parameters:.2%} of the model" if trained < shape.parameters else "all of them"
+    frozen = f"; {format_count(sum(shape.towers.values()))} of them in {', '.join(shape.towers)}, which stay frozen"
+    whole = shape.loaded_parameters
+    share = f"{trained / whole:.2%} of the model" if trained < whole else "all of them"
     return {
         "vocabulary": Planned(value=facts.vocabulary, exact=is_exact, reason=facts.reason if scratch else counted),
         "classes": facts.classes,
-        "parameters": Planned(value=shape.parameters, exact=is_exact, reason=counted),
+        "parameters": Planned(value=whole, exact=is_exact, reason=counted + (frozen if shape.towers else "")),
         "trained_parameters": Planned(value=trained, exact=is_exact, reason=share),
         **made.chosen,
         "best_precision": choices.best_precision(hardware, made.target, made.shape).value,
@@ -210,7 +213,7 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
     peak = nearest_peak(setup.measured_peaks, cut.micro, eval_batch)
     reason = f"{measured_words(peak)}; {made.memory_reason}" if peak else made.memory_reason
     saved, saved_reason = checkpoint_bytes(made.shape, setup)
-    final_model = final_model_bytes(made.shape.parameters, setup)
+    final_model = final_model_bytes(made.shape.loaded_parameters, setup)
     disk, disk_reason = run_bytes(
         saved,
         final_model,

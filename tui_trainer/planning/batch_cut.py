@@ -13,6 +13,7 @@ from tui_trainer.config.load import LoadedConfig, Origin
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.towers import has_towers
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.tasks.contract import DataFacts
@@ -191,8 +192,8 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
         return exact(False, why)
     if is_asked(loaded.config):
         return exact(False, "Unsloth attends over whole rows")
-    if shape.model_type in SEES_OTHERS:
-        return exact(False, f"{SEES_OTHERS[shape.model_type]}: packed documents would mix")
+    if why := against_packing(shape.model_type):
+        return exact(False, why)
     rows = min(effective, facts.rows)
     saving = 1 - facts.packed_rows / rows
     fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens fill {facts.packed_rows:.1f} rows"
@@ -205,9 +206,16 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
 
 def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
     """Packing that was asked for, and would let documents see each other."""
-    if loaded.config.data.packing is True and shape.model_type in SEES_OTHERS:
-        return [loaded.problem(KEY, f"is true, but {SEES_OTHERS[shape.model_type]}", "set it to auto")]
+    if loaded.config.data.packing is True and (why := against_packing(shape.model_type)):
+        return [loaded.problem(KEY, f"is true, but {why}", "set it to auto")]
     return []
+
+
+def against_packing(model_type: str) -> str:
+    """Why rows of a kind of model are not packed, as a clause; empty where the probe decides."""
+    if model_type in SEES_OTHERS:
+        return f"{SEES_OTHERS[model_type]}: packed documents would mix"
+    return "packing was not tried with models that have towers for images" if has_towers(model_type) else ""
 
 
 def longest_row(config: Config, facts: DataFacts, packed: bool) -> int:

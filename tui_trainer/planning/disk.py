@@ -19,6 +19,8 @@ def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]
     each, trained = _trained_bytes_each(setup), setup.trained_parameters
     copies = 4 if each < 4 else 0
     total = (each + copies) * trained + state_bytes(shape, setup, trained)
+    if not setup.has_adapter:
+        total += each * sum(shape.towers.values())
     state = OPTIMIZERS[setup.optim].state_words or f"{setup.optim}'s state"
     weights = "weights, fp32 master weights" if copies else "weights"
     return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes a trained parameter: {weights} and {state}"

@@ -8,7 +8,9 @@ import yaml
 
 from tui_trainer.config.sections import Config
 from tui_trainer.files.hub_layout import is_hub_name, published_name
+from tui_trainer.models.facts import find_model, require_folder
 from tui_trainer.models.heads import auto_class_name
+from tui_trainer.models.towers import has_towers, keep_processor
 from tui_trainer.planning.ancestry import chain_words
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import ReportedModel, Rows
@@ -35,7 +37,13 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
     beside.mkdir(mode=0o700)
     components.method.save_model(components.model, beside)
     save_tokenizer(components.tokenizer, beside)
-    (beside / "README.md").write_text(model_card(plan, model, job.data.source, job.versions), encoding="utf-8")
+    kind = components.model.config.model_type
+    if has_towers(kind):
+        keep_processor(
+            require_folder(find_model(plan.config.model.model_name_or_path, plan.config.model.revision)), beside
+        )
+    card = model_card(plan, model, job.data.source, job.versions, kind)
+    (beside / "README.md").write_text(card, encoding="utf-8")
     make_durable(beside)
     put_in_place(beside, target)
 
@@ -59,7 +67,7 @@ def model_facts(position: Position, baselines: Baselines | None, config: Config)
     )
 
 
-def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str, str]) -> str:
+def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str, str], model_type: str = "") -> str:
     """Origin, data (its `source`), losses, settings and versions. Names in it may be foreign, and no path of this
     machine is among them: a card is made to be published."""
     scores = model.score_rows()
@@ -74,7 +82,7 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
         "",
         _origin(plan),
         "",
-        *_use(plan),
+        *_use(plan, model_type),
         "## Data",
         "",
         f"Trained on {data}: {rows_words(plan.train_rows.value, plan.train_tokens.value)}; "
@@ -133,9 +141,9 @@ def _origin(plan: Plan) -> str:
     return f"Made of {name}, a model of {size} parameters, which was tuned as a whole by tui-trainer."
 
 
-def _use(plan: Plan) -> list[str]:
+def _use(plan: Plan, model_type: str = "") -> list[str]:
     """How an adapter is loaded; a whole model is loaded as any other."""
-    kind = auto_class_name(find_task(plan.config.task.type).head)
+    kind = auto_class_name(find_task(plan.config.task.type).head, model_type)
     if not plan.config.tuning.has_adapter:
         return []
     model = plan.config.model

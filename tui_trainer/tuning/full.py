@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.files import shards
+from tui_trainer.models.towers import freeze_towers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class Method:
-    """One way to choose what is trained, and to keep it. As it is here, all weights are trained."""
+    """One way to choose what is trained, and to keep it. As it is here, all weights are trained, but for
+    those of towers."""
 
     name = "full"
     weights_file = "model.safetensors"
@@ -29,6 +31,7 @@ class Method:
 
         `autocast`: whether matmuls will be computed in 16 bits, whatever the weights are kept in.
         """
+        freeze_towers(model)
         return model
 
     def weights(self, model: Any) -> dict[str, Tensor]:

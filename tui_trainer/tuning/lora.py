@@ -7,12 +7,14 @@ are as the rest of the model, which takes their results; in 16 bits the optimize
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import TuningSection
+from tui_trainer.models.towers import language_model, tower_modules
 from tui_trainer.tuning.full import Method
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ class Lora(Method):
 
         names, alpha = names_in(tuning.target_modules), float(tuning.lora_alpha)
         saved = names_in(tuning.modules_to_save)
+        targets: str | list[str] = "all-linear" if names == ("all-linear",) else list(names)
+        if tower_modules(model):
+            targets, saved = _in_language_model(model, names, saved)
         task, heads = _ending(model)
         # The adapters' random values depend on the seed alone, not on what was drawn while the model was made.
         torch.manual_seed(seed)
@@ -42,7 +47,7 @@ class Lora(Method):
             # 16.0 as 16: adapter_config.json is read by tools that want a whole number. peft takes any.
             lora_alpha=int(alpha) if alpha.is_integer() else alpha,  # type: ignore[arg-type]
             lora_dropout=tuning.lora_dropout,
-            target_modules="all-linear" if names == ("all-linear",) else list(names),
+            target_modules=targets,
             # A classifier's head is new, or of another task: it is trained as a whole, and no part of it is adapted.
             exclude_modules=rf"(.*\.)?({'|'.join(heads)})(\..*)?" if heads else None,
             modules_to_save=list(dict.fromkeys((*saved, *heads))) or None,
@@ -82,6 +87,21 @@ class Lora(Method):
         # A task may end its answers otherwise than the base model.
         if (generation := getattr(model.get_base_model(), "generation_config", None)) is not None:
             generation.save_pretrained(folder)
+
+
+def _in_language_model(model: Any, names: tuple[str, ...], saved: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """(targets as an expression that is the whole of a module's path, paths of the modules to save): the names alone
+    would match the layers of towers, which bear the same."""
+    from torch import nn
+
+    inside, language = language_model(model)
+    if names == ("all-linear",):
+        found = (path.rpartition(".")[2] for path, part in language.named_modules() if isinstance(part, nn.Linear))
+        names = tuple(dict.fromkeys(found))
+    targets = rf"{re.escape(inside)}\.(.*\.)?({'|'.join(map(re.escape, names))})"
+    outside = {f"{path}." for path in tower_modules(model)}
+    paths = [path for path, _ in model.named_modules() if path.endswith(saved) and saved]
+    return targets, tuple(path for path in paths if not f"{path}.".startswith(tuple(outside)))
 
 
 def _keep_labels(model: Any, folder: Path) -> None:

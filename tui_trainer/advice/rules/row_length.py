@@ -20,7 +20,7 @@ from tui_trainer.data.preparing.prepare import WHOLE_LENGTH
 from tui_trainer.models.problems import length_warning
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import KEY as PACKING
-from tui_trainer.planning.batch_cut import SEES_OTHERS
+from tui_trainer.planning.batch_cut import against_packing
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.contract import DataFacts
 
@@ -203,7 +203,7 @@ class Padding(Rule):
             return _padded(context, facts, "this task has one row for each example")
         rows = min(context.planned.effective_batch_size.value, facts.rows)
         fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
-        can_pack = context.basis.shape.model_type not in SEES_OTHERS
+        can_pack = not against_packing(context.basis.shape.model_type)
         if can_pack and context.config.data.packing is False and 1 - facts.packed_rows / rows >= _LEAST_SAVING:
             return warned(f"not packed: {fill}", fix={PACKING: "auto"}, switch="packing: off")
         return _padded(context, facts, "not packed" if can_pack else packing.reason)

@@ -28,6 +28,7 @@ from tui_trainer.data.columns.row import (
     file_of,
     kind_of_value,
     listed,
+    media_in,
     python_literal,
     refuse_bad_answer,
     refuse_missing,
@@ -269,7 +270,9 @@ def _part(part: object, what: str, where: str) -> str:
         text, kind = part, kind_of_value(part)
     if isinstance(text, str):
         return checked_text(text, where)
-    raise DataError(f"{what} has a part that is no text ({kind})", where=where, hint="a text model reads text alone")
+    medium = media_in(kind)
+    hint = f"{medium} are not trained on yet: leave the row out" if medium else "a text model reads text alone"
+    raise DataError(f"{what} has a part that is no text ({kind})", where=where, hint=hint)
 
 
 def _called(text: str, what: str, where: str) -> list[Message] | None:

@@ -38,7 +38,8 @@ _MEDIA = {
     **dict.fromkeys(("audio", "audios"), "sounds"),
     **dict.fromkeys(("video", "videos"), "videos"),
 }
-_BLIND = "a text model would be trained blind: leave the row out"
+_NOT_YET = "are not trained on yet"
+_LEAVE_OUT = "leave the row out: the model would be trained blind"
 _MARK = re.compile("<(?:image|video|audio)>")  # one look for all three: it is taken at each row
 _MARKS = {"<image>": "</image>", "<video>": "</video>", "<audio>": "</audio>"}
 
@@ -217,7 +218,13 @@ def refuse_media(row: Row, known: frozenset[str]) -> None:
     for name, value in row.values.items():
         if name not in known and _is_medium(name, value):
             what = _MEDIA[name.strip().lower()]
-            raise DataError(f"the row has {what} ('{listed([name])}')", where=row.where, hint=_BLIND)
+            message = f"the row has {what} ('{listed([name])}')"
+            raise DataError(message, where=row.where, hint=f"{what} {_NOT_YET}; {_LEAVE_OUT}")
+
+
+def media_in(kind: str) -> str:
+    """`images`, `sounds` or `videos` for a kind of part such as `image_url` or `input_audio`; empty for others."""
+    return next((what for name, what in _MEDIA.items() if name in kind.split("_")), "")
 
 
 def refuse_marks(text: str, where: str) -> None:
@@ -226,7 +233,9 @@ def refuse_marks(text: str, where: str) -> None:
         return
     for mark, end in _MARKS.items():
         if mark in text and end not in text:
-            raise DataError(f"the text holds {mark}, the place of something that is no text", where=where, hint=_BLIND)
+            message = f"the text holds {mark}, the place of something that is no text"
+            what = _MEDIA[mark.strip("<>")]
+            raise DataError(message, where=where, hint=f"{what} {_NOT_YET}; {_LEAVE_OUT}")
 
 
 def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:
@@ -254,7 +263,8 @@ def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple
         yield "preferences, answers marked good or bad", [*rated.columns, *marks[:1]], hint
     media = [name for name in columns_of(head) if any(_is_medium(name, row.values.get(name)) for row in head)]
     if media:
-        yield f"{_MEDIA[media[0].strip().lower()]} with their texts", media, f"{names} to learn from the texts alone"
+        what = _MEDIA[media[0].strip().lower()]
+        yield f"{what} with their texts", media, f"{what} {_NOT_YET}; {names} to learn from the texts alone"
     choices = [by_name[name] for name in ("choices", "options", "endings") if name in by_name]
     if "question" in by_name and choices and _is_structured(head, choices[0]):
         hint = "write question and choices into one text, and the right one as the answer"

@@ -18,6 +18,7 @@ from tui_trainer.models.facts import DTYPES
 from tui_trainer.models.files import shards
 from tui_trainer.models.files.weights import INDEX_FILE, SINGLE_FILE, read_headers
 from tui_trainer.models.heads import CLASSIFYING, auto_class
+from tui_trainer.models.towers import keep_processor
 
 _GENERATION = "generation_config.json"
 
@@ -26,6 +27,7 @@ class Merged(Format):
     name = "merged"
     title = "whole model, adapter merged"
     libraries: tuple[str, ...] = ("peft",)
+    takes_towers = True
 
     def refusal(self, trained: TrainedModel) -> str:
         return "" if trained.base else "this run trained all weights, and its folder `model` is a whole model already"
@@ -51,6 +53,7 @@ class Merged(Format):
                 # The task may end its answers otherwise than the base model.
                 shutil.copyfile(generation, folder / _GENERATION)
         load_tokenizer(trained).save_pretrained(folder)
+        keep_processor(trained.base, folder)
 
 
 def _adapted_without_weights(trained: TrainedModel) -> Any:
@@ -63,7 +66,9 @@ def _adapted_without_weights(trained: TrainedModel) -> Any:
     labelled = trained.folder if trained.head in CLASSIFYING else trained.base
     config, trusted = config_in(trained, labelled), trained.config.model.trust_remote_code
     with torch.device("meta"):
-        model = auto_class(trained.head).from_config(config, dtype=torch.float32, trust_remote_code=trusted)
+        model = auto_class(trained.head, config.model_type).from_config(
+            config, dtype=torch.float32, trust_remote_code=trusted
+        )
     # One zero seen as a whole tensor: on the meta device peft would take the adapter's numbers there as well.
     for module in model.modules():
         for name, weight in module.named_parameters(recurse=False):

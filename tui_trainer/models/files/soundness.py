@@ -11,13 +11,15 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from tui_trainer.models.files.weights import TensorFacts, has_head, layer_count
+from tui_trainer.models.files.weights import TensorFacts, has_head, is_buffer, layer_count
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.modules import ModelPart, place_in_block
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.towers import is_of_tower
 from tui_trainer.terminal.safe_text import one_line
 
 # Whose tensors are stored under the names of their modules, so that a missing one is a mistake and not another name.
@@ -42,6 +44,10 @@ _PLAIN = re.compile(
 
 def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> list[str]:
     """What does not fit, at most one sentence for each kind of tensor, the first such tensor named."""
+    if shape.towers:
+        of_towers = _tower_misfits(shape, headers)
+        headers = {name: facts for name, facts in headers.items() if not is_of_tower(name, shape.towers)}
+        return [*of_towers, *misfits(replace(shape, towers={}), headers)]
     is_known = shape.model_type in _NAMED_AS_STORED
     found = list(_embedding_misfits(shape, headers))
     layers = layer_count(headers)
@@ -55,6 +61,14 @@ def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> list[str]:
     if is_known and over_vocabulary and not shape.tied_embeddings and not has_head(headers):
         found.append("the weights have no head (lm_head.weight), so that the model cannot continue a text")
     return found
+
+
+def _tower_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
+    """Towers of which the files have less than their config describes."""
+    for tower, wanted in shape.towers.items():
+        own = (facts for name, facts in headers.items() if is_of_tower(name, {tower: 0}) and not is_buffer(name, facts))
+        if (stored := sum(facts.parameters for facts in own)) < wanted:
+            yield f"the weights have {stored:,} numbers of {tower}, and by config.json {wanted:,}"
 
 
 def embedding_rows(shape: ModelShape, headers: Mapping[str, TensorFacts] | None) -> int:

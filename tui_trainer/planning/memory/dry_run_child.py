@@ -21,6 +21,7 @@ from unittest.mock import patch
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.models.counting import decoder_layers, empty_model, fake_tensors, inputs_of, model_config
 from tui_trainer.models.heads import ENCODER_DECODER, Head
+from tui_trainer.models.towers import language_config
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -47,7 +48,7 @@ def answer(question: dict[str, Any], _: Any) -> list[Bytes]:
                     kept = _kept_compiled(config, setup, lengths)
                     found = [each | of_layer for each, of_layer in zip(found, kept, strict=True)]
             return found
-    layers = model_config(config).num_hidden_layers
+    layers = language_config(model_config(config)).num_hidden_layers
     found = _of_one_row(config, setup, _WHOLE, lengths)
     return [each | {f"largest_{name}": each[name] / layers for name in ("kept", "made")} for each in found]
 
@@ -72,7 +73,7 @@ def _layers_are_alike(config: str, head: Head) -> bool:
 
 
 def _by_depth(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -> list[Bytes]:
-    made = model_config(config)
+    made = language_config(model_config(config))
     few = _of_one_row(config, setup, (_FEW, _FEW), lengths)
     each = _per_layer(few, _of_one_row(config, setup, (_MANY, _FEW), lengths))
     behind = [dict.fromkeys(layer, 0.0) for layer in each]
@@ -110,7 +111,7 @@ def _kept_compiled(config: dict[str, Any], setup: dict[str, Any], lengths: Lengt
     import torch
     from torch import nn
 
-    found, layers = [], model_config(config).num_hidden_layers
+    found, layers = [], language_config(model_config(config)).num_hidden_layers
     given: list[Any] = []
     with fake_tensors(setup["head"]), torch.autocast("cpu", torch.bfloat16, enabled=setup["precision"] != "fp32"):
         model = _model(config, setup, (_MANY, _MANY)).train()
@@ -212,7 +213,7 @@ def _model(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int
 
     cut = model_config(config)
     if layers != _WHOLE:
-        _cut(cut, layers)
+        _cut(language_config(cut), layers)
     attention = {"attn_implementation": "eager"} if setup["eager_attention"] else {}
     model = empty_model(cut, setup["head"], dtype=getattr(torch, setup["weights"]), **attention)
     tuning = TuningSection(

@@ -83,7 +83,7 @@ def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_worke
 
 def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
     static = Static(shape, setup)
-    whole = shape.parameters * static.weight_size
+    whole = shape.loaded_parameters * static.weight_size
     if setup.zero_stage != 2 and (setup.shards > 1 or setup.cpu_offload):
         return MemoryPart("loading", whole, "the whole model, before it is split over the processes")
     if config.is_from_scratch:

@@ -113,9 +113,10 @@ class Static:
         return max(0, self.shape.parameters - self.end_numbers) // layers
 
     def weights(self) -> MemoryPart:
-        own = self.shape.parameters * self.weight_size
+        own = self.shape.loaded_parameters * self.weight_size
         if self.setup.method == "full":
-            return MemoryPart("weights", own, f"{self.weight_size} bytes x parameters")
+            towers = f", those of {', '.join(self.shape.towers)} with them" if self.shape.towers else ""
+            return MemoryPart("weights", own, f"{self.weight_size} bytes x parameters{towers}")
         # What is trained as a whole beside adapters is there in 16 bits as well, for the products.
         saved = HALF * self.setup.saved_parameters if self.weight_size == HALF else 0
         formula = f"{self.weight_size} bytes x frozen parameters, 4 x trained ones"

@@ -40,6 +40,7 @@ from tui_trainer.models.problems import language_problems, length_problems, mode
 from tui_trainer.models.shape import ModelShape, scratch_config, scratch_problems, shape_of
 from tui_trainer.models.targets import head_modules
 from tui_trainer.models.tokenizer import tokenizer_facts, tokens_per_character
+from tui_trainer.models.towers import refusals
 from tui_trainer.models.writing import pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import InputReader, InputRow, Tell
 
@@ -185,6 +186,8 @@ class StartsFromModel:
             missing = Problem(message="no model is named", key=_MODEL, hint=hint)
             return scratch_problems(model.scratch, self.head) if scratch else [missing]
         facts = model_of(config, self.head)
+        if refused := list(refusals(config, str(facts.config.get("model_type")))):
+            return refused
         found = [*length_problems(facts.shape, config.data.max_length), *adapter_problems(facts, config)]
         found += [] if scratch else language_problems(facts, writes_answers=self.head == ENCODER_DECODER)
         # A model that only the catalogue knows can be planned; it is refused when it should be trained.

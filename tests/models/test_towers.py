@@ -1,0 +1,132 @@
+"""Facts and plans of checkpoints with towers: the language model's numbers, and the towers' apart from them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.tiny_models import TOWERS, save_tiny_model_with_towers, tiny_model_with_towers
+from tui_trainer.errors import ConfigError
+from tui_trainer.models.facts import find_model
+from tui_trainer.models.problems import model_problems
+from tui_trainer.models.shape import shape_of
+from tui_trainer.models.targets import lora_parameters, match_targets
+from tui_trainer.models.towers import TRAINED_ON_TEXT, language_model, tower_modules
+from tui_trainer.planning.memory.parts import Static
+from tui_trainer.planning.training_setup import TrainingSetup
+
+# As they are published, without what decides no size. The counts are those of the files on the hub.
+_SIGLIP = {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "model_type": "siglip_vision_model",
+           "num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": False}  # fmt: skip
+PUBLISHED = {
+    "gemma-3-4b": (
+        {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "mm_tokens_per_image": 256,
+         "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                         "num_hidden_layers": 34, "sliding_window": 1024},
+         "vision_config": _SIGLIP},
+        4_300_079_472, 419_816_304,
+    ),
+    # All of its language model at the top of the file.
+    "Qwen2.5-VL-7B": (
+        {"model_type": "qwen2_5_vl", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28,
+         "num_hidden_layers": 28, "num_key_value_heads": 4, "tie_word_embeddings": False, "vocab_size": 152064,
+         "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+         "vision_config": {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
+                           "out_hidden_size": 3584, "patch_size": 14, "fullatt_block_indexes": [7, 15, 23, 31]}},
+        8_292_166_656, 676_550_144,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("towers")
+    for family in TOWERS:
+        save_tiny_model_with_towers(place / family, family)
+    return place
+
+
+def test_every_kind_that_is_trained_has_a_tiny_one():
+    assert set(TOWERS) == set(TRAINED_ON_TEXT)
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("family", TOWERS)
+def test_the_numbers_are_the_language_models_and_towers_are_counted_apart(family, folders):
+    facts, model = find_model(str(folders / family)), tiny_model_with_towers(family)
+    shape, towers = facts.shape, tower_modules(model)
+    frozen = sum(weight.numel() for tower in towers.values() for weight in tower.parameters())
+    assert sum(shape.towers.values()) == frozen > 0
+    assert shape.loaded_parameters == model.num_parameters() and shape.parameters == model.num_parameters() - frozen
+    counted = shape_of(facts.config)
+    assert (counted.parameters, counted.towers) == (shape.parameters, shape.towers)
+    layers = language_model(model)[1]
+    assert (shape.layers, shape.hidden_size, shape.vocabulary) == (2, 32, layers.config.vocab_size)
+    assert {linear.count for linear in shape.linears if not linear.is_head} == {2}
+    assert model_problems(facts, "pretrained", trust_remote_code=False) == []
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configs_are_counted_to_the_parameter(name):
+    config, parameters, towers = PUBLISHED[name]
+    shape = shape_of(config)
+    assert (shape.loaded_parameters, sum(shape.towers.values())) == (parameters, towers)
+
+
+def test_a_silent_config_is_tied_where_the_files_hold_no_head(folders, tmp_path):
+    folder = Path(shutil.copytree(folders / "mistral3", tmp_path / "silent"))
+    config = json.loads((folder / "config.json").read_text())
+    del config["tie_word_embeddings"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert not find_model(str(folder)).shape.tied_embeddings
+    assert shape_of(config).tied_embeddings
+
+
+@pytest.mark.parametrize(
+    ("family", "lost", "words"),
+    [("gemma3", "vision_tower", "numbers of vision_tower, and by config.json 5,408"),
+     ("qwen2_5_vl", "visual", "the weights have 0 numbers of visual"),
+     ("qwen3_vl", "embed_tokens", "the weights have no embed_tokens.weight"),
+     ("mistral3", "layers.1", "config.json says 2 layers, the weights have 1")],
+)  # fmt: skip
+def test_weights_that_lack_a_part_are_not_sound(family, lost, words, folders, tmp_path):
+    folder = Path(shutil.copytree(folders / family, tmp_path / family))
+    file = folder / "model.safetensors"
+    tensors = {name: tensor for name, tensor in load_file(file).items() if lost not in name}
+    save_file(tensors, file, metadata={"format": "pt"})
+    found = model_problems(find_model(str(folder)), "pretrained", trust_remote_code=False)
+    assert any(words in problem.message for problem in found), found
+
+
+def test_memory_has_the_weights_of_towers_and_no_gradients_of_them(folders):
+    shape = find_model(str(folders / "gemma3")).shape
+    frozen = sum(shape.towers.values())
+    plain = replace(shape, towers={})
+    for setup in (TrainingSetup(method="full"), TrainingSetup(method="lora", lora_targets=("q_proj",), lora_rank=4)):
+        static, without = Static(shape, setup), Static(plain, setup)
+        assert static.weights().bytes - without.weights().bytes == frozen * static.weight_size
+        assert static.trained == without.trained and static.optimizer() == without.optimizer()
+
+
+def test_adapters_are_counted_in_the_language_model_alone(folders):
+    shape = find_model(str(folders / "qwen3_vl")).shape
+    with pytest.raises(ConfigError, match="no module of the model is called qkv"):
+        match_targets(shape, "qkv")
+    # q 32 x 32, k and v 32 x 16, o 32 x 32, of two layers, each with both narrow matrices.
+    assert lora_parameters(shape, ("q_proj", "k_proj", "v_proj", "o_proj"), 4) == 2 * 4 * (64 + 48 + 48 + 64)
+
+
+def test_kinds_that_were_not_tried_are_refused_and_those_that_were_are_named(folders, tmp_path):
+    folder = Path(shutil.copytree(folders / "gemma3", tmp_path / "other"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "llama4"}))
+    with pytest.raises(ConfigError, match=r"of a kind that is not trained here; on text these are trained: gemma3, m"):
+        find_model(str(folder))
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["Gemma3ForSequenceClassification"]}))
+    with pytest.raises(ConfigError, match="is a classifier of texts"):
+        find_model(str(folder))

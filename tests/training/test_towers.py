@@ -1,0 +1,230 @@
+"""Checkpoints with towers for images: their language model is trained on text, everything else stays as it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText, AutoTokenizer
+
+from tests.tiny_models import TOWERS, save_tiny_model_with_towers, texts, tiny_model_with_towers
+from tui_trainer.config.load import Request
+from tui_trainer.config.sections import TuningSection
+from tui_trainer.errors import ConfigError
+from tui_trainer.exporting.contract import find_format, format_of
+from tui_trainer.exporting.generate import Sampling, Writer
+from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.models.towers import is_of_tower, language_model, tower_modules
+from tui_trainer.runs.events import StepDone
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import read_all
+from tui_trainer.tuning import find_method
+
+pytestmark = pytest.mark.versions
+RATE, STEPS = 0.003, 6
+TOWERS_OF = {
+    "gemma3": {"vision_tower": 0, "multi_modal_projector": 0},
+    "mistral3": {"vision_tower": 0, "multi_modal_projector": 0},
+    "qwen2_5_vl": {"visual": 0},
+    "qwen3_vl": {"visual": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("towers")
+    for family in TOWERS:
+        save_tiny_model_with_towers(place / family, family)
+    return place
+
+
+def trained_run(base: Path, place: Path, task: str = "causal_lm", **changes: Any) -> RunFolder:
+    """Four rows, all of them in each step: their order does not matter."""
+    data = place / "rows.jsonl"
+    rows: list[dict[str, Any]] = [{"text": text} for text in texts(4)]
+    if task == "chat":
+        turns = [[("user", row["text"]), ("assistant", "Yes.")] for row in rows]
+        rows = [{"messages": [{"role": role, "content": text} for role, text in each]} for each in turns]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {
+        "task.type": task,
+        "task.chat_template": "chatml" if task == "chat" else "",
+        "data.path": data,
+        "model.model_name_or_path": base,
+        "data.max_length": 96,
+        "data.eval_fraction": 0,
+        "training.effective_batch_size": 4,
+        "training.learning_rate": RATE,
+        "training.lr_scheduler_type": "constant",
+        "training.warmup_steps": 0,
+        "training.max_grad_norm": 0,
+        "training.max_steps": STEPS,
+        "evaluation.eval_steps": 0,
+        "checkpoint.save_steps": 3,
+        "logging.sample_steps": 0,
+        "output.runs_dir": place / "runs",
+        "output.name": task,
+        **changes,
+    }
+    run = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
+    assert carry_out(run).exit_code == 0
+    return run.folder
+
+
+def losses_of(folder: RunFolder) -> list[float]:
+    return [event.loss for event in read_all(folder.journal) if isinstance(event, StepDone)]
+
+
+def bare_losses(family: str, base: Path) -> list[float]:
+    """A loop over the text model alone: its layers, the head, AdamW."""
+    model = tiny_model_with_towers(family)
+    _, layers = language_model(model)
+    head, tokenizer = model.get_output_embeddings(), AutoTokenizer.from_pretrained(base)
+    rows = [[*tokenizer(text)["input_ids"], tokenizer.eos_token_id] for text in texts(4)]
+    weights = {id(weight): weight for part in (layers, head) for weight in part.parameters()}
+    optimizer = torch.optim.AdamW(weights.values(), lr=RATE, weight_decay=0)
+    found = []
+    for _ in range(STEPS):
+        nats, count = torch.zeros(()), 0
+        for row in rows:
+            ids = torch.tensor([row])
+            logits = head(layers(input_ids=ids, use_cache=False).last_hidden_state)
+            nats = nats + F.cross_entropy(logits[0, :-1], ids[0, 1:], reduction="sum")
+            count += len(row) - 1
+        (nats / count).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(nats.item() / count)
+    return found
+
+
+def stored(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def assert_towers_are_the_same(family: str, before: Path, after: Path) -> None:
+    old, new = stored(before), stored(after)
+    assert old.keys() == new.keys()
+    of_towers = [name for name in old if is_of_tower(name, TOWERS_OF[family])]
+    assert of_towers and all(torch.equal(old[name], new[name]) for name in of_towers)
+    assert any(not torch.equal(old[name], new[name]) for name in old.keys() - set(of_towers))
+
+
+def image_features(model: Any, family: str) -> torch.Tensor:
+    torch.manual_seed(1)
+    if family.startswith("qwen"):
+        patches = torch.rand(16, 3 * 2 * 4 * 4)
+        found = model.get_image_features(patches, torch.tensor([[1, 4, 4]]))
+    elif family == "mistral3":
+        found = model.get_image_features(torch.rand(1, 3, 32, 32), image_sizes=torch.tensor([[32, 32]]))
+    else:
+        found = model.get_image_features(torch.rand(1, 3, 16, 16))
+    found = getattr(found, "pooler_output", found)
+    return found if isinstance(found, torch.Tensor) else torch.cat(list(found))
+
+
+@pytest.mark.parametrize("family", TOWERS)
+def test_all_weights_of_the_language_model_learn_as_a_bare_loop_has_it_and_towers_do_not(family, bases, tmp_path):
+    base = bases / family
+    folder = trained_run(base, tmp_path, **{"tuning.method": "full"})
+    losses = losses_of(folder)
+    assert losses == pytest.approx(bare_losses(family, base), abs=1e-5)
+    assert losses[-1] < losses[0]
+    assert_towers_are_the_same(family, base, folder.model)
+    for name in ("preprocessor_config.json", "tokenizer.json"):
+        assert (folder.model / name).read_bytes() == (base / name).read_bytes()
+    told = json.loads((folder.model / "config.json").read_text())
+    assert told["model_type"] == family and told["architectures"][0].endswith("ForConditionalGeneration")
+    before, after = (AutoModelForImageTextToText.from_pretrained(place).eval() for place in (base, folder.model))
+    with torch.no_grad():
+        assert torch.equal(image_features(before, family), image_features(after, family))
+    # Resumed from its middle it ends with the same bytes.
+    whole = stored(folder.model)
+    shutil.rmtree(folder.model)
+    shutil.rmtree(folder.checkpoints / f"step-{STEPS}")
+    assert carry_out(open_again(folder)).exit_code == 0
+    again = stored(folder.model)
+    assert all(torch.equal(tensor, again[name]) for name, tensor in whole.items())
+    assert Writer(folder).answer("3 plus 4", Sampling(max_new_tokens=4, temperature=0, seed=0)) is not None
+
+
+@pytest.mark.parametrize("family", TOWERS)
+def test_an_adapter_learns_a_conversation_is_resumed_merged_and_loaded_by_transformers(family, bases, tmp_path):
+    base = bases / family
+    folder = trained_run(base, tmp_path, "chat", **{"tuning.method": "lora", "tuning.lora_dropout": 0.1})
+    assert losses_of(folder)[-1] < losses_of(folder)[0]
+    adapter = load_file(folder.model / "adapter_model.safetensors")
+    assert adapter and all(".language_model." in name for name in adapter)
+    assert (folder.model / "preprocessor_config.json").read_bytes() == (base / "preprocessor_config.json").read_bytes()
+    shutil.rmtree(folder.model)
+    shutil.rmtree(folder.checkpoints / f"step-{STEPS}")
+    assert carry_out(open_again(folder)).exit_code == 0
+    again = load_file(folder.model / "adapter_model.safetensors")
+    assert all(torch.equal(tensor, again[name]) for name, tensor in adapter.items())
+
+    trained = TrainedModel.of(folder)
+    merged = tmp_path / "merged"
+    merged.mkdir()
+    find_format("merged").write(trained, merged, lambda *told: None)
+    assert_towers_are_the_same(family, base, merged)
+    assert (merged / "preprocessor_config.json").read_bytes() == (base / "preprocessor_config.json").read_bytes()
+    ids = torch.arange(6, 40)[None]
+    whole = AutoModelForImageTextToText.from_pretrained(merged).eval()
+    beside = PeftModel.from_pretrained(AutoModelForImageTextToText.from_pretrained(base), folder.model).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(whole(input_ids=ids).logits, beside(input_ids=ids).logits, atol=1e-4, rtol=1e-4)
+    for other in ("int8", "gguf", "onnx"):
+        assert "not tried with models that have towers" in format_of(other).reason_against(trained)
+    assert "AutoModelForImageTextToText" in (folder.model / "README.md").read_text()
+
+
+@pytest.mark.parametrize("names", ["all-linear", "q_proj, fc1, qkv, gate_proj", "self_attn.k_proj"])
+@pytest.mark.parametrize("family", TOWERS)
+def test_no_target_hits_a_tower_or_a_projector(family, names):
+    model = tiny_model_with_towers(family)
+    outside = {id(part) for tower in tower_modules(model).values() for part in tower.modules()}
+    inside, _ = language_model(model)
+    section = TuningSection(method="lora", target_modules=names, modules_to_save="norm")
+    adapted = find_method("lora").apply(model, section, seed=0, autocast=False)
+    trained = [name for name, weight in adapted.named_parameters() if weight.requires_grad]
+    assert trained and all(f".{inside}." in name for name in trained)
+    in_towers = [part for part in adapted.modules() if id(part) in outside]
+    assert in_towers and not any(weight.requires_grad for part in in_towers for weight in part.parameters())
+    if names == "all-linear":
+        layers = [name for name in trained if "lora_A" in name]
+        assert len(layers) == 2 * 7  # of q, k, v, o, gate, up and down
+
+
+def test_rows_of_text_need_no_marks_of_images():
+    """Gemma 3 takes them as `token_type_ids`: without any, as with those that say that all is text."""
+    model = tiny_model_with_towers("gemma3").train()
+    ids = torch.arange(6, 46).reshape(2, 20)
+    plain = model(input_ids=ids).logits
+    marked = model(input_ids=ids, token_type_ids=torch.zeros_like(ids)).logits
+    torch.testing.assert_close(plain, marked, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"data.packing": "true"}, "packing was not tried with models that have towers"),
+        ({"tuning.method": "qlora"}, 'is "qlora", which was not tried with gemma3'),
+        ({"training.torch_compile": "true"}, "which was not tried with gemma3"),
+        ({"model.init": "scratch", "tuning.method": "full"}, 'is "scratch", which was not tried with gemma3'),
+        ({"distributed.processes": "2"}, "is 2, which was not tried with gemma3"),
+        ({"task.type": "sequence_classification"}, "learns to continue texts and nothing else"),
+    ],
+)
+def test_what_was_not_tried_is_refused_with_its_setting(change, words, bases, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        trained_run(bases / "gemma3", tmp_path, **change)
+    assert words in str(caught.value)

@@ -1,0 +1,105 @@
+"""Checkpoints of a language model with towers for images, of which the language model is trained on text.
+
+A tower makes vectors of images, and a projector makes them as wide as those of tokens. Text goes through neither: both
+are loaded as transformers loads them, stay frozen, and are saved with the rest, so that what is left behind takes
+images as before.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.config.editing import toml_text
+from tui_trainer.config.sections import Config
+from tui_trainer.errors import Problem
+
+# By `model_type`, of config.json as a whole. Each is trained, stopped, resumed and merged by tests with a tiny one.
+# Not Llama 4: its class computes no logits of text alone in transformers 5.24 (`image_outputs` of a decoder's output).
+TRAINED_ON_TEXT = ("gemma3", "mistral3", "qwen2_5_vl", "qwen3_vl")
+LANGUAGE_MODEL = "language_model"
+"""What the module is called that reads tokens, in the classes of all of them."""
+AUTO_CLASS = "AutoModelForImageTextToText"
+"""The class of transformers that loads them: for some of them its class for causal models does as well."""
+# What a processor is made of, beside the tokenizer: each model has some of them.
+PROCESSOR_FILES = (
+    "processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json", "chat_template.json",
+)  # fmt: skip
+
+
+def has_towers(model_type: object) -> bool:
+    """Whether models of this kind have towers, and are trained on text."""
+    return model_type in TRAINED_ON_TEXT
+
+
+def is_of_several_kinds(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json describes a model that reads other things beside text."""
+    return "text_config" in config or "vision_config" in config or has_towers(config.get("model_type"))
+
+
+def language_config(config: Any) -> Any:
+    """The part of a config of transformers that describes the language model; all of it where there is nothing else."""
+    return config.get_text_config() if has_towers(config.model_type) else config
+
+
+def language_model(model: Any) -> tuple[str, Any]:
+    """(its path, the module) inside of a model of transformers, or of an adapter on one; ("", model) where the model is
+    nothing else."""
+    if not has_towers(model.config.model_type):
+        return "", model
+    return next((path, part) for path, part in model.named_modules() if path.split(".")[-1] == LANGUAGE_MODEL)
+
+
+def tower_modules(model: Any) -> dict[str, Any]:
+    """The outermost modules beside the language model and its head, by path: towers and projectors; none where there
+    are no towers."""
+    inside, language = language_model(model)
+    if not inside:
+        return {}
+    found: dict[str, Any] = {}
+    output = model.get_output_embeddings()
+    for path, part in model.named_modules():
+        around = part is model or any(each is language for each in part.modules())
+        beneath = f"{path}.".startswith((f"{inside}.", *(f"{outer}." for outer in found)))
+        if not around and not beneath and part is not output and any(True for _ in part.parameters()):
+            found[path] = part
+    return found
+
+
+def freeze_towers(model: Any) -> None:
+    """What is no part of the language model trains no more."""
+    for part in tower_modules(model).values():
+        part.requires_grad_(False)
+
+
+def is_of_tower(tensor_name: str, towers: Mapping[str, int]) -> bool:
+    """Whether a stored tensor is part of one of `towers`: files name these as modules do, with more or less in front
+    (`visual.blocks.0`, `model.visual.blocks.0`)."""
+    return not towers.keys().isdisjoint(tensor_name.split("."))
+
+
+def keep_processor(base: Path, folder: Path) -> None:
+    """Copies what the model in `base` makes inputs of images with, where it has towers: to the byte, and so without
+    the libraries that it takes to load them. Raises OSError."""
+    for name in PROCESSOR_FILES:
+        if (base / name).is_file():
+            shutil.copyfile(base / name, folder / name)
+
+
+def refusals(config: Config, model_type: str) -> Iterator[Problem]:
+    """Settings that were not tried with a model that has towers."""
+    if not has_towers(model_type):
+        return
+    settings: dict[str, tuple[object, tuple[object, ...]]] = {
+        "model.init": (config.model.init, ("pretrained",)),
+        "tuning.method": (config.tuning.method, ("lora", "full")),
+        "model.provider": (config.model.provider, ("transformers",)),
+        "training.torch_compile": (config.training.torch_compile, (False,)),
+        "distributed.processes": (config.distributed.processes, ("auto", 1)),
+        "distributed.nodes": (config.distributed.nodes, (1,)),
+        "distributed.cpu_offload": (config.distributed.cpu_offload, (False,)),
+    }
+    for key, (value, allowed) in settings.items():
+        if value not in allowed:
+            message = f"is {toml_text(value)}, which was not tried with {model_type}, a model with towers for images"
+            yield Problem(message=message, key=key, hint=f"set it to {toml_text(allowed[0])}")
