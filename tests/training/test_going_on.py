@@ -324,6 +324,7 @@ def test_a_classifiers_adapter_goes_on_with_its_labels_only_and_is_merged_with_a
     assert "tells other labels apart (cat, dog, owl) than the data has" in failed.message
 
 
+@pytest.mark.versions  # it draws by transformers' own `_init_weights`
 def test_a_classifier_of_as_many_other_labels_gets_a_new_head_and_says_so(classify):
     first = classify("first", ANIMALS, {"tuning.method": "full"})
     others = ("ant", "bee", "fly")
