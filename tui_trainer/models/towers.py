@@ -5,14 +5,17 @@ are loaded as transformers loads them, stay frozen, and are saved with the rest,
 images as before.
 """
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.editing import toml_text
-from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
+
+if TYPE_CHECKING:
+    from tui_trainer.config.sections import Config
 
 # By `model_type`, of config.json as a whole. Each is trained, stopped, resumed and merged by tests with a tiny one.
 # Not Llama 4: its class computes no logits of text alone in transformers 5.24 (`image_outputs` of a decoder's output).
@@ -90,6 +93,9 @@ def refusals(config: Config, model_type: str) -> Iterator[Problem]:
     """Settings that were not tried with a model that has towers."""
     if not has_towers(model_type):
         return
+    # Lists of tasks and heads are made without it.
+    from tui_trainer.config.editing import toml_text
+
     settings: dict[str, tuple[object, tuple[object, ...]]] = {
         "model.init": (config.model.init, ("pretrained",)),
         "tuning.method": (config.tuning.method, ("lora", "full")),
