@@ -32,8 +32,10 @@ class CausalLm(LearnsNextToken):
     rows: RowKind = "documents"
 
     def reader(self, config: Config) -> Reader:
-        encode = None if config.is_from_scratch else _Encoder(config)
-        return TextReader(encode, **self.reading(config), marked_once=encode.marked_once if encode else None)
+        if config.is_from_scratch:
+            return TextReader(None, **self.reading(config))
+        encoder = _Encoder(config)
+        return TextReader(encoder, **self.reading(config), marked_once=encoder.marked_once, load=encoder.load)
 
     def reading(self, config: Config) -> dict[str, Any]:
         _, eos_id, vocabulary = tokenizer_of(config, self.head)
@@ -47,16 +49,18 @@ class _Encoder:
     """Texts to ids with the model's own tokenizer, special tokens included. It is loaded at the first text."""
 
     def __init__(self, config: Config) -> None:
-        self._load = partial(own_tokenizer, config, CausalLm.head)
+        self._own_tokenizer = partial(own_tokenizer, config, CausalLm.head)
         self._tokenizer: Any = None
 
+    def load(self) -> Any:
+        self._tokenizer = self._tokenizer or self._own_tokenizer()
+        return self._tokenizer
+
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        self._tokenizer = self._tokenizer or self._load()
-        return token_ids(self._tokenizer, texts)
+        return token_ids(self.load(), texts)
 
     def marked_once(self, texts: Sequence[str]) -> tuple[Sequence[str], list[bool]]:
-        self._tokenizer = self._tokenizer or self._load()
-        return marked_once(self._tokenizer, texts)
+        return marked_once(self.load(), texts)
 
 
 TASK = CausalLm()
