@@ -13,7 +13,7 @@ import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.data.columns.reader import Example, Reader, ReadInOrder, read_more, read_rows
-from tui_trainer.data.columns.row import columns_of
-from tui_trainer.data.columns.text_columns import LOOKED_ROWS, ColumnChoices
+from tui_trainer.data.columns.row import columns_of, file_of
+from tui_trainer.data.columns.text_columns import LOOKED_ROWS, ColumnChoices, head_of
 from tui_trainer.data.preparing.cache import Cut
 from tui_trainer.data.preparing.processes import Processes
 from tui_trainer.data.problems import ProblemList, RecordedProblems
@@ -232,6 +232,7 @@ class _RowsToRead:
 
     block: LineBlock
     known: frozenset[str] | None
+    looks_first: bool
     spool: Path
 
 
@@ -255,6 +256,11 @@ def _read_here(reader: Reader | None, task: _RowsToRead) -> _RowsRead:
     with Spool(task.spool.with_name(f"{task.spool.name}-{os.getpid()}")) as spool:
         try:
             rows = task.block.rows(problems)
+            if task.looks_first:  # at the first rows, as one process does: their mistakes are found before others
+                head, mistake = head_of(rows) if task.known is None else (list(islice(rows, LOOKED_ROWS)), None)
+                if mistake:
+                    raise ReadInOrder
+                rows = chain(head, rows)
             if reader is None or task.known is None:
                 documents = texts_of(rows, task.block.column, problems)
                 examples = survey.with_text(document.text for document in documents)
@@ -321,12 +327,17 @@ class Surveyor:
             head = list(islice(part.rows(ProblemList(), choices=choices), LOOKED_ROWS))
             if not head:
                 raise ReadInOrder
+            if len(part.entries) > 1 and file_of(head[:1]) != file_of(head[-1:]):
+                raise ReadInOrder  # the first rows are of several files
             self._reader.begin(head)
             known = frozenset(columns_of(head))
         meter = Meter(progress, "reading the data", part.bytes_on_disk, "bytes")
         before, blank, done = len(survey.hashes), survey.blank, 0
         blocks = part.line_blocks(choices if cut.reads_text else None)
-        tasks = (_RowsToRead(block, known, path) for block in blocks)
+        tasks = (
+            _RowsToRead(block, known, not (block.lines_before if known is None else number), path)
+            for number, block in enumerate(blocks)
+        )
         for task, found in processes.each(_read_here, None if known is None else self._reader, tasks):
             self.problems.add_all(found.problems)
             if known is not None:
@@ -481,20 +492,21 @@ def torn(text: str, tail_characters: int) -> tuple[str, str]:
 def _draw(sizes: NDArray[np.int64], wanted: float, seed: int) -> list[int]:
     """Documents in a seeded order that fit into `wanted`, then one more if that comes closer; one always stays."""
     raw = np.random.PCG64(seed).random_raw(len(sizes))
-    order = np.argsort(raw, kind="stable").tolist()
+    order = np.argsort(raw, kind="stable")
     chosen: list[int] = []
-    rest: list[int] = []
-    room = wanted
-    for index in order:
-        if sizes[index] <= room:  # never all: their sum is more than wanted
-            chosen.append(index)
-            room -= int(sizes[index])
-        else:
-            rest.append(index)
+    room, left = wanted, order
+    while len(left := left[sizes[left] <= room]):  # never all: their sum is more than wanted
+        ends = np.cumsum(sizes[left])
+        fitting = int(np.searchsorted(ends, room, side="right"))
+        chosen += left[:fitting].tolist()
+        room -= int(ends[fitting - 1])
+        left = left[fitting:]
+    rest = order[~np.isin(order, chosen)]
     if len(rest) > 1:
-        nearest = min(rest, key=lambda index: abs(room - int(sizes[index])))
-        if abs(room - int(sizes[nearest])) < room:
-            chosen.append(nearest)
+        gaps = np.abs(room - sizes[rest])
+        nearest = int(gaps.argmin())
+        if gaps[nearest] < room:
+            chosen.append(int(rest[nearest]))
     return chosen
 
 

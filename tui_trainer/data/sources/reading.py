@@ -15,7 +15,7 @@ import numpy as np
 
 from tui_trainer.data.columns.reader import ReadInOrder
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.columns.text_columns import ColumnChoices, head_of, text_of
+from tui_trainer.data.columns.text_columns import LOOKED_ROWS, ColumnChoices, head_of, text_of
 from tui_trainer.data.decoding import MAX_LINE_BYTES, decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter
@@ -158,7 +158,8 @@ class LineBlock:
 
 
 def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Iterator[LineBlock]:
-    """All lines of a file of JSONL, about BLOCK_LINES at a time. `choices`: the column of documents is chosen.
+    """All lines of a file of JSONL, about BLOCK_LINES at a time, the first rows all in the first block. `choices`: the
+    column of documents is chosen.
 
     Raises ReadInOrder for a file of which lines alone cannot be understood.
     """
@@ -167,23 +168,27 @@ def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Itera
     try:
         with open_bytes(file) as (_, content):
             seen = ColumnChoices("")  # remarks on rows that are joined
-            head, mistake = head_of(rows_of(content, file, seen, ProblemList()))
+            rows = rows_of(content, file, seen, ProblemList())
+            head, mistake = head_of(rows) if choices else (list(islice(rows, LOOKED_ROWS)), None)
+            head_bytes = content.tell()
             content.seek(0)
             if mistake or seen.notes() or is_one_json(content):
                 raise ReadInOrder
             column = choices.choose(head) if head and choices else ""
             content.seek(0)
-            offset = lines = 0
-            for size in _sizes_of_blocks(content):
-                yield LineBlock(file, offset, size[0], lines, column)
-                offset, lines = offset + size[0], lines + size[1]
+            offset = lines_before = 0
+            for size, lines in _sizes_of_blocks(content, head_bytes):
+                yield LineBlock(file, offset, size, lines_before, column)
+                offset, lines_before = offset + size, lines_before + lines
     except DataError:
         raise ReadInOrder from None
 
 
-def _sizes_of_blocks(content: BinaryIO) -> Iterator[tuple[int, int]]:
-    """(bytes, lines) of each block: BLOCK_LINES lines, or fewer of more than BLOCK_BYTES. A line that is longer than a
-    row may be is cut, and is refused where it is read."""
+def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]:
+    """(bytes, lines) of each block: BLOCK_LINES lines, or fewer of more than BLOCK_BYTES; the first has `least` bytes.
+
+    Raises ReadInOrder for a line that is longer than a row may be.
+    """
     rest = b""
     while data := content.read(READ_BYTES):
         data = rest + data
@@ -191,11 +196,11 @@ def _sizes_of_blocks(content: BinaryIO) -> Iterator[tuple[int, int]]:
         start = first = 0
         while first < len(ends):
             far = int(np.searchsorted(ends, start + BLOCK_BYTES))
-            last = min(first + BLOCK_LINES - 1, max(far, first))
+            last = max(min(first + BLOCK_LINES - 1, far), int(np.searchsorted(ends, start + least)))
             if last >= len(ends):  # more lines of this block may follow
                 break
             yield int(ends[last]) - start, last + 1 - first
-            start, first = int(ends[last]), last + 1
+            start, first, least = int(ends[last]), last + 1, 0
         rest = data[start:]
         if len(rest) > 2 * MAX_LINE_BYTES:
             raise ReadInOrder
