@@ -210,7 +210,7 @@ def compare(asked: argparse.Namespace, folder: Path, shape: str, processes: int)
         ratio = "" if one == HERE else f", {of_one['seconds'] / here['seconds']:.2f} times the seconds of here"
         same = "" if one == HERE or of_one["digest"] != here["digest"] else ", the same tokens"
         print(
-            f"  {name:10} {of_one['seconds']:7.2f} s, {cores:7.2f} s of cores ({of_one['own']:.2f} s in the first process)"
+            f"  {name:10} {of_one['seconds']:7.2f} s, {cores:7.2f} s of cores ({of_one['own']:.2f} of the first)"
             f", {of_one['rows']:,.0f} rows, {of_one['tokens']:,.0f} tokens{ratio}{same}"
         )
     if len(found) > 1:

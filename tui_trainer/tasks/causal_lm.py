@@ -4,7 +4,6 @@ Each document is a row of its own, with the tokenizer's own special tokens and a
 rows of a batch is the plan's matter (`planning/batch_cut.py`).
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from tui_trainer.data.columns.reader import Reader
 from tui_trainer.data.preparing.byte_bpe import EOS_ID
 from tui_trainer.data.preparing.cache import RowKind
 from tui_trainer.data.preparing.tokenizing import TextReader
-from tui_trainer.models.token_ids import marked_once, token_ids
+from tui_trainer.models.token_ids import TextEncoder
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.starts_from_model import own_tokenizer, tokenizer_of
 
@@ -34,7 +33,7 @@ class CausalLm(LearnsNextToken):
     def reader(self, config: Config) -> Reader:
         if config.is_from_scratch:
             return TextReader(None, **self.reading(config))
-        encoder = _Encoder(config)
+        encoder = TextEncoder(partial(own_tokenizer, config, self.head))
         return TextReader(encoder, **self.reading(config), marked_once=encoder.marked_once, load=encoder.load)
 
     def reading(self, config: Config) -> dict[str, Any]:
@@ -43,24 +42,6 @@ class CausalLm(LearnsNextToken):
 
     def frame_tokens(self, config: Config) -> int:
         return 0 if self.reading(config)["eos_id"] is None else 1
-
-
-class _Encoder:
-    """Texts to ids with the model's own tokenizer, special tokens included. It is loaded at the first text."""
-
-    def __init__(self, config: Config) -> None:
-        self._own_tokenizer = partial(own_tokenizer, config, CausalLm.head)
-        self._tokenizer: Any = None
-
-    def load(self) -> Any:
-        self._tokenizer = self._tokenizer or self._own_tokenizer()
-        return self._tokenizer
-
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        return token_ids(self.load(), texts)
-
-    def marked_once(self, texts: Sequence[str]) -> tuple[Sequence[str], list[bool]]:
-        return marked_once(self.load(), texts)
 
 
 TASK = CausalLm()

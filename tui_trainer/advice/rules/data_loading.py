@@ -140,16 +140,15 @@ class LoaderWorkers(Rule):
         plan, cores = context.planned, context.hardware.usable_cores
         workers, processes = plan.loader_workers.value, context.config.data.num_proc
         if not workers and processes == "auto":
-            return not_applicable(
-                "batches are made by the training thread itself, and rows are tokenised by one process"
-            )
+            what = "batches are made by the training thread itself"
+            return not_applicable(f"{what}, and rows are tokenised by as many processes as they are worth")
         most = _most_workers(cores, on_gpu=True)
         fix: dict[str, Any] = {}
         if workers > most:
             fix[_WORKERS] = most if plan.device == "cuda" else 0
         if isinstance(processes, int) and processes > max(cores, 1):
             fix[_PROCESSES] = max(1, int(cores))
-        tokenised = "one process" if processes == "auto" else f"{processes} processes"
+        tokenised = "as many processes as they are worth" if processes == "auto" else f"{processes} processes"
         sentence = (
             f"{workers} loader threads (at most {most} for {cores:g} cores), rows are tokenised once by {tokenised}"
         )
