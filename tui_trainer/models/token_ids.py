@@ -66,7 +66,10 @@ class TextEncoder:
     def __reduce__(self) -> tuple[Any, ...]:
         tokenizer = self._tokenizer
         if tokenizer is None or not _is_common(tokenizer):
-            return copyreg.__newobj__, (TextEncoder,), vars(self)  # type: ignore[attr-defined]
+            # Other processes do not find a class that came with the model.
+            is_found = not type(tokenizer).__module__.startswith("transformers_modules")
+            state = {**vars(self), "_tokenizer": tokenizer if is_found else None}
+            return copyreg.__newobj__, (TextEncoder,), state  # type: ignore[attr-defined]
         marks = _marks_of(tokenizer, ends=True, as_target=False)
         return _RustEncoder, (tokenizer.backend_tokenizer, tokenizer.split_special_tokens, marks)
 

@@ -1,6 +1,7 @@
 """From sources to rows of tokens on disk, once for each content and settings: the same way for every task.
 
-    pass 1   read and check every row, hash its text             -> a spool on disk
+    pass 1   read and check every row, hash its text;
+             lines of JSONL by several processes                 -> a spool on disk
              by the hashes: repeats, what is held out, leaks, and how often each row is used
     pass 2   only where the tokenizer is made here: train it     -> tokenizer.json
     pass 3   encode what is used, by this process or several     -> train.arrow, eval.arrow
@@ -9,8 +10,8 @@ What a row means is the task's matter, which gives a `Reader`; `Cut.rows` says h
 are about 40 bytes a row and some chunks of rows, so the data may be of any length; on the disk the spool takes about
 twice as much as the text, until the rows are made.
 
-Tokenizers use all cores by themselves; what is gained with more processes is the Python around them: templates,
-alignment of words, columns. The processes are new ones, not forks: a fork of a process with threads can hang.
+One process lets the tokenizer use all cores; several share all work but what decides and writes (`processes.py`), and
+give the same files. Of tables only a reader that `reads_apart` has its rows read so.
 
 For the preview and the checklist it is noted which rows were cut and how long they would be: one bit each beside the
 rows, and lengths as long as the data is prepared.
@@ -230,7 +231,7 @@ def prepare(
 
 
 def _load(reader: Reader) -> None:
-    """While other processes read. What cannot be loaded is raised where it is used."""
+    """What cannot be loaded is raised where it is used."""
     with suppress(Exception):
         reader.load()
 
@@ -269,19 +270,25 @@ class _Preparation:
             return self._build(folder, Path(spool))
 
     def _survey(self, spool: Path) -> list[Survey]:
-        """Pass 1, by all processes where the rows allow it."""
-        if self._processes:
-            new_reader = pickle.dumps(self._reader)
+        """Pass 1, by all processes where the rows allow it, while what encodes them is loaded here."""
+        if not self._processes:
+            return self._surveys(spool / "in-order", None)
+        if self._cut.reads_text:  # which needs nothing of the reader
             loading = Thread(target=_load, args=(self._reader,), daemon=True)
             loading.start()
-            if not self._cut.reads_text:
-                loading.join()  # a table is read with what is loaded
             try:
-                return self._surveys(spool / "apart", self._processes)
-            except ReadInOrder:
-                self._reader = pickle.loads(new_reader)
+                with suppress(ReadInOrder):
+                    return self._surveys(spool / "apart", self._processes)
+                return self._surveys(spool / "in-order", None)
             finally:
                 loading.join()
+        new_reader = pickle.dumps(self._reader)
+        _load(self._reader)
+        if self._reader.reads_apart:
+            with suppress(ReadInOrder):
+                return self._surveys(spool / "apart", self._processes)
+            self._reader = pickle.loads(new_reader)
+            _load(self._reader)
         return self._surveys(spool / "in-order", None)
 
     def _surveys(self, spool: Path, processes: Processes | None) -> list[Survey]:

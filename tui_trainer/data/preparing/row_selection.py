@@ -322,8 +322,6 @@ class Surveyor:
         if cut.max_rows or cut.max_chars:
             raise ReadInOrder
         if not cut.reads_text:
-            if not self._reader.reads_apart:
-                raise ReadInOrder
             head = list(islice(part.rows(ProblemList(), choices=choices), LOOKED_ROWS))
             if not head:
                 raise ReadInOrder

@@ -300,7 +300,7 @@ class TableReader(Reader):
         return self._tokenizer
 
     def load(self) -> None:
-        if not self.learns:
+        if not self.learns and not self.config.model.trust_remote_code:  # whose classes other processes do not find
             _ = self.tokenizer
 
     def language_notes(self) -> list[str]:
