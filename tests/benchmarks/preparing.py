@@ -219,6 +219,8 @@ def compare(asked: argparse.Namespace, folder: Path, shape: str, processes: int)
             for whole, quarter in zip(found[0], found[1], strict=True)
         ]
         for one, (serial, start, many) in zip(who, parts, strict=True):
+            if not medians(found[0][who.index(one)])["others"]:
+                continue  # an earlier program did not wait for its processes, so theirs is not known
             name = "here" if one == HERE else str(one or "datasets")
             ratio = "" if one == HERE else f", {many / parts[0][2]:.2f} times those of here"
             print(
