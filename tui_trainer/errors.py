@@ -14,11 +14,13 @@ Mistakes in the input are collected as `Problem`s and shown together, one line e
 for a mistake of theirs.
 """
 
+import copyreg
 import errno
 import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -93,6 +95,10 @@ class InputError(TuiTrainerError):
             problems = Problem(message=problems, hint=hint, where=where)
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process gets the problems, not the text of them alone."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class ConfigError(InputError):

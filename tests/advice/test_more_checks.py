@@ -16,7 +16,6 @@ from tui_trainer.hardware.storage import read_rate, write_rate
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.models.catalogue import CatalogueEntry
 from tui_trainer.planning.training_setup import MeasuredPeak
-from tui_trainer.tasks.parts.learns_from_data import encoding_processes
 from tui_trainer.units import MIB
 
 asked, large_disk = cards.asked, cards.large_disk
@@ -86,16 +85,6 @@ def test_the_rules_of_guides_for_loader_threads_stand_beside_the_measured_wait(a
     assert "is measured by the first run of this kind" in details()
     assert "run r waited for data 0.4% of its steps, so the rule does not hold" in details(0.004)
     assert "run r waited for data 30.0% of its steps, so the rule holds, up to 6 threads" in details(0.3)
-
-
-def test_a_tokenizer_in_python_gets_more_processes_than_one_that_uses_cores_by_itself(tmp_path):
-    model = save_tiny_model(tmp_path / "model", "llama")
-    config = load_config(Request(assignments=("model.init=pretrained", f"model.model_name_or_path={model}"))).config
-    assert [encoding_processes(config, cores) for cores in (1, 4, 32)] == [1, 4, 8]
-    (model / "tokenizer.json").rename(model / "tokenizer.model")
-    assert [encoding_processes(config, cores) for cores in (1, 4, 32)] == [1, 3, 16]
-    scratch = load_config(Request(profile="scratch-llama")).config
-    assert encoding_processes(scratch, 32) == 8
 
 
 def test_a_measured_peak_is_of_the_setup_it_was_measured_with_and_corrects_others_in_proportion():

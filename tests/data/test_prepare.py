@@ -11,6 +11,7 @@ import random
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,16 +19,27 @@ import xxhash
 from tokenizers import Tokenizer
 
 from tui_trainer.data.batching.collate import IGNORE, collate
+from tui_trainer.data.columns.reader import Example
 from tui_trainer.data.preparing import cache
 from tui_trainer.data.preparing.byte_bpe import EOS_ID
 from tui_trainer.data.preparing.cache import Cut, PreparedData, find_entry
 from tui_trainer.data.preparing.estimate import DataEstimate, estimate
 from tui_trainer.data.preparing.prepare import _Preparation, prepare
-from tui_trainer.data.preparing.row_selection import text_hash
+from tui_trainer.data.preparing.processes import worth_processes
+from tui_trainer.data.preparing.row_selection import (
+    CHUNK_CHARACTERS,
+    CHUNK_ROWS,
+    Spool,
+    SpooledRows,
+    Surveyor,
+    chunks_of,
+    text_hash,
+)
 from tui_trainer.data.preparing.token_rows import BATCH_ROWS, COLUMN, Rows, StreamWriter
 from tui_trainer.data.preparing.tokenizing import CharacterReader
 from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
+from tui_trainer.units import GIB, MIB
 
 CUT = Cut(rows="stream", max_length=16, eval_fraction=0.2, seed=42, tokenizer="characters")
 
@@ -334,14 +346,116 @@ def test_a_stream_of_several_sources_follows_weights_and_leaves_out_repeats_and_
     assert documents_of(stream(limited.train_path), limited) == [*stories[:3], *stories[6:8]]
 
 
-def test_a_stream_is_encoded_by_several_processes_as_by_one(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"text": f"{story(seed)} <eos>"}) + "\n" for seed in range(2500)))
-    sources = [open_source(str(path))]
-    one = prepare(sources, CharacterReader(), CUT, tmp_path / "one")
-    two = prepare(sources, CharacterReader(), CUT, tmp_path / "two", processes=2)
+def rows_of_several_blocks(path: Path, *, bad: bool = False) -> Path:
+    """Rows of more than 2 MiB: repeats, blank lines, blank texts, texts that fill chunks, `bad` ones."""
+    lines = []
+    for seed in range(20_000):
+        text = {7: f"{story(seed - 7)} <eos>", 8: " ", 9: "long " * 50_000}.get(seed % 5000, f"{story(seed)} <eos>")
+        lines.append(json.dumps({"text": text}, ensure_ascii=seed % 2 == 0))
+        lines += [""] * (seed % 300 == 0)
+        if bad:
+            lines += ['{"text": 3}'] * (seed % 900 == 5) + ['{"body": "x"}'] * (seed % 700 == 3)
+            lines += ['{"text": '] * (seed in (30, 12_345)) + ["[1]"] * (seed % 4000 == 50)
+    path.write_text("\n".join(lines))
+    return path
+
+
+def prepared_by(processes: int, path: Path, cut: Cut = CUT, reader: Any = None) -> PreparedData:
+    place = path.parent / f"by-{processes}"
+    return prepare([open_source(str(path))], reader or CharacterReader(), cut, place, processes=processes)
+
+
+def files_of(entry: PreparedData) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in entry.folder.iterdir()}
+
+
+def test_two_processes_read_and_encode_a_stream_as_one_does(tmp_path, monkeypatch):
+    path = rows_of_several_blocks(tmp_path / "a.jsonl")
+    cut = replace(CUT, dedup=True)
+    one = prepared_by(1, path, cut)
+    monkeypatch.setattr(Surveyor, "_documents", None)  # which reads here
+    two = prepared_by(2, path, cut)
     assert not two.from_cache and two.counts == one.counts
-    assert two.train_path.read_bytes() == one.train_path.read_bytes()
+    assert files_of(two) == files_of(one)
+    assert one.counts.repeated_rows > 4
+
+
+def test_two_processes_name_rows_that_cannot_be_used_as_one_does(tmp_path, monkeypatch):
+    path = rows_of_several_blocks(tmp_path / "a.jsonl", bad=True)
+    skipping = replace(CUT, skip_bad_rows=True)
+    one = prepared_by(1, path, skipping)
+    with pytest.raises(DataError) as alone:
+        prepared_by(1, path)
+    monkeypatch.setattr(Surveyor, "_documents", None)
+    assert files_of(prepared_by(2, path, skipping)) == files_of(one)
+    with pytest.raises(DataError) as together:
+        prepared_by(2, path)
+    assert together.value.problems == alone.value.problems
+    assert len(alone.value.problems) == 4 and "(2 times, also 12426)" in str(alone.value)
+
+
+@pytest.mark.parametrize("change", [{"max_rows": 15_000}, {"max_chars": 1_500_000}, {"gz": True}, {"json": True}])
+def test_what_lines_alone_do_not_tell_is_read_by_one_process(tmp_path, change):
+    path = rows_of_several_blocks(tmp_path / "a.jsonl")
+    if change == {"gz": True}:
+        change, noise = {}, random.Random(1).randbytes(2_000_000).hex()
+        more = json.dumps({"text": noise}).encode()
+        path = tmp_path / "a.jsonl.gz"
+        path.write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes() + b"\n" + more))
+    elif change == {"json": True}:
+        change, lines = {}, [line for line in path.read_text().splitlines() if line]
+        path.write_text("[\n" + ",\n".join(lines) + "]\n")
+    one, two = (prepared_by(processes, path, replace(CUT, **change)) for processes in (1, 2))
+    assert files_of(two) == files_of(one)
+
+
+def test_preparing_with_processes_can_be_given_up(tmp_path):
+    path = rows_of_several_blocks(tmp_path / "a.jsonl")
+    told = []
+
+    def stop(what: str, *_: object) -> None:
+        told.append(what)
+        if what == "tokenising":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare([open_source(str(path))], CharacterReader(), CUT, tmp_path / "cache", stop, processes=2)
+    assert "reading the data" in told
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("longest", [10, 900, 250_000, 3_000_000])
+def test_chunks_are_cut_alike_however_rows_were_spooled(tmp_path, longest):
+    draw = random.Random(longest)
+    examples = [
+        Example(f"{number} ".ljust(draw.randint(1, longest), "x"), number) for number in range(2600)[: 10**8 // longest]
+    ]
+    expected: list[list[int]] = [[]]
+    characters = 0
+    for example in examples:
+        if len(expected[-1]) == CHUNK_ROWS or characters >= CHUNK_CHARACTERS:
+            expected.append([])
+            characters = 0
+        expected[-1].append(example.content)
+        characters += len(example.text)
+    spooled, left = list[SpooledRows](), examples
+    while left:
+        with Spool(tmp_path / str(draw.randint(0, 1))) as spool:
+            for example in (some := left[: draw.randint(1, 1500)]):
+                spool.add(example)
+        spooled, left = spooled + spool.written, left[len(some) :]
+    chunks = chunks_of(spooled, np.array([len(example.text) for example in examples]))
+    assert [[example.content for example in chunk.examples()] for chunk in chunks] == expected
+
+
+@pytest.mark.parametrize(
+    ("data_bytes", "cores", "available_bytes", "expected"),
+    [(MIB, 64, 64 * GIB, 1), (40 * MIB, 64, 64 * GIB, 2), (GIB, 2, 64 * GIB, 2), (100 * GIB, 256, 256 * GIB, 32),
+     (GIB, 64, 2 * GIB, 4), (GIB, 8, 0, 1)],
+)  # fmt: skip
+def test_processes_are_as_many_as_data_cores_and_memory_are_worth(data_bytes, cores, available_bytes, expected):
+    assert worth_processes(data_bytes, cores, available_bytes) == expected
 
 
 def test_repeats_of_a_long_text_are_found_however_its_white_space_lies(tmp_path):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, ByT5Tokenizer
 
 from tests.tiny_models import save_tiny_model
-from tui_trainer.models.token_ids import cut_token_ids, token_ids
+from tui_trainer.models.token_ids import TextEncoder, cut_token_ids, token_ids
 
 TEXTS = ["", "a", "The loop ends.\nThen all is done, and again.", "naïve 🦆 </s> <s> [SEP] <|endoftext|>", " x  y "]
 PAIRS = ["second", "", "a much longer second text, " * 5, "b", "c d"]
@@ -63,3 +65,24 @@ def test_a_tokenizer_with_a_way_of_its_own_is_called(tokenizer):
         assert token_ids(tokenizer, ["ab cd"]) == [tokenizer(["AB CD"])["input_ids"][0]]
     finally:
         tokenizer.__class__ = kind
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_what_another_process_gets_of_a_common_tokenizer_encodes_alike(tokenizer, monkeypatch, split):
+    monkeypatch.setattr(tokenizer, "split_special_tokens", split)
+    spelt = [f"{token} the {token} hill {token} " for token in tokenizer.all_special_tokens]
+    texts = [*TEXTS, *tokenizer.all_special_tokens, *spelt]
+    encoder = TextEncoder(lambda: tokenizer)
+    expected = encoder(texts), encoder.marked_once(texts)
+    cut_token_ids(tokenizer, TEXTS, LIMIT)  # which sets the tokenizer otherwise
+    copy = pickle.loads(pickle.dumps(encoder))
+    assert not isinstance(copy, TextEncoder)
+    assert (copy(texts), copy.marked_once(texts)) == expected
+
+
+def test_another_process_gets_any_other_tokenizer_whole():
+    encoder = TextEncoder(ByT5Tokenizer)
+    for _ in range(2):  # before it is loaded, and then
+        copy = pickle.loads(pickle.dumps(encoder))
+        assert isinstance(copy, TextEncoder)
+        assert (copy(TEXTS), copy.marked_once(TEXTS)) == (encoder(TEXTS), encoder.marked_once(TEXTS))

@@ -16,6 +16,7 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.data.batching.collate import IGNORE
+from tui_trainer.data.preparing.row_selection import Surveyor
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
@@ -200,15 +201,23 @@ def test_a_changed_template_file_is_other_data(loaded, tmp_path):
     assert len(keys) == 2
 
 
-def test_rows_are_the_same_from_one_process_and_from_two(loaded, tmp_path):
-    rows = [*conversations(), {"messages": [turn("user", "a<|im_end|>"), turn("assistant", "b")]}]
+@pytest.mark.parametrize("late", [{}, {"system": "be kind"}], ids=["alike", "a column that comes late"])
+def test_rows_are_the_same_from_one_process_and_from_two(late, loaded, tmp_path, monkeypatch):
+    spelt = {"messages": [turn("user", "a<|im_end|>"), turn("assistant", "b") | {"mood": "good"}]}
+    thought = {"messages": [turn("user", "a"), turn("assistant", "b " * 40_000) | {"reasoning": "d"}]}
+    rows = [*conversations(), spelt, thought] * 20
+    rows[-50] = rows[-50] | late
+    here = []
+    monkeypatch.setattr(Surveyor, "_rows", lambda *a, real=Surveyor._rows: here.append(real) or real(*a))
     found = []
     for processes in (1, 2):
         config = loaded({"data.num_proc": processes}, rows, scratch=True).config
         data = TASK.prepare(config, tmp_path / str(processes), lambda *_: None)
         found.append((data.train_path.read_bytes(), data.notes))
     assert found[0] == found[1]
-    assert any("1 rows spell special tokens" in note for note in found[0][1])
+    assert len(here) == (2 if late else 1)
+    notes = "; ".join(found[0][1])
+    assert "20 rows spell special tokens" in notes and "does not read: mood, reasoning" in notes
 
 
 # Gradients ------------------------------------------------------------------------------------------------------------

@@ -262,8 +262,8 @@ class DataSection(SettingsSection):
     """Use each text once: repeats, and what is held out as well, leave the training data."""
     max_rows: int = option(0, low=0, unit="rows", step="1-2-5", advanced=True)
     """Use at most so many rows of each source; 0: all."""
-    num_proc: PositiveInt | Auto = option("auto", speed="tokenising goes in proportion", advanced=True)
-    """Processes that make tokens; auto: one, and of a table's rows one a core where the data is large."""
+    num_proc: PositiveInt | Auto = option("auto", speed="preparing goes in proportion", advanced=True)
+    """Processes that read rows and make tokens; auto: one for each 16 MiB, as far as cores and memory go."""
     max_chars: int = option(0, low=0, unit="characters", step="1-2-5", advanced=True)
     """Use at most so many characters of the text of each source; 0: all."""
     seed: int = option(42, low=0, high=2**63 - 1, advanced=True)

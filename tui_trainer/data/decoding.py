@@ -24,10 +24,12 @@ def decoded(data: bytes, label: str, *, line: int, offset: int = 0) -> str:
         raise _not_utf8(data, error.start, label, line, offset) from None
 
 
-def lines_of(content: BinaryIO, label: str, *, rows: bool = False) -> Iterator[tuple[int, bytes, int]]:
+def lines_of(
+    content: BinaryIO, label: str, *, rows: bool = False, line: int = 0, offset: int = 0
+) -> Iterator[tuple[int, bytes, int]]:
     """(line number, its bytes, its offset) of each line. Raises DataError for a line beyond MAX_LINE_BYTES, and for
-    another encoding (`rows` as `refuse_other_encodings` has it)."""
-    offset = line = 0
+    another encoding (`rows` as `refuse_other_encodings` has it). `line` and `offset`: how many lines and bytes of the
+    file stand before `content`."""
     while raw_line := content.readline(MAX_LINE_BYTES + 1):
         line += 1
         if line == 1:

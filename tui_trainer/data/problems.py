@@ -3,7 +3,7 @@ problem with its first places."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,6 +59,11 @@ class ProblemList:
             if 1 < equal.count <= _SHOWN_PLACES:
                 equal.places.append(problem.where)
 
+    def add_all(self, of_rows: Iterable[tuple[tuple[Problem, ...], Mapping[str, object] | None]]) -> None:
+        """What `RecordedProblems` has of the rows that follow."""
+        for problems, row in of_rows:
+            self.add(DataError(problems), row)
+
     @property
     def shown(self) -> list[Problem]:
         """One for each of the first kinds."""
@@ -91,6 +96,16 @@ class ProblemList:
             if fix and self.count > len(self.ends):
                 last = replace(last, hint="; ".join(filter(None, (last.hint, fix))))
             raise DataError([*shown, last])
+
+
+@dataclass(slots=True)
+class RecordedProblems(ProblemList):
+    """Every mistake with its row, of a few rows, for the list of another process."""
+
+    of_rows: list[tuple[tuple[Problem, ...], Mapping[str, object] | None]] = field(default_factory=list)
+
+    def add(self, error: DataError, row: Mapping[str, object] | None = None) -> None:
+        self.of_rows.append((error.problems, row))
 
 
 def excerpt_of(row: Mapping[str, object], message: str) -> str:

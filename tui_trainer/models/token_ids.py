@@ -4,7 +4,8 @@ Most of what transformers does with a batch beside the tokenizing is for those. 
 kind, its Rust part is asked directly; one with a way of its own is called as everybody calls it. Both give equal ids.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import copyreg
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Any
@@ -40,6 +41,56 @@ def token_ids(
         found: list[list[int]] = tokenizer(list(texts), **more, verbose=False)["input_ids"]
         return found
     return [encoding.ids for encoding in _encodings(tokenizer, list(texts), None, special_tokens, split)]
+
+
+class TextEncoder:
+    """Texts to ids with a tokenizer, special tokens included. It is loaded at the first text.
+
+    What another process gets of a common tokenizer is its Rust part: transformers takes a second to import.
+    """
+
+    def __init__(self, load_tokenizer: Callable[[], Any]) -> None:
+        self._load_tokenizer = load_tokenizer
+        self._tokenizer: Any = None
+
+    def load(self) -> Any:
+        self._tokenizer = self._tokenizer or self._load_tokenizer()
+        return self._tokenizer
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        return token_ids(self.load(), texts)
+
+    def marked_once(self, texts: Sequence[str]) -> tuple[Sequence[str], list[bool]]:
+        return marked_once(self.load(), texts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        tokenizer = self._tokenizer
+        if tokenizer is None or not _is_common(tokenizer):
+            # Other processes do not find a class that came with the model.
+            is_found = not type(tokenizer).__module__.startswith("transformers_modules")
+            state = {**vars(self), "_tokenizer": tokenizer if is_found else None}
+            return copyreg.__newobj__, (TextEncoder,), state  # type: ignore[attr-defined]
+        marks = _marks_of(tokenizer, ends=True, as_target=False)
+        return _RustEncoder, (tokenizer.backend_tokenizer, tokenizer.split_special_tokens, marks)
+
+
+class _RustEncoder:
+    """The same, of a tokenizer that is no more than its Rust part."""
+
+    def __init__(self, backend: Any, split_special_tokens: bool, marks: "tuple[_Marks, _Marks] | None") -> None:
+        self._backend, self._marks = backend, marks
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode_special_tokens = split_special_tokens
+
+    def load(self) -> Any:
+        return self._backend
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=True)]
+
+    def marked_once(self, texts: Sequence[str]) -> tuple[Sequence[str], list[bool]]:
+        return _without_marks(texts, self._marks)
 
 
 def cut_token_ids(
@@ -86,13 +137,24 @@ def marked_once(
     Blanks before the first and behind the last of them go with them. A special token within a text, or one that such a
     tokenizer takes for text, stays as it is.
     """
-    if tokenizer.split_special_tokens:
+    return _without_marks(texts, _marks_of(tokenizer, ends, as_target))
+
+
+def _without_marks(texts: Sequence[str], marks: "tuple[_Marks, _Marks] | None") -> tuple[Sequence[str], list[bool]]:
+    if not marks:
         return texts, [False] * len(texts)
-    before, behind = _frame(tokenizer, as_target)
-    begins = _Marks(before, {tokenizer.bos_token} - {None, *before})
-    closes = _Marks(behind, {tokenizer.eos_token} - {None, *behind}) if ends else _Marks((), ())
+    begins, closes = marks
     found = [begins.at_start(closes.at_end(text)) for text in texts]
     return found, [made is not text and made != text for made, text in zip(found, texts, strict=True)]
+
+
+def _marks_of(tokenizer: Any, ends: bool, as_target: bool) -> "tuple[_Marks, _Marks] | None":
+    """What is looked for at the beginning and the end of a text; None where all that it spells is text."""
+    if tokenizer.split_special_tokens:
+        return None
+    before, behind = _frame(tokenizer, as_target)
+    begins = _Marks(before, {tokenizer.bos_token} - {None, *before})
+    return begins, _Marks(behind, {tokenizer.eos_token} - {None, *behind}) if ends else _Marks((), ())
 
 
 def _frame(tokenizer: Any, as_target: bool) -> tuple[list[str], list[str]]:

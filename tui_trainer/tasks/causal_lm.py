@@ -4,7 +4,6 @@ Each document is a row of its own, with the tokenizer's own special tokens and a
 rows of a batch is the plan's matter (`planning/batch_cut.py`).
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from tui_trainer.data.columns.reader import Reader
 from tui_trainer.data.preparing.byte_bpe import EOS_ID
 from tui_trainer.data.preparing.cache import RowKind
 from tui_trainer.data.preparing.tokenizing import TextReader
-from tui_trainer.models.token_ids import marked_once, token_ids
+from tui_trainer.models.token_ids import TextEncoder
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.starts_from_model import own_tokenizer, tokenizer_of
 
@@ -32,8 +31,10 @@ class CausalLm(LearnsNextToken):
     rows: RowKind = "documents"
 
     def reader(self, config: Config) -> Reader:
-        encode = None if config.is_from_scratch else _Encoder(config)
-        return TextReader(encode, **self.reading(config), marked_once=encode.marked_once if encode else None)
+        if config.is_from_scratch:
+            return TextReader(None, **self.reading(config))
+        encoder = TextEncoder(partial(own_tokenizer, config, self.head))
+        return TextReader(encoder, **self.reading(config), marked_once=encoder.marked_once, load=encoder.load)
 
     def reading(self, config: Config) -> dict[str, Any]:
         _, eos_id, vocabulary = tokenizer_of(config, self.head)
@@ -41,22 +42,6 @@ class CausalLm(LearnsNextToken):
 
     def frame_tokens(self, config: Config) -> int:
         return 0 if self.reading(config)["eos_id"] is None else 1
-
-
-class _Encoder:
-    """Texts to ids with the model's own tokenizer, special tokens included. It is loaded at the first text."""
-
-    def __init__(self, config: Config) -> None:
-        self._load = partial(own_tokenizer, config, CausalLm.head)
-        self._tokenizer: Any = None
-
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        self._tokenizer = self._tokenizer or self._load()
-        return token_ids(self._tokenizer, texts)
-
-    def marked_once(self, texts: Sequence[str]) -> tuple[Sequence[str], list[bool]]:
-        self._tokenizer = self._tokenizer or self._load()
-        return marked_once(self._tokenizer, texts)
 
 
 TASK = CausalLm()

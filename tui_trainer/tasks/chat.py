@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.conversations import ConversationColumns, find_conversations
-from tui_trainer.data.columns.reader import Encoded, Example
+from tui_trainer.data.columns.reader import Encoded, Example, ReadInOrder
 from tui_trainer.data.columns.row import Row, listed
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
@@ -120,9 +121,22 @@ class Chat(LearnsNextToken):
         return [ids for ids, _ in encode_conversations(tokenizer, contents)]
 
 
+@dataclass
+class _Seen:
+    """What the rows were found to hold: how many spell special tokens, keys of turns, and of what the template leaves
+    out how many turns and rows."""
+
+    spelt: int = 0
+    turn_keys: set[str] = field(default_factory=set)
+    left_out: Counter[str] = field(default_factory=Counter)
+    rows_left_out: Counter[str] = field(default_factory=Counter)
+
+
 class ChatReader(TableReader):
     """Rows as conversations. Each is rendered when it is read: one that the template does not take is a bad row.
     Without `renders`, no tokenizer is needed to look at a table."""
+
+    reads_apart = True
 
     def __init__(self, config: Config, *, renders: bool = True) -> None:
         super().__init__(config, Chat.head, Chat.specials)
@@ -130,10 +144,7 @@ class ChatReader(TableReader):
         self._columns = ConversationColumns()
         self._renderer: ConversationRenderer | None = None
         self._tables: list[ConversationColumns] = []
-        self._turn_keys: set[str] = set()
-        self._spelt = 0
-        self._left_out: Counter[str] = Counter()
-        self._rows_left_out: Counter[str] = Counter()
+        self._seen = _Seen()
 
     @property
     def renderer(self) -> ConversationRenderer:
@@ -144,6 +155,7 @@ class ChatReader(TableReader):
     def begin(self, head: Sequence[Row]) -> None:
         data = self.config.data
         self._columns = find_conversations(head, data.text_column, data.target_column, data.text_pair_column)
+        self._begun = self._columns
         self._tables.append(self._columns)
 
     def read(self, row: Row) -> Example:
@@ -158,13 +170,26 @@ class ChatReader(TableReader):
         except DataError as error:
             problem = error.problems[0]
             raise DataError(problem.message, where=row.where, hint=problem.hint) from None
-        self._spelt += bool(rendered.spelt)
-        self._turn_keys.update(conversation.keys_of_turns)
+        self._seen.spelt += bool(rendered.spelt)
+        self._seen.turn_keys.update(conversation.keys_of_turns)
         if rendered.left_out:
-            self._left_out.update(rendered.left_out)
-            self._rows_left_out.update(set(rendered.left_out))
+            self._seen.left_out.update(rendered.left_out)
+            self._seen.rows_left_out.update(set(rendered.left_out))
         # A number or a time beside a message makes no other conversation of it.
         return Example(conversation.text if self.learns else rendered.text, rendered)
+
+    def noted(self) -> _Seen:
+        if self._columns is not self._begun:
+            raise ReadInOrder  # what stands beside the turns came late, and counts from there on
+        noted, self._seen = self._seen, _Seen()
+        return noted
+
+    def note(self, noted: _Seen) -> None:
+        seen = self._seen
+        seen.spelt += noted.spelt
+        seen.turn_keys |= noted.turn_keys
+        seen.left_out.update(noted.left_out)
+        seen.rows_left_out.update(noted.rows_left_out)
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         super().learn(texts, path)
@@ -183,7 +208,7 @@ class ChatReader(TableReader):
         return encoded
 
     def notes(self) -> list[str]:
-        wanted = self.config.task.chat_template
+        wanted, seen = self.config.task.chat_template, self._seen
         own = _SCRATCH_TEMPLATE if self.learns else "the tokenizer's own"
         tables = dict.fromkeys(columns.note() for columns in self._tables)
         found = [*tables, f"conversations become text by the chat template {wanted or own}"]
@@ -192,14 +217,14 @@ class ChatReader(TableReader):
         else:
             end = self.tokenizer.eos_token
             found.append(f"the template ends an answer with no token of its own: {end} is put behind the last one")
-        if unread := sorted(key for key in self._turn_keys if not self.renderer.reads(key)):
+        if unread := sorted(key for key in seen.turn_keys if not self.renderer.reads(key)):
             found.append(f"keys of turns that the chat template does not read: {listed(unread)}")
-        if self._spelt:
-            found.append(f"{self._spelt:,} rows spell special tokens, such as those of the template: they stay text")
-        for what, turns in self._left_out.items():
+        if seen.spelt:
+            found.append(f"{seen.spelt:,} rows spell special tokens, such as those of the template: they stay text")
+        for what, turns in seen.left_out.items():
             words = "what was thought" if what == REASONING[0] else "who speaks (name)"
             found.append(
-                f"the chat template does not write {words} in {turns:,} turns of {self._rows_left_out[what]:,} rows: "
+                f"the chat template does not write {words} in {turns:,} turns of {seen.rows_left_out[what]:,} rows: "
                 "it is not learnt"
             )
         return found

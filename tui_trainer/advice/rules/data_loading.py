@@ -7,7 +7,6 @@ from tui_trainer.advice.contract import Cause, Rule, Verdict, failed, not_applic
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.planning.disk import space_words
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.parts.learns_from_data import encoding_processes
 from tui_trainer.units import MIB, format_bytes, format_seconds
 
 _WORKERS, _PROCESSES = "dataloader.num_workers", "data.num_proc"
@@ -145,16 +144,16 @@ class LoaderWorkers(Rule):
     is_for_speed = True
 
     def before(self, context: Context) -> Verdict:
-        plan, cores, config = context.planned, context.hardware.usable_cores, context.config
-        workers, processes = plan.loader_workers.value, config.data.num_proc
+        plan, cores = context.planned, context.hardware.usable_cores
+        workers, processes = plan.loader_workers.value, context.config.data.num_proc
         most = _most_workers(cores, on_gpu=True)
-        tokenised = encoding_processes(config, cores) if processes == "auto" else processes
+        tokenised = "as many processes as they are worth" if processes == "auto" else f"{processes} processes"
         details = (
             f"guides: min(8, cores - 2) = {max(1, min(8, cores - 2))} where rows are tokenised on the way, "
             f"min(16, cores - 1) = {max(1, min(16, cores - 1))} for a slow tokenizer",
             "here rows are tokens before the first step, those of data.streaming too: "
             + _which_rule(context, workers, most),
-            f"rows are tokenised once, by {'up to ' * (processes == 'auto')}{tokenised} processes",
+            f"rows are tokenised once, by {tokenised}",
         )
         if not workers and processes == "auto":
             return not_applicable("batches are made by the training thread itself", *details)
@@ -164,7 +163,7 @@ class LoaderWorkers(Rule):
         if isinstance(processes, int) and processes > max(cores, 1):
             fix[_PROCESSES] = max(1, int(cores))
         counted = f"{workers} loader threads (at most {most} for {cores:g} cores)"
-        sentence = f"{counted}, rows are tokenised once by at most {tokenised} processes"
+        sentence = f"{counted}, rows are tokenised once by {tokenised}"
         return warned(sentence, *details, fix=fix) if fix else passed(sentence, *details)
 
 

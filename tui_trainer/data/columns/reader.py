@@ -24,6 +24,10 @@ class Example:
     stratum: str = ""
 
 
+class ReadInOrder(Exception):  # no mistake: a way of reading that is not open
+    """Rows cannot be read by several processes at once: what one means depends on those before it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """One example as the model gets it: numbers for each of the reader's columns, of which `labels` count as labels;
@@ -54,6 +58,9 @@ class Reader(Protocol):
     learns: bool
     """Whether it makes a tokenizer from the training texts."""
 
+    reads_apart: bool = False
+    """Whether copies of it may read the rows in other processes: `noted` and `note` carry home what they note."""
+
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         """What a trained model has learnt: its tokens and labels are taken as they are, whatever the data holds."""
         raise TypeError(f"{type(self).__name__} learns from the data alone")
@@ -65,6 +72,19 @@ class Reader(Protocol):
     def read(self, row: Row) -> Example:
         """One row. Raises DataError, with its place, for one that cannot be used."""
         raise TypeError(f"{type(self).__name__} reads documents, not rows")
+
+    def noted(self) -> Any:
+        """What `read` noted since `begin`, or since it was asked last. Raises ReadInOrder where `read` has changed how
+        it reads."""
+        return None
+
+    def note(self, noted: Any) -> None:
+        """Add what a copy noted of the next rows."""
+        return
+
+    def load(self) -> None:
+        """Load what encoding needs and the data does not give, such as a tokenizer: copies have it too, then."""
+        return
 
     def settle(self) -> None:
         """All rows were read once; the training side decides what classes there are. Raises DataError."""
@@ -103,8 +123,14 @@ def read_rows(reader: ReadsRows, rows: Iterator[Row], problems: ProblemList) -> 
     head = list(islice(rows, LOOKED_ROWS))
     if head:
         reader.begin(head)
-    known = frozenset(columns_of(head))
-    for row in chain(head, rows):
+    yield from read_more(reader, chain(head, rows), frozenset(columns_of(head)), problems)
+
+
+def read_more(
+    reader: ReadsRows, rows: Iterator[Row], known: frozenset[str], problems: ProblemList
+) -> Iterator[tuple[Row, Any]]:
+    """The same once it was shown the first rows, which have the columns `known`."""
+    for row in rows:
         try:
             refuse_media(row, known)
             found = reader.read(row)

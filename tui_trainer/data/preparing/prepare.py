@@ -1,6 +1,7 @@
 """From sources to rows of tokens on disk, once for each content and settings: the same way for every task.
 
-    pass 1   read and check every row, hash its text             -> a spool on disk
+    pass 1   read and check every row, hash its text;
+             lines of JSONL by several processes                 -> a spool on disk
              by the hashes: repeats, what is held out, leaks, and how often each row is used
     pass 2   only where the tokenizer is made here: train it     -> tokenizer.json
     pass 3   encode what is used, by this process or several     -> train.arrow, eval.arrow
@@ -9,32 +10,31 @@ What a row means is the task's matter, which gives a `Reader`; `Cut.rows` says h
 are about 40 bytes a row and some chunks of rows, so the data may be of any length; on the disk the spool takes about
 twice as much as the text, until the rows are made.
 
-Tokenizers use all cores by themselves; what is gained with more processes is the Python around them: templates,
-alignment of words, columns. The processes are new ones, not forks: a fork of a process with threads can hang.
+One process lets the tokenizer use all cores; several share all work but what decides and writes (`processes.py`), and
+give the same files. Of tables only a reader that `reads_apart` has its rows read so.
 
 For the preview and the checklist it is noted which rows were cut and how long they would be: one bit each beside the
 rows, and lengths as long as the data is prepared.
 """
 
-import os
-import signal
-import sys
-from collections import Counter, deque
+import pickle
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tui_trainer.data.columns.reader import Encoded, Example, Reader
+from tui_trainer.data.columns.reader import Encoded, Example, Reader, ReadInOrder
 from tui_trainer.data.preparing import cache
 from tui_trainer.data.preparing.cache import Counts, Cut
+from tui_trainer.data.preparing.processes import Processes
 from tui_trainer.data.preparing.row_selection import (
     SOURCES,
     TRAIN,
@@ -49,13 +49,9 @@ from tui_trainer.data.preparing.row_selection import (
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Columns, DocumentWriter, Rows, RowWriter, StreamWriter
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
+from tui_trainer.data.sources.reading import BLOCK_BYTES
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
-
-# Batches that wait for each process, so that none is idle while one is read or written.
-_AHEAD = 3
-_reader: Any = None  # of a process that encodes for another
-
 
 CUT_FILE = "cut_rows.npy"
 BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH = "bad_rows", "class_rows", "length_for_99_percent"
@@ -79,31 +75,18 @@ class EncodedBatch:
     row_characters: NDArray[np.int32]
 
 
-def encoded(reader: Reader, chosen: Iterable[ChosenRows], processes: int) -> Iterator[EncodedBatch]:
+def encoded(reader: Reader, chosen: Iterable[ChosenRows], processes: Processes | None = None) -> Iterator[EncodedBatch]:
     """The chosen rows encoded, in order, one batch a side. Raises what the reader raises."""
-    if processes == 1:
-        for rows in chosen:
-            yield from _encode_rows(reader, rows)
+    if processes:
+        for _, batches in processes.each(_encode_rows, reader, chosen):
+            yield from batches
         return
-    import multiprocessing
-
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(reader,)) as pool:
-        waiting: deque[Future[list[EncodedBatch]]] = deque()
-        try:
-            for rows in chosen:
-                waiting.append(pool.submit(_encode_here, rows))
-                if len(waiting) >= _AHEAD * processes:
-                    yield from waiting.popleft().result()
-            while waiting:
-                yield from waiting.popleft().result()
-        finally:
-            # Also where the work is given up half way: nothing that waits is begun.
-            pool.shutdown(wait=False, cancel_futures=True)
+    for rows in chosen:
+        yield from _encode_rows(reader, rows)
 
 
 def _encode_rows(reader: Reader, rows: ChosenRows) -> list[EncodedBatch]:
-    """In this process, one batch for each side that has rows."""
+    """One batch for each side that has rows."""
     return [_encode_side(reader, side, some) for side, some in enumerate(rows.examples()) if some]
 
 
@@ -132,31 +115,6 @@ def _column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDAr
     values = [np.asarray(row.columns[name], dtype=np.int32) for row in rows]
     lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
     return np.concatenate(values) if values else np.zeros(0, dtype=np.int32), lengths
-
-
-def _begin(reader: Reader) -> None:
-    """In a new process: it makes no sound, ends with the one that began it, and uses one core."""
-    import multiprocessing
-    from threading import Thread
-
-    global _reader
-    _reader = reader
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    silent = open(os.devnull, "w")  # noqa: PTH123, SIM115  # for the life of the process
-    sys.stdout = sys.stderr = silent
-    parent = multiprocessing.parent_process()
-
-    def end_with_parent() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    Thread(target=end_with_parent, daemon=True).start()
-
-
-def _encode_here(rows: ChosenRows) -> list[EncodedBatch]:
-    return _encode_rows(_reader, rows)
 
 
 class RowNotes:
@@ -272,6 +230,12 @@ def prepare(
     return cache.make_entry(sources, cut, cache_dir, progress, work.build)
 
 
+def _load(reader: Reader) -> None:
+    """What cannot be loaded is raised where it is used."""
+    with suppress(Exception):
+        reader.load()
+
+
 @dataclass(slots=True)
 class _SideFile:
     """The file of the rows that are trained on, or that of those held out, and what is counted of them."""
@@ -295,19 +259,49 @@ class _Preparation:
         self, sources: Sequence[Source], reader: Reader, cut: cache.Cut, progress: Progress | None, processes: int
     ) -> None:
         self._sources, self._reader, self._cut, self._progress = sources, reader, cut, progress
-        self._processes = processes
-        self._surveyor = Surveyor(reader, cut, progress)
-        self._problems = self._surveyor.problems
+        size = sum(source.bytes_on_disk for source in sources)
+        self._process_count = min(processes, -(-size // BLOCK_BYTES))
+        self._processes: Processes | None = None
 
     def build(self, folder: Path) -> cache.Built:
-        with TemporaryDirectory(prefix="spool-", dir=folder) as spool:
+        with TemporaryDirectory(prefix="spool-", dir=folder) as spool, ExitStack() as stack:
+            if self._process_count > 1:
+                self._processes = stack.enter_context(Processes(self._process_count, Path(spool)))
             return self._build(folder, Path(spool))
 
-    def _build(self, folder: Path, spool: Path) -> cache.Built:
-        surveys = [
+    def _survey(self, spool: Path) -> list[Survey]:
+        """Pass 1, by all processes where the rows allow it, while what encodes them is loaded here."""
+        if not self._processes:
+            return self._surveys(spool / "in-order", None)
+        if self._cut.reads_text:  # which needs nothing of the reader
+            loading = Thread(target=_load, args=(self._reader,), daemon=True)
+            loading.start()
+            try:
+                with suppress(ReadInOrder):
+                    return self._surveys(spool / "apart", self._processes)
+                return self._surveys(spool / "in-order", None)
+            finally:
+                loading.join()
+        new_reader = pickle.dumps(self._reader)
+        _load(self._reader)
+        if self._reader.reads_apart:
+            with suppress(ReadInOrder):
+                return self._surveys(spool / "apart", self._processes)
+            self._reader = pickle.loads(new_reader)
+            _load(self._reader)
+        return self._surveys(spool / "in-order", None)
+
+    def _surveys(self, spool: Path, processes: Processes | None) -> list[Survey]:
+        spool.mkdir()
+        self._surveyor = Surveyor(self._reader, self._cut, self._progress, processes)
+        self._problems = self._surveyor.problems
+        return [
             self._surveyor.survey(source, spool / str(number), held_out=number > 0)
             for number, source in enumerate(self._sources)
         ]
+
+    def _build(self, folder: Path, spool: Path) -> cache.Built:
+        surveys = self._survey(spool)
         fix = _SKIP_HINT if all(all(survey.counts) for survey in surveys) else ""
         all_rows = not any(survey.hashes or survey.blank for survey in surveys)
         skips_rows = self._cut.skip_bad_rows and not all_rows
@@ -352,13 +346,12 @@ class _Preparation:
         used = zip(surveys, choice.copies, strict=True)
         characters = sum(int(np.dot(survey.lengths, copies)) for survey, copies in used)
         meter = Meter(self._progress, "tokenising", characters, "characters")
-        processes = min(self._processes, sum(len(survey.chunks) for survey in surveys))
         with ExitStack() as stack:
             train, held_out = (
                 _SideFile(stack.enter_context(self._writer(folder / name)))
                 for name in (cache.TRAIN_FILE, cache.EVAL_FILE)
             )
-            for batch in encoded(self._reader, chosen_rows(surveys, choice, self._cut), processes):
+            for batch in encoded(self._reader, chosen_rows(surveys, choice, self._cut), self._processes):
                 (train if batch.side == TRAIN else held_out).add(batch)
                 meter.report(train.counted["characters"] + held_out.counted["characters"])
         meter.finish(characters)

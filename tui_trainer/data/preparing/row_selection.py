@@ -6,26 +6,30 @@ What is held out is drawn with a seed: the same lengths and seed give the same s
 numpy (a bit generator's raw stream is fixed; see numpy NEP 19).
 """
 
+import os
 import pickle
 import re
 import unicodedata
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.columns.reader import Example, Reader, read_rows
-from tui_trainer.data.columns.text_columns import ColumnChoices
+from tui_trainer.data.columns.reader import Example, Reader, ReadInOrder, read_more, read_rows
+from tui_trainer.data.columns.row import columns_of, file_of
+from tui_trainer.data.columns.text_columns import LOOKED_ROWS, ColumnChoices, head_of
 from tui_trainer.data.preparing.cache import Cut
-from tui_trainer.data.problems import ProblemList
-from tui_trainer.data.progress import Progress
+from tui_trainer.data.preparing.processes import Processes
+from tui_trainer.data.problems import ProblemList, RecordedProblems
+from tui_trainer.data.progress import Meter, Progress
+from tui_trainer.data.sources.reading import LineBlock, texts_of
 from tui_trainer.data.sources.source import Source
-from tui_trainer.errors import DataError
+from tui_trainer.errors import DataError, Problem
 
 SOURCES = "sources"
 
@@ -112,8 +116,8 @@ def sources_in(details: Mapping[str, Any]) -> tuple[SourceRows, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Where some examples lie."""
+class SpooledRows:
+    """Where some examples lie that were written together."""
 
     path: Path
     offset: int
@@ -126,13 +130,43 @@ class Chunk:
         return [Example(*one) for one in found]
 
 
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows that are encoded together: `rows` of the `spooled` ones, behind the first `skipped`."""
+
+    spooled: tuple[SpooledRows, ...]
+    skipped: int
+    rows: int
+
+    def examples(self) -> list[Example]:
+        found = [example for some in self.spooled for example in some.examples()]
+        return found[self.skipped : self.skipped + self.rows]
+
+
+def chunks_of(spooled: Sequence[SpooledRows], lengths: NDArray[np.int64]) -> list[Chunk]:
+    """All rows, CHUNK_ROWS in a chunk or fewer that have CHUNK_CHARACTERS: the same ones, however they were spooled.
+    `lengths` in characters, int64 [rows]."""
+    ends, behind = np.cumsum(lengths), np.cumsum([some.rows for some in spooled])
+    chunks: list[Chunk] = []
+    start = 0
+    while start < len(lengths):
+        before = int(ends[start] - lengths[start])
+        end = min(start + CHUNK_ROWS, int(np.searchsorted(ends, before + CHUNK_CHARACTERS)) + 1, len(lengths))
+        first, last = np.searchsorted(behind, [start, end - 1], side="right").tolist()
+        chunks.append(
+            Chunk(tuple(spooled[first : last + 1]), start - int(behind[first] - spooled[first].rows), end - start)
+        )
+        start = end
+    return chunks
+
+
 class Spool:
-    """Writes the examples of one side. A context manager: `chunks` are complete at its end."""
+    """Writes the examples of one side at the end of a file. A context manager: `written` is complete at its end."""
 
     def __init__(self, path: Path) -> None:
-        self.chunks: list[Chunk] = []
+        self.written: list[SpooledRows] = []
         self._path = path
-        self._file = path.open("wb")
+        self._file = path.open("ab")
         self._waiting: list[tuple[str, Any]] = []
         self._characters = 0
 
@@ -153,7 +187,7 @@ class Spool:
     def _write(self) -> None:
         if not self._waiting:
             return
-        self.chunks.append(Chunk(self._path, self._file.tell(), len(self._waiting)))
+        self.written.append(SpooledRows(self._path, self._file.tell(), len(self._waiting)))
         pickle.dump(self._waiting, self._file, protocol=pickle.HIGHEST_PROTOCOL)
         self._waiting, self._characters = [], 0
 
@@ -174,14 +208,83 @@ class Survey:
     notes: list[str] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
 
+    def add(self, examples: Iterable[Example], strata: dict[str, int], spool: Spool) -> None:
+        """Rows that can be used, which go into the spool."""
+        for example in examples:
+            self.hashes.append(text_hash(example.text))
+            self.strata.append(strata.setdefault(example.stratum, len(strata)))
+            self.lengths.append(len(example.text))
+            spool.add(example)
+
+    def with_text(self, texts: Iterable[str]) -> Iterator[Example]:
+        """The documents that are not blank."""
+        for text in texts:
+            if text and not text.isspace():
+                yield Example(text, None)
+            else:
+                self.blank += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _RowsToRead:
+    """A block of lines for another process: a table that begins with the columns `known`, or documents, whose text
+    column the block names. Examples go into files of this `spool`, one for each process."""
+
+    block: LineBlock
+    known: frozenset[str] | None
+    looks_first: bool
+    spool: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _RowsRead:
+    """What a `Survey` has of the rows of a block. `strata` are numbers of `names`; `noted` is of the reader."""
+
+    hashes: "array[int]"
+    strata: "array[int]"
+    lengths: "array[int]"
+    names: list[str]
+    blank: int
+    spooled: list[SpooledRows]
+    problems: list[tuple[tuple[Problem, ...], Mapping[str, object] | None]]
+    noted: Any
+
+
+def _read_here(reader: Reader | None, task: _RowsToRead) -> _RowsRead:
+    """In another process. Raises ReadInOrder."""
+    survey, names, problems = Survey(), dict[str, int](), RecordedProblems()
+    with Spool(task.spool.with_name(f"{task.spool.name}-{os.getpid()}")) as spool:
+        try:
+            rows = task.block.rows(problems)
+            if task.looks_first:  # at the first rows, as one process does: their mistakes are found before others
+                head, mistake = head_of(rows) if task.known is None else (list(islice(rows, LOOKED_ROWS)), None)
+                if mistake:
+                    raise ReadInOrder
+                rows = chain(head, rows)
+            if reader is None or task.known is None:
+                documents = texts_of(rows, task.block.column, problems)
+                examples = survey.with_text(document.text for document in documents)
+            else:
+                examples = (example for _, example in read_more(reader, rows, task.known, problems))
+            survey.add(examples, names, spool)
+        except DataError:  # of a file, no longer of a row
+            raise ReadInOrder from None
+    noted = reader.noted() if reader else None
+    return _RowsRead(
+        survey.hashes, survey.strata, survey.lengths, list(names), survey.blank, spool.written, problems.of_rows, noted
+    )
+
 
 class Surveyor:
-    """Reads the sources one after another. What cannot be used goes into `problems`; `strata` numbers the classes."""
+    """Reads the sources one after another. What cannot be used goes into `problems`; `strata` numbers the classes.
 
-    def __init__(self, reader: Reader, cut: Cut, progress: Progress | None) -> None:
+    With `processes`, these read; then ReadInOrder is raised where one alone can, and a new reader has to begin anew.
+    """
+
+    def __init__(self, reader: Reader, cut: Cut, progress: Progress | None, processes: Processes | None = None) -> None:
         self.problems = ProblemList()
         self.strata: dict[str, int] = {}
-        self._reader, self._cut, self._progress = reader, cut, progress
+        self._reader, self._cut, self._progress, self._processes = reader, cut, progress, processes
 
     def survey(self, source: Source, path: Path, *, held_out: bool) -> Survey:
         """One side, with the spool at `path`. Only what is trained on is limited. Raises DataError for a source
@@ -189,20 +292,66 @@ class Surveyor:
         """
         self._reader.held_out = held_out
         cut = replace(self._cut, max_rows=0, max_chars=0) if held_out else self._cut
-        survey = Survey()
-        with Spool(path) as spool:
-            for part, progress in source.each(self._progress):
-                before = len(survey.hashes)
-                choices = ColumnChoices(part.text_column if cut.reads_text else "")
+        survey, spooled = Survey(), list[SpooledRows]()
+        for part, progress in source.each(self._progress):
+            before = len(survey.hashes)
+            choices = ColumnChoices(part.text_column if cut.reads_text else "")
+            if self._processes:
+                spooled += self._read_by_others(self._processes, part, cut, choices, progress, survey, path)
+            else:
                 read = self._documents if cut.reads_text else self._rows
-                for example in read(part, cut, choices, progress, survey):
-                    survey.hashes.append(text_hash(example.text))
-                    survey.strata.append(self.strata.setdefault(example.stratum, len(self.strata)))
-                    survey.lengths.append(len(example.text))
-                    spool.add(example)
-                survey.counts.append(len(survey.hashes) - before)
-        survey.chunks = spool.chunks
+                with Spool(path) as spool:
+                    survey.add(read(part, cut, choices, progress, survey), self.strata, spool)
+                spooled += spool.written
+            survey.counts.append(len(survey.hashes) - before)
+        survey.chunks = chunks_of(spooled, np.frombuffer(survey.lengths, dtype=np.int64))
         return survey
+
+    def _read_by_others(
+        self,
+        processes: Processes,
+        part: Source,
+        cut: Cut,
+        choices: ColumnChoices,
+        progress: Progress | None,
+        survey: Survey,
+        path: Path,
+    ) -> Iterator[SpooledRows]:
+        """The same by other processes, with the notes in the same order. Raises ReadInOrder."""
+        known: frozenset[str] | None = None
+        if cut.max_rows or cut.max_chars:
+            raise ReadInOrder
+        if not cut.reads_text:
+            head = list(islice(part.rows(ProblemList(), choices=choices), LOOKED_ROWS))
+            if not head:
+                raise ReadInOrder
+            if len(part.entries) > 1 and file_of(head[:1]) != file_of(head[-1:]):
+                raise ReadInOrder  # the first rows are of several files
+            self._reader.begin(head)
+            known = frozenset(columns_of(head))
+        meter = Meter(progress, "reading the data", part.bytes_on_disk, "bytes")
+        before, blank, done = len(survey.hashes), survey.blank, 0
+        blocks = part.line_blocks(choices if cut.reads_text else None)
+        tasks = (
+            _RowsToRead(block, known, not (block.lines_before if known is None else number), path)
+            for number, block in enumerate(blocks)
+        )
+        for task, found in processes.each(_read_here, None if known is None else self._reader, tasks):
+            self.problems.add_all(found.problems)
+            if known is not None:
+                self._reader.note(found.noted)
+            numbers = np.array([self.strata.setdefault(name, len(self.strata)) for name in found.names], dtype=np.int64)
+            survey.hashes += found.hashes
+            survey.lengths += found.lengths
+            survey.strata.frombytes(numbers[np.frombuffer(found.strata, dtype=np.int64)].tobytes())
+            survey.blank += found.blank
+            yield from found.spooled
+            done += task.block.size
+            meter.report(done)
+        if cut.reads_text and len(survey.hashes) == before:
+            raise ReadInOrder  # who reads alone says what is missing
+        meter.finish(done)
+        survey.notes += [*choices.notes(), *_blank_notes(survey.blank - blank)]
 
     def _rows(
         self, part: Source, cut: Cut, choices: ColumnChoices, progress: Progress | None, survey: Survey
@@ -219,23 +368,27 @@ class Surveyor:
         found = part.documents(
             progress, max_chars=cut.max_chars, max_rows=cut.max_rows, choices=choices, problems=self.problems
         )
-        characters = used = blank = 0
-        for document in found:
-            characters += len(document.text)
-            if document.text and not document.text.isspace():
-                used += 1
-                yield Example(document.text, None)
-            else:
-                blank += 1
-        survey.notes += choices.notes()
-        if cut.max_chars and characters >= cut.max_chars:
-            survey.notes.append(
-                f"data.max_chars: the first {characters:,} characters are used, "
-                f"{used:,} documents, the last of them cut there"
-            )
-        if blank:
-            survey.notes.append(f"{blank:,} documents hold only white space and are left out")
-        survey.blank += blank
+        before, characters, used = survey.blank, 0, 0
+
+        def counted() -> Iterator[str]:
+            nonlocal characters
+            for document in found:
+                characters += len(document.text)
+                yield document.text
+
+        for example in survey.with_text(counted()):
+            used += 1
+            yield example
+        limit = (
+            f"data.max_chars: the first {characters:,} characters are used, "
+            f"{used:,} documents, the last of them cut there"
+        )
+        has_limit = cut.max_chars and characters >= cut.max_chars
+        survey.notes += [*choices.notes(), *([limit] if has_limit else []), *_blank_notes(survey.blank - before)]
+
+
+def _blank_notes(count: int) -> list[str]:
+    return [f"{count:,} documents hold only white space and are left out"] if count else []
 
 
 def text_hash(text: str) -> int:
@@ -337,20 +490,21 @@ def torn(text: str, tail_characters: int) -> tuple[str, str]:
 def _draw(sizes: NDArray[np.int64], wanted: float, seed: int) -> list[int]:
     """Documents in a seeded order that fit into `wanted`, then one more if that comes closer; one always stays."""
     raw = np.random.PCG64(seed).random_raw(len(sizes))
-    order = np.argsort(raw, kind="stable").tolist()
+    order = np.argsort(raw, kind="stable")
     chosen: list[int] = []
-    rest: list[int] = []
-    room = wanted
-    for index in order:
-        if sizes[index] <= room:  # never all: their sum is more than wanted
-            chosen.append(index)
-            room -= int(sizes[index])
-        else:
-            rest.append(index)
+    room, left = wanted, order
+    while len(left := left[sizes[left] <= room]):  # never all: their sum is more than wanted
+        ends = np.cumsum(sizes[left])
+        fitting = int(np.searchsorted(ends, room, side="right"))
+        chosen += left[:fitting].tolist()
+        room -= int(ends[fitting - 1])
+        left = left[fitting:]
+    rest = order[~np.isin(order, chosen)]
     if len(rest) > 1:
-        nearest = min(rest, key=lambda index: abs(room - int(sizes[index])))
-        if abs(room - int(sizes[nearest])) < room:
-            chosen.append(nearest)
+        gaps = np.abs(room - sizes[rest])
+        nearest = int(gaps.argmin())
+        if gaps[nearest] < room:
+            chosen.append(int(rest[nearest]))
     return chosen
 
 

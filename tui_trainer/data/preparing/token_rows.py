@@ -242,10 +242,13 @@ class RowWriter:
 
     def _write(self, tokens: Tokens, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         """Row i is tokens[starts[i] : starts[i] + lengths[i]]. Rows may overlap."""
-        offsets = np.cumsum(lengths) - lengths
-        RowWriter.add(
-            self, {COLUMN: (tokens[np.arange(lengths.sum()) + np.repeat(starts - offsets, lengths)], lengths)}
-        )
+        ends = starts + lengths
+        if np.array_equal(starts[1:], ends[:-1]):  # most documents are not cut
+            numbers = tokens[starts[0] : ends[-1]]
+        else:
+            offsets = np.cumsum(lengths) - lengths
+            numbers = tokens[np.arange(lengths.sum()) + np.repeat(starts - offsets, lengths)]
+        RowWriter.add(self, {COLUMN: (numbers, lengths)})
 
 
 def _int32(numbers: NDArray[Any]) -> Any:

@@ -141,21 +141,31 @@ class TextReader(Reader):
     """Each document with the tokens of `encode`, ended with `eos_id` where that is not None and does not stand there.
 
     Without `encode`, a tokenizer of at most `vocabulary` tokens is trained on the training side. `marked_once`: where
-    texts may spell what begins and ends them.
+    texts may spell what begins and ends them; `load` loads what both need.
     """
 
     columns = (COLUMN,)
 
     def __init__(
-        self, encode: Encode | None, *, eos_id: int | None, vocabulary: int, marked_once: MarkedOnce | None = None
+        self,
+        encode: Encode | None,
+        *,
+        eos_id: int | None,
+        vocabulary: int,
+        marked_once: MarkedOnce | None = None,
+        load: Callable[[], Any] | None = None,
     ) -> None:
-        self.learns, self._marked_once = encode is None, marked_once
+        self.learns, self._marked_once, self._load = encode is None, marked_once, load
         self._encode, self._eos_id, self._vocabulary = encode, eos_id, vocabulary
 
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         if self.learns:
             self._encode = partial(_encode_with, tokenizer.backend_tokenizer)
         self.learns, self._vocabulary = False, len(tokenizer)
+
+    def load(self) -> None:
+        if not self.learns and self._load:
+            self._load()
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         tokenizer = train_tokenizer(texts, self._vocabulary)

@@ -35,20 +35,23 @@ _MARKS = ("entities", "cats", "spans")  # beside a text in a row of spaCy
 def read_json_lines(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
     """The rows of a JSONL file, read line by line; blank lines are passed over. One that holds a list of objects, or
     objects over several lines, is read as such."""
-    is_json = _is_one_json(content)
+    is_json = is_one_json(content)
     content.seek(0)
-    yield from (_json if is_json else _json_lines)(content, label, problems)
+    yield from (_json if is_json else json_lines)(content, label, problems)
 
 
 def read_json(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
     """The rows of a .json file, whatever its form."""
     is_lines = _is_json_lines(content)
     content.seek(0)
-    yield from (_json_lines if is_lines else _json)(content, label, problems)
+    yield from (json_lines if is_lines else _json)(content, label, problems)
 
 
-def _json_lines(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
-    for line, raw_line, offset in lines_of(content, label, rows=True):
+def json_lines(
+    content: BinaryIO, label: str, problems: ProblemList, *, lines_before: int = 0, bytes_before: int = 0
+) -> Iterator[Row]:
+    """The row of each line of a file, or of a part of it before which so many lines and bytes stand."""
+    for line, raw_line, offset in lines_of(content, label, rows=True, line=lines_before, offset=bytes_before):
         where = f"{label}, line {line}"
         try:
             if not raw_line.isspace():
@@ -217,7 +220,7 @@ def _is_json_lines(content: BinaryIO) -> bool:
     return isinstance(_unpaired(_value_of(first)), dict)
 
 
-def _is_one_json(content: BinaryIO) -> bool:
+def is_one_json(content: BinaryIO) -> bool:
     """Whether a list or an object begins that other lines end, or the one line is a list of rows."""
     first = _first_line(content)
     if first.strip() in (b"[", b"{"):

@@ -7,24 +7,30 @@ file.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 from itertools import chain, islice
 from typing import BinaryIO, TypeVar
 
+import numpy as np
+
+from tui_trainer.data.columns.reader import ReadInOrder
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.columns.text_columns import ColumnChoices, head_of, text_of
-from tui_trainer.data.decoding import decoded, refuse_other_encodings, with_plain_line_ends
+from tui_trainer.data.columns.text_columns import LOOKED_ROWS, ColumnChoices, head_of, text_of
+from tui_trainer.data.decoding import MAX_LINE_BYTES, decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter
 from tui_trainer.data.sources.conll_rows import WORDS, joins_words, read_conll, with_words_joined
 from tui_trainer.data.sources.csv_rows import TAB, read_csv
-from tui_trainer.data.sources.json_rows import read_json, read_json_lines
+from tui_trainer.data.sources.json_rows import is_one_json, json_lines, read_json, read_json_lines
 from tui_trainer.data.sources.source_file import PACKED_INSIDE, SourceFile, open_bytes, refuse_disguised
 from tui_trainer.data.sources.tables import column_names, namers, read_table, row_count, with_names
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import GIB, format_bytes
+from tui_trainer.units import GIB, MIB, format_bytes
 
 MAX_DOCUMENT_BYTES = 1 * GIB  # one text file is one document and stands in memory whole; also stops a gzip bomb
+# Rows that a process reads at once: as many as are encoded at once, so that few are read for two batches.
+BLOCK_LINES, BLOCK_BYTES, READ_BYTES = 1000, 1 * MIB, 4 * MIB
 _counts: dict[tuple[str, int, int], int] = {}  # of files already counted by this process: (path, size, mtime_ns)
 
 T = TypeVar("T")
@@ -130,6 +136,78 @@ def count_rows(file: SourceFile) -> int:
             return 0
 
 
+@dataclass(frozen=True, slots=True)
+class LineBlock:
+    """Some whole lines of a file of JSONL, which any process reads: `offset` and `size` in bytes, and how many lines
+    stand before them. `column` holds the text of a document."""
+
+    file: SourceFile
+    offset: int
+    size: int
+    lines_before: int
+    column: str = ""
+
+    def rows(self, problems: ProblemList) -> Iterator[Row]:
+        """Raises DataError for what makes the rest of the file unreadable."""
+        with open_bytes(self.file) as (_, content):
+            content.seek(self.offset)
+            lines = BytesIO(content.read(self.size))
+        yield from json_lines(
+            lines, self.file.label, problems, lines_before=self.lines_before, bytes_before=self.offset
+        )
+
+
+def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Iterator[LineBlock]:
+    """All lines of a file of JSONL, about BLOCK_LINES at a time, the first rows all in the first block. `choices`: the
+    column of documents is chosen.
+
+    Raises ReadInOrder for a file of which lines alone cannot be understood.
+    """
+    if file.form != "jsonl" or file.compressed or file.remote or file.rows or file.features:
+        raise ReadInOrder
+    try:
+        with open_bytes(file) as (_, content):
+            seen = ColumnChoices("")  # remarks on rows that are joined
+            rows = rows_of(content, file, seen, ProblemList())
+            head, mistake = head_of(rows) if choices else (list(islice(rows, LOOKED_ROWS)), None)
+            head_bytes = content.tell()
+            content.seek(0)
+            if mistake or seen.notes() or is_one_json(content):
+                raise ReadInOrder
+            column = choices.choose(head) if head and choices else ""
+            content.seek(0)
+            offset = lines_before = 0
+            for size, lines in _sizes_of_blocks(content, head_bytes):
+                yield LineBlock(file, offset, size, lines_before, column)
+                offset, lines_before = offset + size, lines_before + lines
+    except DataError:
+        raise ReadInOrder from None
+
+
+def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]:
+    """(bytes, lines) of each block: BLOCK_LINES lines, or fewer of more than BLOCK_BYTES; the first has `least` bytes.
+
+    Raises ReadInOrder for a line that is longer than a row may be.
+    """
+    rest = b""
+    while data := content.read(READ_BYTES):
+        data = rest + data
+        ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")) + 1
+        start = first = 0
+        while first < len(ends):
+            far = int(np.searchsorted(ends, start + BLOCK_BYTES))
+            last = max(min(first + BLOCK_LINES - 1, far), int(np.searchsorted(ends, start + least)))
+            if last >= len(ends):  # more lines of this block may follow
+                break
+            yield int(ends[last]) - start, last + 1 - first
+            start, first, least = int(ends[last]), last + 1, 0
+        rest = data[start:]
+        if len(rest) > 2 * MAX_LINE_BYTES:
+            raise ReadInOrder
+    if rest:
+        yield len(rest), rest.count(b"\n") + (not rest.endswith(b"\n"))
+
+
 def first_characters(documents: Iterator[Document], max_chars: int) -> Iterator[Document]:
     """Documents until `max_chars` characters are reached (0: no limit). The last one is cut."""
     left = max_chars
@@ -166,13 +244,17 @@ def _documents(
     if head and not mistake and file.form in PACKED_INSIDE:
         content.seek(0)
         head, rows = [], rows_of(content, file, choices, problems, [column])
-    for row in chain(head, rows):
+    yield from texts_of(chain(head, rows), column, problems)
+    if mistake:
+        raise mistake
+
+
+def texts_of(rows: Iterator[Row], column: str, problems: ProblemList) -> Iterator[Document]:
+    for row in rows:
         try:
             yield Document(text_of(row, column), row.where)
         except DataError as error:
             problems.add(error, row.values)
-    if mistake:
-        raise mistake
 
 
 def slices_of(files: Mapping[str, Sequence[SourceFile]], wanted: str, setting: str) -> tuple[SourceFile, ...]:

@@ -21,6 +21,7 @@ from itertools import islice, takewhile
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeVar
 
+from tui_trainer.data.columns.reader import ReadInOrder
 from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.problems import ProblemList
@@ -37,7 +38,16 @@ from tui_trainer.data.sources.hub import (
     remote_splits,
     snapshot,
 )
-from tui_trainer.data.sources.reading import Document, documents_of, first_characters, read_file, rows_of, slices_of
+from tui_trainer.data.sources.reading import (
+    Document,
+    LineBlock,
+    documents_of,
+    first_characters,
+    line_blocks,
+    read_file,
+    rows_of,
+    slices_of,
+)
 from tui_trainer.data.sources.source_file import (
     SUPPORTED,
     SourceFile,
@@ -206,6 +216,13 @@ class Source:
             raise DataError(f"{self.description} is text, and this task reads a table", hint="choose another sample")
         else:
             yield from (Row(where, values) for where, values in self.sample.content())
+
+    def line_blocks(self, choices: ColumnChoices | None) -> Iterator[LineBlock]:
+        """All rows, some lines at a time, for several processes to read. Raises ReadInOrder where that cannot be."""
+        if not self.entries:
+            raise ReadInOrder
+        for entry in self.entries:
+            yield from line_blocks(entry, choices)
 
     def fingerprint(self, progress: Progress | None = None) -> str:
         """XXH3-128 over names and content; for a sample over its content and the Python version."""

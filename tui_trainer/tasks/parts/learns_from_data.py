@@ -25,15 +25,14 @@ from tui_trainer.data.preparing.cache import (
 )
 from tui_trainer.data.preparing.estimate import Rate, beginning_of, estimate, size_of
 from tui_trainer.data.preparing.prepare import prepare
+from tui_trainer.data.preparing.processes import worth_processes
 from tui_trainer.data.preparing.row_selection import sources_in
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.source import DataChoice, Source, open_source, training_and_evaluation
 from tui_trainer.errors import ConfigError, DataError, Problem
-from tui_trainer.hardware.probe import probe
-from tui_trainer.models.facts import find_model
+from tui_trainer.hardware.probe import memory_available_now, probe
 from tui_trainer.models.heads import Head
-from tui_trainer.models.tokenizer import FAST_FILE
 from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.tasks.parts.starts_from_model import (
     made_tokenizer,
@@ -47,8 +46,7 @@ from tui_trainer.units import MIB
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
-# From where on a table gets a process a core: a tokenizer and what it imports take 3 s to begin and 300 MB in each.
-_LARGE_BYTES, _MOST_PROCESSES, _MOST_IN_PYTHON = 64 * MIB, 8, 16
+_LARGE_BYTES = 64 * MIB  # of data that is not prepared only to be able to say what is wrong in it
 # What every key of prepared data names, settings that are gone at the default that they had. A newer setting is named
 # only where it is not at its default: else no run would find the rows again that it was prepared under.
 _TASK_IN_KEYS = {
@@ -56,16 +54,6 @@ _TASK_IN_KEYS = {
     "source_prefix": "", "max_target_length": 128, "source_language": "", "target_language": "",
 }  # fmt: skip
 COLUMNS = {"text_column": "auto", "text_pair_column": "", "label_column": "auto", "target_column": "auto"}
-
-
-def encoding_processes(config: Config, cores: int) -> int:
-    """Processes that make tokens of large data where `data.num_proc` is auto. A tokenizer of the library `tokenizers`
-    uses cores by itself; one in Python, as those without a tokenizer.json are, one core in each process."""
-    name, revision = config.model.model_name_or_path, config.model.revision
-    folder = None if config.is_from_scratch or not name else find_model(name, revision).tokenizer_folder
-    if folder and not (folder / FAST_FILE).exists():
-        return max(1, min(_MOST_IN_PYTHON, cores - 1))
-    return min(cores, _MOST_PROCESSES)
 
 
 def sources_of(config: Config) -> list[Source]:
@@ -152,11 +140,11 @@ class LearnsFromData:
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
         """Rows of token ids, made once and kept under a key of content and settings. Raises DataError."""
-        sources, processes = sources_of(config), config.data.num_proc
+        sources, asked = sources_of(config), config.data.num_proc
+        processes = asked
         if processes == "auto":
-            is_large = sum(source.bytes_on_disk for source in sources) >= _LARGE_BYTES
-            is_worth_it = self.rows == "examples" and is_large
-            processes = encoding_processes(config, probe().usable_cores) if is_worth_it else 1
+            size = sum(source.bytes_on_disk for source in sources)
+            processes = worth_processes(size, probe().usable_cores, memory_available_now())
         return prepare(sources, self.reader(config), self.cut(config), cache_dir, progress, processes=processes)
 
     def rows_now(self, config: Config, key: str, fingerprint: str, progress: Progress) -> RowsNow:
@@ -313,6 +301,10 @@ class TableReader(Reader):
         if self._tokenizer is None:
             self._tokenizer = own_tokenizer(self.config, self._head)
         return self._tokenizer
+
+    def load(self) -> None:
+        if not self.learns and not self.config.model.trust_remote_code:  # whose classes other processes do not find
+            _ = self.tokenizer
 
     def language_notes(self) -> list[str]:
         """The languages that the tokenizer marks texts with, where it marks them."""
