@@ -161,6 +161,10 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting
     asking.shapes_worker.close()
     yield found
     found.end()
+    # One may have been begun in that moment, and never answers.
+    while asking.shapes_worker.is_asked:
+        asking.shapes_worker.cancel()
+        threading.Event().wait(0.05)
     asking.shapes_worker.close()
 
 
