@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 from tui_trainer.advice.context import Context
@@ -162,7 +163,7 @@ class ModelChoice(Rule):
             if quick is None:
                 none = f"{words} {reason}, and no model of the catalogue is small enough"
                 return warned(none, advice="lower data.max_length, or take less of the data: data.max_rows")
-            here = find_model(quick.name).folder is not None
+            here = _folder_of(context, quick.name) is not None
             advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
             return warned(f"{words} {reason}; {quick.words}", fix={_MODEL: quick.name} if here else None, advice=advice)
         details = [f"smaller: {one.words}" for one in islice(smaller, 1)]
@@ -216,10 +217,14 @@ def _instead(context: Context, entry: CatalogueEntry) -> _Other | None:
     return _Other(name=entry.name, parameters=shape.parameters, seconds=seconds, memory_bytes=needed, speaks=words)
 
 
+def _folder_of(context: Context, name: str) -> Path | None:
+    return find_model(name, head=find_task(context.config.task.type).head).folder
+
+
 def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
     """What its tokenizer makes of the text, in words, and how many times as many tokens as this model's; None where it
     does not know the language."""
-    own, other = (find_model(name).folder for name in (context.config.model.model_name_or_path, entry.name))
+    own, other = (_folder_of(context, name) for name in (context.config.model.model_name_or_path, entry.name))
     now = tokens_per_character(own, context.sample) if own else None
     then = tokens_per_character(other, context.sample) if other else None
     if now is None or then is None:
