@@ -34,8 +34,8 @@ class Basis:
     setup: TrainingSetup
     micro_batch: int
     eval_batch: int
-    of_plan: "Basis | None" = None
-    """Where model or setup are others than the plan's: that of the plan, with whose setup peaks were measured here."""
+    correction: float = 1.0
+    """With another model or setup than the plan's: how many times what is reckoned was measured with the plan's."""
 
     @property
     def config(self) -> Config:
@@ -61,8 +61,10 @@ class Basis:
         shape = shape or self.shape
         if setup == self.setup and shape == self.shape:
             return self
-        plain = replace(setup, measured_peaks=())
-        return replace(self, setup=plain, shape=shape, of_plan=self.of_plan or self)
+        plain = replace(self, setup=replace(self.setup, measured_peaks=()))
+        times = self.needed_bytes() / plain.needed_bytes() if self.setup.measured_peaks else 1.0
+        setup = replace(setup, measured_peaks=())
+        return replace(self, setup=setup, shape=shape, correction=times * self.correction)
 
     def needed_bytes(self, micro_batch: int = 0, eval_batch: int = 0) -> int:
         """Memory at the peak, with other rows in a pass than planned if given. Evaluations take as many as training
@@ -70,12 +72,7 @@ class Basis:
         rows = micro_batch or self.micro_batch
         as_in_training = self.config.evaluation.per_device_eval_batch_size == "auto"
         eval_rows = eval_batch or (rows if as_in_training else self.eval_batch)
-        found = total_bytes(parts_of_run(self.shape, self.setup, self.config, rows, eval_rows))
-        if self.of_plan is None or not self.of_plan.setup.measured_peaks:
-            return found
-        # What was measured with the setup of the plan corrects others in proportion.
-        plain = replace(self.of_plan, setup=replace(self.of_plan.setup, measured_peaks=()))
-        return round(found * self.of_plan.needed_bytes() / plain.needed_bytes())
+        return round(self.correction * total_bytes(parts_of_run(self.shape, self.setup, self.config, rows, eval_rows)))
 
 
 def with_settings(loaded: LoadedConfig, patch: Mapping[str, Any]) -> LoadedConfig:

@@ -221,12 +221,17 @@ def _folder_of(context: Context, name: str) -> Path | None:
     return find_model(name, head=find_task(context.config.task.type).head).folder
 
 
+def _tokens_per_character(context: Context, name: str) -> float | None:
+    folder = _folder_of(context, name)
+    return tokens_per_character(folder, context.sample) if folder else None
+
+
 def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
     """What its tokenizer makes of the text, in words, and how many times as many tokens as this model's; None where it
     does not know the language."""
-    own, other = (_folder_of(context, name) for name in (context.config.model.model_name_or_path, entry.name))
-    now = tokens_per_character(own, context.sample) if own else None
-    then = tokens_per_character(other, context.sample) if other else None
+    then = _tokens_per_character(context, entry.name)
+    # Most are not here: then nothing is counted.
+    now = None if then is None else _tokens_per_character(context, context.config.model.model_name_or_path)
     if now is None or then is None:
         same = entry.config.get("vocab_size") == context.planned.vocabulary.value
         unknown = "how its tokenizer cuts this text is not known before it is here"
