@@ -61,6 +61,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
 }
+# Experts that are one tensor: of families that had linear layers in transformers 4, and of one that never had.
+EXPERTS: dict[str, dict[str, Any]] = {
+    "mixtral": {**_GATED, "num_local_experts": 4, "num_experts_per_tok": 2, "output_router_logits": True,
+                "router_aux_loss_coef": 0.02},
+    "qwen3_moe": {**_GATED, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+                  "norm_topk_prob": True},
+    "gpt_oss": {**_GATED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
+}  # fmt: skip
 TRAINED = ("llama", "gpt2", "qwen2", "gemma", "phi")
 PACKED = (*TRAINED, "mistral", "qwen3", "phi3")
 NOT_PACKED = ("opt", "bloom", "mamba")
@@ -173,7 +181,7 @@ def tiny_model(family: str, **changes: Any) -> PreTrainedModel:
         names = list(_TOKENS[family].special)
         special = {f"{name}_token_id": at for at, name in enumerate(names) if name != "unk"}
         build = AutoModelForSeq2SeqLM if family in SEQ2SEQ else AutoModelForMaskedLM
-    fields = {**special, "vocab_size": VOCABULARY, **(SHAPES | ENCODERS | SEQ2SEQ)[family], **changes}
+    fields = {**special, "vocab_size": VOCABULARY, **(SHAPES | EXPERTS | ENCODERS | SEQ2SEQ)[family], **changes}
     torch.manual_seed(0)
     model: PreTrainedModel = build.from_config(AutoConfig.for_model(family, **fields))
     # Larger than transformers begins with: wrong attention then shows in the logits.

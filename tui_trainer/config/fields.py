@@ -47,6 +47,14 @@ def names_in(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
+def is_pattern(text: str) -> bool:
+    """Whether a text is a regular expression and no names with commas: no name of a module has such characters."""
+    return not _NO_NAMES.isdisjoint(text)
+
+
+_NO_NAMES = frozenset("\\^$*+?()[]|{}")
+
+
 class Form:
     """A text of a form of its own: in words, and by what raises ValueError for a text of another form."""
 

@@ -144,7 +144,13 @@ class TuningSection(SettingsSection):
     )
     """LoRA: share of the adapters' inputs dropped."""
     target_modules: Names = option("all-linear")
-    """LoRA: names of the layers that get an adapter, with commas; all-linear: all but the head."""
+    """LoRA: names of the layers that get an adapter, with commas; all-linear: all but the head; or a regular expression
+    that whole paths match, such as '.*\\.[0-3]\\..*_proj'."""
+    target_parameters: Names = option(
+        "", memory="the backward pass keeps a copy of each such tensor", speed="each pass adds the update to all of it"
+    )
+    """LoRA: tensors of experts that get an adapter, with commas, such as experts.gate_up_proj, experts.down_proj.
+    all-linear has experts only in families where they were layers of their own in transformers 4 (Mixtral, Qwen)."""
     use_rslora: bool = option(False, advanced=True)
     """LoRA: scale by lora_alpha / sqrt(r), which keeps wide updates from fading."""
     use_dora: bool = option(False, speed="a third to a half slower", advanced=True)

@@ -155,11 +155,10 @@ MISSING = (
         "every linear layer of a name gets a plain adapter of one rank and one scale, beside biases that stay",
         {
             "peft": """bias!=none lora_bias rank_pattern alpha_pattern exclude_modules trainable_token_indices
-            target_parameters use_qalora use_bdlora alora_invocation_tokens arrow_config
+            use_qalora use_bdlora alora_invocation_tokens arrow_config
             velora_config monteclora_config kasa_config ensure_weight_tying""",
-            "axolotl": """lora_target_parameters peft_target_parameters peft_trainable_token_indices
+            "axolotl": """peft_trainable_token_indices
             lora_exclude_modules lora_rank_pattern lora_alpha_pattern peft_ensure_weight_tying mora""",
-            "trl": "lora_target_parameters",
             "training_script transformers trl": "lora_bias=all|lora_only lora_exclude_modules",
         },
     ),

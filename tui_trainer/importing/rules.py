@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.editing import toml_text
-from tui_trainer.config.fields import Setting
+from tui_trainer.config.fields import Setting, is_pattern
 from tui_trainer.config.load import all_settings, validate, value_of
 from tui_trainer.config.toml_files import MAX_LINE_CHARACTERS
 from tui_trainer.data.sources.hub import MAIN, HubPath
@@ -207,7 +207,6 @@ OPTIMIZERS: Mapping[Any, Any] = {
 }
 SCHEDULERS: Mapping[Any, Any] = {"warmup_linear": "linear", "constant_warmup": "constant_with_warmup"}
 
-_NO_PATTERN = set("\\^$*+?()[]|{}")
 # What is nearest by its meaning, where the name does not tell. The names are those of Hugging Face's pipelines and
 # of peft's task types.
 _NEAREST: Mapping[str, tuple[str, ...]] = {
@@ -219,10 +218,10 @@ _NEAREST: Mapping[str, tuple[str, ...]] = {
 
 
 def module_names(value: Any) -> Any:
-    """Names of layers as one text; `all` as `all-linear`. No regular expression."""
+    """Names of layers as one text, or a regular expression; `all` as `all-linear`."""
     names = listed(value)
-    if any(isinstance(name, str) and _NO_PATTERN & set(name) for name in names):
-        raise ValueError("it is a pattern; names of layers, with commas, are taken")
+    if isinstance(value, list) and any(isinstance(name, str) and is_pattern(name) for name in names):
+        raise ValueError("a list has names of layers; a regular expression is a text of its own")
     return "all-linear" if value == "all" or names in (["all"], ["all-linear"]) else value
 
 

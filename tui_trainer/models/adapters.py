@@ -9,9 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.config.fields import names_in
+from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import Config, TuningSection
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.adapted_parts import find_adapted, is_adapter
 from tui_trainer.models.config_json import MODEL_KEY
 from tui_trainer.models.facts import ADAPTER_WEIGHTS, Adapter, ModelFacts, find_model
 from tui_trainer.models.files.fingerprint import base_part, fingerprint
@@ -33,17 +34,16 @@ _TASK_TYPES: Mapping[Head, str] = {
 }
 # What no setting here says of an adapter, and the values with which it changes nothing. Source: `LoraConfig` of peft.
 _WITHOUT_SETTING: Mapping[str, tuple[Any, ...]] = {
-    "rank_pattern": (None, {}),
-    "alpha_pattern": (None, {}),
     "bias": (None, "none"),
     "lora_bias": (None, False),
     "layer_replication": (None, []),
-    "target_parameters": (None, []),
     "trainable_token_indices": (None, [], {}),
     "alora_invocation_tokens": (None, []),
     "use_qalora": (None, False),
     "use_bdlora": (None, False),
 }
+# As peft makes them of names in families whose experts were layers of their own once.
+_PATTERNS = ("rank_pattern", "alpha_pattern")
 # They leave the model's own weights as they are; of the others the adapter fits weights that were changed with it.
 _PLAIN_INITS = frozenset({"true", "false", "none", "gaussian", "orthogonal", "eva"})
 # It adds them to the saved modules of every classifier, whether there are such or not.
@@ -75,8 +75,7 @@ def settings_of_adapter(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
         found["tuning.lora_alpha"] = float(alpha)
     if isinstance(dropout, int | float) and 0 <= dropout < 1:
         found["tuning.lora_dropout"] = float(dropout)
-    if targets := _targets(facts.shape, adapter):
-        found["tuning.target_modules"] = targets
+    found |= _targets_of(facts, adapter)
     heads = (*head_modules(facts.shape), *(_HEADS_OF_PEFT if facts.head in CLASSIFYING else ()))
     saved = [str(name) for name in fields.get("modules_to_save") or () if name not in heads]
     # peft adds the path of a module that is two in one, behind its name.
@@ -166,11 +165,12 @@ def trained_on(folder: Path) -> str:
 
 def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterator[Problem]:
     """Between the adapter and the settings that it should go on with."""
+    made = settings_of_adapter(facts, adapter)
     odd = [name for name, usual in _WITHOUT_SETTING.items() if adapter.fields.get(name) not in usual]
+    odd += [] if "tuning.target_modules" in made else [name for name in _PATTERNS if adapter.fields.get(name)]
     for name in odd:
         message = f"the adapter has {name} = {one_line(repr(adapter.fields[name]), 60)}, which no setting here says"
         yield Problem(message=message, key=KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
-    made = settings_of_adapter(facts, adapter)
     if "tuning.target_modules" not in made and not odd:
         message = "the adapter is not on all layers of the names that it is for, which tuning.target_modules cannot say"
         yield Problem(message=message, key=KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
@@ -188,14 +188,68 @@ def _shown(value: Any) -> str:
 
 
 def _same(shape: ModelShape, key: str, made: Any, asked: Any) -> bool:
-    if key == "tuning.target_modules":
+    if key == "tuning.target_modules" and not is_pattern(f"{made} {asked}"):
         try:
-            return set(match_targets(shape, made)) == set(match_targets(shape, asked))
+            # Beside tensors of experts there may be no layers.
+            return _names(shape, made) == _names(shape, asked)
         except ConfigError:  # of a name that the model does not have, which is told elsewhere
             return True
-    if key == "tuning.modules_to_save":
+    if key in ("tuning.modules_to_save", "tuning.target_parameters"):
         return set(names_in(made)) == set(names_in(asked))
     return bool(made == asked)
+
+
+def _names(shape: ModelShape, target_modules: str) -> set[str]:
+    return set(match_targets(shape, target_modules)) if target_modules else set()
+
+
+def _targets_of(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
+    """`tuning.target_modules` and `tuning.target_parameters` of an adapter; {} where no settings say what it is on.
+
+    An expression, or tensors of experts, are its own if peft makes tensors of the same names and shapes by them.
+    """
+    fields, shape = adapter.fields, facts.shape
+    modules, parameters = fields.get("target_modules") or (), fields.get("target_parameters") or ()
+    written = modules if isinstance(modules, str) else ", ".join(sorted(map(str, modules)))
+    has_patterns = any(fields.get(name) for name in _PATTERNS)
+    plain = {} if has_patterns or parameters else _plain_targets(shape, adapter)
+    if not (is_pattern(written) or parameters or has_patterns or shape.has_grouped_experts):
+        return plain
+    try:
+        path = adapter.folder / ADAPTER_WEIGHTS
+        stored = {name: tuple(tensor.shape) for name, tensor in read_file_header(path).items() if is_adapter(name)}
+    except (OSError, ConfigError):  # told with what is wrong with the files
+        return {}
+    saved = ",".join(map(str, fields.get("modules_to_save") or ()))
+    for target_modules, names in ((ALL_LINEAR, ""), (written, ", ".join(sorted(map(str, parameters))))):
+        found = {"target_modules": target_modules, "target_parameters": names}
+        if _makes(facts, TuningSection(r=int(fields.get("r") or 1), **found), saved, stored, fields):
+            return {f"tuning.{name}": value for name, value in found.items()}
+    return plain
+
+
+def _plain_targets(shape: ModelShape, adapter: Adapter) -> dict[str, Any]:
+    targets = _targets(shape, adapter)
+    return {"tuning.target_modules": targets, "tuning.target_parameters": ""} if targets else {}
+
+
+def _makes(
+    facts: ModelFacts,
+    tuning: TuningSection,
+    saved: str,
+    stored: Mapping[str, tuple[int, ...]],
+    fields: Mapping[str, Any],
+) -> bool:
+    """Whether these settings make the adapter with such tensors, ranks and scales."""
+    try:
+        match_targets(facts.shape, tuning.target_modules, "", tuning.target_parameters)
+        parts = find_adapted(facts.config, facts.shape, tuning, saved)
+    except ConfigError:
+        return False
+    ranks, alpha = dict(parts.rank_pattern), fields.get("lora_alpha") or 0
+    scales = {name: alpha * rank / tuning.r for name, rank in ranks.items()}
+    own = (fields.get("rank_pattern") or {}, fields.get("alpha_pattern") or {})
+    return dict(parts.tensors) == dict(stored) and own == (ranks, scales)
 
 
 def _targets(shape: ModelShape, adapter: Adapter) -> str:

@@ -328,7 +328,7 @@ def _positions(model: Any, made: Any) -> int:
 
 def _tokens_read(model: Any, head: Head) -> dict[str, list[int]]:
     """How many vectors each product is given in a forward pass, each time; empty where a pass needs numbers."""
-    found: dict[str, list[int]] = {name: [] for name, module in model.named_modules() if _is_product(module)}
+    found: dict[str, list[int]] = {name: [] for name, module in model.named_modules() if is_product(module)}
     hooks = [
         model.get_submodule(name).register_forward_pre_hook(
             lambda module, given, seen=seen: seen.append(given[0].numel() // given[0].shape[-1])
@@ -345,7 +345,7 @@ def _tokens_read(model: Any, head: Head) -> dict[str, list[int]]:
             hook.remove()
 
 
-def _is_product(module: Any) -> bool:
+def is_product(module: Any) -> bool:
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
@@ -371,7 +371,7 @@ def _modules(
             head in CLASSIFYING and (not name.startswith(prefix) or "pooler" in name.split("."))
         )
         path = place_in_block(name.removeprefix(prefix) if is_head else name)
-        if _is_product(module) and (weights or module is output):
+        if is_product(module) and (weights or module is output):
             inputs, outputs = module.weight.shape
             if isinstance(module, nn.Linear):
                 inputs, outputs = outputs, inputs

@@ -7,7 +7,7 @@ Source: peft 0.21: `check_target_module_exists` (a name is the end of a module's
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from tui_trainer.config.fields import names_in
+from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.modules import Linear, ModelPart
@@ -18,15 +18,22 @@ ALL_LINEAR = "all-linear"
 _TARGETS_KEY, _SAVED_KEY = "tuning.target_modules", "tuning.modules_to_save"
 
 
-def match_targets(shape: ModelShape, target_modules: str, modules_to_save: str = "") -> tuple[str, ...]:
-    """The names for peft, each of which matches at least one linear layer; `all-linear` in single names.
+def match_targets(
+    shape: ModelShape, target_modules: str, modules_to_save: str = "", target_parameters: str = ""
+) -> tuple[str, ...]:
+    """The names for peft, each of which matches at least one linear layer; `all-linear` in single names. A regular
+    expression stays as it is: `adapted_parts.py` looks it up, and tensors of experts.
 
     Raises ConfigError for names that match nothing, with the nearest ones, and for the head or an embedding among the
     targets: those are trained as a whole.
     """
-    problems = [problem for name in names_in(target_modules) if (problem := _target_problem(shape, name))]
-    problems += [problem for name in names_in(modules_to_save) if (problem := _saved_problem(shape, name))]
-    if not names_in(target_modules):
+    problems = [problem for name in names_in(modules_to_save) if (problem := _saved_problem(shape, name))]
+    if is_pattern(target_modules):
+        if problems:
+            raise ConfigError(problems)
+        return (target_modules,)
+    problems = [problem for name in names_in(target_modules) if (problem := _target_problem(shape, name))] + problems
+    if not names_in(target_modules) and not target_parameters:
         problems.append(Problem(message="no layer is named", key=_TARGETS_KEY, hint='"all-linear" names all of them'))
     # A layer that would be adapted and trained as a whole at once.
     paths = {linear.path for name in names_in(target_modules) for linear in _linears_of(shape, name)}
@@ -50,13 +57,18 @@ def adapted(shape: ModelShape, targets: Iterable[str]) -> tuple[Linear, ...]:
 
 
 def lora_parameters(shape: ModelShape, targets: Iterable[str], r: int, use_dora: bool = False) -> int:
+    """Weights of the adapters of layers that are named."""
+    return adapter_parameters(adapted(shape, targets), r, use_dora)
+
+
+def adapter_parameters(linears: Iterable[Linear], r: int, use_dora: bool = False) -> int:
     """Weights of the adapters: r x (inputs + outputs) for each layer; DoRA adds one length for each output.
 
     Sources: LoRA, arXiv:2106.09685, section 4.1; DoRA, arXiv:2402.09353, section 4.1.
     """
     return sum(
         linear.count * (r * (linear.inputs + linear.outputs) + (linear.outputs if use_dora else 0))
-        for linear in adapted(shape, targets)
+        for linear in linears
     )
 
 
@@ -94,6 +106,10 @@ def head_modules(shape: ModelShape) -> tuple[str, ...]:
         return ()
     heads = (entry.path.partition(".")[0] for entry in _modules(shape) if entry.is_head)
     return tuple(dict.fromkeys(heads))
+
+
+def is_all_linear(target_modules: str) -> bool:
+    return any(map(_is_all, names_in(target_modules)))
 
 
 def _is_all(name: str) -> bool:

@@ -14,12 +14,22 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZERS
+from tui_trainer.models.adapted_parts import ExpertTensor, asks_the_model, find_adapted
 from tui_trainer.models.config_json import OVERFLOWS_IN_FP16
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.modules import FEW_LABELS
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters, saves_head
+from tui_trainer.models.targets import (
+    ALL_LINEAR,
+    adapted,
+    adapter_parameters,
+    head_modules,
+    is_all_linear,
+    match_targets,
+    saved_module_parameters,
+    saves_head,
+)
 from tui_trainer.planning.attention import EAGER, MATH, Attention, AttentionMachine, AttentionRows, attention_of
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
@@ -188,11 +198,20 @@ def choose(
     lora = tuning.has_adapter
     # A classifier's head is trained with the adapters, named or not.
     saved = ",".join((*names_in(tuning.modules_to_save), *head_modules(shape)))
-    targets = match_targets(shape, tuning.target_modules, saved) if lora else ()
+    targets = match_targets(shape, tuning.target_modules, saved, tuning.target_parameters) if lora else ()
+    linears, experts = adapted(shape, targets), tuple[ExpertTensor, ...]()
+    looks_up = lora and asks_the_model(shape, tuning)
+    if looks_up:
+        model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
+        parts = find_adapted(model, shape, tuning, saved)
+        linears, experts = parts.linears, parts.experts
+        if is_all_linear(tuning.target_modules):
+            targets = (ALL_LINEAR,)
     trained, as_a_whole = shape.parameters, 0
     if lora:
         as_a_whole = saved_module_parameters(shape, saved)
-        trained = lora_parameters(shape, targets, tuning.r, tuning.use_dora) + as_a_whole
+        trained = adapter_parameters(linears, tuning.r, tuning.use_dora) + as_a_whole
+        trained += sum(tensor.adapter_parameters for tensor in experts)
     part = None
     if (wanted := tuning.trainable_layers) and not lora:
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
@@ -213,6 +232,9 @@ def choose(
         backward_layers=part.backward_layers if part else 0,
         lora_rank=tuning.r if lora else 0,
         lora_targets=targets,
+        lora_linears=linears if looks_up else (),
+        lora_experts=experts,
+        lora_parameters=names_in(tuning.target_parameters) if lora else (),
         lora_dropout=lora and tuning.lora_dropout > 0,
         optim=training.optim,
         gradient_checkpointing=training.gradient_checkpointing,

@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 from tui_trainer.config.editing import toml_text
-from tui_trainer.config.fields import names_in
+from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.load import LoadedConfig, all_settings
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
+from tui_trainer.models.adapted_parts import MODULES_KEY, PARAMETERS_KEY
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import KEY as PROVIDER_KEY
 from tui_trainer.models.unsloth import NAME as UNSLOTH
@@ -20,6 +21,7 @@ from tui_trainer.planning.fit import MemoryBudget, needed_bytes, with_dry_run
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.parts.scores import METRIC_KEY, metric_problems
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tracking.contract import tracker_problems
 from tui_trainer.units import format_bytes
 
@@ -81,6 +83,9 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     if config.tuning.loraplus_lr_ratio != 1 and not config.tuning.has_adapter:
         message = f"is {config.tuning.loraplus_lr_ratio:g}, but tuning.method = {config.tuning.method} has no adapter"
         problems.append(loaded.problem("tuning.loraplus_lr_ratio", message, "set it to 1, or tuning.method to lora"))
+    if (named := config.tuning.target_parameters) and not config.tuning.has_adapter:
+        message = f"is {one_line(named, 80)}, but tuning.method = {config.tuning.method} has no adapter"
+        problems.append(loaded.problem(PARAMETERS_KEY, message, "leave it empty, or set tuning.method to lora"))
     for name in ("num_decay_steps", "decay_type"):
         key, value = f"training.{name}", getattr(training, name)
         if not schedule.has_decay_steps and loaded.origin(key).by_user and value != all_settings()[key].default:
@@ -134,6 +139,7 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
         "model.kernels": (config.model.kernels, ("auto", "none")),
         "tuning.trainable_layers": (config.tuning.trainable_layers, ("",)),
         "tuning.use_dora": (config.tuning.use_dora, (False,)),
+        PARAMETERS_KEY: (config.tuning.target_parameters, ("",)),
         "training.neftune_noise_alpha": (config.training.neftune_noise_alpha, (0.0,)),
         "training.torch_compile": (config.training.torch_compile, (False,)),
         "data.packing": (config.data.packing, ("auto", False)),
@@ -141,6 +147,8 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
         "distributed.nodes": (config.distributed.nodes, (1,)),
         "distributed.cpu_offload": (config.distributed.cpu_offload, (False,)),
     }
+    if is_pattern(config.tuning.target_modules):
+        settings[MODULES_KEY] = (config.tuning.target_modules, ("all-linear",))
     return [
         loaded.problem(
             key,
@@ -150,6 +158,21 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
         for key, (value, allowed) in settings.items()
         if value not in allowed
     ]
+
+
+def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -> list[Problem]:
+    """What was not tried with adapters of experts: each pass exchanges their tensors for sums with the update."""
+    if not setup.lora_experts:
+        return []
+    names = ", ".join(dict.fromkeys(tensor.path for tensor in setup.lora_experts))
+    why = f"which was not tried with adapters of experts ({one_line(names, 120)})"
+    found = []
+    if strategy != "ddp":
+        message = f"is {strategy}, {why}"
+        found.append(loaded.problem("distributed.strategy", message, "set it to ddp, or name linear layers alone"))
+    if setup.compiled:
+        found.append(loaded.problem("training.torch_compile", f"is true, {why}", "set it to false"))
+    return found
 
 
 def four_bit_problems(

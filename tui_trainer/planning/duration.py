@@ -15,7 +15,6 @@ from tui_trainer.hardware.gpu_models import Card
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.modules import Reads
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import adapted
 from tui_trainer.planning.measured_steps import Calibration, is_busy
 from tui_trainer.planning.planned import Planned, estimated
 from tui_trainer.planning.records import KINDS, MATMULS, TRIAL, Key, find_records, keep_record, records_of_device
@@ -101,7 +100,7 @@ def is_measured_here(reason: str) -> bool:
 def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> float:
     """Of one token of the input, or of an answer behind an encoder."""
     weights = shape.matrix_parameters_read(reads)
-    kinds = (kind for kind in adapted(shape, setup.lora_targets) if kind.reads == reads)
+    kinds = (kind for kind in setup.adapted(shape) if kind.reads == reads)
     adapters = sum(kind.count * kind.uses * setup.lora_rank * (kind.inputs + kind.outputs) for kind in kinds)
     found = 6.0 * weights if setup.method == "full" else 4.0 * weights + 6.0 * adapters
     if setup.freezes_layers:

@@ -100,7 +100,7 @@ def step_key(
     more = {
         setup.provider: setup.provider != "transformers",
         f"{processes}processes": processes > 1,
-        f"{setup.trained_parameters}trained": setup.freezes_layers,
+        f"{setup.trained_parameters}trained": setup.freezes_layers or bool(setup.lora_parameters),
         "ckpt": setup.gradient_checkpointing,
         "packed": setup.packed,
         "offloaded": setup.cpu_offload,

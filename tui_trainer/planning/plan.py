@@ -37,7 +37,13 @@ from tui_trainer.planning.batch_cut import (
     packing,
     packing_problems,
 )
-from tui_trainer.planning.conflicts import disk_problems, four_bit_problems, memory_problem, setting_problems
+from tui_trainer.planning.conflicts import (
+    disk_problems,
+    expert_problems,
+    four_bit_problems,
+    memory_problem,
+    setting_problems,
+)
 from tui_trainer.planning.effective_batch import is_automatic, with_rows, with_rows_of_step
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fuses_loss, kernel_problems
@@ -300,6 +306,7 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     cut = cut_batch(loaded, largest_fit, processes)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
     problems += deepspeed_problems(loaded, hardware, strategy.value, setup)
+    problems += expert_problems(loaded, strategy.value, setup)
     problems += fp16_problems(config, shape.model_type) + kernel_problems(loaded, hardware, target, shape)
     in_fp32 = (setup.device, setup.precision, setup.weights) == ("cuda", "fp32", "float32")
     if in_fp32 and config.model.attn_implementation in FLASH_KERNELS:

@@ -6,9 +6,12 @@ from typing import Literal
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
+from tui_trainer.models.adapted_parts import ExpertTensor
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CAUSAL, Head
-from tui_trainer.models.modules import in_chunks
+from tui_trainer.models.modules import Linear, in_chunks
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.targets import adapted
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -65,7 +68,13 @@ class TrainingSetup:
     """Where a part is frozen: how many layers the backward pass goes through, the last ones."""
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = ()
-    """Names of the linear layers with an adapter, as in `ModelShape.linears`."""
+    """Names of the linear layers with an adapter, as in `ModelShape.linears`, or a regular expression."""
+    lora_linears: tuple[Linear, ...] = ()
+    """These layers, where names do not tell them (`models/adapted_parts.py`)."""
+    lora_experts: tuple[ExpertTensor, ...] = ()
+    """Tensors with an adapter, of which each pass makes a copy with the update."""
+    lora_parameters: tuple[str, ...] = ()
+    """What `tuning.target_parameters` names."""
     lora_dropout: bool = False
     optim: str = DEFAULT_OPTIMIZER
     gradient_checkpointing: bool = False
@@ -112,6 +121,16 @@ class TrainingSetup:
     def chunks_loss(self, labels: int) -> bool:
         """Whether the logits of so many labels in a pass are computed in chunks."""
         return in_chunks(labels, self.loss_chunk_tokens) or (self.fused_loss and self.loss_chunk_tokens > 0)
+
+    def adapted(self, shape: ModelShape) -> tuple[Linear, ...]:
+        """The linear layers with an adapter."""
+        looked_up = self.lora_linears or self.lora_experts
+        return self.lora_linears if looked_up else adapted(shape, self.lora_targets)
+
+    @property
+    def adapter_parameters(self) -> int:
+        """Of the adapters of `lora_experts`."""
+        return sum(tensor.adapter_parameters for tensor in self.lora_experts)
 
     @property
     def compiles_each_size(self) -> bool:

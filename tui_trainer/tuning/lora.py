@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.fields import names_in
+from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.towers import language_model, tower_modules
 from tui_trainer.tuning.full import Method
@@ -38,6 +38,8 @@ class Lora(Method):
         targets: str | list[str] = "all-linear" if names == ("all-linear",) else list(names)
         if tower_modules(model):
             targets, saved = _in_language_model(model, names, saved)
+        if is_pattern(tuning.target_modules):
+            targets = tuning.target_modules
         task, heads = _ending(model)
         # The adapters' random values depend on the seed alone, not on what was drawn while the model was made.
         torch.manual_seed(seed)
@@ -48,6 +50,7 @@ class Lora(Method):
             lora_alpha=int(alpha) if alpha.is_integer() else alpha,  # type: ignore[arg-type]
             lora_dropout=tuning.lora_dropout,
             target_modules=targets,
+            target_parameters=list(names_in(tuning.target_parameters)) or None,
             # A classifier's head is new, or of another task: it is trained as a whole, and no part of it is adapted.
             exclude_modules=rf"(.*\.)?({'|'.join(heads)})(\..*)?" if heads else None,
             modules_to_save=list(dict.fromkeys((*saved, *heads))) or None,

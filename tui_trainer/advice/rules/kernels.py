@@ -9,7 +9,6 @@ from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.sections import is_known_attention
 from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, dotted
 from tui_trainer.models import unsloth
-from tui_trainer.models.targets import adapted
 from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, LIBRARY, adapters_apart, lack
 from tui_trainer.planning.fused_kernels import KEY as KERNELS
 from tui_trainer.planning.memory.parts import ModelMemory
@@ -294,7 +293,7 @@ class FusedAdapters(Rule):
             details = (
                 "a layer of each kind is compared with peft's before the first step; where one differs, all are apart"
             )
-            layers = adapted(context.basis.shape, context.basis.setup.lora_targets)
+            layers = context.basis.setup.adapted(context.basis.shape)
             return passed(
                 f"one function for each of {sum(layer.count for layer in layers):,} layers and its adapter",
                 details,

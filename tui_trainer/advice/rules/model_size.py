@@ -16,7 +16,7 @@ from tui_trainer.errors import InputError
 from tui_trainer.models.catalogue import CatalogueEntry, all_entries
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.shape import scratch_shape
-from tui_trainer.models.targets import ALL_LINEAR, adapted
+from tui_trainer.models.targets import ALL_LINEAR
 from tui_trainer.models.tokenizer import tokens_per_character
 from tui_trainer.planning.basis import Basis, with_settings
 from tui_trainer.planning.duration import training_flops
@@ -255,7 +255,7 @@ class LoraRank(Rule):
         trained, tokens = plan.trained_parameters.value, plan.train_tokens.value
         if not tuning.has_adapter:
             return not_applicable(f"all {format_count(trained)} parameters are trainable: there is no adapter")
-        layers = adapted(shape, context.basis.setup.lora_targets)
+        layers = context.basis.setup.adapted(shape)
         share = sum(layer.matrix_parameters for layer in layers) / sum(
             layer.matrix_parameters for layer in shape.linears if not layer.is_head
         )
@@ -264,11 +264,13 @@ class LoraRank(Rule):
             f"({plan.trained_parameters.reason}) for {format_count(tokens)} tokens"
         )
         # The rank at which an adapter, r x (inputs + outputs), has as many weights as the narrowest layer.
-        most = min(layer.inputs * layer.outputs // (layer.inputs + layer.outputs) for layer in layers)
+        sizes = [(layer.inputs, layer.outputs) for layer in layers]
+        sizes += [(tensor.rows, tensor.columns) for tensor in context.basis.setup.lora_experts]
+        most = min(inputs * outputs // (inputs + outputs) for inputs, outputs in sizes)
         if tuning.r > most:
             fix = min(_USUAL_RANK, _power_of_two(most))
             return warned(f"{sentence}; above {most} an adapter is larger than its layer", fix={_RANK: fix})
-        if share < _LEAST_ADAPTED_SHARE:
+        if share < _LEAST_ADAPTED_SHARE and not context.basis.setup.lora_experts:
             return warned(f"{sentence}; adapters beside only {share:.0%} of the weights", fix={_TARGETS: ALL_LINEAR})
         if _BITS_A_TOKEN * tokens > _BITS_A_PARAMETER * trained and 2 * tuning.r <= _power_of_two(most):
             wider = _wide_enough(tuning.r, tokens / trained, _power_of_two(most))

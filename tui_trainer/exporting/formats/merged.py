@@ -40,8 +40,10 @@ class Merged(Format):
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
         assert trained.base is not None, "refused otherwise"
         result = _MergedTensors(_adapted_without_weights(trained), trained.base)
-        if missing := [name for name in result.names if name not in result.facts and name not in result.own]:
-            tell(f"{missing[0]} has another name in the files of the base model: it is loaded whole", 0, None, "")
+        missing = [name for name in result.names if name not in result.facts and name not in result.own]
+        if missing or result.adapts_experts:
+            why = f"{missing[0]} has another name in the files of the base model" if missing else "experts are adapted"
+            tell(f"{why}: it is loaded whole", 0, None, "")
             trained.load(merge=True).save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
         else:
             _write_shards(result, folder, tell)
@@ -96,11 +98,14 @@ class _MergedTensors:
         names = dict.fromkeys(map(_plain, self.inner.state_dict()))
         self.names = [name for name in names if name and name not in tied]
         self.own: dict[str, Any] = {}
+        self.adapts_experts = False
         self._layers: dict[str, Any] = {}
         for path, module in self.inner.named_modules(remove_duplicate=False):
             if isinstance(module, ModulesToSaveWrapper):
                 trained = module.modules_to_save["default"].state_dict()
                 self.own |= {_plain(f"{path}.{name}"): tensor for name, tensor in trained.items()}
+            elif isinstance(module, BaseTunerLayer) and hasattr(module, "parameter_name"):
+                self.adapts_experts = True
             elif isinstance(module, BaseTunerLayer) and module.active_adapters:
                 self._layers[_plain(f"{path}.weight")] = module
 

@@ -308,6 +308,7 @@ IMPORTER = Importer(
             # schemas/peft.py
             "lora_target_linear": Off("tuning.target_modules names the layers"),
             "lora_fan_in_fan_out": Automatic("the layer's own class says it"),
+            "peft_target_parameters": "tuning.target_parameters",
             "peft_use_rslora": "tuning.use_rslora",
             "peft_use_dora": "tuning.use_dora",
             "peft_init_lora_weights": Same((True,), *("adapters start as LoRA's paper has it",) * 2, Why.REFUSED),

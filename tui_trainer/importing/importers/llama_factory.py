@@ -174,7 +174,7 @@ IMPORTER = Importer(
     tables=(
         hf.ARGUMENTS, hf.MODEL, hf.LORA,
         {
-            "lora_r lora_target_modules lora_modules_to_save": None,
+            "lora_r lora_target_modules lora_target_parameters lora_modules_to_save": None,
             # What is trained: hparams/finetuning_args.py.
             "stage": To("task.type", values=STAGES),
             "lora_rank": "tuning.r",

@@ -45,6 +45,7 @@ IMPORTER = Importer(
             "task_type": To("task.type", convert=task_by(_TASKS)),
             "r lora_alpha lora_dropout use_rslora use_dora": "tuning.*",
             "target_modules": LAYERS,
+            "target_parameters": "tuning.target_parameters",
             "modules_to_save": WHOLE_LAYERS,
             "fan_in_fan_out": Automatic("the layer's own class says it"),
             "inference_mode": NotNeeded("a run trains"),

@@ -144,6 +144,7 @@ LORA: Table = {
     "lora_r": "tuning.r",
     "lora_alpha lora_dropout use_rslora use_dora loraplus_lr_ratio": "tuning.*",
     "lora_target_modules": LAYERS,
+    "lora_target_parameters": "tuning.target_parameters",
     "lora_modules_to_save": WHOLE_LAYERS,
 }
 FOUR_BITS: Table = {

@@ -19,7 +19,6 @@ from tui_trainer.data.batching.collate import coarse_sizes
 from tui_trainer.hardware.environment import KERNELS_KEPT
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import adapted
 from tui_trainer.planning.memory.parts import FLOAT, HALF, KERNELS, BatchSizes, MemoryPart, ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB, format_bytes
@@ -68,6 +67,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         *model.masters(),
         gradients,
         model.optimizer(),
+        *model.adapted_experts(),
         *steps,
         _evaluation(model, batch, sum(part.bytes for part in (gradients, *steps))),
         *_kernels(model, batch),
@@ -166,7 +166,7 @@ def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
     trains = setup.method == "full"
     own = _TRAINED_KERNELS if trains else _FROZEN_KERNELS
     layers = {(x.inputs, x.outputs) for x in shape.linears if not x.is_head}
-    adapters = {(x.inputs, x.outputs) for x in adapted(shape, setup.lora_targets)} if setup.has_adapter else set()
+    adapters = {(x.inputs, x.outputs) for x in setup.adapted(shape)} if setup.has_adapter else set()
     each = _ATTENTION_KERNELS + own * len(layers) + 2 * _TRAINED_KERNELS * len(adapters)
     head = _TRAINED_KERNELS if trains or setup.saves_head else _FROZEN_KERNELS
     of_head = head * _LABEL_SIZES if shape.head not in CLASSIFYING else 0

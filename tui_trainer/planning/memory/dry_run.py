@@ -21,7 +21,7 @@ _DECIDING = (
     "eager_attention", "compiled",
 )  # fmt: skip
 # Named where they are so, for the same question as ever elsewhere.
-_RARE = ("math_attention", "repeats_keys")
+_RARE = ("math_attention", "repeats_keys", "lora_parameters")
 _WORDS, _ROW_TOKENS = 128, 256
 
 
@@ -42,7 +42,7 @@ def measure_layer(
     lengths = _lengths(answer_tokens > 0, shape.max_position_embeddings if shape.learned_positions else None)
     question = {
         "config": fields | {"vocab_size": _WORDS, "pad_token_id": 0},
-        "setup": {name: everything[name] for name in _DECIDING} | {name: True for name in _RARE if everything[name]},
+        "setup": {name: everything[name] for name in _DECIDING} | {name: everything[name] for name in _RARE if everything[name]},
         "lengths": lengths,
     }
     try:

@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from tui_trainer.config.fields import is_pattern
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.models.counting import decoder_layers, empty_model, fake_tensors, inputs_of, model_config
 from tui_trainer.models.heads import ENCODER_DECODER, Head
@@ -40,7 +41,9 @@ def answer(question: dict[str, Any], _: Any) -> list[Bytes]:
     config, setup = question["config"], question["setup"]
     lengths = [(row, answer) for row, answer in question["lengths"]]
     with suppress(Exception):  # a config may refuse another number of layers in any way
-        if _layers_are_alike(json.dumps(config), setup["head"]):
+        # An expression may be about the numbers of layers.
+        by_number = any(map(is_pattern, setup["lora_targets"]))
+        if not by_number and _layers_are_alike(json.dumps(config), setup["head"]):
             found = _by_depth(config, setup, lengths)
             # On a CPU what compiled layers do not keep keeps its place.
             if setup["compiled"] and setup["device"] != "cpu":
@@ -216,12 +219,14 @@ def _model(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int
         _cut(language_config(cut), layers)
     attention = {"attn_implementation": "eager"} if setup["eager_attention"] else {}
     model = empty_model(cut, setup["head"], dtype=getattr(torch, setup["weights"]), **attention)
+    parameters = setup.get("lora_parameters", ())
     tuning = TuningSection(
         # What layers compute beside weights in 4 bits is LoRA's.
         method="lora" if TUNING_METHODS[setup["method"]].in_four_bits else setup["method"],
         r=max(setup["lora_rank"], 1),
         lora_dropout=0.1 if setup["lora_dropout"] else 0.0,
-        target_modules=",".join(setup["lora_targets"]) or "all-linear",
+        target_modules=",".join(setup["lora_targets"]) or ("" if parameters else "all-linear"),
+        target_parameters=",".join(parameters),
     )
     return find_method(tuning.method).apply(model, tuning, seed=0, autocast=setup["precision"] != "fp32")
 

@@ -9,7 +9,7 @@ from tui_trainer.models.four_bits import quantised_linears
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.modules import Linear
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import adapted, lora_parameters
+from tui_trainer.models.targets import adapter_parameters
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 FLOAT, HALF = 4, 2
@@ -74,7 +74,7 @@ class Static:
     @property
     def _adapters(self) -> int:
         """Two narrow matrices for each adapted product."""
-        return lora_parameters(self.shape, self.setup.lora_targets, self.setup.lora_rank)
+        return adapter_parameters(self.setup.adapted(self.shape), self.setup.lora_rank) + self.setup.adapter_parameters
 
     @property
     def classes(self) -> int:
@@ -160,6 +160,18 @@ class Static:
         if self.setup.precision == "fp32" or self.weight_size == HALF:
             return 0
         return HALF * max((x.inputs * x.outputs for x in self.shape.linears), default=0)
+
+    def adapted_experts(self) -> tuple[MemoryPart, ...]:
+        """Of tensors with an adapter: peft gives each pass the sum of tensor and update, which the backward pass needs,
+        and makes a gradient of one whole sum at a time. Source: `ParamWrapper._activate_lora` of peft 0.21."""
+        tensors = self.setup.lora_experts
+        if not tensors:
+            return ()
+        layers = 1 if self.setup.gradient_checkpointing else max(tensor.count for tensor in tensors)
+        sums = sum(tensor.numbers // tensor.count * min(tensor.count, layers) for tensor in tensors)
+        gradient = max(tensor.numbers // tensor.count for tensor in tensors)
+        formula = f"{self.weight_size} bytes x tensors of experts with their updates, and the largest one's gradient"
+        return (MemoryPart("adapted experts", self.weight_size * (sums + gradient), formula),)
 
     def unpacking_bytes(self, tokens: int) -> int:
         """Of weights in 4 bits: the widest matrix as a product takes it, and peft's copy of the widest result."""
@@ -262,7 +274,7 @@ class ModelMemory(Static):
         """The same of adapters: the widened result, scaled, and added to that of the layer."""
         if not self.setup.has_adapter:
             return 0
-        widened = (x.outputs * x.count * self._share(x) for x in adapted(self.shape, self.setup.lora_targets))
+        widened = (x.outputs * x.count * self._share(x) for x in self.setup.adapted(self.shape))
         return int(3 * self.compute_size * sum(widened) / self.shape.layers)
 
     @property
@@ -313,8 +325,12 @@ def _weights(shape: ModelShape) -> Iterator[tuple[int, int, int]]:
 
 def _adapters(shape: ModelShape, setup: TrainingSetup, trained: int) -> Iterator[tuple[int, int, int]]:
     """Two matrices for each adapted layer; what else trains are modules that are saved, as wide as the layers."""
-    for linear in adapted(shape, setup.lora_targets):
+    linears = setup.adapted(shape)
+    for linear in linears:
         yield setup.lora_rank, linear.inputs, linear.count
         yield linear.outputs, setup.lora_rank, linear.count
-    if rest := trained - lora_parameters(shape, setup.lora_targets, setup.lora_rank):
+    for tensor in setup.lora_experts:
+        for width in (tensor.rows, tensor.columns):
+            yield tensor.experts * tensor.rank, width, tensor.count
+    if rest := trained - adapter_parameters(linears, setup.lora_rank) - setup.adapter_parameters:
         yield max(rest, 0) // shape.hidden_size, shape.hidden_size, 1

@@ -1,0 +1,88 @@
+"""What a regular expression, and names of tensors of experts, get an adapter for: counted as peft makes it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.tiny_models import tiny_model, tiny_model_with_towers
+from tui_trainer.config.sections import TuningSection
+from tui_trainer.errors import ConfigError
+from tui_trainer.models.adapted_parts import find_adapted
+from tui_trainer.models.shape import shape_of
+from tui_trainer.models.targets import adapter_parameters, match_targets
+from tui_trainer.tuning import find_method
+
+pytestmark = pytest.mark.versions
+EXPERTS = "experts.gate_up_proj, experts.down_proj"
+
+
+def found_in(model, **settings):
+    tuning = TuningSection(method="lora", r=4, **settings)
+    config = json.loads(model.config.to_json_string())
+    shape = shape_of(config)
+    match_targets(shape, tuning.target_modules, tuning.modules_to_save, tuning.target_parameters)
+    return find_adapted(config, shape, tuning, tuning.modules_to_save), tuning
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("llama", {"target_modules": r".*\.(q|v)_proj"}),
+        ("llama", {"target_modules": r"model\.layers\.1\..*_proj", "use_dora": True}),
+        ("gpt2", {"target_modules": r".*h\.0\.attn\.c_(attn|proj)"}),
+        ("mixtral", {"target_modules": "all-linear"}),
+        ("mixtral", {"target_modules": "q_proj", "target_parameters": EXPERTS}),
+        ("mixtral", {"target_modules": "", "target_parameters": "gate.weight, experts.down_proj"}),
+        ("qwen3_moe", {"target_modules": "all-linear"}),
+        ("qwen3_moe", {"target_modules": r".*\.[qk]_proj", "target_parameters": "experts.down_proj"}),
+        ("gpt_oss", {"target_modules": "all-linear"}),
+        ("gpt_oss", {"target_modules": "o_proj", "target_parameters": EXPERTS}),
+    ],
+)
+def test_as_many_weights_are_counted_as_peft_trains(family, settings):
+    model = tiny_model(family)
+    parts, tuning = found_in(model, **settings)
+    adapted = find_method("lora").apply(model, tuning, seed=0, autocast=False)
+    trained = {name: weight for name, weight in adapted.named_parameters() if weight.requires_grad}
+    counted = adapter_parameters(parts.linears, tuning.r, tuning.use_dora)
+    counted += sum(tensor.adapter_parameters for tensor in parts.experts)
+    assert trained and counted == sum(weight.numel() for weight in trained.values())
+    assert sum(layer.count for layer in parts.linears) == sum(
+        ".lora_A." in name and ".experts." not in name and ".gate." not in name for name in trained
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "words"),
+    [
+        ("llama", {"target_modules": r".*\.queries?"}, ("matches no layer", "model.layers.0.self_attn.q_proj")),
+        ("llama", {"target_modules": "(q_proj"}, ("is no regular expression",)),
+        ("llama", {"target_modules": ".*(q_proj|lm_head)"}, ("matches lm_head (the head)", "no linear layer inside")),
+        ("llama", {"target_modules": r".*self_attn.*"}, ("(LlamaAttention), which is no linear layer",)),
+        ("llama", {"target_modules": r".*\.[qv]_proj", "modules_to_save": "v_proj"}, ("which is trained as a whole",)),
+        ("llama", {"target_parameters": "experts.down_proj"}, ("no tensor of the model is called experts.down_proj",)),
+        ("mixtral", {"target_parameters": "experts.up"}, ("called experts.up", "mlp.experts.gate_up_proj")),
+        ("mixtral", {"target_parameters": "q_proj.weight"}, ("no matrix that a linear layer does not hold",)),
+        ("mixtral", {"target_modules": r"model\.layers\.0\.self_attn\.q_proj|.*\.1\..*v_proj"}, ("adapts other",)),
+        ("mixtral", {"target_modules": "q_proj", "target_parameters": EXPERTS, "lora_dropout": 0.1}, ("lora_dropout",)),
+        ("mixtral", {"target_modules": "all-linear", "use_dora": True}, ("no DoRA for tensors with an adapter",)),
+        ("gpt_oss", {"target_parameters": "gate_up_proj_bias"}, ("no matrix that a linear",)),
+    ],
+)
+def test_what_gets_no_adapter_is_refused_with_what_there_is(family, settings, words):
+    with pytest.raises(ConfigError) as caught:
+        found_in(tiny_model(family), **settings)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_an_expression_that_hits_a_tower_is_refused():
+    model = tiny_model_with_towers("gemma3")
+    config = json.loads(model.config.to_json_string())
+    shape = shape_of(config)
+    inside = TuningSection(method="lora", r=4, target_modules=r".*language_model.*\.q_proj")
+    parts = find_adapted(config, shape, inside, "")
+    assert [(layer.name, layer.count) for layer in parts.linears] == [("q_proj", 2)]
+    with pytest.raises(ConfigError, match="stays frozen beside the language model: .*vision_tower"):
+        find_adapted(config, shape, TuningSection(method="lora", target_modules=r".*\.q_proj"), "")

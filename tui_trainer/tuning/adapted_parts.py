@@ -1,0 +1,166 @@
+"""Which parts of a model peft gives a LoRA adapter, found out by having peft do it to a model without numbers: in the
+worker, for `models/adapted_parts.py`.
+
+Source: peft 0.21: `check_target_module_exists` (a text is the whole of a module's path), `_inject_parameters` (a name is
+the end of a parameter's path), `_convert_peft_config_moe`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from importlib import metadata
+from typing import Any
+
+from tui_trainer.config.fields import is_pattern, names_in
+from tui_trainer.config.sections import TuningSection
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.adapted_parts import MODULES_KEY, PARAMETERS_KEY, ExpertTensor, is_adapter
+from tui_trainer.models.counting import empty_model, fake_tensors, is_product, model_config
+from tui_trainer.models.heads import Head
+from tui_trainer.models.modules import Linear, Reads, place_in_block
+from tui_trainer.models.targets import ALL_LINEAR
+from tui_trainer.models.towers import tower_modules
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.tuning.lora import METHOD
+
+_NAMED = 4
+
+
+def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
+    """The fields of `AdaptedParts`, or problems with their hints."""
+    head: Head = question["head"]
+    names = ("r", "target_modules", "target_parameters", "modules_to_save")
+    tuning = TuningSection(method="lora", **{name: question[name] for name in names})
+    with fake_tensors(head):
+        model = empty_model(model_config(question["config"], question["labels"]), head)
+        try:
+            wanted = named_layers(model, tuning)
+            return _found(METHOD.apply(model, tuning, seed=0, autocast=False), wanted)
+        except ConfigError as error:
+            return {"problems": [{"message": p.message, "key": p.key, "hint": p.hint} for p in error.problems]}
+
+
+def named_layers(model: Any, tuning: TuningSection) -> set[str] | None:
+    """The paths of the linear layers that the settings name; None: all-linear. Raises ConfigError for what is not
+    there, and for what gets no adapter."""
+    problems = [found for name in names_in(tuning.target_parameters) if (found := _tensor_problem(model, name))]
+    names, modules = names_in(tuning.target_modules), dict(model.named_modules())
+    layers = [path for path, module in modules.items() if is_product(module)]
+    hits: set[str] | None = None
+    if is_pattern(tuning.target_modules):
+        hits, found = _matched(model, modules, layers, tuning)
+        problems += found
+    elif ALL_LINEAR not in map(str.lower, names):
+        hits = {path for path in layers if _ends_with(path, names)}
+    if problems:
+        raise ConfigError(problems)
+    return hits
+
+
+def _matched(
+    model: Any, modules: dict[str, Any], layers: Sequence[str], tuning: TuningSection
+) -> tuple[set[str], list[Problem]]:
+    """What a regular expression matches, and what is wrong with that."""
+
+    def wrong(message: str, hint: str) -> tuple[set[str], list[Problem]]:
+        return set(), [Problem(message=message, key=MODULES_KEY, hint=hint)]
+
+    try:
+        pattern = re.compile(tuning.target_modules)
+    except re.error as error:
+        return wrong(f"is no regular expression: {error}", "as peft takes it, whole paths of layers match it")
+    hits = [path for path in modules if path and pattern.fullmatch(path)]
+    output, towers = model.get_output_embeddings(), tuple(f"{path}." for path in tower_modules(model))
+    inner = [path for path in layers if modules[path] is not output and not f"{path}.".startswith(towers or ("\n",))]
+    if outside := [path for path in hits if f"{path}.".startswith(towers or ("\n",))]:
+        message = f"matches what stays frozen beside the language model: {_some(outside)}"
+        return wrong(message, f"layers of the language model are {_some(inner)}")
+    if odd := [path for path in hits if path not in inner]:
+        kind = "the head" if modules[odd[0]] is output else type(modules[odd[0]]).__name__
+        message = f"matches {one_line(odd[0], 120)} ({kind}), which is no linear layer inside the model"
+        return wrong(message, "let it end with the names of layers, as in '.*\\.(q|v)_proj'")
+    whole = names_in(tuning.modules_to_save)
+    if both := [path for path in hits if any(f".{name}." in f".{path}." for name in whole)]:
+        hint = "leave it out of the expression, or of tuning.modules_to_save"
+        return wrong(f"matches {one_line(both[0], 120)}, which is trained as a whole", hint)
+    if not hits:
+        message = f"matches no layer of the model: {one_line(tuning.target_modules, 120)}"
+        return wrong(message, f"it has to match whole paths, such as {_some(inner)}")
+    return set(hits), []
+
+
+def _tensor_problem(model: Any, name: str) -> Problem | None:
+    """Why a name of `tuning.target_parameters` gets no adapter."""
+    from torch import nn
+
+    owners = {
+        f"{path}.{own}": (module, tensor)
+        for path, module in model.named_modules()
+        for own, tensor in module.named_parameters(recurse=False)
+    }
+    of_layers = {place for place, (module, _) in owners.items() if is_product(module) or type(module) is nn.Embedding}
+    fits = [
+        place
+        for place, (_, tensor) in owners.items()
+        if tensor.ndim in (2, 3) and place not in of_layers and not place.endswith("bias")
+    ]
+    hits = [place for place in owners if _ends_with(place, (name,))]
+    known = ", ".join(dict.fromkeys(map(place_in_block, fits)))
+    hint = f"tensors that take one: {one_line(known, 300)}" if known else "this model has no tensors that take one"
+    if not hits:
+        message = f"no tensor of the model is called {one_line(name, 80)}"
+    elif odd := [place for place in hits if place not in fits]:
+        message = f"{one_line(odd[0], 120)} is no matrix that a linear layer does not hold"
+        hint = f"layers are named in {MODULES_KEY}; {hint}"
+    else:
+        return None
+    return Problem(message=message, key=PARAMETERS_KEY, hint=hint)
+
+
+def _found(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
+    """What peft has adapted, counted. Raises ConfigError where it is not what was named."""
+    from peft.tuners.lora.layer import LoraLayer, ParamWrapper
+
+    linears: Counter[Linear] = Counter()
+    experts: Counter[ExpertTensor] = Counter()
+    paths = set[str]()
+    inner = adapted.get_base_model()
+    for full, module in inner.named_modules():
+        if not isinstance(module, LoraLayer):
+            continue
+        # Wrappers of several tensors of one module are nested.
+        path, [adapter] = re.sub(r"(\.base_layer)+$", "", full), module.active_adapters
+        if isinstance(module, ParamWrapper):
+            *several, rows, columns = module.get_param().shape
+            place = place_in_block(f"{path}.{module.parameter_name}")
+            rank = module.r[adapter]
+            experts[ExpertTensor(path=place, experts=(several or [1])[0], rows=rows, columns=columns, rank=rank)] += 1
+        else:
+            paths.add(path)
+            place, sizes = place_in_block(path), (module.in_features, module.out_features)
+            reads: Reads = "target" if ".decoder." in f".{path}" and inner.config.is_encoder_decoder else "source"
+            name = place.rpartition(".")[2]
+            linears[Linear(name=name, path=place, count=1, inputs=sizes[0], outputs=sizes[1], reads=reads)] += 1
+    if wanted is not None and paths != wanted:
+        message = f"peft {metadata.version('peft')} adapts other layers of {inner.config.model_type} than these names say"
+        hint = f"it renames what were experts in older models: they differ in {_some(sorted(paths ^ wanted))}; "
+        hint += f'"all-linear" takes all, {PARAMETERS_KEY} tensors of experts'
+        raise ConfigError(Problem(message=message, key=MODULES_KEY, hint=hint))
+    return {
+        "linears": [asdict(replace(kind, count=count)) for kind, count in linears.items()],
+        "experts": [asdict(replace(kind, count=count)) for kind, count in experts.items()],
+        "tensors": {name: list(tensor.shape) for name, tensor in METHOD.weights(adapted).items() if is_adapter(name)},
+        "rank_pattern": dict(adapted.peft_config["default"].rank_pattern or {}),
+    }
+
+
+def _ends_with(path: str, names: Iterable[str]) -> bool:
+    return any(path == name or path.endswith(f".{name}") for name in names)
+
+
+def _some(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return f"{one_line(', '.join(paths[:_NAMED]), 300)}{more}"
