@@ -16,6 +16,7 @@ from tui_trainer.config.fields import (
     Numbers,
     PositiveInt,
     PositiveRate,
+    RouterWeight,
     SettingsSection,
     StepsOrShare,
     WholeNumber,
@@ -350,6 +351,11 @@ class TrainingSection(SettingsSection):
     """Noise on embeddings in training, up to so much / sqrt(width of a pass x hidden_size); NEFTune takes 5 to 15."""
     label_smoothing_factor: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
     """Share of each label spread evenly over all that could be; what is held out is measured without it."""
+    router_aux_loss_coef: RouterWeight | Auto = option(
+        "auto", memory="what the loss keeps of each token's router logits", advanced=True
+    )
+    """Mixtures of experts: weight of the loss that spreads tokens over experts, in training alone; 0: none; auto: the
+    model's router_aux_loss_coef where its config.json has output_router_logits, as transformers does."""
     seed: int = option(42, low=0, high=2**63 - 1)
     """Decides the initial weights, the order of the rows and dropout."""
     optim: Annotated[str, NameIn(OPTIMIZERS)] = option(

@@ -293,6 +293,8 @@ def _number_lines(plan: Plan) -> Iterator[str]:
     yield _plan_line("warm-up steps", plan.warmup_steps)
     if plan.decay_steps:
         yield _plan_line("decay steps", plan.decay_steps)
+    if plan.router_aux_loss_coef:
+        yield _plan_line("router loss", plan.router_aux_loss_coef, f"{plan.router_aux_loss_coef.value:g}")
     yield _plan_line("evaluates every", plan.eval_every_steps)
     yield _plan_line("saves every", plan.save_every_steps)
     yield _plan_line("writes text every", plan.sample_every_steps)

@@ -41,6 +41,8 @@ class MicroBatch:
     is_idle: bool = False
     documents: Tensor = field(default_factory=lambda: _NONE.long())
     document_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    row_lengths: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Of a causal model's rows, how much of each is no padding, on the host [B]: before they were laid end to end."""
     row_values: Tensor = field(default_factory=lambda: _NONE)
     """What was found out about each prepared row before training, fp32 [samples, width] (`training/row_values.py`)."""
     terms: Mapping[str, Tensor] = field(default_factory=dict)
@@ -105,6 +107,7 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
         batch.tokens,
         documents=torch.from_numpy(documents),
         document_labels=counted,
+        row_lengths=np.zeros(0, dtype=np.int64) if batch.row_lengths is None else batch.row_lengths,
         row_values=_NONE if batch.row_values is None else torch.from_numpy(batch.row_values),
     )
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
-from tui_trainer.errors import Problem
+from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, lack_of_compiler, training_device
 from tui_trainer.hardware.environment import determinism_problems
 from tui_trainer.hardware.facts import Gpu, Hardware
@@ -19,6 +19,7 @@ from tui_trainer.models.config_json import OVERFLOWS_IN_FP16
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.modules import FEW_LABELS
+from tui_trainer.models.routers import Routers, routers_of
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import (
     ALL_LINEAR,
@@ -38,6 +39,7 @@ from tui_trainer.tuning.some_layers import planned_part
 
 MIXED = "training.mixed_precision"
 DTYPE = "model.dtype"
+ROUTERS = "training.router_aux_loss_coef"
 # Autocast costs a copy of each weight and input. Measured as CPU time on one core with avx512_bf16 (torch 2.15, whole
 # steps with AdamW): 0.8 times as fast as fp32 at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768.
 CPU_BF16_LEAST_WIDTH = 256
@@ -217,6 +219,7 @@ def choose(
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
         part = planned_part(model, shape.head, shape.labels, wanted)
         trained = part.parameters
+    routers, router_weight = _router_loss(loaded, shape)
     attention = _attention(config, hardware, target, shape, known, chosen.value)
     setup = replace(
         known,
@@ -244,11 +247,33 @@ def choose(
         head=shape.head,
         provider=config.model.provider,
         loss_chunk_tokens=chunk.value,
+        router_logits=routers.logits if routers and router_weight and router_weight.value else 0,
         compiled=training.torch_compile,
         tf32=training.tf32,
     )
     planned = {"precision": chosen, "weights_dtype": weights, "loss_chunk_tokens": chunk, "attention": attention}
+    if router_weight:
+        planned["router_aux_loss_coef"] = router_weight
     return setup, planned
+
+
+def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | None, Planned[float] | None]:
+    """The routers of a mixture and the weight of their loss; None for other models. Raises ConfigError."""
+    config, key = loaded.config, ROUTERS
+    requested = config.training.router_aux_loss_coef
+    model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
+    routers = routers_of(model, shape)
+    if routers is None or not routers.logits:
+        if requested in ("auto", 0):
+            return None, None
+        message = f"is {requested:g}, but {shape.model_type} has no routers whose loss transformers computes"
+        raise ConfigError(loaded.problem(key, message, "set it to auto, or to 0"))
+    if requested != "auto":
+        return routers, exact(requested, f"from {loaded.where(key)}")
+    if routers.is_on:
+        return routers, exact(routers.coefficient, "auto: of the model's own config, which asks for router logits")
+    reason = f"auto: the model's own config does not ask for it; its weight is {routers.coefficient:g}"
+    return routers, exact(0.0, reason)
 
 
 def _attention(

@@ -14,7 +14,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import KEY as PROVIDER_KEY
 from tui_trainer.models.unsloth import NAME as UNSLOTH
 from tui_trainer.models.unsloth import is_asked
-from tui_trainer.planning.automatic_values import TrainingDevice
+from tui_trainer.planning.automatic_values import ROUTERS, TrainingDevice
 from tui_trainer.planning.batch_cut import PROCESSES, batch_problems
 from tui_trainer.planning.disk import space_words
 from tui_trainer.planning.fit import MemoryBudget, needed_bytes, with_dry_run
@@ -161,18 +161,27 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -> list[Problem]:
-    """What was not tried with adapters of experts: each pass exchanges their tensors for sums with the update."""
-    if not setup.lora_experts:
-        return []
-    names = ", ".join(dict.fromkeys(tensor.path for tensor in setup.lora_experts))
-    why = f"which was not tried with adapters of experts ({one_line(names, 120)})"
-    found = []
-    if strategy != "ddp":
-        message = f"is {strategy}, {why}"
-        found.append(loaded.problem("distributed.strategy", message, "set it to ddp, or name linear layers alone"))
-    if setup.compiled:
-        found.append(loaded.problem("training.torch_compile", f"is true, {why}", "set it to false"))
-    return found
+    """What was not tried with adapters of experts, whose tensors each pass exchanges for sums with the update, and with
+    a loss of routers, whose logits the model collects on the way."""
+    tried = []
+    if setup.lora_experts:
+        names = ", ".join(dict.fromkeys(tensor.path for tensor in setup.lora_experts))
+        tried.append((f"adapters of experts ({one_line(names, 120)})", "name linear layers alone"))
+    if setup.router_logits:
+        tried.append(("a loss of routers", f"set {ROUTERS} = 0"))
+    settings: dict[str, tuple[object, object]] = {
+        "distributed.strategy": (strategy, "ddp"),
+        "training.torch_compile": (setup.compiled, False),
+        PROVIDER_KEY: (setup.provider, "transformers"),
+    }
+    return [
+        loaded.problem(
+            key, f"is {toml_text(value)}, which was not tried with {what}", f"set it to {toml_text(allowed)}, or {other}"
+        )
+        for what, other in tried
+        for key, (value, allowed) in settings.items()
+        if value != allowed
+    ]
 
 
 def four_bit_problems(

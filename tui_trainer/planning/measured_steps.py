@@ -101,6 +101,7 @@ def step_key(
         setup.provider: setup.provider != "transformers",
         f"{processes}processes": processes > 1,
         f"{setup.trained_parameters}trained": setup.freezes_layers or bool(setup.lora_parameters),
+        "routers": setup.router_logits > 0,
         "ckpt": setup.gradient_checkpointing,
         "packed": setup.packed,
         "offloaded": setup.cpu_offload,

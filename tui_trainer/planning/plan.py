@@ -115,6 +115,8 @@ class Plan(BaseModel):
     """What the plan may take of the memory that it counts; None where that is not known."""
     weights_dtype: Planned[Dtype]
     learning_rate: Planned[float]
+    router_aux_loss_coef: Planned[float] | None = None
+    """Of a mixture of experts; None for other models."""
     attention: Attention = NOT_PLANNED
     packing: Planned[bool]
     longest_row: int

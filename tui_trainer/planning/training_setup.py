@@ -87,6 +87,8 @@ class TrainingSetup:
     """Keys and values of fewer heads are copied for each head of queries."""
     loss_chunk_tokens: int = 0
     """Tokens whose logits are there at one time; 0: those of the whole micro-batch."""
+    router_logits: int = 0
+    """Of each token, where routers have a loss: numbers of all of them together."""
     fused_loss: bool = False
     """A chunk's logits become their gradient in one kernel, in the dtype of matmuls."""
     compiled: bool = False

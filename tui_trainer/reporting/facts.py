@@ -97,6 +97,7 @@ class ReportedModel:
             *([("attention", plan.attention.words)] if plan.attention.words else []),
             ("optimizer", f"{training.optim}, decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"),
             *([("noise", f"NEFTune, alpha {training.neftune_noise_alpha:g}")] if training.neftune_noise_alpha else []),
+            *([("router loss", f"weight {weight.value:g}")] if (weight := plan.router_aux_loss_coef) else []),
             ("seed", str(training.seed)),
             ("time", f"{format_seconds(self.training_seconds)} on {plan.device_name}{threads}"),
         ]

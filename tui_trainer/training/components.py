@@ -17,6 +17,8 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.losses.router_loss import RouterLoss
+from tui_trainer.losses.several_parts import LossSum
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, LrCurve
 from tui_trainer.models import unsloth
 from tui_trainer.models.adapters import adapter_of, goes_on
@@ -160,13 +162,17 @@ class Components:
         if strategy in (*SPLITTING, "deepspeed-3"):
             self._keep_layers(tell)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
+        # What is held out is measured by `loss`.
+        self.trained_loss: LossSum = self.loss
+        if (weight := plan.router_aux_loss_coef) and weight.value and isinstance(self.loss, NextTokenLoss):
+            self.trained_loss = RouterLoss(self.loss, self.model, weight.value)
         timed = Communication(self.clock)
         self.together: Together = self._split(strategy, timed)
         if stage:
             made = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
             self.optimizer: RunOptimizer = made
             layers = decoder_layers(self.model)
-            split_by_zero = partial(Zero, self.device, self.model, self.loss, made, plan, layers, timed)
+            split_by_zero = partial(Zero, self.device, self.model, self.trained_loss, made, plan, layers, timed)
         if stage == 3:
             self.together = split_by_zero()
             if isinstance(self.loss, NextTokenLoss):
@@ -224,7 +230,7 @@ class Components:
         if stage == 2:
             self.together = split_by_zero()
         elif ranks.count > 1 and strategy == "ddp":
-            self.together = Replicas(self.model, self.loss, self.optimizer, timed)
+            self.together = Replicas(self.model, self.trained_loss, self.optimizer, timed)
         self._ahead = self._prefetcher()
 
     def _keep_layers(self, tell: Tell) -> None:
@@ -259,7 +265,7 @@ class Components:
         """An optimizer step over the batch that `fetch` gives, by the learning rate of `step`."""
         return take_step(
             fetch,
-            self.loss,
+            self.trained_loss,
             self.optimizer,
             self.mixed_precision,
             self.clock,

@@ -13,6 +13,7 @@ QUESTIONS: Final = {
     "count_model": "tui_trainer.models.counting:answer",
     "count_trained": "tui_trainer.tuning.some_layers:answer",
     "find_adapted": "tui_trainer.tuning.adapted_parts:answer",
+    "find_routers": "tui_trainer.models.routers:answer",
     "dry_run": "tui_trainer.planning.memory.dry_run_child:answer",
     "try_machine": "tui_trainer.launching.trial:try_parts",
     "rehearse": "tui_trainer.bench.rounds:rehearse",
@@ -24,6 +25,6 @@ QUESTIONS: Final = {
     "compare_export": "tui_trainer.exporting.measured:measure",
 }
 # Of models without their weights: asked again and again while somebody plans, and of one process, as each loads torch.
-OF_SHAPES: Final = ("count_model", "count_trained", "find_adapted", "dry_run")
+OF_SHAPES: Final = ("count_model", "count_trained", "find_adapted", "find_routers", "dry_run")
 # The process that asks, by its number: a worker does not outlive it.
 ASKING_PROCESS: Final = "TUI_TRAINER_ASKING_PROCESS"

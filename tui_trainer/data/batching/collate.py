@@ -33,6 +33,8 @@ class Batch:
     documents in the order of the flattened rows, padding included: they sum to B * T, and cu_seq_lens is their running
     sum after a 0.
 
+    `row_lengths`, int64 [B]: of a causal model's rows, how much of each is no padding.
+
     `row_values`, float32 [rows, width]: what was found out about each prepared row before training, where anything was.
     """
 
@@ -44,6 +46,7 @@ class Batch:
     documents: NDArray[np.int64] | None = None
     position_ids: NDArray[np.int64] | None = None
     document_lengths: NDArray[np.int32] | None = None
+    row_lengths: NDArray[np.int64] | None = None
     row_values: NDArray[np.float32] | None = None
 
 
@@ -72,6 +75,7 @@ def collate(rows: Sequence[Document], pad_id: int, *, width: int = 0) -> Batch:
         labels=padded([_next_labels(document) for document in documents], IGNORE, width),
         rows=len(rows),
         tokens=sum(len(document) - 1 for document in documents),
+        row_lengths=np.array([len(document) - 1 for document in documents], dtype=np.int64),
     )
 
 
@@ -113,6 +117,7 @@ def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: 
         documents=numbers_BT,
         position_ids=position_ids.reshape(shape),
         document_lengths=document_lengths,
+        row_lengths=np.array(used, dtype=np.int64),
     )
 
 

@@ -60,6 +60,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         _temporaries(model, batch),
         _backward(model, batch),
         _loss(model, batch),
+        *model.router_loss(batch.tokens),
     )
     gradients = _gradients(model, batch.accumulation, steps[0].bytes)
     return (

@@ -53,6 +53,7 @@ def _plain(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
         MemoryPart("activations", kept + ends, formula),
         _casts(model),
         model.loss(batch.labels),
+        *model.router_loss(batch.tokens),
         *_workspace(model, batch),
         *_sum_of_gradients(model, batch),
     )
@@ -69,7 +70,7 @@ def _with_checkpoints(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ..
     # Autocast keeps its copies to the end of the forward pass, whatever layers keep. FSDP2 gathers weights in 16 bits.
     is_whole = model.setup.shards == 1 and not model.setup.cpu_offload
     casts = (_casts(model),) if is_whole else ()
-    at_loss = (stored, *casts, model.loss(batch.labels), *first)
+    at_loss = (stored, *casts, model.loss(batch.labels), *model.router_loss(batch.tokens), *first)
     in_last_layer = (MemoryPart("activations", inputs, formula), *work, *first)
     in_first_layer = (_gradients(model, summed=batch.accumulation > 1, made=True), *work)
     return at_loss, in_last_layer, in_first_layer, _update(model)

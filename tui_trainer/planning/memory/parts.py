@@ -173,6 +173,13 @@ class Static:
         formula = f"{self.weight_size} bytes x tensors of experts with their updates, and the largest one's gradient"
         return (MemoryPart("adapted experts", self.weight_size * (sums + gradient), formula),)
 
+    def router_loss(self, tokens: int) -> tuple[MemoryPart, ...]:
+        """Logits of the routers, which the model collects, and what softmax makes of them, both to the backward pass."""
+        if not self.setup.router_logits:
+            return ()
+        found = 2 * FLOAT * tokens * self.setup.router_logits
+        return (MemoryPart("router loss", found, "8 bytes x tokens x experts x routers"),)
+
     def unpacking_bytes(self, tokens: int) -> int:
         """Of weights in 4 bits: the widest matrix as a product takes it, and peft's copy of the widest result."""
         four_bits = self.setup.four_bits

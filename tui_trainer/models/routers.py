@@ -1,0 +1,57 @@
+"""Routers of a mixture of experts, as far as a plan has to know them: whether the model's class computes a loss of them,
+and with what weight its own config asks for that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import unwrap
+from typing import Any
+
+from tui_trainer.models.counting import Answers, deciding_fields, empty_model, fake_tensors, inputs_of, model_config
+from tui_trainer.models.heads import CAUSAL
+from tui_trainer.models.shape import ModelShape
+from tui_trainer.worker.asking import WorkerFailed
+
+BALANCE, OUTPUT = "load_balancing_loss_func", "output_router_logits"
+"""The function in the module of every such class, and the argument by which a forward pass calls it."""
+_ROWS, _TOKENS = 2, 8
+answers = Answers("find_routers", format_version=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Routers:
+    """`coefficient`: of the model's config. `is_on`: whether that asks for the loss. `logits`: of one token, the numbers
+    of all routers together."""
+
+    coefficient: float
+    is_on: bool
+    logits: int
+
+
+def routers_of(config: Mapping[str, Any], shape: ModelShape) -> Routers | None:
+    """Of the model of a config.json; None where its class computes no loss of routers. The first answer about a mixture
+    takes seconds."""
+    parts = (*shape.parts, *shape.linears)
+    if shape.head != CAUSAL or not any("experts" in part.path.split(".") for part in parts):
+        return None
+    try:
+        found = answers.ask({"config": deciding_fields(config)})
+    except WorkerFailed:
+        return None
+    return Routers(**found) if found else None
+
+
+def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
+    """In the worker, which has torch: the fields of `Routers`; none where there is no such loss."""
+    with fake_tensors(CAUSAL):
+        made = model_config(question["config"])
+        model = empty_model(made, CAUSAL)
+        if BALANCE not in unwrap(type(model).forward).__globals__:
+            return {}
+        logits = model(**inputs_of(CAUSAL, _ROWS, _TOKENS, 0), **{OUTPUT: True}).router_logits or ()
+    return {
+        "coefficient": float(getattr(made, "router_aux_loss_coef", 0.0)),
+        "is_on": bool(getattr(made, OUTPUT, False)),
+        "logits": sum(one.numel() for one in logits) // (_ROWS * _TOKENS),
+    }
