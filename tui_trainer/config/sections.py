@@ -148,7 +148,10 @@ class TuningSection(SettingsSection):
     """LoRA: names of the layers that get an adapter, with commas; all-linear: all but the head; or a regular expression
     that whole paths match, such as '.*\\.[0-3]\\..*_proj'."""
     target_parameters: Names = option(
-        "", memory="the backward pass keeps a copy of each such tensor", speed="each pass adds the update to all of it"
+        "",
+        memory="the backward pass keeps a copy of each such tensor",
+        speed="each pass adds the update to all of it",
+        advanced=True,
     )
     """LoRA: tensors of experts that get an adapter, with commas, such as experts.gate_up_proj, experts.down_proj.
     all-linear has experts only in families where they were layers of their own in transformers 4 (Mixtral, Qwen)."""
@@ -359,7 +362,7 @@ class TrainingSection(SettingsSection):
     seed: int = option(42, low=0, high=2**63 - 1)
     """Decides the initial weights, the order of the rows and dropout."""
     optim: Annotated[str, NameIn(OPTIMIZERS)] = option(
-        DEFAULT, memory="8 bytes a trained parameter, 2 in 8 bits, 1 in 4 bits, Adafactor few"
+        DEFAULT, memory="8 bytes a trained parameter, 2 in 8 bits, 1 in 4 bits, Muon 4 in layers, Adafactor few"
     )
     """The optimizer; those in 8 and 4 bits need bitsandbytes or torchao."""
     mixed_precision: Literal["auto", "bf16", "fp16", "no"] = option(

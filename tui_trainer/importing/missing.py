@@ -94,7 +94,7 @@ MISSING = (
     Missing(
         "the loss is cross entropy",
         {
-            "llama_factory": "use_dft_loss use_asft_loss use_eaft_loss moe_aux_loss_coef",
+            "llama_factory": "use_dft_loss use_asft_loss use_eaft_loss",
             "axolotl": """use_dft use_asft use_eaft eaft dft router_aux_loss_coef liger_use_token_scaling
             center_rewards_coefficient""",
             "trl": "loss_type!=nll|chunked_nll router_aux_loss_coef",
@@ -129,9 +129,9 @@ MISSING = (
     Missing(
         "gradients are not projected (GaLore, APOLLO), and the optimizer of the file is none of those here",
         {
-            _ARGUMENTS.removesuffix(" axolotl"): "optim=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon*",
-            "llama_factory": "use_galore use_apollo use_adam_mini use_muon",
-            "axolotl training_script": "optimizer=*galore*|*apollo*|*lomo*|*badam*|*flora*|*muon* galore_*",
+            _ARGUMENTS.removesuffix(" axolotl"): "optim=*galore*|*apollo*|*lomo*|*badam*|*flora*",
+            "llama_factory": "use_galore use_apollo use_adam_mini",
+            "axolotl training_script": "optimizer=*galore*|*apollo*|*lomo*|*badam*|*flora* galore_*",
         },
     ),
     Missing(

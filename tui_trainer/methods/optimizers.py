@@ -89,6 +89,9 @@ class OptimizerSpec:
 
     state_bytes: float = 0.0
     """For each trained parameter."""
+    hidden_state_bytes: float | None = None
+    """Instead, for each of a matrix inside of the layers, where these have an update of their own: it is for models all
+    of whose weights train."""
     factored_state: bool = False
     """Instead, a sum in fp32 for each row and each column of a matrix, and a number for each parameter of a vector."""
     state_words: str = ""
@@ -99,6 +102,8 @@ class OptimizerSpec:
     """All names in a parameter's state."""
     needed_keys: frozenset[str] = frozenset()
     """Those that must be there."""
+    hidden_keys: frozenset[str] = frozenset()
+    """Those that must be there of a hidden matrix instead."""
     shaped_keys: frozenset[str] = frozenset()
     """Those that have the parameter's shape."""
     number_keys: frozenset[str] = frozenset()
@@ -156,6 +161,38 @@ def _sgd(groups: list[dict[str, Any]], lr: float, _training: AdamSettings) -> Op
     return torch.optim.SGD(groups, lr=lr, fused=not is_split)
 
 
+def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
+    """Muon for hidden matrices, AdamW for all else, as one optimizer: their groups and states together.
+
+    Updates of Muon are scaled to the size of AdamW's, 0.2 on average for each number: one learning rate and one weight
+    decay suit both. Sources: Keller Jordan, kellerjordan.github.io/posts/muon, 2024; Liu et al., "Muon is Scalable for
+    LLM Training", arXiv:2502.16982, section 2.2.
+    """
+    import torch
+
+    class Muon(torch.optim.Optimizer):
+        def __init__(self) -> None:
+            hidden = [group for group in groups if group.get(HIDDEN)]
+            others = [group for group in groups if not group.get(HIDDEN)]
+            # A state that is not there yet stands in one table, whichever of the two makes it.
+            self.parts: list[torch.optim.Optimizer] = [
+                torch.optim.Muon(hidden, lr=lr, adjust_lr_fn="match_rms_adamw"),
+                torch.optim.AdamW(others, lr=lr, **_adam(training), fused=True),
+            ]
+            super().__init__([group for part in self.parts for group in part.param_groups], {})
+            for part in self.parts:
+                part.state = self.state
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for part in self.parts:
+                part.step()
+
+    if not any(group.get(HIDDEN) for group in groups):
+        raise RunError(f"{MUON} is for matrices inside of layers, and none trains; {DEFAULT} trains what does")
+    return Muon()
+
+
 def _by_library(module: str, class_name: str) -> Build:
     """By a class of another library, which is loaded when the optimizer is made."""
 
@@ -196,7 +233,9 @@ def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
     return state
 
 
-DEFAULT, ADAFACTOR = "adamw_torch_fused", "adafactor"
+DEFAULT, ADAFACTOR, MUON = "adamw_torch_fused", "adafactor", "muon"
+HIDDEN = "is_hidden"
+"""Of a group of parameters: whether they are matrices inside of layers."""
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq"})
 _OF_TORCH = partial(
     OptimizerSpec,
@@ -266,6 +305,22 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         state_keys=frozenset({"step", "RMS", "exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq"}),
         needed_keys=frozenset({"step", "RMS"}),
         number_keys=frozenset({"step"}),
+    ),
+    MUON: OptimizerSpec(
+        label="Muon",
+        help="for matrices inside of layers, with one moment; AdamW for embeddings, heads, norms, biases and experts",
+        build=_muon,
+        learning_rates=ADAPTIVE,
+        learning_rate_reason="Muon's steps are scaled to the size of AdamW's, and take its rates",
+        smaller=("adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
+        cpu_note="each step multiplies every hidden matrix 15 times in bf16, which is slow on a CPU without bf16",
+        state_bytes=8.0,
+        hidden_state_bytes=4.0,
+        state_words="one moment of hidden matrices, two of the rest",
+        state_keys=_MOMENTS | {"step", "momentum_buffer"},
+        needed_keys=_MOMENTS | {"step"},
+        hidden_keys=frozenset({"momentum_buffer"}),
+        shaped_keys=_MOMENTS | {"momentum_buffer"},
     ),
     "sgd": OptimizerSpec(
         label="SGD",

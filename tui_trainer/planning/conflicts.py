@@ -9,6 +9,8 @@ from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
+from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.adapted_parts import MODULES_KEY, PARAMETERS_KEY
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import KEY as PROVIDER_KEY
@@ -74,6 +76,11 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         message = f"is {config.tuning.trainable_layers}, but {why}"
         problems.append(loaded.problem("tuning.trainable_layers", message, hint))
     training = config.training
+    if OPTIMIZERS[training.optim].hidden_keys and config.tuning.has_adapter:
+        message = f"is {training.optim}, which is for matrices inside of a model, and {config.tuning.method} trains "
+        message += "narrow ones beside them"
+        hint = f'set it to {DEFAULT_OPTIMIZER}, or tuning.method = "full"'
+        problems.append(loaded.problem("training.optim", message, hint))
     schedule = LR_SCHEDULES[training.lr_scheduler_type]
     if training.min_lr_rate and not schedule.has_floor:
         message = f"is {training.min_lr_rate:g}, but the {training.lr_scheduler_type} schedule has no floor"

@@ -11,10 +11,12 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import CheckpointError, RunError
 from tui_trainer.hardware.out_of_memory import is_out_of_memory
-from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZERS
+from tui_trainer.methods.optimizers import ADAFACTOR, HIDDEN, OPTIMIZERS
+from tui_trainer.models.counting import is_product
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.first_gradients import FirstGradients
 from tui_trainer.training.together import InParts, placed_as, whole
+from tui_trainer.tuning.some_layers import head_paths
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 # Of a group of weights: how many times the run's learning rate it takes.
@@ -45,7 +47,8 @@ class RunOptimizer:
         }
         self.trained_by_name = {name: self.masters.get(name, p) for name, p in self._named.items()}
         self.first_gradients = FirstGradients(self.trained_by_name)
-        groups = _groups(self.trained_by_name, training.weight_decay, loraplus_lr_ratio)
+        self._hidden = hidden_matrices(model) if self.spec.hidden_keys else frozenset[str]()
+        groups = _groups(self.trained_by_name, training.weight_decay, loraplus_lr_ratio, self._hidden)
         self.torch = self.spec.build(groups, lr, training)
 
     @property
@@ -132,7 +135,7 @@ class RunOptimizer:
             if not is_out_of_memory(error):
                 raise
             counts = [float(state.get("step", 0)) for state in self.torch.state.values()]
-            if has_state or any(counts) or "step" not in self.spec.needed_keys:
+            if has_state or any(counts) or "step" not in self.spec.needed_keys or self._hidden:
                 raise RunError(self._half_done()) from None
             # What was allocated of it is not complete.
             self.torch.state.clear()
@@ -214,7 +217,8 @@ class RunOptimizer:
 
     def _require_whole(self, name: str, state: Mapping[str, Tensor], shape: torch.Size) -> None:
         # No state at all: it never had a gradient, or every step so far was passed over (fp16).
-        if state and (missing := sorted(self.spec.needed_keys - state.keys())):
+        needed = self.spec.hidden_keys if name in self._hidden else self.spec.needed_keys
+        if state and (missing := sorted(needed - state.keys())):
             raise CheckpointError(f"the optimizer state of {name} lacks {', '.join(missing)}")
         if any(value.shape != shape for key, value in state.items() if key in self.spec.shaped_keys):
             raise CheckpointError(f"the optimizer state of {name} has another shape than the weight")
@@ -257,18 +261,44 @@ def _own(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
 
 
-def _groups(parameters: Mapping[str, Tensor], weight_decay: float, loraplus_lr_ratio: float) -> list[dict[str, Any]]:
-    """Only matrices decay. The second matrices of adapters learn faster by the ratio of LoRA+ (arXiv:2402.12354)."""
+def hidden_matrices(model: Any) -> frozenset[str]:
+    """The names of the matrices inside of layers: those of products, without what a model begins and ends with
+    (embeddings, the head, a classifier). Experts that are one tensor are no matrices, and routers are heads of theirs.
+
+    Source: Keller Jordan, kellerjordan.github.io/posts/muon, 2024.
+    """
+    output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    modules = dict(model.named_modules())
+    ends = [part for part in modules.values() if part is output or isinstance(part, nn.Embedding)]
+    heads = tuple(f"{path}." for path in head_paths(model)) if hasattr(model, "config") else ()
+    apart = {id(weight) for part in ends for weight in part.parameters()}
+    found = {id(part.weight): f"{path}.weight" for path, part in modules.items() if is_product(part)}
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    inside = (names[at] for at, name in found.items() if at not in apart and not name.startswith(heads or ("\n",)))
+    return frozenset(inside)
+
+
+def _groups(
+    parameters: Mapping[str, Tensor], weight_decay: float, loraplus_lr_ratio: float, hidden: frozenset[str]
+) -> list[dict[str, Any]]:
+    """Only matrices decay. The second matrices of adapters learn faster by the ratio of LoRA+ (arXiv:2402.12354).
+    `hidden`: those that have groups of their own."""
 
     def ratio_of(name: str) -> float:
         return loraplus_lr_ratio if ".lora_B." in name else 1.0
 
     return [
         {
-            "params": [p for name, p in parameters.items() if (p.ndim >= 2) is decays and ratio_of(name) == ratio],
+            "params": [
+                p
+                for name, p in parameters.items()
+                if (p.ndim >= 2) is decays and ratio_of(name) == ratio and (name in hidden) is is_hidden
+            ],
             "weight_decay": weight_decay if decays else 0.0,
             _LR_RATIO: ratio,
+            **({HIDDEN: True} if is_hidden else {}),
         }
+        for is_hidden in ((True, False) if hidden else (False,))
         for ratio in dict.fromkeys((1.0, loraplus_lr_ratio))
         for decays in (True, False)
     ]

@@ -44,7 +44,7 @@ def trained_names(model: Any, wanted: str) -> list[str]:
     Raises ConfigError for a pattern that fits none or all, and for numbers of layers that there are not.
     """
     names = [name for name, _ in model.named_parameters()]
-    heads = tuple(f"{head}." for head in _head_paths(model))
+    heads = tuple(f"{head}." for head in head_paths(model))
     body = [name for name in names if not name.startswith(heads)] if heads else names
     if by_number := _BY_NUMBER.fullmatch(wanted.strip()):
         fits = _numbered(body, by_number[1], int(by_number[2]))
@@ -85,7 +85,7 @@ def part_of(model: Any, wanted: str) -> TrainedPart:
     )
 
 
-def _head_paths(model: Any) -> tuple[str, ...]:
+def head_paths(model: Any) -> tuple[str, ...]:
     """Of the modules that a classifier ends with, as parameters are named."""
     heads = head_of(model)
     pooled = f"{model.base_model_prefix}.pooler"

@@ -188,6 +188,8 @@ IMPORTER = Importer(
             "reward_model_adapters reward_model_quantization_bit reward_model_type": _OF_ANOTHER,
             "galore_* apollo_* badam_* asft_alpha eaft_alpha": _OF_ANOTHER,
             "disable_shuffling": Refused("rows come in a new order in each epoch"),
+            "moe_aux_loss_coef": "training.router_aux_loss_coef",
+            "use_muon": To("training.optim", values={True: "muon", False: _OFF}),
             "early_stopping_steps": "evaluation.early_stopping_patience",
             "pure_bf16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
             "compute_accuracy": Off("the held-out loss is measured"),

@@ -136,7 +136,7 @@ IMPORTER = Importer(
             ),
             "batching_workers": hf.THREADS,
             "enable_activation_checkpointing": "training.gradient_checkpointing",
-            "optim_config": Refused("the optimizer of the file is none of those here; nearest: adamw_torch"),
+            "optim_config": Refused("optimizers with arguments of their own are not read; nearest: adamw_torch, muon"),
             "lr_scheduler_config": Refused("it has no schedules"),
             "save_steps save_total_limit": "checkpoint.*",
             "save_ckpt_as_hf": Always("weights are safetensors"),

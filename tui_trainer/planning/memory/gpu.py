@@ -87,6 +87,10 @@ def _update(model: ModelMemory) -> Moment:
     if optimizer.update_bytes:
         formula = f"{optimizer.update_bytes:g} bytes x trained parameters, from the start of an update to its end"
         return gradients, MemoryPart("update", int(optimizer.update_bytes * model.trained), formula)
+    if optimizer.hidden_state_bytes is not None:
+        # The moment's mix in fp32, and in bf16 what goes into a product and comes out of it, with two squares.
+        largest = max((x.inputs * x.outputs for x in model.shape.linears if not x.is_head), default=0)
+        return gradients, MemoryPart("update", 12 * largest, "12 bytes x numbers of the largest hidden matrix")
     if not optimizer.factored_state:
         return (gradients,)
     made = 2 * FLOAT * min(largest_parameter(model.shape), model.trained)

@@ -309,6 +309,11 @@ def largest_parameter(shape: ModelShape) -> int:
 def state_bytes(shape: ModelShape, setup: TrainingSetup, trained: int) -> int:
     """What an optimizer keeps beside so many weights that train, in memory and in a checkpoint the same."""
     optimizer = OPTIMIZERS[setup.optim]
+    if optimizer.hidden_state_bytes is not None:
+        hidden = sum(linear.matrix_parameters for linear in shape.linears if not linear.is_head)
+        # Of layers that train in part, as many as of all.
+        hidden = hidden * trained // shape.parameters if setup.freezes_layers else hidden
+        return int(optimizer.hidden_state_bytes * hidden + optimizer.state_bytes * (trained - hidden))
     if not optimizer.factored_state:
         return int(optimizer.state_bytes * trained)
     tensors = _adapters(shape, setup, trained) if setup.has_adapter else _weights(shape)
