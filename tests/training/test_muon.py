@@ -32,7 +32,9 @@ def bare_losses(family, base, clip=0.0):
     named = dict(model.named_parameters())
     hidden = [weight for name, weight in named.items() if name.endswith("_proj.weight")]
     rest = [weight for name, weight in named.items() if not name.endswith("_proj.weight")]
-    adamw = [{"params": [p for p in rest if (p.ndim >= 2) is many], "weight_decay": 0.1 * many} for many in (1, 0)]
+    adamw = [
+        {"params": [p for p in rest if (p.ndim >= 2) is many], "weight_decay": 0.1 * many} for many in (True, False)
+    ]
     optimizers = (
         torch.optim.Muon(hidden, lr=RATE, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(adamw, lr=RATE),
@@ -56,7 +58,8 @@ def test_a_run_takes_the_steps_of_torchs_two_optimizers(family, clip, bases, tmp
     changes = {**MUON, "training.max_grad_norm": clip, "training.router_aux_loss_coef": 0}
     folder = trained_run(bases / family, tmp_path, **changes)
     losses = [step.loss for step in steps_of(folder)]
-    assert losses == pytest.approx(bare_losses(family, bases / family, clip), abs=1e-6)
+    # Products of gradients in bf16 round what differs in their last bits; by the same ones weights are equal to the bit.
+    assert losses == pytest.approx(bare_losses(family, bases / family, clip), rel=1e-5)
     assert losses[-1] < losses[0]
     plain = [step.loss for step in steps_of(trained_run(bases / family, tmp_path, **{"training.max_grad_norm": clip}))]
     assert losses != pytest.approx(plain, abs=1e-3), "the control"
@@ -69,16 +72,17 @@ def test_it_learns_from_scratch_at_the_learning_rate_of_adamw(tiny_run):
         assert outcome.exit_code == 0
         losses[optim] = [step.loss for step in steps_of(folder)]
     assert losses["muon"][0] == losses["adamw_torch_fused"][0]
-    assert losses["muon"][-1] < losses["muon"][0] - 0.5 * (losses["adamw_torch_fused"][0] - losses["adamw_torch_fused"][-1])
+    muon, adamw = losses.values()
+    assert muon[0] - muon[-1] > 0.5 * (adamw[0] - adamw[-1])
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral", "qwen3_moe", "bert", "t5"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral", "qwen3_moe", "t5"])
 def test_hidden_matrices_are_those_of_layers(family):
     model = tiny_model(family)
     hidden = hidden_matrices(model)
     named = dict(model.named_parameters())
     assert hidden and all(named[name].ndim == 2 for name in hidden)
-    apart = ("embed", "wte", "wpe", "lm_head", "shared", "cls.", "relative", "experts", "mlp.gate.")
+    apart = ("embed", "wte", "wpe", "lm_head", "shared", "relative", "experts", "mlp.gate.")
     assert not any(part in name for name in hidden for part in apart), hidden
     left = {name for name, weight in named.items() if weight.ndim == 2} - hidden
     assert all(any(part in name for part in apart) for name in left), left
@@ -104,3 +108,28 @@ def test_what_has_no_hidden_matrix_that_trains_is_refused(bases, tmp_path):
         RunOptimizer(model, TrainingSection(optim="muon"), lr=0.01)
     with pytest.raises(ConfigError, match="is muon, which is for matrices inside of a model, and lora trains"):
         trained_run(bases / "llama", tmp_path, **MUON, **{"tuning.method": "lora"})
+
+
+def test_by_the_same_gradients_weights_are_torchs_to_the_bit():
+    ours, theirs = tiny_model("llama"), tiny_model("llama")
+    optimizer = RunOptimizer(ours, TrainingSection(optim="muon", weight_decay=0.1), lr=0.01)
+    hidden = hidden_matrices(theirs)
+    named = dict(theirs.named_parameters())
+    rest = [weight for name, weight in named.items() if name not in hidden]
+    adamw = [
+        {"params": [p for p in rest if (p.ndim >= 2) is many], "weight_decay": 0.1 * many} for many in (True, False)
+    ]
+    both = (
+        torch.optim.Muon([named[name] for name in hidden], lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(adamw, lr=0.01, fused=True),
+    )
+    for step in range(4):
+        torch.manual_seed(step)
+        for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            mine.grad = torch.randn_like(mine)
+            other.grad = mine.grad.clone()
+        optimizer.apply(torch.ones(()), lr=0.01, max_grad_norm=0)
+        for one in both:
+            one.step()
+    for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(mine, other), name

@@ -84,5 +84,5 @@ def test_an_expression_that_hits_a_tower_is_refused():
     inside = TuningSection(method="lora", r=4, target_modules=r".*language_model.*\.q_proj")
     parts = find_adapted(config, shape, inside, "")
     assert [(layer.name, layer.count) for layer in parts.linears] == [("q_proj", 2)]
-    with pytest.raises(ConfigError, match="stays frozen beside the language model: .*vision_tower"):
+    with pytest.raises(ConfigError, match=r"stays frozen beside the language model: .*vision_tower"):
         find_adapted(config, shape, TuningSection(method="lora", target_modules=r".*\.q_proj"), "")

@@ -1,10 +1,10 @@
 """The loss that spreads tokens over the experts of a mixture, beside that of the next token.
 
-It is what the model's own class computes for `output_router_logits`: of all its routers together, from the tokens of one
-micro-batch, without padding. A step has the mean over its micro-batches, by their tokens; with one micro-batch that is
-the loss of transformers.
+It is what the model's own class computes for `output_router_logits`: of all its routers together, from the tokens of
+one micro-batch, without padding. A step has the mean over its micro-batches, by their tokens; with one micro-batch that
+is the loss of transformers.
 
-Source: Fedus et al., Switch Transformers, arXiv:2101.03961, section 2.2, and `load_balancing_loss_func` of transformers.
+Source: Fedus et al., Switch Transformers, arXiv:2101.03961, section 2.2; `load_balancing_loss_func` of transformers.
 """
 
 from collections.abc import Iterator, Mapping

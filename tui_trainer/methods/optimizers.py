@@ -188,7 +188,7 @@ def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Op
             for part in self.parts:
                 part.step()
 
-    if not any(group.get(HIDDEN) for group in groups):
+    if not any(group.get(HIDDEN) and group["params"] for group in groups):
         raise RunError(f"{MUON} is for matrices inside of layers, and none trains; {DEFAULT} trains what does")
     return Muon()
 

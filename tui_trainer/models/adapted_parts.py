@@ -73,8 +73,8 @@ def asks_the_model(shape: ModelShape, tuning: TuningSection) -> bool:
 
 
 def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSection, saved: str) -> AdaptedParts:
-    """What of the model of a config.json gets an adapter; `saved` are the modules that are trained as a whole. The first
-    answer takes seconds.
+    """What of the model of a config.json gets an adapter; `saved` are the modules that are trained as a whole. The
+    first answer takes seconds.
 
     Raises ConfigError for what matches nothing, or no linear layer, and for settings that experts do not take.
     """

@@ -19,7 +19,7 @@ from tui_trainer.models.files.fingerprint import base_part, fingerprint
 from tui_trainer.models.files.weights import read_file_header
 from tui_trainer.models.heads import CLASSIFYING, Head
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import ALL_LINEAR, head_modules, linear_names, match_targets
+from tui_trainer.models.targets import ALL_LINEAR, head_modules, is_all_linear, linear_names, match_targets
 from tui_trainer.runs.folder import read_fields
 from tui_trainer.terminal.safe_text import one_line
 
@@ -75,12 +75,12 @@ def settings_of_adapter(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
         found["tuning.lora_alpha"] = float(alpha)
     if isinstance(dropout, int | float) and 0 <= dropout < 1:
         found["tuning.lora_dropout"] = float(dropout)
-    found |= _targets_of(facts, adapter)
     heads = (*head_modules(facts.shape), *(_HEADS_OF_PEFT if facts.head in CLASSIFYING else ()))
     saved = [str(name) for name in fields.get("modules_to_save") or () if name not in heads]
     # peft adds the path of a module that is two in one, behind its name.
     short = [name for name in saved if not any(name.endswith(f".{other}") for other in saved)]
     found["tuning.modules_to_save"] = ", ".join(short)
+    found |= _targets_of(facts, adapter, ", ".join((*short, *head_modules(facts.shape))))
     for name in ("use_rslora", "use_dora"):
         found[f"tuning.{name}"] = fields.get(name) is True
     return found
@@ -191,7 +191,8 @@ def _same(shape: ModelShape, key: str, made: Any, asked: Any) -> bool:
     if key == "tuning.target_modules" and not is_pattern(f"{made} {asked}"):
         try:
             # Beside tensors of experts there may be no layers.
-            return _names(shape, made) == _names(shape, asked)
+            same_experts = not shape.has_grouped_experts or is_all_linear(made) == is_all_linear(asked)
+            return same_experts and _names(shape, made) == _names(shape, asked)
         except ConfigError:  # of a name that the model does not have, which is told elsewhere
             return True
     if key in ("tuning.modules_to_save", "tuning.target_parameters"):
@@ -203,28 +204,31 @@ def _names(shape: ModelShape, target_modules: str) -> set[str]:
     return set(match_targets(shape, target_modules)) if target_modules else set()
 
 
-def _targets_of(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
+def _targets_of(facts: ModelFacts, adapter: Adapter, saved: str) -> dict[str, Any]:
     """`tuning.target_modules` and `tuning.target_parameters` of an adapter; {} where no settings say what it is on.
+    `saved`: modules that are trained as a whole beside it.
 
-    An expression, or tensors of experts, are its own if peft makes tensors of the same names and shapes by them.
+    An expression, or tensors of experts, are its own if peft makes tensors of the same names and shapes by them. Beside
+    towers it is ours, of names in the language model.
     """
     fields, shape = adapter.fields, facts.shape
     modules, parameters = fields.get("target_modules") or (), fields.get("target_parameters") or ()
     written = modules if isinstance(modules, str) else ", ".join(sorted(map(str, modules)))
+    has_expression = is_pattern(written) and not shape.towers
     has_patterns = any(fields.get(name) for name in _PATTERNS)
     plain = {} if has_patterns or parameters else _plain_targets(shape, adapter)
-    if not (is_pattern(written) or parameters or has_patterns or shape.has_grouped_experts):
+    if not (has_expression or parameters or has_patterns or shape.has_grouped_experts):
         return plain
     try:
         path = adapter.folder / ADAPTER_WEIGHTS
         stored = {name: tuple(tensor.shape) for name, tensor in read_file_header(path).items() if is_adapter(name)}
     except (OSError, ConfigError):  # told with what is wrong with the files
         return {}
-    saved = ",".join(map(str, fields.get("modules_to_save") or ()))
-    for target_modules, names in ((ALL_LINEAR, ""), (written, ", ".join(sorted(map(str, parameters))))):
-        found = {"target_modules": target_modules, "target_parameters": names}
-        if _makes(facts, TuningSection(r=int(fields.get("r") or 1), **found), saved, stored, fields):
-            return {f"tuning.{name}": value for name, value in found.items()}
+    own = (written, ", ".join(sorted(map(str, parameters))))
+    for targets, names in (own, (ALL_LINEAR, "")) if has_expression else ((ALL_LINEAR, ""), own):
+        tuning = TuningSection(r=int(fields.get("r") or 1), target_modules=targets, target_parameters=names)
+        if _makes(facts, tuning, saved, stored, fields):
+            return {"tuning.target_modules": targets, "tuning.target_parameters": names}
     return plain
 
 

@@ -1,5 +1,5 @@
-"""Routers of a mixture of experts, as far as a plan has to know them: whether the model's class computes a loss of them,
-and with what weight its own config asks for that."""
+"""Routers of a mixture of experts, as far as a plan has to know them: whether the model's class computes a loss of
+them, and with what weight its own config asks for that."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ answers = Answers("find_routers", format_version=1)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Routers:
-    """`coefficient`: of the model's config. `is_on`: whether that asks for the loss. `logits`: of one token, the numbers
-    of all routers together."""
+    """`coefficient`: of the model's config. `is_on`: whether that asks for the loss. `logits`: of one token, the
+    numbers of all routers together."""
 
     coefficient: float
     is_on: bool
@@ -32,8 +32,8 @@ class Routers:
 def routers_of(config: Mapping[str, Any], shape: ModelShape) -> Routers | None:
     """Of the model of a config.json; None where its class computes no loss of routers. The first answer about a mixture
     takes seconds."""
-    parts = (*shape.parts, *shape.linears)
-    if shape.head != CAUSAL or not any("experts" in part.path.split(".") for part in parts):
+    paths = [*(part.path for part in shape.parts), *(linear.path for linear in shape.linears)]
+    if shape.head != CAUSAL or not any("experts" in path.split(".") for path in paths):
         return None
     try:
         found = answers.ask({"config": deciding_fields(config)})

@@ -183,7 +183,9 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
     }
     return [
         loaded.problem(
-            key, f"is {toml_text(value)}, which was not tried with {what}", f"set it to {toml_text(allowed)}, or {other}"
+            key,
+            f"is {toml_text(value)}, which was not tried with {what}",
+            f"set it to {toml_text(allowed)}, or {other}",
         )
         for what, other in tried
         for key, (value, allowed) in settings.items()

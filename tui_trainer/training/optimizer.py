@@ -267,9 +267,9 @@ def hidden_matrices(model: Any) -> frozenset[str]:
 
     Source: Keller Jordan, kellerjordan.github.io/posts/muon, 2024.
     """
-    output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    modules = dict(model.named_modules())
-    ends = [part for part in modules.values() if part is output or isinstance(part, nn.Embedding)]
+    output: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    modules: dict[str, Any] = dict(model.named_modules())
+    ends: list[Any] = [part for part in modules.values() if part is output or isinstance(part, nn.Embedding)]
     heads = tuple(f"{path}." for path in head_paths(model)) if hasattr(model, "config") else ()
     apart = {id(weight) for part in ends for weight in part.parameters()}
     found = {id(part.weight): f"{path}.weight" for path, part in modules.items() if is_product(part)}

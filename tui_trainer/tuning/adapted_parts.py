@@ -1,8 +1,8 @@
 """Which parts of a model peft gives a LoRA adapter, found out by having peft do it to a model without numbers: in the
 worker, for `models/adapted_parts.py`.
 
-Source: peft 0.21: `check_target_module_exists` (a text is the whole of a module's path), `_inject_parameters` (a name is
-the end of a parameter's path), `_convert_peft_config_moe`.
+Source: peft 0.21: `check_target_module_exists` (a text is the whole of a module's path), `_inject_parameters` (a name
+is the end of a parameter's path), `_convert_peft_config_moe`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
-from typing import Any
+from typing import Any, cast
 
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import TuningSection
@@ -51,8 +51,8 @@ def named_layers(model: Any, tuning: TuningSection) -> set[str] | None:
     layers = [path for path, module in modules.items() if is_product(module)]
     hits: set[str] | None = None
     if is_pattern(tuning.target_modules):
-        hits, found = _matched(model, modules, layers, tuning)
-        problems += found
+        hits, wrong = _matched(model, modules, layers, tuning)
+        problems += wrong
     elif ALL_LINEAR not in map(str.lower, names):
         hits = {path for path in layers if _ends_with(path, names)}
     if problems:
@@ -132,20 +132,22 @@ def _found(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
         if not isinstance(module, LoraLayer):
             continue
         # Wrappers of several tensors of one module are nested.
-        path, [adapter] = re.sub(r"(\.base_layer)+$", "", full), module.active_adapters
+        path, wrapper = re.sub(r"(\.base_layer)+$", "", full), cast(Any, module)
         if isinstance(module, ParamWrapper):
-            *several, rows, columns = module.get_param().shape
+            *several, rows, columns = wrapper.get_param().shape
             place = place_in_block(f"{path}.{module.parameter_name}")
-            rank = module.r[adapter]
+            rank = wrapper.r["default"]
             experts[ExpertTensor(path=place, experts=(several or [1])[0], rows=rows, columns=columns, rank=rank)] += 1
         else:
             paths.add(path)
-            place, sizes = place_in_block(path), (module.in_features, module.out_features)
+            place, sizes = place_in_block(path), (wrapper.in_features, wrapper.out_features)
             reads: Reads = "target" if ".decoder." in f".{path}" and inner.config.is_encoder_decoder else "source"
             name = place.rpartition(".")[2]
             linears[Linear(name=name, path=place, count=1, inputs=sizes[0], outputs=sizes[1], reads=reads)] += 1
     if wanted is not None and paths != wanted:
-        message = f"peft {metadata.version('peft')} adapts other layers of {inner.config.model_type} than these names say"
+        message = (
+            f"peft {metadata.version('peft')} adapts other layers of {inner.config.model_type} than these names say"
+        )
         hint = f"it renames what were experts in older models: they differ in {_some(sorted(paths ^ wanted))}; "
         hint += f'"all-linear" takes all, {PARAMETERS_KEY} tensors of experts'
         raise ConfigError(Problem(message=message, key=MODULES_KEY, hint=hint))

@@ -42,7 +42,8 @@ def measure_layer(
     lengths = _lengths(answer_tokens > 0, shape.max_position_embeddings if shape.learned_positions else None)
     question = {
         "config": fields | {"vocab_size": _WORDS, "pad_token_id": 0},
-        "setup": {name: everything[name] for name in _DECIDING} | {name: everything[name] for name in _RARE if everything[name]},
+        "setup": {name: everything[name] for name in _DECIDING}
+        | {name: everything[name] for name in _RARE if everything[name]},
         "lengths": lengths,
     }
     try:

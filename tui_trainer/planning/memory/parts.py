@@ -174,7 +174,7 @@ class Static:
         return (MemoryPart("adapted experts", self.weight_size * (sums + gradient), formula),)
 
     def router_loss(self, tokens: int) -> tuple[MemoryPart, ...]:
-        """Logits of the routers, which the model collects, and what softmax makes of them, both to the backward pass."""
+        """Logits of the routers, which the model collects, and what softmax makes of them, up to the backward pass."""
         if not self.setup.router_logits:
             return ()
         found = 2 * FLOAT * tokens * self.setup.router_logits
