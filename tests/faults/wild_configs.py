@@ -331,9 +331,9 @@ METHODS = (
     _of("peft", "every linear layer of a name", bias="all"),
     _of("peft", _PLACE, init_lora_weights="pissa_niter_4"),
     WildConfig(
-        name="peft with a pattern for target_modules",
-        content={"peft_type": "LORA", "base_model_name_or_path": "org/m", "target_modules": r".*\.(q|v)_proj"},
-        refused=("target_modules: ", "does not fit: it is a pattern"),
+        name="peft with a pattern among names of target_modules",
+        content={"peft_type": "LORA", "base_model_name_or_path": "org/m", "target_modules": ["k_proj", ".*v_proj"]},
+        refused=("target_modules: ", "a regular expression is a text of its own"),
     ),
     _of("training_script", "which layers train is tuning.trainable_layers", freeze_layers=6),
     _of("training_script", "the loss is cross entropy", loss_fn="focal"),

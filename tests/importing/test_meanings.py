@@ -126,7 +126,8 @@ def test_an_axolotl_file_without_an_adapter_tunes_all_weights():
     assert imported.values["data.text_column"] == "body"
     assert "training.mixed_precision" not in imported.values  # both are on
     found = why(imported)
-    assert [found[key] for key in ("fp16", "bf16", "optimizer")] == [*[Why.DOES_NOT_FIT] * 2, Why.REFUSED]
+    assert [found[key] for key in ("fp16", "bf16")] == [Why.DOES_NOT_FIT] * 2
+    assert imported.values["training.optim"] == "muon"
     assert [found[key] for key in ("rl", "evals_per_epoch")] == [Why.REFUSED, Why.NOT_SUPPORTED]
     assert imported.values["data.path"] == "hub:org/texts"
 
@@ -301,9 +302,18 @@ def test_a_misspelt_key_is_left_out_with_its_nearest_neighbour(read):
     assert (left.why, left.reason) == (Why.UNKNOWN, "did you mean learning_rate?")
 
 
-def test_a_pattern_is_no_name_of_a_layer(read):
-    imported = read({"peft_type": "LORA", "r": 4, "target_modules": r".*\.(q|v)_proj"})
+def test_an_expression_is_kept_and_one_among_names_is_none(read):
+    wanted = {"target_modules": r".*\.(q|v)_proj", "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}
+    imported = read({"peft_type": "LORA", "r": 4, **wanted})
+    assert imported.values["tuning.target_modules"] == wanted["target_modules"] and not why(imported)
+    assert imported.values["tuning.target_parameters"] == "experts.gate_up_proj, experts.down_proj"
+    imported = read({"peft_type": "LORA", "r": 4, "target_modules": ["q_proj", ".*v_proj"]})
     assert why(imported) == {"target_modules": Why.DOES_NOT_FIT}
+
+
+def test_llama_factorys_muon_and_loss_of_routers_are_settings(read):
+    imported = read({"stage": "sft", "finetuning_type": "full", "use_muon": True, "moe_aux_loss_coef": 0.02})
+    assert imported.values["training.optim"] == "muon" and imported.values["training.router_aux_loss_coef"] == 0.02
 
 
 def test_a_file_that_two_kinds_read_differently_is_not_guessed_at(read):

@@ -18,7 +18,7 @@ from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.tuning import find_method
 
-HERE = ("adamw_torch_fused", "adamw_torch", "adafactor", "sgd")
+HERE = ("adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "muon")
 CPU = torch.device("cpu")
 
 

@@ -145,16 +145,16 @@ class TuningSection(SettingsSection):
     )
     """LoRA: share of the adapters' inputs dropped."""
     target_modules: Names = option("all-linear")
-    """LoRA: names of the layers that get an adapter, with commas; all-linear: all but the head; or a regular expression
-    that whole paths match, such as '.*\\.[0-3]\\..*_proj'."""
+    """LoRA: names of layers that get an adapter, with commas; all-linear: all but the head; or a regular expression of
+    whole paths: '.*(q|v)_proj'."""
     target_parameters: Names = option(
         "",
         memory="the backward pass keeps a copy of each such tensor",
         speed="each pass adds the update to all of it",
         advanced=True,
     )
-    """LoRA: tensors of experts that get an adapter, with commas, such as experts.gate_up_proj, experts.down_proj.
-    all-linear has experts only in families where they were layers of their own in transformers 4 (Mixtral, Qwen)."""
+    """LoRA: tensors of experts that get an adapter, with commas: experts.gate_up_proj, experts.down_proj; all-linear
+    has those of Mixtral and Qwen."""
     use_rslora: bool = option(False, advanced=True)
     """LoRA: scale by lora_alpha / sqrt(r), which keeps wide updates from fading."""
     use_dora: bool = option(False, speed="a third to a half slower", advanced=True)
@@ -357,8 +357,8 @@ class TrainingSection(SettingsSection):
     router_aux_loss_coef: RouterWeight | Auto = option(
         "auto", memory="what the loss keeps of each token's router logits", advanced=True
     )
-    """Mixtures of experts: weight of the loss that spreads tokens over experts, in training alone; 0: none; auto: the
-    model's router_aux_loss_coef where its config.json has output_router_logits, as transformers does."""
+    """Weight of the loss that spreads tokens over experts; 0: none; auto: the model's own where its config asks for
+    output_router_logits."""
     seed: int = option(42, low=0, high=2**63 - 1)
     """Decides the initial weights, the order of the rows and dropout."""
     optim: Annotated[str, NameIn(OPTIMIZERS)] = option(

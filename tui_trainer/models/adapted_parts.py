@@ -3,7 +3,7 @@ the worker, so that a plan counts what the run will train.
 
 That is so for a regular expression, for tensors of experts (one parameter for all of them, which no linear layer
 holds), and in families whose experts were linear layers in transformers 4: there peft makes other targets of names.
-`tuning/adapted_parts.py` is what the worker does.
+`planning/adapted_parts.py` is what the worker does.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ MODULE: Final = "tui_trainer.worker"
 QUESTIONS: Final = {
     "count_model": "tui_trainer.models.counting:answer",
     "count_trained": "tui_trainer.tuning.some_layers:answer",
-    "find_adapted": "tui_trainer.tuning.adapted_parts:answer",
+    "find_adapted": "tui_trainer.planning.adapted_parts:answer",
     "find_routers": "tui_trainer.models.routers:answer",
     "dry_run": "tui_trainer.planning.memory.dry_run_child:answer",
     "try_machine": "tui_trainer.launching.trial:try_parts",

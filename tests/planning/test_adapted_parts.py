@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from tests.tiny_models import tiny_model, tiny_model_with_towers
 from tui_trainer.config.sections import TuningSection
@@ -12,6 +13,8 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.models.adapted_parts import find_adapted
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import adapter_parameters, match_targets
+from tui_trainer.planning.memory.parts import ModelMemory
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tuning import find_method
 
 pytestmark = pytest.mark.versions
@@ -86,3 +89,30 @@ def test_an_expression_that_hits_a_tower_is_refused():
     assert [(layer.name, layer.count) for layer in parts.linears] == [("q_proj", 2)]
     with pytest.raises(ConfigError, match=r"stays frozen beside the language model: .*vision_tower"):
         find_adapted(config, shape, TuningSection(method="lora", target_modules=r".*\.q_proj"), "")
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "gpt_oss"])
+def test_the_backward_pass_keeps_as_much_of_adapted_experts_as_is_planned(family):
+    """What no row adds: the sum of each tensor and its update. What rows add is counted by the dry run."""
+    parts, tuning = found_in(tiny_model(family), target_modules="q_proj", target_parameters=EXPERTS)
+    adapted = find_method("lora").apply(tiny_model(family), tuning, seed=0, autocast=False)
+    one, two = (kept_bytes(adapted, rows) for rows in (1, 2))
+    shape = shape_of(json.loads(tiny_model(family).config.to_json_string()))
+    [planned] = ModelMemory(shape, TrainingSetup(method="lora", lora_experts=parts.experts), 16).adapted_experts()
+    largest = max(tensor.numbers // tensor.count for tensor in parts.experts)
+    narrow = sum(tensor.adapter_parameters for tensor in parts.experts)
+    assert 0 <= 2 * one - two - (planned.bytes - 4 * largest) <= 4 * narrow + 4096
+
+
+def kept_bytes(model, rows):
+    weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        made = model.train()(input_ids=torch.arange(3, 19).repeat(rows, 1), use_cache=False)
+    assert made.logits is not None
+    return sum(storage.nbytes() for key, storage in kept.items() if key not in weights)
