@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from tests.combinations import in_the_sweep
 from tests.tiny_models import tiny_model, tiny_model_with_towers
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.errors import ConfigError
@@ -34,14 +35,14 @@ def found_in(model, **settings):
     [
         ("llama", {"target_modules": r".*\.(q|v)_proj"}),
         ("llama", {"target_modules": r"model\.layers\.1\..*_proj", "use_dora": True}),
-        ("gpt2", {"target_modules": r".*h\.0\.attn\.c_(attn|proj)"}),
+        in_the_sweep("gpt2", {"target_modules": r".*h\.0\.attn\.c_(attn|proj)"}),
         ("mixtral", {"target_modules": "all-linear"}),
-        ("mixtral", {"target_modules": "q_proj", "target_parameters": EXPERTS}),
-        ("mixtral", {"target_modules": "", "target_parameters": "gate.weight, experts.down_proj"}),
-        ("qwen3_moe", {"target_modules": "all-linear"}),
-        ("qwen3_moe", {"target_modules": r".*\.[qk]_proj", "target_parameters": "experts.down_proj"}),
-        ("gpt_oss", {"target_modules": "all-linear"}),
-        ("gpt_oss", {"target_modules": "o_proj", "target_parameters": EXPERTS}),
+        in_the_sweep("mixtral", {"target_modules": "q_proj", "target_parameters": EXPERTS}),
+        in_the_sweep("mixtral", {"target_modules": "", "target_parameters": "gate.weight, experts.down_proj"}),
+        in_the_sweep("qwen3_moe", {"target_modules": "all-linear"}),
+        in_the_sweep("qwen3_moe", {"target_modules": r".*\.[qk]_proj", "target_parameters": "experts.down_proj"}),
+        in_the_sweep("gpt_oss", {"target_modules": "all-linear"}),
+        in_the_sweep("gpt_oss", {"target_modules": "o_proj", "target_parameters": EXPERTS}),
     ],
 )
 def test_as_many_weights_are_counted_as_peft_trains(family, settings):
@@ -63,15 +64,29 @@ def test_as_many_weights_are_counted_as_peft_trains(family, settings):
         ("llama", {"target_modules": r".*\.queries?"}, ("matches no layer", "model.layers.0.self_attn.q_proj")),
         ("llama", {"target_modules": "(q_proj"}, ("is no regular expression",)),
         ("llama", {"target_modules": ".*(q_proj|lm_head)"}, ("matches lm_head (the head)", "no linear layer inside")),
-        ("llama", {"target_modules": r".*self_attn.*"}, ("(LlamaAttention), which is no linear layer",)),
-        ("llama", {"target_modules": r".*\.[qv]_proj", "modules_to_save": "v_proj"}, ("which is trained as a whole",)),
-        ("llama", {"target_parameters": "experts.down_proj"}, ("no tensor of the model is called experts.down_proj",)),
-        ("mixtral", {"target_parameters": "experts.up"}, ("called experts.up", "mlp.experts.gate_up_proj")),
-        ("mixtral", {"target_parameters": "q_proj.weight"}, ("no matrix that a linear layer does not hold",)),
-        ("mixtral", {"target_modules": r"model\.layers\.0\.self_attn\.q_proj|.*\.1\..*v_proj"}, ("adapts other",)),
-        ("mixtral", {"target_modules": "q_proj", "target_parameters": EXPERTS, "lora_dropout": 0.1}, ("lora_dropout",)),
-        ("mixtral", {"target_modules": "all-linear", "use_dora": True}, ("no DoRA for tensors with an adapter",)),
-        ("gpt_oss", {"target_parameters": "gate_up_proj_bias"}, ("no matrix that a linear",)),
+        in_the_sweep("llama", {"target_modules": r".*self_attn.*"}, ("(LlamaAttention), which is no linear layer",)),
+        in_the_sweep(
+            "llama", {"target_modules": r".*\.[qv]_proj", "modules_to_save": "v_proj"}, ("which is trained as a whole",)
+        ),
+        in_the_sweep(
+            "llama", {"target_parameters": "experts.down_proj"}, ("no tensor of the model is called experts.down_proj",)
+        ),
+        in_the_sweep("mixtral", {"target_parameters": "experts.up"}, ("called experts.up", "mlp.experts.gate_up_proj")),
+        in_the_sweep(
+            "mixtral", {"target_parameters": "q_proj.weight"}, ("no matrix that a linear layer does not hold",)
+        ),
+        in_the_sweep(
+            "mixtral", {"target_modules": r"model\.layers\.0\.self_attn\.q_proj|.*\.1\..*v_proj"}, ("adapts other",)
+        ),
+        in_the_sweep(
+            "mixtral",
+            {"target_modules": "q_proj", "target_parameters": EXPERTS, "lora_dropout": 0.1},
+            ("lora_dropout",),
+        ),
+        in_the_sweep(
+            "mixtral", {"target_modules": "all-linear", "use_dora": True}, ("no DoRA for tensors with an adapter",)
+        ),
+        in_the_sweep("gpt_oss", {"target_parameters": "gate_up_proj_bias"}, ("no matrix that a linear",)),
     ],
 )
 def test_what_gets_no_adapter_is_refused_with_what_there_is(family, settings, words):
@@ -91,6 +106,7 @@ def test_an_expression_that_hits_a_tower_is_refused():
         find_adapted(config, shape, TuningSection(method="lora", target_modules=r".*\.q_proj"), "")
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "gpt_oss"])
 def test_the_backward_pass_keeps_as_much_of_adapted_experts_as_is_planned(family):
     """What no row adds: the sum of each tensor and its update. What rows add is counted by the dry run."""

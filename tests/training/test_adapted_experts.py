@@ -50,6 +50,7 @@ def last_loss(folder):
     return [event.loss for event in read_all(folder.journal) if isinstance(event, EvalDone)][-1]
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("case", CASES)
 def test_an_adapter_learns_is_resumed_merged_and_goes_on(case, bases, tmp_path):
     family, targets = CASES[case]
@@ -93,6 +94,7 @@ def test_an_adapter_learns_is_resumed_merged_and_goes_on(case, bases, tmp_path):
     assert last_loss(into) == pytest.approx(last_loss(folder), abs=1e-5), "merged, and trained as a whole"
 
 
+@pytest.mark.e2e
 def test_an_adapter_of_experts_goes_on_with_its_own_tensors_only(bases, tmp_path):
     folder = trained_run(bases / "gpt_oss", tmp_path, **LORA, **NAMED)
     with pytest.raises(ConfigError, match=r"target_parameters: is experts\.down_proj, but the adapter that"):
@@ -104,6 +106,7 @@ def test_an_adapter_of_experts_goes_on_with_its_own_tensors_only(bases, tmp_path
         trained_run(folder.model, tmp_path, **LORA)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("family", "change", "words"),
     [

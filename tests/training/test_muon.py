@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tests.combinations import in_the_sweep
 from tests.tiny_models import save_tiny_model, tiny_model
 from tests.training.test_router_loss import RATE, STEPS, padded, rows_of, steps_of, trained_run
 from tui_trainer.config.sections import TrainingSection
@@ -53,7 +54,7 @@ def bare_losses(family, base, clip=0.0):
     return found
 
 
-@pytest.mark.parametrize(("family", "clip"), [("llama", 0.0), ("llama", 0.5), ("mixtral", 0.0)])
+@pytest.mark.parametrize(("family", "clip"), [("llama", 0.5), in_the_sweep("llama", 0.0), in_the_sweep("mixtral", 0.0)])
 def test_a_run_takes_the_steps_of_torchs_two_optimizers(family, clip, bases, tmp_path):
     changes = {**MUON, "training.max_grad_norm": clip, "training.router_aux_loss_coef": 0}
     folder = trained_run(bases / family, tmp_path, **changes)
@@ -65,6 +66,7 @@ def test_a_run_takes_the_steps_of_torchs_two_optimizers(family, clip, bases, tmp
     assert losses != pytest.approx(plain, abs=1e-3), "the control"
 
 
+@pytest.mark.e2e
 def test_it_learns_from_scratch_at_the_learning_rate_of_adamw(tiny_run):
     losses = {}
     for optim in ("muon", "adamw_torch_fused"):

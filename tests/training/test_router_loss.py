@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from tests.combinations import in_the_sweep
 from tests.tiny_models import EXPERTS, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError
@@ -94,7 +95,8 @@ def bare_losses(family: str, base: Path, weight: float, parts: int = 1) -> list[
 
 
 @pytest.mark.parametrize(
-    ("family", "packing"), [*((family, "false") for family in EXPERTS), ("mixtral", "true"), ("qwen3_moe", "true")]
+    ("family", "packing"),
+    [("mixtral", "true"), *(in_the_sweep(family, "false") for family in EXPERTS), in_the_sweep("qwen3_moe", "true")],
 )
 def test_a_mixture_learns_as_a_bare_loop_over_transformers_has_it(family, packing, bases, tmp_path):
     setting, weight = WEIGHTS[family]
@@ -110,6 +112,7 @@ def test_a_mixture_learns_as_a_bare_loop_over_transformers_has_it(family, packin
     assert f"weight {weight:g}" in (folder.model / "README.md").read_text()
 
 
+@pytest.mark.e2e
 def test_held_out_loss_is_that_of_the_next_token_alone(bases, tmp_path):
     folder = trained_run(bases / "mixtral", tmp_path, **{KEY: 1})
     [done] = [event for event in read_all(folder.journal) if isinstance(event, EvalDone)]
@@ -124,6 +127,7 @@ def test_held_out_loss_is_that_of_the_next_token_alone(bases, tmp_path):
     assert "router_loss" not in done.scores
 
 
+@pytest.mark.e2e
 def test_micro_batches_weigh_as_much_as_they_have_tokens(bases, tmp_path):
     """Cut in two, each part balances its own tokens: transformers' loss of each, by their tokens."""
     changes = {KEY: WEIGHT, "training.per_device_train_batch_size": 2, "training.gradient_accumulation_steps": 2}
@@ -133,6 +137,7 @@ def test_micro_batches_weigh_as_much_as_they_have_tokens(bases, tmp_path):
     assert losses == pytest.approx(whole, rel=0.05) and losses != pytest.approx(whole, abs=1e-6)
 
 
+@pytest.mark.e2e
 def test_layers_that_are_computed_again_give_the_same_loss_and_a_resumed_run_the_same_bits(bases, tmp_path):
     changes = {KEY: WEIGHT, "tuning.method": "lora", "tuning.r": 2, "tuning.lora_dropout": 0}
     plain = trained_run(bases / "gpt_oss", tmp_path, **changes)
@@ -159,6 +164,7 @@ def test_what_has_no_such_loss_is_refused(family, change, words, bases, tmp_path
     assert words in str(caught.value)
 
 
+@pytest.mark.e2e
 def test_without_a_weight_nothing_is_added(bases, tmp_path):
     """A config that does not ask for router logits, and a weight of 0, say the same."""
     runs = [trained_run(bases / "qwen3_moe", tmp_path, **change) for change in ({}, {KEY: 0})]

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any
+from unittest.mock import patch
 
+from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.counting import Answers, deciding_fields, empty_model, fake_tensors, inputs_of, model_config
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.worker.asking import WorkerFailed
 
+KEY = "training.router_aux_loss_coef"
 BALANCE, OUTPUT = "load_balancing_loss_func", "output_router_logits"
 """The function in the module of every such class, and the argument by which a forward pass calls it."""
 _ROWS, _TOKENS = 2, 8
@@ -31,14 +34,16 @@ class Routers:
 
 def routers_of(config: Mapping[str, Any], shape: ModelShape) -> Routers | None:
     """Of the model of a config.json; None where its class computes no loss of routers. The first answer about a mixture
-    takes seconds."""
+    takes seconds. Raises ConfigError where it cannot be looked up."""
     paths = [*(part.path for part in shape.parts), *(linear.path for linear in shape.linears)]
     if shape.head != CAUSAL or not any("experts" in path.split(".") for path in paths):
         return None
     try:
         found = answers.ask({"config": deciding_fields(config)})
-    except WorkerFailed:
-        return None
+    except WorkerFailed as failure:
+        message = f"cannot be looked up in the model: {failure.reason or failure}"
+        hint = "set it to 0: routers then have no loss"
+        raise ConfigError(Problem(message=message, key=KEY, hint=hint)) from None
     return Routers(**found) if found else None
 
 
@@ -47,9 +52,12 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
     with fake_tensors(CAUSAL):
         made = model_config(question["config"])
         model = empty_model(made, CAUSAL)
-        if BALANCE not in unwrap(type(model).forward).__globals__:
+        names = unwrap(type(model).forward).__globals__
+        if BALANCE not in names:
             return {}
-        logits = model(**inputs_of(CAUSAL, _ROWS, _TOKENS, 0), **{OUTPUT: True}).router_logits or ()
+        # Older versions count what each expert is given, which takes numbers.
+        with patch.dict(names, {BALANCE: lambda *given: made}):
+            logits = model(**inputs_of(CAUSAL, _ROWS, _TOKENS, 0), **{OUTPUT: True}).router_logits or ()
     return {
         "coefficient": float(getattr(made, "router_aux_loss_coef", 0.0)),
         "is_on": bool(getattr(made, OUTPUT, False)),

@@ -19,7 +19,7 @@ from tui_trainer.models.config_json import OVERFLOWS_IN_FP16
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.modules import FEW_LABELS
-from tui_trainer.models.routers import Routers, routers_of
+from tui_trainer.models.routers import KEY, Routers, routers_of
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import (
     ALL_LINEAR,
@@ -39,7 +39,6 @@ from tui_trainer.tuning.some_layers import planned_part
 
 MIXED = "training.mixed_precision"
 DTYPE = "model.dtype"
-ROUTERS = "training.router_aux_loss_coef"
 # Autocast costs a copy of each weight and input. Measured as CPU time on one core with avx512_bf16 (torch 2.15, whole
 # steps with AdamW): 0.8 times as fast as fp32 at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768.
 CPU_BF16_LEAST_WIDTH = 256
@@ -259,17 +258,19 @@ def choose(
 
 def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | None, Planned[float] | None]:
     """The routers of a mixture and the weight of their loss; None for other models. Raises ConfigError."""
-    config, key = loaded.config, ROUTERS
+    config = loaded.config
     requested = config.training.router_aux_loss_coef
+    if requested == 0:
+        return None, None
     model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
     routers = routers_of(model, shape)
     if routers is None or not routers.logits:
-        if requested in ("auto", 0):
+        if requested == "auto":
             return None, None
         message = f"is {requested:g}, but {shape.model_type} has no routers whose loss transformers computes"
-        raise ConfigError(loaded.problem(key, message, "set it to auto, or to 0"))
+        raise ConfigError(loaded.problem(KEY, message, "set it to auto, or to 0"))
     if requested != "auto":
-        return routers, exact(requested, f"from {loaded.where(key)}")
+        return routers, exact(requested, f"from {loaded.where(KEY)}")
     if routers.is_on:
         return routers, exact(routers.coefficient, "auto: of the model's own config, which asks for router logits")
     reason = f"auto: the model's own config does not ask for it; its weight is {routers.coefficient:g}"

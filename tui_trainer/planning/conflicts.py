@@ -12,11 +12,12 @@ from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.adapted_parts import MODULES_KEY, PARAMETERS_KEY
+from tui_trainer.models.routers import KEY as ROUTERS_KEY
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import KEY as PROVIDER_KEY
 from tui_trainer.models.unsloth import NAME as UNSLOTH
 from tui_trainer.models.unsloth import is_asked
-from tui_trainer.planning.automatic_values import ROUTERS, TrainingDevice
+from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.batch_cut import PROCESSES, batch_problems
 from tui_trainer.planning.disk import space_words
 from tui_trainer.planning.fit import MemoryBudget, needed_bytes, with_dry_run
@@ -175,7 +176,7 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
         names = ", ".join(dict.fromkeys(tensor.path for tensor in setup.lora_experts))
         tried.append((f"adapters of experts ({one_line(names, 120)})", "name linear layers alone"))
     if setup.router_logits:
-        tried.append(("a loss of routers", f"set {ROUTERS} = 0"))
+        tried.append(("a loss of routers", f"set {ROUTERS_KEY} = 0"))
     settings: dict[str, tuple[object, object]] = {
         "distributed.strategy": (strategy, "ddp"),
         "training.torch_compile": (setup.compiled, False),
