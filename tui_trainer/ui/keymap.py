@@ -142,6 +142,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "save", "s", "save", "Write a checkpoint after this step.", 20),
     _action("train", "evaluate", "e", "evaluate", "Measure the held-out loss after this step.", 30),
     _action("train", "stop", "S", "stop", "Save and stop after this step; `resume` goes on later.", 40),
+    _action("train", "detach", "D", "detach", "Let the run go on in a process of its own, without this program.", 42),
     _action("train", "smoothing", "m", "smoothing", "How strongly the loss is smoothed: 0, 0.6, 0.9, 0.98."),
     _action("train", "log_scale", "y", "log scale", "Linear or logarithmic losses.", 60),
     _action("train", "metric", "v", "metric", "Loss, learning rate, gradient norm, tokens per second, step time.", 50),

@@ -162,6 +162,9 @@ class Workbench:
         self.leaving: Leaving | None = None
         self.opened: OpenRun | InputError | None = None
         """What became of the key that starts a run, until the screens have taken it in."""
+        self.detached: int | Exception | None = None
+        """The process that goes on with the run of this one, or why there is none, until the screens have taken it
+        in."""
         self.leave_when_over = self._stop_unasked = False
         self._make_request = make_request
         self._sampler = GaugeSampler()
