@@ -86,6 +86,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "next_screen", "tab", "next screen", "Go to the next screen."),
     _action("app", "previous_screen", "shift+tab", "previous screen", "Go to the previous screen."),
     _action("app", "start", "t", "start", "Show what would happen, and start the run after one more key.", 5),
+    _action("app", "new", "n", "new run", "Start from your own data and model: choose them, see what follows.", 6),
     _action("app", "help", "? f1", "help", "What every key does here."),
     _action("app", "palette", ": ctrl+p", "commands", "Find an action by its name, and do it."),
     _action("app", "redraw", "ctrl+l", "redraw", "Draw the whole screen again, when something else has written on it."),
@@ -97,7 +98,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "quit", "q ctrl+q", "quit", "Leave. With a run alive it asks: train on, save and stop, stay.", 95),
     #
     *_moves("hardware", "Scroll up.", "Scroll down.", "To the top.", "To the end.", "to the top", "to the end"),
-    _action("hardware", "next_gpu", "n", "next GPU", "Choose another card; after the last comes the freest again.", 20),
+    _action("hardware", "next_gpu", "c", "next GPU", "Choose another card; after the last comes the freest again.", 20),
     _action("hardware", "try_out", "m", "measure", "Try precisions, attention, rates and disks, in some seconds.", 15),
     _action("hardware", "look_again", "r", "look again", "Read the machine anew: cards, memory, disks.", 10),
     #
@@ -170,7 +171,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("runs", "mark", "space", "mark", "Mark the run for comparing, or take the mark away.", 30),
     _action("runs", "compare", "C", "compare", "Two to six marked runs: curves, scores, settings that differ.", 25),
     _action("runs", "new", "c", "new from config", "Take the settings of the run, to start another one.", 40),
-    _action("runs", "rename", "n", "rename", "Give a run that is not running another name.", 60),
+    _action("runs", "rename", "N", "rename", "Give a run that is not running another name.", 60),
     _action("runs", "delete", "D", "delete", "Delete a run that is not running; see first what that frees.", 50),
     _action("runs", "copy", "y", "copy path", "Copy the path of the run's folder (OSC 52), and show it."),
     _action("runs", "export", "x", "export", "Write the model of the run in another form, and compare it.", 65),

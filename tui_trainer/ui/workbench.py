@@ -139,6 +139,8 @@ class Workbench:
         self.findings: list[Finding] = []
         self.old_edits: Edits = {}
         """Unsaved edits of an earlier session that nobody has decided on yet."""
+        self.has_no_runs = False
+        """Nobody has trained here so far, as far as the index of runs knows; False until it was read."""
         self.start_wanted = False
         """Somebody pressed start before there was a plan."""
         self.is_attaching = False
