@@ -544,12 +544,12 @@ class Workbench:
         self.app.draw()
 
     def checks_mark(self) -> tuple[str, Role]:
-        """`2!` when two should be looked at, `1x 2!` when one of three fails, `ok`; empty before the first look."""
+        """`2 warn` when two should be looked at, `1 fail 2 warn`, `ok`; empty before the first look. The worst first."""
         if not self.findings:
             return "", "dim"
         bad = sum(finding.status in ("fail", "error") for finding in self.findings)
         warned = sum(finding.status == "warn" for finding in self.findings)
-        marks = [f"{bad}x"] * bool(bad) + [f"{warned}!"] * bool(warned)
+        marks = [f"{bad} fail"] * bool(bad) + [f"{warned} warn"] * bool(warned)
         return " ".join(marks) or "ok", "bad" if bad else "warn" if warned else "good"
 
     def apply(self, patch: Mapping[str, Any], label: str) -> tuple[Problem, ...]:
