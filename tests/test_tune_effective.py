@@ -103,9 +103,9 @@ def test_the_planned_number_stays_where_no_other_is_faster(settings, monkeypatch
 
 def test_the_faster_turn_of_a_size_counts(settings, monkeypatch, tmp_path):
     # Somebody else computed while 16 were measured first.
-    steps(monkeypatch, {8: 100.0, 16: (90.0, 150.0), 32: 152.0, 64: 151.0})
+    steps(monkeypatch, {8: 100.0, 16: (90.0, 150.0), 32: 152.0, 64: 151.0, 128: 150.0})
     result = found(many(tmp_path, settings), *NO_BOUND)
-    assert [one.rows_per_second for one in result.sizes] == [100.0, 150.0, 152.0, 151.0]
+    assert [one.rows_per_second for one in result.sizes] == [100.0, 150.0, 152.0, 151.0, 150.0]
     assert result.best.rows == 16 and result.slower_from is None and "no size was seen to be slower" in result.sentence
 
 

@@ -218,6 +218,7 @@ def test_every_score_is_a_curve_of_its_own():
     chart.view = replace(chart.view, cross_step=3)
     assert "0.7500" in text_of(draw(chart, state)) or "0.2500" in text_of(draw(chart, state))
     # Another run has none of them.
+    chart.view = replace(chart.view, cross_step=None)
     assert "── loss " in text_of(draw(chart, run([3.0, 2.0])))
     chart.forget()
     assert chart.view.metric == "loss"

@@ -2,8 +2,8 @@
 faster.
 
 Each in a process of its own: first the largest pass of the run, then some of its steps. A size is twice the one before.
-It goes on until one gains less than `GAIN` on the one before and a larger one was seen to be no faster than that. In the
-time that is left each is measured again, and the faster turn counts: what others take of a machine only slows it down.
+It goes on until one gains less than `GAIN` on the one before and a larger one was seen to be no faster than that. In
+the time that is left each is measured again, and the faster turn counts: what others take of a machine slows it down.
 """
 
 from collections.abc import Callable, Mapping
@@ -101,8 +101,9 @@ class MeasuredBatches:
     @property
     def slower_from(self) -> int | None:
         """The first size above the fastest with which a row takes much longer than with that; None: none was seen."""
-        fastest = self.fastest
-        larger = [one for one in self.measured if fastest and one.rows > fastest.rows]
+        if (fastest := self.fastest) is None:
+            return None
+        larger = [one for one in self.measured if one.rows > fastest.rows]
         return next((one.rows for one in larger if one.rows_per_second * GAIN < fastest.rows_per_second), None)
 
     @property

@@ -60,9 +60,7 @@ def go_on_detached(
     try:
         with open_log(log_path) as log:
             log_bytes = log.seek(0, 2)
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     except OSError as error:
         raise RunError(f"no process of its own can be started: {system_reason(error)}") from error
     until = monotonic() + _PATIENCE_SECONDS

@@ -604,7 +604,6 @@ class ChartDrawing:
         return self._series.nearest_step(shown.low + (x - GUTTER + 0.5) * shown.span / across)
 
     def _take(self, state: RunState, view: ChartView) -> Series:
-        import numpy as np
 
         before, metric = self._view, metrics_of(state)[view.metric]
         if before is None or (before.metric, before.smoothing) != (view.metric, view.smoothing):

@@ -146,7 +146,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "detach", "D", "detach", "Let the run go on in a process of its own, without this program.", 42),
     _action("train", "smoothing", "m", "smoothing", "How strongly the loss is smoothed: 0, 0.6, 0.9, 0.98."),
     _action("train", "log_scale", "y", "log scale", "Linear or logarithmic losses.", 60),
-    _action("train", "metric", "v", "metric", "Loss, learning rate, gradient norm, speed, step time, and each score.", 50),
+    _action("train", "metric", "v", "metric", "Loss, learning rate, gradient norm, speed, step time, scores.", 50),
     _action("train", "zoom_in", "+ =", "zoom in", "Show fewer steps."),
     _action("train", "zoom_out", "-", "zoom out", "Show more steps."),
     _action("train", "zoom_all", "0", "all steps", "Show all steps again."),

@@ -240,7 +240,8 @@ def table_lines(first: FirstRows, width: int) -> list[Line]:
     """Columns as wide as their widest cells, as long as there is room; what does not fit is cut."""
     widths = column_widths(first.columns, first.rows, width)
     heads: Line = [(" ".join(pad(name, cells) for name, cells in zip(first.columns, widths, strict=False)), "title")]
-    return [heads, *([(" ".join(map(pad, row, widths)), "text")] for row in first.rows)]
+    rows: list[Line] = [[(" ".join(map(pad, row, widths)), "text")] for row in first.rows]
+    return [heads, *rows]
 
 
 def column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:

@@ -544,7 +544,7 @@ class Workbench:
         self.app.draw()
 
     def checks_mark(self) -> tuple[str, Role]:
-        """`2 warn` when two should be looked at, `1 fail 2 warn`, `ok`; empty before the first look. The worst first."""
+        """`2 warn` when two should be looked at, `1 fail 2 warn`, `ok`; empty before the first look."""
         if not self.findings:
             return "", "dim"
         bad = sum(finding.status in ("fail", "error") for finding in self.findings)

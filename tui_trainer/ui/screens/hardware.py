@@ -13,6 +13,7 @@ from typing import cast
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
+from tui_trainer.config.load import DEFAULT_RECIPE
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.local_paths import from_the_root
 from tui_trainer.hardware import describe

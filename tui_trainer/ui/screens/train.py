@@ -18,7 +18,7 @@ from tui_trainer.ui.screens import train_lines as lines
 from tui_trainer.ui.screens import train_lines as story
 from tui_trainer.ui.screens.train_lines import TrainScene
 from tui_trainer.ui.spans import Line
-from tui_trainer.ui.starting import offer_lines, offer_resume, offer_detach, offer_stop
+from tui_trainer.ui.starting import offer_detach, offer_lines, offer_resume, offer_stop
 from tui_trainer.ui.watch import WatchedRun, tail_of
 from tui_trainer.ui.widgets.gauge import gauge_lines
 from tui_trainer.ui.widgets.pane import Area, Pane, Section
