@@ -147,7 +147,7 @@ def _data_files(folder: Path) -> Iterator[Choice]:
         with suppress(OSError):
             if path.is_file() and form not in ("unsupported", "unknown") and (size := path.stat().st_size):
                 found.append((int(form == "text"), Choice(value=str(path), note=format_bytes(size))))
-            elif path.is_dir():
+            elif path.is_dir() and not _holds_model(path):
                 inside = [one for one in _entries(path) if form_of(one) not in ("unsupported", "unknown")]
                 if inside:
                     found.append((2, Choice(value=f"{path}/", note=f"a folder with {one_line(inside[0].name, 30)}")))
@@ -165,8 +165,12 @@ def _samples() -> Iterator[Choice]:
 def _model_folders(folder: Path) -> Iterator[Choice]:
     for path in _entries(folder):
         for inside in (path, *_entries(path)):
-            if (inside / "config.json").is_file() or (inside / "adapter_config.json").is_file():
+            if _holds_model(inside):
                 yield Choice(value=f"./{inside}", note=f"a folder, {format_bytes(_weights_bytes(inside))}")
+
+
+def _holds_model(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
 
 
 def _fetched_models() -> Iterator[Choice]:
