@@ -40,7 +40,7 @@ def steps(monkeypatch, rates, *, full_from=10**9, fails=None):
             raise fails[rows]
         if rows >= full_from:
             return {"failed": "out of memory (planted)"}
-        rate = rates[rows]
+        rate = rates[rows] if isinstance(rates[rows], float) else rates[rows][len(asked) > len(rates)]
         return {
             "samples_per_second": rate, "tokens_per_second": 20 * rate, "step_seconds": rows / rate, "steps": 8,
             "utilisation_share": 0.5, "peak_memory_bytes": rows * MIB, "largest_pass_bytes": 2 * rows * MIB,
@@ -59,7 +59,8 @@ def found(settings, *more, seconds=600.0):
 def test_sizes_double_until_two_doublings_gain_little_and_the_smallest_of_those_is_taken(settings, monkeypatch):
     asked = steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 152.0, 64: 140.0})
     result = found(settings, *NO_BOUND)
-    assert asked == [(8, 8), (16, 16), (32, 32)]
+    assert asked == [(8, 8), (16, 16), (32, 32)] * 3
+    assert {one.turns for one in result.sizes} == {3}
     # 40 rows of data, of which some are held out.
     assert "the data has" in result.ended and result.best.rows == 16
     assert result.patch == {"training.effective_batch_size": 16, "training.learning_rate": 0.00283}
@@ -75,7 +76,7 @@ def many(tmp_path, settings):
 def test_it_says_with_which_size_a_row_takes_longer_and_stops_where_nothing_is_gained(settings, monkeypatch, tmp_path):
     asked = steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 153.0, 64: 140.0})
     result = found(many(tmp_path, settings))
-    assert [rows for rows, _ in asked] == [8, 16, 32, 64] and result.slower_from == 64
+    assert [rows for rows, _ in asked] == [8, 16, 32, 64] * 3 and result.slower_from == 64
     assert "less than 5%" in result.ended and "slower again with 64" in result.sentence and result.best.rows == 16
 
 
@@ -98,6 +99,14 @@ def test_the_planned_number_stays_where_no_other_is_faster(settings, monkeypatch
     steps(monkeypatch, {8: 130.0, 16: 100.0, 32: 104.0, 64: 103.0})
     result = found(own, *NO_BOUND)
     assert result.patch == {"training.effective_batch_size": 8, "training.learning_rate": 0.00141}
+
+
+def test_the_faster_turn_of_a_size_counts(settings, monkeypatch, tmp_path):
+    # Somebody else computed while 16 were measured first.
+    steps(monkeypatch, {8: 100.0, 16: (90.0, 150.0), 32: 152.0, 64: 151.0, 128: 150.0})
+    result = found(many(tmp_path, settings), *NO_BOUND)
+    assert [one.rows_per_second for one in result.sizes] == [100.0, 150.0, 152.0, 151.0, 150.0]
+    assert result.best.rows == 16 and result.slower_from is None and "no size was seen to be slower" in result.sentence
 
 
 def test_no_more_rows_are_taken_than_leave_enough_steps(settings, monkeypatch, tmp_path):

@@ -2,13 +2,14 @@
 
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import RunState, fold
-from tui_trainer.ui.chart import GUTTER, METRICS, ChartView, LossChart
+from tui_trainer.ui.chart import GUTTER, METRICS, ChartView, LossChart, metrics_of
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 
 SETS = pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
@@ -201,6 +202,26 @@ def test_every_metric_is_drawn_and_has_its_values():
     assert names == list(METRICS)
     assert METRICS["tokens/s"].values(state).tolist() == [200.0] * 3
     assert METRICS["learning rate"].values(state).tolist() == pytest.approx([1e-4, 2e-4, 3e-4])
+
+
+def test_every_score_is_a_curve_of_its_own():
+    chart, state = a_chart(), run([3.0, 2.0, 1.0, 0.5])
+    for number, accuracy in ((2, 0.25), (4, 0.75)):
+        state.apply(replace(evaluated(number, 2.0), scores={"accuracy": accuracy, "f1": accuracy / 2}))
+    assert list(metrics_of(state)) == [*METRICS, "accuracy, held out", "f1, held out"]
+    chart.view = replace(chart.view, metric="accuracy, held out")
+    lines = draw(chart, state)
+    assert "── accuracy, held out " in text_of(lines) and "◆" in text_of(lines)
+    # The higher one stands above the lower one, and on the right.
+    marks = sorted((row, line.index("◆")) for row, line in enumerate(text_of(lines).split("\n")) if "◆" in line)[-2:]
+    assert marks[0][1] > marks[1][1]
+    chart.view = replace(chart.view, cross_step=3)
+    assert "0.7500" in text_of(draw(chart, state)) or "0.2500" in text_of(draw(chart, state))
+    # Another run has none of them.
+    chart.view = replace(chart.view, cross_step=None)
+    assert "── loss " in text_of(draw(chart, run([3.0, 2.0])))
+    chart.forget()
+    assert chart.view.metric == "loss"
 
 
 @SETS

@@ -11,7 +11,7 @@ import pytest
 from textual.events import MouseScrollDown
 
 from tests.runs.journals import end, held_out, run_of, start, steps
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import CPU, RUNS, CannedBench
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
@@ -20,7 +20,7 @@ from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.registry import forget, known_runs, listed_roots
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.screens.runs import refusal
+from tui_trainer.ui.screens.runs import RunsModel, column_at, head, refusal
 from tui_trainer.ui.spans import UNICODE
 
 
@@ -245,3 +245,74 @@ async def test_a_deletion_that_waits_is_not_lost_when_another_run_is_looked_at(r
         go_on.set()
         await screens.until(lambda: not waiting.root.exists())
         assert kept.root.exists()
+
+
+def names_of(model: RunsModel) -> list[str]:
+    return [one.name.split("-")[0] for one in model.shown if one.is_run]
+
+
+def test_runs_are_sorted_by_a_column_and_what_has_no_value_comes_last():
+    model = RunsModel()
+    model.take(RUNS)
+    newest_first = names_of(model)
+    model.sort_by("loss")
+    assert names_of(model) == ["topics", "quickstart", "elsewhere", "quickstart", "chat", "too"]
+    model.sort_by("loss")
+    assert names_of(model) == ["chat", "quickstart", "elsewhere", "quickstart", "topics", "too"]
+    model.sort_by("size")
+    assert names_of(model)[0] == "topics" and model.shown[-1].size_bytes is None
+    # The chosen run stays chosen wherever it goes.
+    model.choose(2)
+    chosen = model.chosen
+    model.sort_by("run")
+    assert model.chosen == chosen
+    titles = []
+    for _ in range(20):
+        model.sort_by_next(200)
+        titles.append(model.order)
+    assert {"", "run", "loss", "held out", "began", "size", "task", "model"} <= set(titles)
+    while model.order:
+        model.sort_by_next(200)
+    assert names_of(model) == newest_first
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("loss<1.5", ["quickstart", "topics"]),
+        ("loss>1.5 quickstart", ["quickstart"]),
+        ("score>0.9", ["topics"]),
+        ("score>0.92", []),
+        ("size_gib>1", ["topics"]),
+        ("task:chat", ["chat"]),
+        ("steps<20", ["too"]),
+        ("loss<", []),
+    ],
+)
+def test_the_filter_takes_numbers(words, found):
+    model = RunsModel()
+    model.take(RUNS)
+    model.narrow(words)
+    assert names_of(model) == found
+
+
+def test_a_click_on_a_title_finds_its_column():
+    for width in (80, 120, 200):
+        text = "".join(part for part, _ in head(width))
+        for title in ("run", "state", "held out", "size"):
+            assert column_at(text.index(title) + 1, width) == title
+        assert column_at(text.index("curve") + 1, width) == ""
+
+
+@in_event_loop
+async def test_three_hundred_runs_are_sorted_by_key_and_by_click(runs):
+    for number in range(300):
+        run_of(runs, f"run-{number:03}", start(100), *steps(1, 2 + number % 7))
+    async with opened((120, 24)) as screens:
+        await screens.shows("run-299")
+        await screens.press("o")
+        await screens.shows("sorted by run", "run-000")
+        await screens.press("O")
+        await screens.shows("sorted by run, reversed", "run-299")
+        await screens.click("last event")
+        await screens.shows("sorted by last event")

@@ -148,6 +148,20 @@ def wait_for_end(processes: list[int]) -> None:
         assert has_ended(process)
 
 
+def test_a_worker_computes_where_nobody_else_does_while_a_run_trains(script):
+    script("import os, sys\nfor line in sys.stdin: print(f'{{\"answer\": {os.nice(0)}}}', flush=True)")
+    begun_before, begun_within = Worker("dry_run"), Worker("dry_run")
+    try:
+        before = begun_before.ask("dry_run", {})
+        with begun_before.giving_way(), begun_within.giving_way():
+            assert begun_before.ask("dry_run", {}) == begun_within.ask("dry_run", {}) == 19
+        begun_within.close()
+        assert begun_within.ask("dry_run", {}) == before < 19
+    finally:
+        begun_before.close()
+        begun_within.close()
+
+
 def test_a_cancel_ends_the_worker_and_what_it_has_started(script):
     script(WITH_A_PROCESS)
     processes: list[int] = []

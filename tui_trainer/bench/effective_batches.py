@@ -2,7 +2,8 @@
 faster.
 
 Each in a process of its own: first the largest pass of the run, then some of its steps. A size is twice the one before.
-It goes on until one gains less than `GAIN` on the one before and a larger one was seen to be no faster than that.
+It goes on until one gains less than `GAIN` on the one before and a larger one was seen to be no faster than that. In
+the time that is left each is measured again, and the faster turn counts: what others take of a machine slows it down.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,12 +33,13 @@ from tui_trainer.worker.asking import WorkerFailed
 
 GAIN = 1.05
 """Times as fast a row as with half of the rows; what gains less is not worth a larger batch."""
-_LEAST_ROWS, _MOST_STEPS, _LEAST_STEPS, _TURN_SECONDS = 8, 40, 8, 4.0
+_LEAST_ROWS, _MOST_STEPS, _LEAST_STEPS, _TURN_SECONDS, _MOST_TURNS = 8, 40, 8, 4.0, 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredBatch:
-    """One size. `failed`: why there are no figures. `memory_bytes` is the peak of its largest pass and of its steps."""
+    """One size. `failed`: why there are no figures. `memory_bytes` is the peak of its largest pass and of its steps.
+    Speeds are those of the fastest of its turns."""
 
     rows: int
     learning_rate: float
@@ -47,6 +49,15 @@ class MeasuredBatch:
     step_seconds: float = 0.0
     utilisation_share: float | None = None
     memory_bytes: int = 0
+    turns: int = 1
+
+    def again(self, other: "MeasuredBatch | None") -> "MeasuredBatch":
+        """With another turn of the same size, where there was one."""
+        if other is None or other.failed:
+            return self
+        faster = max(self, other, key=lambda one: one.rows_per_second)
+        most_bytes = max(self.memory_bytes, other.memory_bytes)
+        return replace(faster, turns=self.turns + other.turns, memory_bytes=most_bytes)
 
     def as_json(self) -> dict[str, Any]:
         names = ("rows_per_second", "tokens_per_second", "step_seconds", "utilisation_share", "memory_bytes")
@@ -54,7 +65,7 @@ class MeasuredBatch:
             "rows": self.rows,
             "learning_rate": self.learning_rate,
             "failed": self.failed,
-            "turns": int(not self.failed),
+            "turns": 0 if self.failed else self.turns,
             **{name: None if self.failed else getattr(self, name) for name in names},
         }
 
@@ -89,9 +100,15 @@ class MeasuredBatches:
 
     @property
     def slower_from(self) -> int | None:
-        """The first size with which a row takes longer than with the one before; None: none was seen."""
-        pairs = zip(self.measured, self.measured[1:], strict=False)
-        return next((after.rows for one, after in pairs if after.rows_per_second < one.rows_per_second), None)
+        """The first size above the fastest with which a row takes much longer than with that; None: none was seen."""
+        if (fastest := self.fastest) is None:
+            return None
+        larger = [one for one in self.measured if one.rows > fastest.rows]
+        return next((one.rows for one in larger if one.rows_per_second * GAIN < fastest.rows_per_second), None)
+
+    @property
+    def fastest(self) -> MeasuredBatch | None:
+        return max(self.measured, key=lambda one: one.rows_per_second, default=None)
 
     @property
     def now(self) -> int:
@@ -118,8 +135,8 @@ class MeasuredBatches:
         elif at_now:
             times = best.rows_per_second / at_now.rows_per_second
             words += f" are {times:.2f} times as fast a row as {self.now}, learning rate {best.learning_rate:g}"
-        fastest = max(self.measured, key=lambda one: one.rows_per_second)
-        if fastest.rows > self.most_rows and fastest is not best:
+        fastest = self.fastest
+        if fastest and fastest.rows > self.most_rows and fastest is not best:
             words += f"; {fastest.rows} would be faster, but leave fewer than {LEAST_STEPS} steps of the epochs"
         slower = f"slower again with {self.slower_from}" if self.slower_from else "no size was seen to be slower"
         busy = "others keep this machine busy, so measure again when it is idle" if self.is_busy else ""
@@ -160,11 +177,15 @@ class EffectiveBatches:
         rows = _first(plan.effective_batch_size.value, plan.processes.value)
         try:
             while not (ended := self._ended(found, rows)):
-                if monotonic() >= ends or not self._measure(loaded, found, rows, ends):
+                if monotonic() >= ends or not (one := self._measure(loaded, found, rows, ends)):
                     found.cut_short = f"{format_seconds(self.seconds)} were over"
                     break
+                found.sizes.append(one)
                 rows *= 2
             found.ended = ended
+            for number in list(range(len(found.sizes))) * (_MOST_TURNS - 1):
+                if not (one := found.sizes[number]).failed and monotonic() < ends:
+                    found.sizes[number] = one.again(self._measure(loaded, found, one.rows, ends))
         except KeyboardInterrupt:
             found.cut_short = INTERRUPTED
         found.is_busy = plan.device == "cpu" and is_busy(load_of_others(), plan.threads.value)
@@ -185,8 +206,8 @@ class EffectiveBatches:
             return f"more than {found.measured[-3].rows} rows gain less than {GAIN - 1:.0%} with each doubling"
         return ""
 
-    def _measure(self, loaded: LoadedConfig, found: MeasuredBatches, rows: int, ends: float) -> bool:
-        """False where the time was over before anything was known of so many rows."""
+    def _measure(self, loaded: LoadedConfig, found: MeasuredBatches, rows: int, ends: float) -> MeasuredBatch | None:
+        """None where the time was over before anything was known of so many rows."""
         planned, training = found.plan, loaded.config.training
         rate = _rate(planned, loaded, rows)
         micro = training.per_device_train_batch_size
@@ -195,7 +216,7 @@ class EffectiveBatches:
         patch = {EFFECTIVE: rows, MICRO: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION: "auto"}
         seconds = ends - monotonic()
         self.told(f"measuring {rows} rows a step; {format_seconds(seconds)} left")
-        before = found.measured[-1] if found.measured else None
+        before = next((one for one in reversed(found.measured) if one.rows <= rows), None)
         steps = _MOST_STEPS
         if before:
             steps = min(max(int(_TURN_SECONDS / (2 * before.step_seconds)), _LEAST_STEPS), _MOST_STEPS)
@@ -211,12 +232,11 @@ class EffectiveBatches:
             failed = "; ".join(problem.message for problem in error.problems)
         except WorkerFailed as failure:
             if monotonic() >= ends:
-                return False
+                return None
             failed = failure.reason or str(failure)
         if failed:
-            found.sizes.append(MeasuredBatch(rows=rows, learning_rate=rate, failed=failed))
             self.told(f"  failed: {failed}")
-            return True
+            return MeasuredBatch(rows=rows, learning_rate=rate, failed=failed)
         one = MeasuredBatch(
             rows=rows,
             learning_rate=rate,
@@ -226,9 +246,8 @@ class EffectiveBatches:
             utilisation_share=answer["utilisation_share"],
             memory_bytes=max(answer["largest_pass_bytes"], answer["peak_memory_bytes"]),
         )
-        found.sizes.append(one)
         self.told(f"  {one.rows_per_second:,.1f} rows a second, {format_bytes(one.memory_bytes)}")
-        return True
+        return one
 
 
 def _first(now: int, processes: int) -> int:

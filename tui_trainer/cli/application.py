@@ -61,6 +61,9 @@ DataPath = Annotated[str, option("--data", "PATH", "Short for --set data.path=PA
 ModelName = Annotated[str, option("--model", "NAME", "Short for --set model.model_name_or_path=NAME: a folder.")]
 TaskName = Annotated[str, option("--task", "NAME", "Short for --set task.type=NAME.")]
 GpuName = Annotated[Any, option("--gpu", "N", "The card to use, or none; without it the freest.", parser=_gpu_choice)]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Train in a process of its own, which needs no terminal; `attach` shows it.")
+]
 NoUi = Annotated[bool, typer.Option("--no-ui", help="Without screens: print lines.")]
 AsciiOnly = Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")]
 NoMouse = Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")]
@@ -214,6 +217,19 @@ def run_named(reference: str) -> "RunFolder":
     from tui_trainer.runs.registry import find_run
 
     return find_run(reference)
+
+
+def let_go(folder: "RunFolder", *, as_json: bool, **how: Any) -> None:
+    """A process of its own goes on with the run. Raises RunError, FolderError."""
+    from tui_trainer.launching.detached import go_on_detached
+
+    pid = go_on_detached(folder, **how)
+    if as_json:
+        print_json({"name": folder.name, "folder": str(folder.root), "pid": pid})
+        return
+    name = one_line(folder.name)
+    print(f"{name} trains in process {pid}, which needs no terminal")
+    print(f"`tui-trainer attach {name}` shows it, `tui-trainer stop {name}` saves and stops it")
 
 
 UNTIL_THE_END = ExitStack()

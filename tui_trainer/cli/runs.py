@@ -13,12 +13,14 @@ from tui_trainer.cli.application import (
     AsciiOnly,
     AsJson,
     Asked,
+    Detach,
     GpuName,
     NoMouse,
     NoUi,
     RunReference,
     Shown,
     app,
+    let_go,
     option,
     print_json,
     run_named,
@@ -44,6 +46,7 @@ def resume(
         int | None, option("--processes", "N", "Go on in so many processes on each node; else as before.", **_COUNT)
     ] = None,
     nodes: Annotated[int | None, option("--nodes", "N", "Go on with so many nodes; else as before.", **_COUNT)] = None,
+    detach: Detach = False,
 ) -> None:
     """Go on with a run from its newest whole checkpoint; without --gpu on the card that it began on, if it is here."""
     from tui_trainer.launching.open_run import open_again
@@ -58,6 +61,9 @@ def resume(
 
         tell(f"{folder.name} is finished; its model is in {final_model(folder)}")
         raise typer.Exit(EXIT_DONE)
+    if detach:
+        let_go(folder, as_json=shown.as_json, gpu=gpu, processes=processes, nodes=nodes)
+        return
     shown.refuse_json_on_screens()
     if shown.no_ui and allocation and allocation.node_rank:
         from tui_trainer.lines.headless import join_run

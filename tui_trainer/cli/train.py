@@ -4,18 +4,30 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tui_trainer.cli.application import Asked, GpuName, Shown, app, shares_options
+from tui_trainer.cli.application import Asked, Detach, GpuName, Shown, app, let_go, shares_options
 from tui_trainer.terminal.standard_files import show_progress
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig
     from tui_trainer.hardware.diagnosis import GpuChoice
+    from tui_trainer.planning.plan import Plan
+    from tui_trainer.runs.folder import RunFolder
 
 
 @app.command()
 @shares_options
-def train(asked: Asked, shown: Shown, gpu: GpuName = None) -> None:
+def train(asked: Asked, shown: Shown, gpu: GpuName = None, detach: Detach = False) -> None:
     """Open the screens, or with --no-ui train at once. This is what happens when no command is named."""
+    if detach:
+        from tui_trainer.launching.detached import make_run
+
+        loaded = asked.load(gpu)
+        plan = _plan(loaded, gpu)
+        folder = make_run(loaded, plan, gpu=gpu)
+        if not shown.as_json:
+            print("\n".join(_greeting(folder, plan, loaded)), flush=True)
+        let_go(folder, as_json=shown.as_json, gpu=gpu)
+        return
     if shown.no_ui:
         raise typer.Exit(_train(asked.load(gpu), gpu, shown.as_json))
     shown.refuse_json_on_screens()
@@ -25,16 +37,25 @@ def train(asked: Asked, shown: Shown, gpu: GpuName = None) -> None:
     raise shown.on_screens(lambda: asked.request, gpu=gpu)
 
 
+def _plan(loaded: "LoadedConfig", gpu: "GpuChoice") -> "Plan":
+    from tui_trainer.launching.prepare import estimated_plan
+
+    return estimated_plan(loaded, show_progress, gpu=gpu)
+
+
+def _greeting(folder: "RunFolder", plan: "Plan", loaded: "LoadedConfig") -> list[str]:
+    from tui_trainer.lines.plan_and_events import start_lines
+
+    return [*start_lines(folder.name, str(folder.root), plan), *loaded.notes]
+
+
 def _train(loaded: "LoadedConfig", gpu: "GpuChoice", as_json: bool) -> int:
     from tui_trainer.launching.open_run import open_new
-    from tui_trainer.launching.prepare import estimated_plan
     from tui_trainer.lines import headless
-    from tui_trainer.lines import plan_and_events as lines
 
-    plan = estimated_plan(loaded, show_progress, gpu=gpu)
+    plan = _plan(loaded, gpu)
     run = open_new(loaded, plan, gpu=gpu)
-    greeting = lines.start_lines(run.folder.name, str(run.folder.root), plan)
-    greeting += loaded.notes
+    greeting = _greeting(run.folder, plan, loaded)
     if not run.remembered:
         unlisted = "the index of runs cannot be written: `resume` and `stop` need this run's path"
         greeting.append(f"{unlisted}. Set TUI_TRAINER_HOME to a folder that can be written to")

@@ -67,6 +67,7 @@ from tui_trainer.training.checkpoint_folder import (
     steps_saved,
 )
 from tui_trainer.training.job import Job, Reason, Result
+from tui_trainer.worker.asking import shapes_worker
 
 # The process that feeds the trackers of a run, started beside it. What it has to say becomes a line in the journal.
 #
@@ -224,15 +225,16 @@ def _story(run: OpenRun, gauges: GaugeWriter) -> Reason:
     started = monotonic()
     # On a CPU, what an earlier run has left in the heap of this process is there before, and taken again.
     is_first = next(_EARLIER_RUNS) == 0
-    if trains_apart(plan):
-        # The first of them writes the journal, readings of the machine included.
-        gauges.stop()
-        result, plan = _train_together(run, job, progress)
-    else:
-        # torch and transformers take seconds to load: only now, when nothing in the input is left to refuse.
-        from tui_trainer.training.run import run as train
+    with shapes_worker.giving_way():
+        if trains_apart(plan):
+            # The first of them writes the journal, readings of the machine included.
+            gauges.stop()
+            result, plan = _train_together(run, job, progress)
+        else:
+            # torch and transformers take seconds to load: only now, when nothing in the input is left to refuse.
+            from tui_trainer.training.run import run as train
 
-        result = train(job, journal, run.controls)
+            result = train(job, journal, run.controls)
     if result.step_seconds is not None:
         keep_step_seconds(plan, result.step_seconds, monotonic() - started)
     if result.peak_memory_bytes and (is_first or plan.device == "cuda" or trains_apart(plan)):

@@ -122,19 +122,23 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def find_living_runs(self) -> None:
         """Runs that train already, as after a lost connection: watch one, rather than start another beside it."""
 
-        def living_runs() -> "list[RunFolder]":
+        def look() -> "tuple[bool, list[RunFolder]]":
             from tui_trainer.runs.lock import owner
             from tui_trainer.runs.registry import known_runs
 
-            return [folder for folder in known_runs()[-_RUNS_LOOKED_AT:] if owner(folder.lock) is not None]
+            known = known_runs()
+            return bool(known), [folder for folder in known[-_RUNS_LOOKED_AT:] if owner(folder.lock) is not None]
 
-        def found(living: "list[RunFolder]") -> None:
+        def found(answer: "tuple[bool, list[RunFolder]]") -> None:
+            has_runs, living = answer
+            self.bench.has_no_runs = not has_runs
+            self.draw()
             if living:
                 from tui_trainer.ui.starting import offer_to_watch
 
                 self.bench.ask_when_free(partial(offer_to_watch, self.bench, living))
 
-        self.bench.background.do("runs", living_runs, found)
+        self.bench.background.do("runs", look, found)
 
     def found_draft(self, draft: "Draft") -> None:
         from tui_trainer.ui.screens.config_dialogs import offer_draft
@@ -188,7 +192,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return [action for action in actions if self.is_available(action)]
 
     def is_available(self, action: Action) -> bool:
-        if action.name == "start":
+        if action.id in ("app.start", "app.new"):
             return not self.bench.run_is_ours_and_alive
         return action.place == "app" or not self.page.refusal(action)
 
@@ -272,7 +276,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
                 self.bench.go(PLACES[1:].index(action.name.removeprefix("go_")))
             else:
                 getattr(self if action.place == "app" else self.page, f"action_{action.name}")()
-        elif action.name == "start":
+        elif action.id in ("app.start", "app.new"):
             self.bench.tell("a run is alive in this process: one at a time", "warn")
         else:
             self.bench.tell(f"{action.label}: {self.page.refusal(action)}", "dim")
@@ -335,6 +339,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         from tui_trainer.ui.starting import offer_start
 
         offer_start(self.bench)
+
+    def action_new(self) -> None:
+        from tui_trainer.ui.new_run import offer_new_run
+
+        offer_new_run(self.bench)
 
     def action_help(self) -> None:
         self.open(HelpDialog(self.keymap, self.page.place))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from textual.events import MouseDown, MouseMove, MouseScrollDown, MouseScrollUp, MouseUp
 from textual.reactive import reactive
 
+from tui_trainer.runs.events import EvalDone
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, fit, title_rule, width_of
@@ -470,14 +471,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`values` gives one number per step of `state.steps`.
+    """`values` gives one number per step of `steps`, those of the state unless it says others.
 
-    What is noisy is smoothed, and the few values that are far off may leave the range.
+    What is noisy is smoothed, and the few values that are far off may leave the range. `marked` is what an evaluation
+    has of it, if anything.
     """
 
     values: Callable[[RunState], NDArray[np.float64]]
     show: Callable[[float], str]
     is_noisy: bool = True
+    steps: Callable[[RunState], NDArray[np.int64]] = lambda state: np.frombuffer(state.steps.tobytes(), np.int64)
+    marked: Callable[[EvalDone], float | None] = lambda _: None
 
 
 def _column(name: str) -> Callable[[RunState], NDArray[np.float64]]:
@@ -501,13 +505,41 @@ def _tokens_per_second(state: RunState) -> NDArray[np.float64]:
     return rates
 
 
+LOSS: Final = "loss"
 METRICS: Final[dict[str, Metric]] = {
-    "loss": Metric(_column("losses"), "{:.4f}".format),
+    LOSS: Metric(_column("losses"), "{:.4f}".format, marked=attrgetter("loss")),
     "learning rate": Metric(_column("lrs"), "{:.2e}".format, is_noisy=False),
     "gradient norm": Metric(_column("grad_norms"), "{:.3g}".format),
     "tokens/s": Metric(_tokens_per_second, format_count),
     "step seconds": Metric(_column("step_seconds"), format_seconds),
 }
+
+
+def metrics_of(state: RunState) -> dict[str, Metric]:
+    """Everything of a run that can be drawn, by its name: what every run has, and the scores of this one."""
+    held_out = dict.fromkeys(name for done in state.evals for name in done.scores)
+    found = {f"{name}, held out": _held_out(name) for name in held_out}
+    return METRICS | found | {f"{name}, training": _in_training(name) for name in state.step_scores}
+
+
+def _held_out(name: str) -> Metric:
+    def having(state: RunState) -> list[EvalDone]:
+        return [done for done in state.evals if name in done.scores]
+
+    return Metric(
+        lambda state: np.array([done.scores[name] for done in having(state)], np.float64),
+        "{:.4f}".format,
+        is_noisy=False,
+        steps=lambda state: np.array([done.step for done in having(state)], np.int64),
+        marked=lambda done: done.scores.get(name),
+    )
+
+
+def _in_training(name: str) -> Metric:
+    def values(state: RunState) -> NDArray[np.float64]:
+        return np.frombuffer(state.step_scores[name].tobytes(), np.float64)
+
+    return Metric(values, "{:.4f}".format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,6 +567,8 @@ class ChartDrawing:
         """`height` lines of `width` cells: a title rule with the legend, the plot, its x axis and the labels."""
         if width < _SMALLEST[0] or height < _SMALLEST[1]:
             return [fit([], width)] * height
+        if view.metric not in metrics_of(state):
+            view = replace(view, metric=LOSS, log=False)
         series = self._take(state, view)
         if view.cross_step is not None:
             view = replace(view, cross_step=series.nearest_step(view.cross_step))
@@ -570,9 +604,8 @@ class ChartDrawing:
         return self._series.nearest_step(shown.low + (x - GUTTER + 0.5) * shown.span / across)
 
     def _take(self, state: RunState, view: ChartView) -> Series:
-        import numpy as np
 
-        before, metric = self._view, METRICS[view.metric]
+        before, metric = self._view, metrics_of(state)[view.metric]
         if before is None or (before.metric, before.smoothing) != (view.metric, view.smoothing):
             self._series = None
         if before is None or (before.metric, before.log, before.halvings) != (view.metric, view.log, view.halvings):
@@ -580,8 +613,7 @@ class ChartDrawing:
         self._view = view
         if self._series is None:
             self._series = Series(view.smoothing if metric.is_noisy else 0.0)
-        values = metric.values(state)
-        steps = np.frombuffer(state.steps.tobytes(), np.int64)
+        values, steps = metric.values(state), metric.steps(state)
         # A step may be appended between the two copies.
         length = min(len(steps), len(values))
         if self._series.take(steps[:length], values[:length]):
@@ -599,23 +631,27 @@ class _Picture:
 
     @property
     def _shows_loss(self) -> bool:
-        return self.view.metric == "loss"
+        return self.view.metric == LOSS
+
+    @property
+    def _metric(self) -> Metric:
+        return metrics_of(self.state)[self.view.metric]
 
     @property
     def _show(self) -> Callable[[float], str]:
-        return METRICS[self.view.metric].show
+        return self._metric.show
 
     def _evals(self) -> list[tuple[int, float]]:
         """Step and value, in the unit of the y axis, of the evaluations in the window."""
-        evals = self.state.evals if self._shows_loss else []
+        evals, marked = self.state.evals, self._metric.marked
         begin = bisect_left(evals, self.shown.low, key=attrgetter("step"))
-        inside = [(done.step, done.loss) for done in islice(evals, begin, None) if done.step <= self.shown.high]
-        finite = [(step, loss) for step, loss in inside if math.isfinite(loss)]
-        return [(step, math.log10(loss)) for step, loss in finite if loss > 0] if self.view.log else finite
+        inside = [(done.step, marked(done)) for done in islice(evals, begin, None) if done.step <= self.shown.high]
+        finite = [(step, value) for step, value in inside if value is not None and math.isfinite(value)]
+        return [(step, math.log10(value)) for step, value in finite if value > 0] if self.view.log else finite
 
     def wanted_bounds(self) -> Bounds | None:
         """The range of the values, and of the evaluations that are near them; None without any."""
-        core = self.series.core(self.shown, METRICS[self.view.metric].is_noisy, self.view.log)
+        core = self.series.core(self.shown, self._metric.is_noisy, self.view.log)
         values = [value for _, value in self._evals()]
         if core is None:
             return Bounds(min(values), max(values)) if values else None
@@ -690,7 +726,7 @@ _ALL = ChartView()
 
 
 def _next(choices: Sequence[T], present: T) -> T:
-    return choices[(choices.index(present) + 1) % len(choices)]
+    return choices[(choices.index(present) + 1) % len(choices)] if present in choices else choices[0]
 
 
 class LossChart(Pane):
@@ -712,7 +748,9 @@ class LossChart(Pane):
     def forget(self) -> None:
         """Another run: it is drawn as nothing was before, with what was chosen about the marks."""
         self._drawing = ChartDrawing()
-        self.set_reactive(LossChart.view, replace(self.view, halvings=0, cross_step=None, log=False))
+        # A score that only the other run had.
+        metric = self.view.metric if self.view.metric in METRICS else LOSS
+        self.set_reactive(LossChart.view, replace(self.view, metric=metric, halvings=0, cross_step=None, log=False))
 
     def watch_view(self) -> None:
         self.redraw()
@@ -721,12 +759,12 @@ class LossChart(Pane):
         self.view = replace(self.view, smoothing=_next(SMOOTHINGS, self.view.smoothing))
 
     def next_metric(self) -> None:
-        self.view = replace(self.view, metric=_next(list(METRICS), self.view.metric), log=False)
+        self.view = replace(self.view, metric=_next(list(metrics_of(self._state())), self.view.metric), log=False)
 
     def toggle_log(self) -> str:
         """Linear or logarithmic y. Returns why not when no value is above zero, else nothing."""
-        metric = self.view.metric
-        if not self.view.log and not (METRICS[metric].values(self._state()) > 0).any():
+        metric, state = self.view.metric, self._state()
+        if not self.view.log and not (metrics_of(state)[metric].values(state) > 0).any():
             return f"a logarithmic axis needs values above zero, and {metric} has none"
         self.view = replace(self.view, log=not self.view.log)
         return ""

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _TEXTUAL = {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
 _WAIT_SECONDS = 0.5
 _OPENING_SECONDS = 60.0
+# A step, a checkpoint, and a process that loads torch and the plan.
+_DETACHING_SECONDS = 3_600.0
 _LEFT_BY_SIGNAL = 128
 
 
@@ -154,6 +156,8 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
 
     if app.crash:
         _tell_crash(app.crash, logs)
+    if _is_detached(bench):
+        return EXIT_DONE
     if app.crash or bench.leaving in (Leaving.LOST, Leaving.TRAINING_ON):
         _carry_out_what_was_asked(bench)
     if (run := bench.own_run) is not None:
@@ -164,6 +168,25 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     if app.crash:
         return EXIT_FAILED
     return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.heard else EXIT_DONE
+
+
+def _is_detached(bench: Workbench) -> bool:
+    """The screens went while a run was handed over: wait for that. Where no process has taken it, this one goes on."""
+    from tui_trainer.launching.open_run import open_again
+    from tui_trainer.ui.starting import DETACHING
+    from tui_trainer.ui.watch import CurrentRun
+
+    if not hasattr(bench, "background") or bench.own_run is None:
+        return False
+    bench.background.finish(DETACHING, _DETACHING_SECONDS)
+    if isinstance(bench.detached, int):
+        tell(f"{bench.own_run.folder.name} goes on in process {bench.detached}")
+        return True
+    if bench.detached is not None:
+        tell(f"{bench.own_run.folder.name} is not detached: {bench.detached}")
+        bench.own_run = CurrentRun(open_again(bench.own_run.folder, gpu=bench.chosen_gpu))
+        bench.own_run.start()
+    return False
 
 
 def _carry_out_what_was_asked(bench: Workbench) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from tui_trainer.config.changes import Patch, settings_words
-from tui_trainer.errors import ConfigError, InputError, Problem
+from tui_trainer.errors import EXIT_STOPPED, ConfigError, InputError, Problem, RunError
 from tui_trainer.launching.open_run import OpenRun
 from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
@@ -27,8 +27,9 @@ from tui_trainer.units import format_bytes
 _LABEL = 12
 _PROBLEM_CELLS = 70
 _CONFIG_LIMIT_BYTES = 1 << 20
-OPENING, _STOPPING = "opening a run", "stopping a run"
+OPENING, _STOPPING, DETACHING = "opening a run", "stopping a run", "detaching a run"
 _NOT_YET, _LEAVE = "This cannot start yet", "Leave?"
+_WAIT_SECONDS = 0.2
 
 
 def offer_start(bench: Workbench) -> None:
@@ -64,6 +65,8 @@ def _is_refused_now(bench: Workbench) -> bool:
         bench.tell("the model is still writing, and draws from the random numbers that a run needs", "warn")
     elif bench.background.is_busy(OPENING):
         bench.tell("a run is being started", "warn")
+    elif bench.background.is_busy(DETACHING):
+        bench.tell("a run is being detached", "warn")
     else:
         return False
     return True
@@ -235,11 +238,16 @@ def offer_quit(bench: Workbench) -> None:
         bench.app.carry_out("config.save")
 
     rows: list[Row]
+    if bench.background.is_busy(DETACHING):
+        bench.tell("the run is being detached: it takes some seconds", "warn")
+        return
     if bench.run_is_ours_and_alive:
         rows = ["A run is alive in this process."]
-        rows.append(("Without the screens it trains on, and prints lines here. You may close the terminal:", "dim"))
+        rows.append(("Detached it goes on in a process of its own, and this terminal is free. Without the", "dim"))
+        rows.append(("screens it trains on here and prints lines; you may close the terminal.", "dim"))
         rows.append(("`tui-trainer attach` shows the run again.", "dim"))
         answers: list[Answer] = [
+            ("d", "detach it, then leave", lambda: detach(bench, then_leave=True)),
             ("l", "leave the screens, train on", lambda: bench.app.leave(Leaving.TRAINING_ON)),
             ("s", "save, stop, then leave", lambda: stop_and_leave(bench)),
         ]
@@ -270,6 +278,56 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
     if len(living) > 1:
         rows.append((f"{len(living) - 1} more: `tui-trainer runs` lists them, `attach NAME` opens one", "dim"))
     bench.app.ask("A run is alive", rows, [("enter", "watch it", lambda: bench.attach_to(newest))])
+
+
+def offer_detach(bench: Workbench) -> None:
+    rows: list[Row] = ["The run saves after this step and goes on in a process of its own, to the bit."]
+    rows.append("This program can then be left, updated or lose its terminal; the run needs neither.")
+    rows.append(("`tui-trainer attach` shows it again, from any number of terminals.", "dim"))
+    bench.app.ask("Detach the run?", rows, [("enter", "detach", lambda: detach(bench))])
+
+
+def detach(bench: Workbench, *, then_leave: bool = False) -> None:
+    """Stop the run of this process at its next step, and let a process of its own go on with it. Where that does not
+    begin, this process goes on."""
+    from tui_trainer.launching.detached import go_on_detached
+
+    run = bench.own_run
+    if run is None or not run.alive or bench.background.is_busy(DETACHING):
+        return
+    folder, gpu = run.folder, bench.chosen_gpu
+
+    def work() -> int | RunError | InputError | None:
+        run.ask("stop")
+        while run.alive:
+            run.wait(_WAIT_SECONDS)
+        if run.exit_code != EXIT_STOPPED or bench.leaving is Leaving.TERMINATED:
+            return None
+        try:
+            bench.detached = go_on_detached(folder, gpu=gpu)
+        except (RunError, InputError) as error:
+            bench.detached = error
+        return bench.detached
+
+    def answered(detached: int | RunError | InputError | None) -> None:
+        if isinstance(detached, int):
+            bench.own_run = bench.detached = None
+            bench.notice = None
+            bench.attach_to(folder, go=False)
+            if then_leave:
+                bench.app.leave()
+            words = f"{folder.name} goes on in process {detached}: this program may be left"
+            bench.tell(words, "good")
+        elif detached is None:
+            bench.tell(f"{folder.name} has ended before it was detached", "warn")
+        else:
+            bench.detached = None
+            bench.tell(f"not detached, it goes on here: {detached}", "bad")
+            _resume(bench, folder)
+        bench.app.draw()
+
+    bench.tell(f"{folder.name} saves, to go on in a process of its own ...", "dim")
+    bench.background.do(DETACHING, work, answered, DETACHING)
 
 
 def stop_and_leave(bench: Workbench) -> None:

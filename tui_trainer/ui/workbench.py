@@ -139,6 +139,8 @@ class Workbench:
         self.findings: list[Finding] = []
         self.old_edits: Edits = {}
         """Unsaved edits of an earlier session that nobody has decided on yet."""
+        self.has_no_runs = False
+        """Nobody has trained here so far, as far as the index of runs knows; False until it was read."""
         self.start_wanted = False
         """Somebody pressed start before there was a plan."""
         self.is_attaching = False
@@ -162,6 +164,9 @@ class Workbench:
         self.leaving: Leaving | None = None
         self.opened: OpenRun | InputError | None = None
         """What became of the key that starts a run, until the screens have taken it in."""
+        self.detached: int | Exception | None = None
+        """The process that goes on with the run of this one, or why there is none, until the screens have taken it
+        in."""
         self.leave_when_over = self._stop_unasked = False
         self._make_request = make_request
         self._sampler = GaugeSampler()
@@ -539,12 +544,12 @@ class Workbench:
         self.app.draw()
 
     def checks_mark(self) -> tuple[str, Role]:
-        """`2!` when two should be looked at, `1x 2!` when one of three fails, `ok`; empty before the first look."""
+        """`2 warn` when two should be looked at, `1 fail 2 warn`, `ok`; empty before the first look."""
         if not self.findings:
             return "", "dim"
         bad = sum(finding.status in ("fail", "error") for finding in self.findings)
         warned = sum(finding.status == "warn" for finding in self.findings)
-        marks = [f"{bad}x"] * bool(bad) + [f"{warned}!"] * bool(warned)
+        marks = [f"{bad} fail"] * bool(bad) + [f"{warned} warn"] * bool(warned)
         return " ".join(marks) or "ok", "bad" if bad else "warn" if warned else "good"
 
     def apply(self, patch: Mapping[str, Any], label: str) -> tuple[Problem, ...]:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import IO, Any
 
@@ -21,6 +21,7 @@ from tui_trainer.worker.questions import ASKING_PROCESS, MODULE, OF_SHAPES
 # A process that ends takes seconds on a busy machine.
 _ENDS_WITHIN_SECONDS = 5.0
 _LAST_BYTES = 4096
+_LEAST_PRIORITY = 19
 
 Heard = Callable[[dict[str, Any]], None]
 
@@ -68,7 +69,7 @@ class Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
-        self._is_cancelled = False
+        self._is_cancelled = self._gives_way = False
 
     @property
     def is_asked(self) -> bool:
@@ -135,7 +136,24 @@ class Worker:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # for the life of the process
             self._process = _start(command, environment, self._errors)
             _begun.add(self)
+            self._set_priority()
         return self._process
+
+    @contextmanager
+    def giving_way(self) -> Iterator[None]:
+        """Within it the process computes where nobody else wants the cores: it would slow a training down."""
+        self._gives_way = True
+        self._set_priority()
+        try:
+            yield
+        finally:
+            self._gives_way = False
+
+    def _set_priority(self) -> None:
+        """A process cannot be given its priority back: one that has little keeps it until it ends."""
+        if self._gives_way and (process := self._process):
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PGRP, process.pid, _LEAST_PRIORITY)
 
     def _last_words(self) -> str:
         """The last line of what it wrote on standard error."""

@@ -13,6 +13,7 @@ from typing import cast
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
+from tui_trainer.config.load import DEFAULT_RECIPE
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.local_paths import from_the_root
 from tui_trainer.hardware import describe
@@ -37,6 +38,11 @@ LABEL = 11
 _BAR = 10
 _LIBRARY_GAP = 2
 _TWO_COLUMNS, _ANY_WIDTH = 120, 80
+_EXAMPLE = "trains an example here, in about a minute: without a network, without a GPU"
+_WELCOME = {
+    "app.new": "your own data and model: choose them, see what follows, start",
+    "app.help": "what every key does; `tui-trainer guide` has the guides",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +62,8 @@ class Machine:
     trial: Trial | None = None
     """What was tried of it, newest; None where nothing was."""
     try_key: str = "m"
+    welcome: tuple[tuple[str, str], ...] = ()
+    """Keys and what they do, for somebody who has no run yet."""
 
     def titled(self, title: str, lines: list[Line]) -> list[Line]:
         return [title_rule(title, self.width, self.glyphs), *lines]
@@ -69,6 +77,10 @@ class Machine:
     def rows(self, title: str, rows: list[describe.Row]) -> list[Line]:
         lines = [line for label, text in rows for line in self.row(label, text)]
         return self.titled(title, lines) if rows else []
+
+    def welcome_section(self) -> list[Line]:
+        lines = [line for key, words in self.welcome for line in self.hanging([(f"  {pad(key, 3)}", "key")], words)]
+        return self.titled("begin here", lines) if lines else []
 
     def device_section(self) -> list[Line]:
         rows = describe.device_rows(self.diagnosis, self.hardware, self.profile)
@@ -263,7 +275,7 @@ class HardwarePage(ListPage):
 
     def _columns(self) -> ComposeResult:
         yield Area(
-            Part(Machine.device_section), Part(Machine.problems_section), self._cards,
+            Part(Machine.welcome_section), Part(Machine.device_section), Part(Machine.problems_section), self._cards,
             Part(Machine.card_section), Part(Machine.processor_section, id="processor"),
             self._bars["busy"], self._bars["memory"], classes="column left",
         )  # fmt: skip
@@ -276,10 +288,14 @@ class HardwarePage(ListPage):
 
     def machine(self, width: int, is_live: bool) -> Machine:
         """What a section of so many cells draws; only those that are live get the gauges."""
+        is_new, document = self.bench.has_no_runs and self.bench.run is None, self.bench.document
+        is_example = document is None or document.recipe_name == DEFAULT_RECIPE
+        welcome = {"app.start": _EXAMPLE if is_example else "starts a run with these settings"} | _WELCOME
         return Machine(
             diagnosis=self._diagnosis, hardware=self.bench.hardware, gauges=self.bench.gauges if is_live else None,
             profile=self._profile, wide=self.size.width >= _TWO_COLUMNS, width=width, glyphs=self.bench.glyphs,
             trial=self._trial, try_key=self.bench.app.key_of("hardware.try_out"),
+            welcome=tuple((self.bench.app.key_of(one), words) for one, words in welcome.items()) if is_new else (),
         )  # fmt: skip
 
     def redraw(self) -> None:

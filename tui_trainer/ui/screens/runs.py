@@ -1,18 +1,23 @@
-"""5 Runs: all runs of this disk, the newest first; what can be done with each of them, and several compared."""
+"""5 Runs: all runs of this disk, the newest first or sorted by a column; what can be done with each, and several
+compared."""
+
+from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from time import monotonic
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.events import ScreenResume
+from textual.events import Click, ScreenResume
 from textual.widget import Widget
 
 from tui_trainer.errors import FolderError, InputError, Problem
@@ -34,7 +39,7 @@ from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
 from tui_trainer.ui.widgets.lists import LineField, LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import format_bytes
+from tui_trainer.units import GIB, format_bytes
 
 # The list of runs as lines, what is known about the chosen one, and two to six runs beside each other.
 
@@ -43,8 +48,24 @@ SIGNS: Final = "ABCDEF"
 # Title, cells, and from which width of the screen on; the name has what is left.
 _COLUMNS: Final = (
     ("state", 13, 0), ("done", 4, 0), ("curve", 6, 0), ("loss", 7, 100), ("held out", 8, 0), ("score", 18, 120),
-    ("OOM", 3, 140), ("last event", 11, 0), ("size", 10, 0), ("task", 20, 160), ("model", 26, 180),
+    ("OOM", 3, 140), ("began", 16, 130), ("last event", 11, 0), ("size", 10, 0), ("task", 20, 160), ("model", 26, 180),
 )  # fmt: skip
+_ORDERS: Final[dict[str, Callable[[RunOverview], Any]]] = {
+    "run": attrgetter("name"), "state": attrgetter("status_words"), "done": attrgetter("share_done"),
+    "loss": attrgetter("loss"), "held out": attrgetter("eval_loss"),
+    "score": lambda one: one.scores.get(one.metric, next(iter(one.scores.values()), None)),
+    "OOM": attrgetter("out_of_memory_events"), "began": attrgetter("started_at"),
+    "last event": attrgetter("last_event_at"), "size": attrgetter("size_bytes"), "task": attrgetter("task"),
+    "model": attrgetter("model"),
+}  # fmt: skip
+"""What a column is sorted by."""
+# Of these more is looked for first.
+_FALLING: Final = frozenset({"score", "done", "size", "began", "last event", "OOM"})
+_CONDITION: Final = re.compile(r"(loss|held_out|score|size_gib|steps)([<>])(\d+(?:\.\d*)?|\.\d+)")
+_MEASURES: Final[dict[str, Callable[[RunOverview], float | None]]] = {
+    "loss": _ORDERS["loss"], "held_out": _ORDERS["held out"], "score": _ORDERS["score"],
+    "size_gib": lambda one: None if one.size_bytes is None else one.size_bytes / GIB, "steps": attrgetter("step"),
+}  # fmt: skip
 _RIGHT: Final = frozenset({"done", "OOM", "loss", "held out", "last event", "size"})
 _STATE_ROLES: Final[dict[str, Role]] = {
     "training": "good", "preparing": "good", "paused": "warn", "interrupted": "warn", "failed": "bad",
@@ -64,11 +85,14 @@ _FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
 
 @dataclass
 class RunsModel:
-    """The runs, newest first, which of them match the filter, the chosen one, and those marked for comparing."""
+    """The runs in their order, which of them match the filter, the chosen one, and those marked for comparing."""
 
     found: Sequence[RunOverview] | None = None
     """None: they were not read yet."""
     words: str = ""
+    order: str = ""
+    """Title of the column that they are sorted by; empty: the newest first."""
+    is_reversed: bool = False
     path: Path | None = None
     """Of the chosen one."""
     marked: list[Path] = field(default_factory=list)
@@ -84,7 +108,8 @@ class RunsModel:
         self._settle()
 
     def narrow(self, words: str) -> None:
-        """Show those whose name, state, task or model have all these words. Runs that are gone are asked for."""
+        """Show those whose name, state, task or model have all these words, and to which conditions such as `loss<1.5`
+        and `task:chat` apply. Runs that are gone are asked for."""
         self.words = words.lower()
         self._settle()
 
@@ -93,11 +118,27 @@ class RunsModel:
 
         def matches(one: RunOverview) -> bool:
             text = f"{one.name} {one.status} {one.status_words} {one.task} {one.model}".lower()
-            return all(word in text for word in words) and (one.status != "gone" or "gone" in words)
+            return all(_applies(word, one, text) for word in words) and (one.status != "gone" or "gone" in words)
 
         self.shown = [one for one in self.found or () if matches(one)]
+        if sorted_by := _ORDERS.get(self.order):
+            known = [one for one in self.shown if _is_known(sorted_by(one))]
+            falls = (self.order in _FALLING) != self.is_reversed
+            known.sort(key=sorted_by, reverse=falls)
+            self.shown = known + [one for one in self.shown if not _is_known(sorted_by(one))]
         here = next((place for place, one in enumerate(self.shown) if one.path == self.path), self.place)
         self.choose(here)
+
+    def sort_by(self, title: str) -> None:
+        """By that column; the other way round where it is sorted by it already."""
+        self.is_reversed = title == self.order and bool(title) and not self.is_reversed
+        self.order = title
+        self._settle()
+
+    def sort_by_next(self, width: int) -> None:
+        titles = ["", "run", *(title for title, _ in _columns(width) if title in _ORDERS)]
+        self.is_reversed = False
+        self.sort_by(titles[(titles.index(self.order) + 1) % len(titles)] if self.order in titles else "")
 
     def choose(self, place: int) -> None:
         self.place = max(min(place, len(self.shown) - 1), 0)
@@ -115,6 +156,19 @@ class RunsModel:
         else:
             self.marked.append(self.path)
         return ""
+
+
+def _is_known(value: object) -> bool:
+    return value not in (None, "") and value == value
+
+
+def _applies(word: str, one: RunOverview, text: str) -> bool:
+    if found := _CONDITION.fullmatch(word):
+        value, limit = _MEASURES[found[1]](one), float(found[3])
+        return value is not None and (value < limit if found[2] == "<" else value > limit)
+    if word.startswith("task:"):
+        return word.removeprefix("task:") in one.task.lower()
+    return word in text
 
 
 def refusal(action: str, one: RunOverview, stop_key: str) -> str:
@@ -148,14 +202,40 @@ def summary(model: RunsModel) -> str:
     gone = sum(one.status == "gone" for one in model.found)
     parts = [f"{len(model.found) - gone} here"]
     parts += [f"{len(model.shown)} with {one_line(model.words, 30)!r}"] if model.words else []
+    parts += [f"sorted by {model.order}{', reversed' * model.is_reversed}"] if model.order else []
     parts += [f"{gone} gone"] if gone else []
     parts += [f"{len(model.marked)} marked"] if model.marked else []
     return ", ".join(parts)
 
 
-def head(width: int) -> Line:
+def head(width: int, order: str = "") -> Line:
     titles = {title: title for title in ("run", *(title for title, _ in _columns(width)))}
-    return [("  ", "text"), *((text, "dim") for text, _ in _cells(titles, width))]
+    return [("  ", "text"), *((text, "bold" if title == order else "dim") for text, title in _cells(titles, width))]
+
+
+def column_at(x: int, width: int) -> str:
+    """The title of the column in that cell of the head; empty where there is none that can be sorted by."""
+    end = 2
+    for text, title in _cells(dict.fromkeys(("run", *(title for title, _ in _columns(width))), ""), width):
+        end += len(text)
+        if x < end:
+            return title if title in _ORDERS else ""
+    return ""
+
+
+class Head(Pane):
+    """The titles of the columns; a click on one sorts by it."""
+
+    ALLOW_SELECT = False
+
+    def __init__(self, page: RunsPage) -> None:
+        super().__init__(lambda width, _: [head(width, page.model.order)], id="head")
+        self._page = page
+
+    def on_click(self, event: Click) -> None:
+        if title := column_at(event.x, self.size.width):
+            self._page.model.sort_by(title)
+            self._page.bench.app.draw()
 
 
 def run_row(one: RunOverview, model: RunsModel, width: int, now: datetime, glyphs: Glyphs) -> Line:
@@ -171,6 +251,7 @@ def run_row(one: RunOverview, model: RunsModel, width: int, now: datetime, glyph
         "held out": loss_words(one.eval_loss) if one.is_run else "",
         "score": one.score,
         "OOM": str(one.out_of_memory_events or "") if one.is_run else "",
+        "began": one.started_at[:16].replace("T", " "),
         "last event": age_words(one, now) if one.is_run else "",
         "size": format_bytes(one.size_bytes) if one.size_bytes is not None else "",
         "task": one.task,
@@ -245,7 +326,7 @@ class ComparedCurve:
     points: _Points = ()
     marks: _Points = ()
 
-    def scaled(self, log: bool) -> "ComparedCurve":
+    def scaled(self, log: bool) -> ComparedCurve:
         points, marks = (
             [(x, math.log10(y) if log else y) for x, y in found if math.isfinite(y) and (y > 0 or not log)]
             for found in (self.points, self.marks)
@@ -381,9 +462,11 @@ class RunsPage(ListPage):
     place = "runs"
     BINDINGS = bindings("runs")
     AUTO_FOCUS = ""
-    ACTS: ClassVar[dict[str, Callable[["RunsPage"], object]]] = {
+    ACTS: ClassVar[dict[str, Callable[[RunsPage], object]]] = {
         "resume": lambda page: offer_resume(page.bench, page.folder),
         "stop": lambda page: offer_stop(page.bench, page.folder),
+        "sort": lambda page: page.model.sort_by_next(page.size.width),
+        "reverse": lambda page: page.model.sort_by(page.model.order),
         "copy": lambda page: page.copy_path(page.folder.root),
         "report": lambda page: page.copy_report(),
         "export": lambda page: page.bench.app.open(ExportDialog(page.bench, page.folder)),
@@ -399,13 +482,13 @@ class RunsPage(ListPage):
             empty=lambda: empty_words(self.model, self.bench.app.key_of("app.start")),
         )  # fmt: skip
         self._filter = LineField(id="filter")
-        self._filter.placeholder = "name, state, task or model"
+        self._filter.placeholder = "name, state, task or model; loss<1.5, held_out<2, score>0.8, task:chat, size_gib>10"
         self._ticks = 0
         self._measured: dict[Path, object] = {}
         """At which `_stage` of its run the size of a folder was measured."""
 
     def body(self) -> ComposeResult:
-        yield Pane(lambda width, _: [head(width)], id="head")
+        yield Head(self)
         yield self._list
         yield self._filter
         yield Pane(self._details, id="details")
@@ -517,8 +600,10 @@ class RunsPage(ListPage):
 
     def refusal(self, action: Action) -> str:
         one = self.model.chosen
-        if action.name in ("filter", "again"):
+        if action.name in ("filter", "again", "sort"):
             return ""
+        if action.name == "reverse":
+            return "" if self.model.order else f"the newest come first; {self.bench.app.key_of('runs.sort')} sorts"
         if action.name == "clear":
             some = self.is_typing or self.model.words or self.model.marked
             return "" if some else "there is no filter and no mark"

@@ -18,7 +18,7 @@ from tui_trainer.ui.screens import train_lines as lines
 from tui_trainer.ui.screens import train_lines as story
 from tui_trainer.ui.screens.train_lines import TrainScene
 from tui_trainer.ui.spans import Line
-from tui_trainer.ui.starting import offer_lines, offer_resume, offer_stop
+from tui_trainer.ui.starting import offer_detach, offer_lines, offer_resume, offer_stop
 from tui_trainer.ui.watch import WatchedRun, tail_of
 from tui_trainer.ui.widgets.gauge import gauge_lines
 from tui_trainer.ui.widgets.pane import Area, Pane, Section
@@ -125,6 +125,14 @@ PARTS: Final[Parts] = {
 }  # fmt: skip
 
 
+def _detach_refusal(run: WatchedRun) -> str:
+    if not run.alive:
+        return "the run is over"
+    if not run.is_ours:
+        return "the run goes on without this program already"
+    return "the run is paused, and would go on" if run.state.phase == "paused" else ""
+
+
 class TrainPage(Page):
     """Which of its parts have something to show is decided by `visible_parts`; where they stand, by the style sheet."""
 
@@ -136,6 +144,7 @@ class TrainPage(Page):
         "save": lambda page: page.bench.ask_run("save"),
         "evaluate": lambda page: page.bench.ask_run("evaluate"),
         "stop": lambda page: offer_stop(page.bench),
+        "detach": lambda page: offer_detach(page.bench),
         "try_model": lambda page: offer_try(page.bench),
         "export": lambda page: page.bench.app.open(ExportDialog(page.bench, page.run.folder)),
         "report": lambda page: page.copy_path(page.run.folder.report),
@@ -264,6 +273,8 @@ class TrainPage(Page):
         if name in _OF_THE_RUN:
             can_go_on = name == "pause" and (run.is_interrupted or run.state.status in ("stopped", "failed"))
             return "" if run.alive or can_go_on else "the run is over"
+        if name == "detach":
+            return _detach_refusal(run)
         if name == "try_model" and run.alive:
             return "it can be tried when the run has stopped or ended"
         if name == "try_model":

@@ -1,0 +1,155 @@
+"""A run is handed to a process of its own: nothing of it is lost, whatever happens to the program that began it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.programs import journals, run_program
+from tui_trainer.errors import RunError
+from tui_trainer.launching.detached import go_on_detached, make_run
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.state import fold
+
+STEPS = 400
+ENDS_WITHIN_SECONDS = 180
+NO_PYTHON = """
+from types import SimpleNamespace
+from tui_trainer.launching import detached
+detached.sys = SimpleNamespace(executable="/bin/false")
+"""
+
+
+def run_in(folder: Path) -> RunFolder:
+    (journal,) = journals(folder)
+    return RunFolder.open(journal.parent)
+
+
+def wait_until_finished(folder: RunFolder) -> None:
+    until = time.monotonic() + ENDS_WITHIN_SECONDS
+    while (state := fold(read_all(folder.journal))).status != "finished":
+        assert time.monotonic() < until, (state.status, state.step)
+        time.sleep(0.1)
+
+
+def weights(folder: RunFolder) -> bytes:
+    return (folder.model / "model.safetensors").read_bytes()
+
+
+def detach(terminal) -> None:
+    terminal.wait_for_steps(20)
+    terminal.press("D")
+    terminal.wait_for("Detach the run?")
+    terminal.press("enter")
+
+
+@pytest.fixture
+def undisturbed(tmp_path, small_config, environment) -> bytes:
+    folder = tmp_path / "undisturbed"
+    folder.mkdir()
+    assert run_program([small_config(steps=STEPS), "--no-ui"], environment=environment, folder=folder).returncode == 0
+    return weights(run_in(folder))
+
+
+@pytest.mark.e2e
+def test_a_run_goes_on_to_the_bit_when_the_program_that_began_it_is_killed(open_terminal, small_config, undisturbed):
+    terminal = open_terminal(small_config(steps=STEPS))
+    terminal.start_run()
+    detach(terminal)
+    terminal.wait_for("goes on in process")
+    run = run_in(terminal.cwd)
+    viewers = [open_terminal("attach", "last") for _ in range(2)]
+    terminal.process.kill()
+    terminal.hang_up()
+    for viewer in viewers:
+        viewer.wait_for(run.name)
+    wait_until_finished(run)
+    assert weights(run) == undisturbed
+    assert [one.step for one in fold(read_all(run.journal)).steps] == list(range(1, STEPS + 1))
+
+
+@pytest.mark.e2e
+def test_a_terminal_that_goes_while_a_run_is_handed_over_stops_nothing(open_terminal, small_config, undisturbed):
+    terminal = open_terminal(small_config(steps=STEPS))
+    terminal.start_run()
+    detach(terminal)
+    terminal.hang_up()
+    assert terminal.wait_for_end() == 0
+    run = run_in(terminal.cwd)
+    wait_until_finished(run)
+    assert weights(run) == undisturbed
+
+
+@pytest.mark.e2e
+def test_a_run_that_no_process_takes_goes_on_where_it_was(open_terminal, small_config, undisturbed):
+    terminal = open_terminal(small_config(steps=STEPS), prelude=NO_PYTHON)
+    terminal.start_run()
+    detach(terminal)
+    terminal.wait_for("not detached, it goes on here")
+    terminal.wait_for("finished")
+    terminal.press("q")
+    assert terminal.wait_for_end() == 0
+    assert weights(run_in(terminal.cwd)) == undisturbed
+
+
+@pytest.mark.e2e
+def test_whoever_leaves_may_detach(open_terminal, small_config):
+    terminal = open_terminal(small_config(steps=STEPS))
+    terminal.start_run()
+    terminal.wait_for_steps(20)
+    terminal.press("q")
+    terminal.wait_for("detach it, then leave")
+    terminal.press("d")
+    assert terminal.wait_for_end() == 0
+    wait_until_finished(run_in(terminal.cwd))
+
+
+@pytest.mark.e2e
+def test_a_run_is_begun_and_resumed_detached_on_the_command_line(tmp_path, small_config, environment):
+    def run(*words: str):
+        return run_program(words, environment=environment, folder=tmp_path)
+
+    config = small_config(steps=1_000_000)
+    begun = run(config, "--detach")
+    assert begun.returncode == 0, begun.stderr
+    pid = int(re.search(r"trains in process (\d+)", begun.stdout)[1])
+    assert os.getsid(pid) == pid
+    again = run("resume", "last", "--detach")
+    assert again.returncode == 2 and f"in use by process {pid}" in again.stderr
+    assert run("stop", "last").returncode == 0
+    assert run("attach", "last", "--no-ui").returncode == 3
+    resumed = run("resume", "last", "--detach", "--json")
+    assert resumed.returncode == 0 and '"pid"' in resumed.stdout, resumed.stderr
+    assert run("stop", "last").returncode == 0
+    assert run("attach", "last", "--no-ui").returncode == 3
+    starts = [line for line in run_in(tmp_path).journal.read_text().splitlines() if '"RunStarted"' in line]
+    assert len(starts) == 2
+
+
+def test_a_process_that_ends_at_once_is_an_error_with_its_words(tiny_config, tmp_path, monkeypatch):
+    loaded = tiny_config("own")
+    folder = make_run(loaded, estimated_plan(loaded))
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho a warning\necho no memory >&2\nexit 7\n")
+    program.chmod(0o700)
+    monkeypatch.setattr("tui_trainer.launching.detached.sys.executable", str(program))
+    with pytest.raises(RunError, match="exit code 7: no memory"):
+        go_on_detached(folder)
+    monkeypatch.setattr("tui_trainer.launching.detached.sys.executable", str(tmp_path / "none"))
+    with pytest.raises(RunError, match="no process of its own can be started"):
+        go_on_detached(folder)
+
+
+def test_within_a_job_of_slurm_nothing_is_detached(tiny_config, monkeypatch):
+    loaded = tiny_config("own")
+    plan = estimated_plan(loaded)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(Exception, match="ends with this job of Slurm"):
+        make_run(loaded, plan)
+    assert not Path(loaded.config.output.runs_dir).exists() or not list(Path(loaded.config.output.runs_dir).iterdir())

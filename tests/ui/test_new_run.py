@@ -1,0 +1,133 @@
+"""From one's own files to a training, by keys: what there is, what it holds, what follows, start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_models import save_tiny_model
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import open_screens
+from tui_trainer.launching.choices_here import FROM_SCRATCH, data_here, first_rows, models_here
+from tui_trainer.ui.new_run import column_widths
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch) -> Path:
+    """A folder as people have them: a table, a text, a model, and what is neither."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    lines = ["text,label"] + [f'"review {n}, as it was written",{"good" if n % 3 else "bad"}' for n in range(60)]
+    (work / "reviews.csv").write_text("\n".join(lines))
+    (work / "notes.txt").write_text("First text of some words.\n\nSecond text.\n")
+    (work / "picture.png").write_bytes(b"\x89PNG")
+    (work / ".hidden.csv").write_text("a,b\n1,2\n")
+    (work / "texts").mkdir()
+    (work / "texts" / "one.txt").write_text("some words")
+    save_tiny_model(work / "my-bert", "bert")
+    return work
+
+
+def values(choices) -> list[str]:
+    return [one.value for one in choices]
+
+
+def test_tables_come_before_texts_and_folders_and_samples_last(folder):
+    found = values(data_here())
+    assert found[:3] == ["reviews.csv", "notes.txt", "texts/"]
+    assert found[-1].startswith("sample:") and not any("picture" in one or "hidden" in one for one in found)
+    assert values(models_here()) == ["./my-bert", FROM_SCRATCH]
+
+
+def test_what_runs_learnt_from_before_comes_first_and_once(folder, tiny_run):
+    run, outcome = tiny_run("first")
+    assert outcome.exit_code == 0
+    found = values(data_here())
+    assert Path(found[0]).is_file() and len(found) == len({*found})
+    assert values(models_here())[0] == run.name
+
+
+def test_first_rows_of_tables_texts_and_what_cannot_be_read(folder):
+    table = first_rows("reviews.csv")
+    assert table.columns == ("text", "label") and table.rows[0] == ("review 0, as it was written", "bad")
+    text = first_rows("notes.txt")
+    assert text.columns == ("text",) and "First text" in text.rows[0][0]
+    assert first_rows("sample:python-help-chat").rows and not first_rows("sample:python-help-chat").refusal
+    assert "picture.png" in first_rows("picture.png").refusal or first_rows("picture.png").refusal
+    assert first_rows("none.csv").refusal and not first_rows("none.csv").rows
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "width", "widths"),
+    [
+        (("a", "b"), [("x" * 100, "yes")], 60, [56, 3]),
+        (("a", "b"), [("x" * 100, "y" * 100)], 81, [40, 40]),
+        (("id", "text", "more"), [("1", "x" * 100, "y" * 100)], 50, [2, 40, 6]),
+        (("id", "text", "more"), [("1", "x" * 100, "y" * 100)], 46, [2, 40]),
+        (("text",), [], 10, [4]),
+        ((), [], 10, []),
+    ],
+)
+def test_columns_share_the_width(columns, rows, width, widths):
+    assert column_widths(columns, rows, width) == widths
+
+
+@in_event_loop
+async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_keys(folder):
+    async with open_screens(size=(80, 24)) as screens:
+        await screens.press("n")
+        await screens.shows("1 of 2: your data", "reviews.csv", "review 0, as it was written", "label")
+        await screens.press(*"notes")
+        await screens.shows("First text of some words", gone="review 0")
+        await screens.press(*["backspace"] * 5)
+        await screens.shows("review 0, as it was written")
+        await screens.press("enter")
+        await screens.shows("2 of 2: the model", "./my-bert", FROM_SCRATCH, "task sequence_classification", "steps")
+        await screens.press("enter")
+        await screens.shows("Start tweet-sentiment?", "reviews.csv", "Enter start")
+        own = screens.bench.document.own_values()
+        assert own["data.path"] == "reviews.csv" and own["model.model_name_or_path"] == "./my-bert"
+        await screens.press("escape", "2", "u")
+        await screens.until(lambda: "data.path" not in screens.bench.document.own_values())
+
+
+@in_event_loop
+async def test_what_was_set_for_another_run_goes_and_where_runs_are_kept_stays(folder):
+    async with open_screens() as screens:
+        runs = str(folder / "elsewhere")
+        screens.bench.apply({"training.max_steps": 7, "output.runs_dir": runs, "output.name": "mine"}, "")
+        await screens.press("n")
+        await screens.shows("reviews.csv")
+        await screens.press("enter")
+        await screens.shows("2 of 2", FROM_SCRATCH)
+        await screens.press("enter")
+        await screens.shows("Start ")
+        own = screens.bench.document.own_values()
+        assert "training.max_steps" not in own and "output.name" not in own and own["output.runs_dir"] == runs
+
+
+@in_event_loop
+async def test_what_does_not_go_together_is_said_before_it_is_taken(folder):
+    rows = [json.dumps({"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]})]
+    (folder / "chat.jsonl").write_text("\n".join(rows * 30))
+    async with open_screens(size=(120, 35)) as screens:
+        await screens.press("n")
+        await screens.shows("chat.jsonl")
+        await screens.press(*"chat.j")
+        await screens.shows("messages", "assistant")
+        await screens.press("enter")
+        # An encoder writes no answers.
+        await screens.shows("./my-bert", "which fills gaps, and does not continue a text")
+        await screens.press("escape")
+        await screens.shows("1 Hardware", gone="2 of 2")
+
+
+@in_event_loop
+async def test_somebody_without_runs_is_told_how_to_begin(folder):
+    async with open_screens() as screens:
+        await screens.shows("begin here", "t  trains an example", "n  your own data")
+        await screens.press("n")
+        await screens.shows("1 of 2")

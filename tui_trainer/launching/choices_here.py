@@ -1,0 +1,186 @@
+"""What there is on this machine to begin a run with: data and models, the likeliest first; the first rows of some data;
+and what would follow from both."""
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tui_trainer.config.changes import with_changes
+from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.config.sections import Config
+from tui_trainer.data.columns.row import columns_of
+from tui_trainer.data.columns.text_columns import ColumnChoices, head_of
+from tui_trainer.data.problems import ProblemList
+from tui_trainer.data.samples import samples
+from tui_trainer.data.sources.hub import names_in_the_cache
+from tui_trainer.data.sources.source_file import form_of
+from tui_trainer.errors import InputError, Problem, system_reason
+from tui_trainer.files.hub_layout import SAMPLE_PREFIX, cache_folder, is_hub_name
+from tui_trainer.files.local_paths import is_here
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.launching.open_run import load_config, start_problems
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.folder import RunFolder, read_plain_file
+from tui_trainer.runs.json_fields import dotted_keys
+from tui_trainer.runs.registry import known_runs
+from tui_trainer.tasks.parts.learns_from_data import sources_of
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import format_bytes
+
+DATA, MODEL = "data.path", "model.model_name_or_path"
+FROM_SCRATCH: Final = "(from scratch)"
+_RECENT_RUNS: Final = 20
+_MOST: Final = 200
+_CONFIG_LIMIT_BYTES: Final = 1 << 20
+_SHOWN_ROWS: Final = 20
+_CELL_CHARACTERS: Final = 200
+_TEXT_CHARACTERS: Final = 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """A value of a setting, and in a few words what it is."""
+
+    value: str
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstRows:
+    """Texts of cells, safe to show. `what` is where they are from; `refusal`: why there are none."""
+
+    what: str
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    refusal: str = ""
+
+
+def data_here() -> list[Choice]:
+    """What runs of before learnt from, files and folders here, data sets that were fetched, and samples."""
+    return _each_once((*_used_before(DATA), *_data_files(Path()), *_data_sets(), *_samples()))
+
+
+def models_here() -> list[Choice]:
+    """Finished runs, models of runs before, folders here and models that were fetched; last, none."""
+    runs = (Choice(value=run.name, note="what this run has trained") for run in _newest_runs() if run.model.is_dir())
+    scratch = Choice(value=FROM_SCRATCH, note="a small model that begins with random weights")
+    return _each_once((*runs, *_used_before(MODEL), *_model_folders(Path()), *_fetched_models(), scratch))
+
+
+def first_rows(path: str) -> FirstRows:
+    """Of data that is on this machine, as they are written. It may wait for a disk."""
+    config = with_changes(Config(), {DATA: path})
+    try:
+        source = sources_of(config)[0].parts[0]
+        is_table = source.sample.is_table if source.sample else any(one.holds_rows for one in source.entries)
+        if not is_table:
+            texts = [_cell(one.text) for one in source.documents(max_rows=_SHOWN_ROWS, max_chars=_TEXT_CHARACTERS)]
+            return FirstRows(what=one_line(source.description), columns=("text",), rows=tuple((one,) for one in texts))
+        head, _ = head_of(source.rows(ProblemList(), choices=ColumnChoices("auto")))
+    except InputError as error:
+        return FirstRows(what="", refusal=one_line(str(error.problems[0])))
+    except OSError as error:
+        return FirstRows(what="", refusal=system_reason(error))
+    columns = tuple(columns_of(head))
+    rows = tuple(tuple(_cell(row.values.get(name)) for name in columns) for row in head[:_SHOWN_ROWS])
+    return FirstRows(what=one_line(source.description), columns=tuple(map(one_line, columns)), rows=rows)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WhatFollows:
+    """From some data and a model: a config and its plan, or what is wrong."""
+
+    loaded: LoadedConfig | None = None
+    plan: Plan | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+def what_follows(data: str, model: str, *, gpu: GpuChoice) -> WhatFollows:
+    """It may count the parameters of the model, which takes seconds."""
+    shortcuts = {key: value for key, value in ((DATA, data), (MODEL, model)) if value}
+    try:
+        loaded = load_config(Request(shortcuts=shortcuts), gpu=gpu)
+        plan = estimated_plan(loaded, gpu=gpu)
+    except InputError as error:
+        return WhatFollows(problems=error.problems)
+    return WhatFollows(loaded=loaded, plan=plan, problems=tuple(start_problems(loaded)))
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else one_line(str(value), _CELL_CHARACTERS)
+
+
+def _each_once(choices: Sequence[Choice]) -> list[Choice]:
+    return list({one.value: one for one in reversed(choices)}.values())[::-1]
+
+
+def _newest_runs() -> list[RunFolder]:
+    return known_runs()[-_RECENT_RUNS:][::-1]
+
+
+def _used_before(key: str) -> Iterator[Choice]:
+    """The values that the newest runs have written for a setting, where they are still there."""
+    for run in _newest_runs():
+        with suppress(OSError, ValueError, RecursionError):
+            written = dotted_keys(tomllib.loads(read_plain_file(run.config, _CONFIG_LIMIT_BYTES).decode()))
+            value = written.get(key)
+            if isinstance(value, str) and value and (not value.startswith("/") or is_here(value)):
+                yield Choice(value=value, note=f"of the run {one_line(run.name, 40)}")
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Not the hidden ones; none where it cannot be read."""
+    with suppress(OSError):
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))[:_MOST]
+    return []
+
+
+def _data_files(folder: Path) -> Iterator[Choice]:
+    """Tables first, then texts, then folders that hold some."""
+    found: list[tuple[int, Choice]] = []
+    for path in _entries(folder):
+        form = form_of(path)
+        with suppress(OSError):
+            if path.is_file() and form not in ("unsupported", "unknown") and (size := path.stat().st_size):
+                found.append((int(form == "text"), Choice(value=str(path), note=format_bytes(size))))
+            elif path.is_dir() and not _holds_model(path):
+                inside = [one for one in _entries(path) if form_of(one) not in ("unsupported", "unknown")]
+                if inside:
+                    found.append((2, Choice(value=f"{path}/", note=f"a folder with {one_line(inside[0].name, 30)}")))
+    return iter(choice for _, choice in sorted(found, key=lambda one: one[0]))
+
+
+def _data_sets() -> Iterator[Choice]:
+    return (Choice(value=name, note="a data set in the hub's cache") for name in names_in_the_cache())
+
+
+def _samples() -> Iterator[Choice]:
+    return (Choice(value=f"{SAMPLE_PREFIX}{one.name}", note=f"sample: {one.title}") for one in samples().values())
+
+
+def _model_folders(folder: Path) -> Iterator[Choice]:
+    for path in _entries(folder):
+        for inside in (path, *_entries(path)):
+            if _holds_model(inside):
+                yield Choice(value=f"./{inside}", note=f"a folder, {format_bytes(_weights_bytes(inside))}")
+
+
+def _holds_model(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+
+
+def _fetched_models() -> Iterator[Choice]:
+    for folder in sorted(cache_folder().glob("models--*")):
+        name = "/".join(folder.name.split("--")[1:])
+        if is_hub_name(name) and any(folder.glob("snapshots/*/*config.json")):
+            yield Choice(value=name, note=f"in the hub's cache, {format_bytes(_weights_bytes(folder / 'blobs'))}")
+
+
+def _weights_bytes(folder: Path) -> int:
+    with suppress(OSError):
+        return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    return 0

@@ -1,0 +1,86 @@
+"""A run in a process of a session of its own: it outlives the program that starts it, and its terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from time import monotonic, sleep
+from typing import Final
+
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.errors import InputError, RunError, system_reason
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.launching.open_run import open_new
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.events import RunStarted
+from tui_trainer.runs.folder import RunFolder, open_log, read_plain_file
+from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.lock import RunLock
+from tui_trainer.runs.slurm import Allocation
+from tui_trainer.terminal.safe_text import one_line
+
+_LOG_NAME: Final = "detached.txt"
+_POLL_SECONDS: Final = 0.1
+# It reads the plan and looks at the machine before it begins: seconds, on a slow disk a minute.
+_PATIENCE_SECONDS: Final = 300.0
+_LOG_LIMIT_BYTES: Final = 1 << 20
+_REASON_CHARACTERS: Final = 600
+
+
+def refuse_within_job() -> None:
+    """Raises InputError within a job of Slurm, which ends all of its processes with it."""
+    if Allocation.here():
+        message = "a process of its own ends with this job of Slurm"
+        raise InputError(message, hint="leave out --detach, or `tui-trainer submit` makes it a job of its own")
+
+
+def make_run(loaded: LoadedConfig, estimate: Plan, *, gpu: GpuChoice = None) -> RunFolder:
+    """The folder of a new run that nobody carries out yet. Raises InputError as `open_new` does."""
+    refuse_within_job()
+    run = open_new(loaded, estimate, gpu=gpu)
+    run.journal.close()
+    run.lock.release()
+    return run.folder
+
+
+def go_on_detached(
+    folder: RunFolder, *, gpu: GpuChoice = None, processes: int | None = None, nodes: int | None = None
+) -> int:
+    """Go on with a run that nobody carries out, from where it stands: the pid of the process that does, once it has
+    begun. Raises RunError with its own words where it ends before, and InputError where another carries the run out."""
+    refuse_within_job()
+    RunLock(folder.lock).refuse()
+    reader = JournalReader(folder.journal)
+    reader.read_new()
+    asked = {"--gpu": gpu, "--processes": processes, "--nodes": nodes}
+    options = [word for name, value in asked.items() if value is not None for word in (name, str(value))]
+    # -P: a torch.py in the folder that the user stands in is not ours.
+    command = [sys.executable, "-P", "-m", "tui_trainer", "resume", str(folder.root), "--no-ui", *options]
+    log_path = folder.logs / _LOG_NAME
+    try:
+        with open_log(log_path) as log:
+            log_bytes = log.seek(0, 2)
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    except OSError as error:
+        raise RunError(f"no process of its own can be started: {system_reason(error)}") from error
+    until = monotonic() + _PATIENCE_SECONDS
+    while not any(isinstance(event, RunStarted) for event in reader.read_new()):
+        if child.poll() is not None:
+            raise RunError(f"its process has ended with exit code {child.returncode}: {_last_words(folder, log_bytes)}")
+        if monotonic() > until:
+            child.kill()
+            child.wait()
+            raise RunError(f"its process has not begun in {_PATIENCE_SECONDS:.0f} s")
+        sleep(_POLL_SECONDS)
+    # It outlives this process, which does not wait for it.
+    child.returncode = 0
+    return child.pid
+
+
+def _last_words(folder: RunFolder, before_bytes: int) -> str:
+    try:
+        said = read_plain_file(folder.logs / _LOG_NAME, _LOG_LIMIT_BYTES)[before_bytes:]
+    except OSError:
+        return "its log cannot be read"
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return one_line(lines[-1], _REASON_CHARACTERS) if lines else "it said nothing"

@@ -1,0 +1,265 @@
+"""A new run from the data that one has: choose the data and see its rows, choose the model and see what would follow,
+start. What it asks for is the same as `--data` and `--model` on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+
+from tui_trainer.config.changes import PRESET
+from tui_trainer.config.editing import completions
+from tui_trainer.config.load import FITTED, all_settings
+from tui_trainer.launching.choices_here import (
+    DATA,
+    FROM_SCRATCH,
+    MODEL,
+    Choice,
+    FirstRows,
+    WhatFollows,
+    data_here,
+    first_rows,
+    models_here,
+    what_follows,
+)
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.dialogs import FieldDialog
+from tui_trainer.ui.spans import Line, fit, pad, paragraph, title_rule
+from tui_trainer.ui.starting import offer_lines
+from tui_trainer.ui.widgets.lists import LineList
+from tui_trainer.ui.widgets.pane import Pane
+
+if TYPE_CHECKING:
+    from textual.events import Key
+    from textual.widget import Widget
+
+    from tui_trainer.ui.workbench import Workbench
+
+LOOKING = "what is here"
+_PREVIEW = "preview of a choice"
+_WIDEST_COLUMN, _NAME_CELLS = 40, 44
+# What a run is about goes; where it is kept, and what it may take of the machine, stays.
+_OF_A_RUN = ("profile", "task.", "data.", "model.", "tuning.", "training.", "evaluation.", "output.name")
+
+
+class ChoiceOfPath(FieldDialog):
+    """A line of text that filters what there is, a list of that, and about the chosen one what is known. `here` lists
+    it and `look` finds out more: both behind the keys."""
+
+    keys = (("enter", "take it"), ("up down", "choose"), ("tab", "complete"), ("escape", "back"))
+    CSS = """
+    ChoiceOfPath #box { width: 100%; height: 100%; }
+    ChoiceOfPath .above { height: auto; }
+    ChoiceOfPath LineList { height: 2fr; margin-top: 1; }
+    ChoiceOfPath .about { height: 3fr; }
+    """
+
+    def __init__(self, bench: Workbench, key: str, words: str, here: Callable[[], list[Choice]]) -> None:
+        super().__init__("")
+        self._bench, self._key, self._words, self._here = bench, key, words, here
+        self._all: list[Choice] | None = None
+        self._completed: tuple[str, list[Choice]] = ("", [])
+        self._chosen = 0
+        self._known: dict[str, object] = {}
+        self._refusal = ""
+
+    def look(self, value: str) -> object:
+        """What is to be known of a value; in another thread."""
+        raise NotImplementedError
+
+    def about(self, value: str, known: object, width: int, height: int) -> list[Line]:
+        """`known` is what `look` has found; None: not yet."""
+        raise NotImplementedError
+
+    def use(self, value: str) -> None:
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        def listed(found: list[Choice]) -> None:
+            self._all = found
+            self._changed()
+
+        self._bench.background.do(LOOKING, self._here, listed, LOOKING)
+
+    def inside(self) -> Iterable[Widget]:
+        yield Pane(lambda width, _: paragraph(self._words, width, "dim"), classes="above")
+        yield self.field
+        yield LineList(self._row, lambda: (len(self.options), self._chosen), empty=self._empty)
+        yield Pane(self._about, classes="about")
+
+    @property
+    def options(self) -> list[Choice]:
+        """What goes with the text: what there is that has it in its name or its note, and paths that go on from it."""
+        text = self.field.value.strip()
+        found = [one for one in self._all or () if text.lower() in f"{one.value} {one.note}".lower()]
+        of_text, paths = self._completed
+        known = {one.value.rstrip("/") for one in found}
+        return [*found, *(one for one in paths if of_text == text and one.value.rstrip("/") not in known)]
+
+    @property
+    def value(self) -> str:
+        """The chosen one, or what was typed where nothing goes with it."""
+        options = self.options
+        return options[min(self._chosen, len(options) - 1)].value if options else self.field.value.strip()
+
+    def _empty(self) -> str:
+        return "looking ..." if self._all is None else "nothing here goes with it; Enter takes it as it is"
+
+    def _row(self, place: int, width: int) -> Line:
+        one, is_chosen = self.options[place], place == self._chosen
+        name, note = one_line(one.value), one_line(one.note)
+        gap = " " * max(min(_NAME_CELLS, width // 2) - cell_len(name), 2)
+        pointer = self.glyphs.pointer if is_chosen else " "
+        line: Line = [(f"{pointer} {name}", "text"), (f"{gap}{note}" if note else "", "dim")]
+        line = fit(line, width, self.glyphs.ellipsis)
+        return [(text, "cursor") for text, _ in line] if is_chosen else line
+
+    def _about(self, width: int, height: int) -> list[Line]:
+        value = self.value
+        lines = paragraph(self._refusal, width, "bad") if self._refusal else []
+        if value:
+            lines = [*lines, *self.about(value, self._known.get(value), width, height - len(lines))]
+        return [title_rule(one_line(value, width), width, self.glyphs), *lines]
+
+    def _changed(self) -> None:
+        """The chosen one may be another."""
+        value, text = self.value, self.field.value.strip()
+        if value and value not in self._known:
+
+            def looked(found: object) -> None:
+                self._known[value] = found
+                if self.is_attached:
+                    self.redraw()
+
+            self._bench.background.do(_PREVIEW, lambda: self.look(value), looked, _PREVIEW)
+        if text and self._completed[0] != text:
+
+            def completed(found: list[str]) -> None:
+                self._completed = text, [Choice(value=path, note="") for path in found]
+                if self.is_attached and self.field.value.strip() == text:
+                    self._changed()
+
+            setting = all_settings()[self._key]
+            self._bench.background.do("paths", lambda: completions(setting, text), completed, "paths")
+        if self.is_attached:
+            self.redraw()
+
+    def on_input_changed(self) -> None:
+        self._chosen, self._refusal = 0, ""
+        self._changed()
+
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        self._chosen = message.place
+        if message.opens:
+            self.take()
+        self._changed()
+
+    def take(self) -> None:
+        if value := self.value:
+            self.close()
+            self.use(value)
+
+    def take_key(self, event: Key) -> bool:
+        steps = {"up": -1, "down": 1, "pageup": -5, "pagedown": 5}
+        if event.key in steps and (options := self.options):
+            self._chosen = min(max(self._chosen + steps[event.key], 0), len(options) - 1)
+            self._changed()
+            return True
+        if event.key == "tab":
+            if self.options:
+                self.field.put(self.value)
+            return True
+        return super().take_key(event)
+
+
+class DataDialog(ChoiceOfPath):
+    heading = "New run, 1 of 2: your data"
+
+    def __init__(self, bench: Workbench) -> None:
+        words = "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts, a data set; type to search, or a path."
+        super().__init__(bench, DATA, words, data_here)
+
+    def look(self, value: str) -> FirstRows:
+        return first_rows(value)
+
+    def about(self, value: str, known: object, width: int, height: int) -> list[Line]:
+        if not isinstance(known, FirstRows):
+            return [[("reading its first rows ...", "dim")]]
+        if known.refusal:
+            return paragraph(known.refusal, width, "bad")
+        return [*paragraph(known.what, width, "dim"), *table_lines(known, width)][: max(height, 0)]
+
+    def use(self, value: str) -> None:
+        self._bench.app.open_next(ModelDialog(self._bench, value))
+
+
+class ModelDialog(ChoiceOfPath):
+    heading = "New run, 2 of 2: the model"
+
+    def __init__(self, bench: Workbench, data: str) -> None:
+        words = f"Which model learns from {one_line(data, 60)}: a folder, one that was fetched, a run, or none."
+        super().__init__(bench, MODEL, words, models_here)
+        self._data = data
+
+    def look(self, value: str) -> object:
+        return what_follows(self._data, model_of(value), gpu=self._bench.chosen_gpu)
+
+    def about(self, value: str, known: object, width: int, height: int) -> list[Line]:
+        if not isinstance(known, WhatFollows):
+            return [[("counting its parameters and planning ...", "dim")]]
+        lines = [line for problem in known.problems for line in paragraph(one_line(str(problem)), width, "bad")]
+        if known.loaded and known.plan:
+            why = known.loaded.where("task.type").partition(FITTED)[2] or f"recipe {known.plan.recipe}"
+            rows = [f"task {known.loaded.config.task.type}: {why}", *offer_lines(known.plan)]
+            lines += [line for row in rows for line in paragraph(one_line(row), width)]
+        return lines
+
+    def use(self, value: str) -> None:
+        bench, document = self._bench, self._bench.document
+        if document is None:
+            bench.tell("the config is not open yet", "dim")
+            return
+        gone = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
+        values = gone | {DATA: self._data} | ({MODEL: model_of(value)} if model_of(value) else {})
+        if problems := document.patch(values, "a new run"):
+            bench.tell(one_line(str(problems[0])), "bad")
+            return
+        undo = bench.app.key_of("config.undo")
+        bench.note_change(f"making the plan ...; on Config {undo} takes it back", "dim")
+        bench.start_wanted = True
+        if not bench.is_planning:
+            bench.app.carry_out("app.start")
+
+
+def model_of(value: str) -> str:
+    return "" if value == FROM_SCRATCH else value
+
+
+def table_lines(first: FirstRows, width: int) -> list[Line]:
+    """Columns as wide as their widest cells, as long as there is room; what does not fit is cut."""
+    widths = column_widths(first.columns, first.rows, width)
+    heads: Line = [(" ".join(pad(name, cells) for name, cells in zip(first.columns, widths, strict=False)), "title")]
+    rows: list[Line] = [[(" ".join(map(pad, row, widths)), "text")] for row in first.rows]
+    return [heads, *rows]
+
+
+def column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Cells of each column that there is room for, with a blank between two of them; the widest gives way first."""
+    wanted = [
+        max(cell_len(name), *(cell_len(row[at]) for row in rows), 1) if rows else max(cell_len(name), 1)
+        for at, name in enumerate(columns)
+    ]
+    while sum(wanted) + len(wanted) - 1 > width and max(wanted) > _WIDEST_COLUMN:
+        wanted[wanted.index(max(wanted))] = max(max(wanted) - (sum(wanted) + len(wanted) - 1 - width), _WIDEST_COLUMN)
+    while wanted and sum(wanted) + len(wanted) - 1 > width:
+        spare = sum(wanted[:-1]) + len(wanted) - 1
+        if width - spare >= min(wanted[-1], 6):
+            wanted[-1] = width - spare
+        else:
+            wanted.pop()
+    return wanted
+
+
+def offer_new_run(bench: Workbench) -> None:
+    bench.app.open(DataDialog(bench))
