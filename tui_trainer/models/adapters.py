@@ -12,6 +12,7 @@ from typing import Any
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import Config, TuningSection
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models.added_tokens import INDICES, ids_of_adapter
 from tui_trainer.models.config_json import MODEL_KEY
 from tui_trainer.models.facts import ADAPTER_WEIGHTS, Adapter, ModelFacts, find_model
 from tui_trainer.models.files.fingerprint import base_part, fingerprint
@@ -39,7 +40,6 @@ _WITHOUT_SETTING: Mapping[str, tuple[Any, ...]] = {
     "lora_bias": (None, False),
     "layer_replication": (None, []),
     "target_parameters": (None, []),
-    "trainable_token_indices": (None, [], {}),
     "alora_invocation_tokens": (None, []),
     "use_qalora": (None, False),
     "use_bdlora": (None, False),
@@ -167,6 +167,7 @@ def trained_on(folder: Path) -> str:
 def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterator[Problem]:
     """Between the adapter and the settings that it should go on with."""
     odd = [name for name, usual in _WITHOUT_SETTING.items() if adapter.fields.get(name) not in usual]
+    odd += [] if ids_of_adapter(adapter.fields, adapter.config) is not None else [INDICES]
     for name in odd:
         message = f"the adapter has {name} = {one_line(repr(adapter.fields[name]), 60)}, which no setting here says"
         yield Problem(message=message, key=KEY, where=one_line(str(adapter.folder)), hint=_MERGES)

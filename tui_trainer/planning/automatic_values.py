@@ -14,6 +14,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZERS
+from tui_trainer.models.added_tokens import row_parameters
 from tui_trainer.models.config_json import OVERFLOWS_IN_FP16
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CLASSIFYING
@@ -166,7 +167,8 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
     if target.device == "cuda":
         why = "auto: on a GPU the logits of all tokens take more memory than time"
         tuning = loaded.config.tuning
-        if tuning.has_adapter and not saves_head(shape, tuning.modules_to_save):
+        trains_rows = find_task(loaded.config.task.type).trained_token_ids(loaded.config)
+        if tuning.has_adapter and not saves_head(shape, tuning.modules_to_save) and not trains_rows:
             return exact(FEW_LABELS, why)
         # Each chunk adds its part to the gradient of the head, 12 bytes for each of its numbers. A fused loss moves 6
         # for each token and word: for twice as many tokens as the hidden states are wide that takes as long.
@@ -189,10 +191,12 @@ def choose(
     # A classifier's head is trained with the adapters, named or not.
     saved = ",".join((*names_in(tuning.modules_to_save), *head_modules(shape)))
     targets = match_targets(shape, tuning.target_modules, saved) if lora else ()
-    trained, as_a_whole = shape.parameters, 0
+    trained, as_a_whole, tokens = shape.parameters, 0, 0
     if lora:
+        tokens = len(find_task(config.task.type).trained_token_ids(config))
         as_a_whole = saved_module_parameters(shape, saved)
         trained = lora_parameters(shape, targets, tuning.r, tuning.use_dora) + as_a_whole
+        trained += tokens * row_parameters(shape)
     part = None
     if (wanted := tuning.trainable_layers) and not lora:
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
@@ -208,6 +212,7 @@ def choose(
         four_bits=FourBits.of(config, shape),
         trained_parameters=trained,
         saved_parameters=as_a_whole,
+        trained_tokens=tokens,
         saves_head=part.trains_output if part else lora and saves_head(shape, saved),
         freezes_layers=part is not None,
         backward_layers=part.backward_layers if part else 0,
