@@ -101,7 +101,7 @@ CANNOT_BE_PLANNED = given({"data.path": "/nowhere/missing.txt"})
 LABELS = given(recipe="docstring-topics")
 FULL = {"tuning.method": "full", "training.learning_rate": "auto"}
 SMALL = {"training.optim": "adafactor", "training.gradient_checkpointing": True, "data.max_length": 256}
-DTYPE, PROVIDER = "model.dtype", "model.provider"
+DTYPE, PROVIDER, ADD_TOKENS = "model.dtype", "model.provider", "model.add_tokens"
 OFFLOAD, STRATEGY = "distributed.cpu_offload", "distributed.strategy"
 WITH_UNSLOTH = {PROVIDER: "unsloth"}
 MICRO, EFFECTIVE = "training.per_device_train_batch_size", "training.effective_batch_size"
@@ -406,6 +406,20 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "pass": [QUICKSTART, given(run_seconds=None), given({"data.max_chars": 10**9})],
         "warn": given({"data.max_chars": 100_000}, fix=("data.max_chars",)),
         "n/a": given(gathered={"all_tokens": None}),
+    },
+    "chat_marks": {
+        "pass": given(gathered={"marks": {"<|im_start|>": 1, "<|im_end|>": 1}}),
+        "warn": [
+            given(
+                hardware=H100,
+                gathered={"marks": {"<|im_start|>": 6, "<|im_end|>": 1}},
+                fix=(ADD_TOKENS,),
+                is_mended=False,
+            ),
+            given({"tuning.trainable_layers": "last 1"}, gathered={"marks": {"[INST]": 3}}),
+            given(WITH_UNSLOTH, H100, gathered={"marks": {"[INST]": 3}}),
+        ],
+        "n/a": QUICKSTART,
     },
     "trained_share": {
         "pass": [rows(untrained_rows=111), rows(train_labels=2500), rows(train_labels=900, facts={"classes": 3})],

@@ -175,7 +175,8 @@ class Reads:
 
 
 TABLE_OF = {
-    "TaskSection": "task", "ScratchSection": "scratch", "ModelSection": "model", "DataSection": "data",
+    "TaskSection": "task", "ScratchSection": "scratch",
+    "RopeScalingSection": "rope_scaling", "ModelSection": "model", "DataSection": "data",
     "QuantizationSection": "quantization",
     "TrainingSection": "training", "EvaluationSection": "evaluation", "CheckpointSection": "checkpoint",
     "DistributedSection": "distributed",

@@ -519,3 +519,74 @@ def test_a_schedule_with_other_arguments_is_refused(read, kind, given, reason):
     imported = read(given, kind)
     with pytest.raises(ConfigError, match=re.escape(reason)):
         imported.refuse_other_runs()
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "tokens"),
+    [
+        ("axolotl", {"base_model": "a/b", "tokens": ["<|im_start|>", "a, b"]}, "<|im_start|>, a\\, b"),
+        (
+            "llama_factory",
+            {"stage": "sft", "add_tokens": "gene, protein", "add_special_tokens": "<|cell|>", "resize_vocab": True},
+            "gene, protein, <|cell|>",
+        ),
+        ("training_script", {"model_name": "a/b", "lr": 1e-4, "new_tokens": ["gene"]}, "gene"),
+    ],
+)
+def test_new_tokens_of_other_tools_are_added(read, tool, given, tokens):
+    imported = read(given, tool)
+    assert imported.values["model.add_tokens"] == tokens
+    assert not [one for one in imported.left_out if one.why in REFUSALS]
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "key"),
+    [
+        ("llama_factory", {"stage": "sft", "add_special_tokens": "gene"}, "add_special_tokens"),
+        ("llama_factory", {"stage": "sft", "init_special_tokens": "desc_init"}, "init_special_tokens"),
+        ("axolotl", {"base_model": "a/b", "added_tokens_overrides": {9: "<|im_start|>"}}, "added_tokens_overrides"),
+        ("axolotl", {"base_model": "a/b", "tokens": [1, 2]}, "tokens"),
+        ("axolotl", {"base_model": "a/b", "rope_scaling": {"type": "ntk", "factor": 2}}, "rope_scaling"),
+        ("axolotl", {"base_model": "a/b", "rope_scaling": {"type": "yarn", "alpha": 2}}, "rope_scaling"),
+        ("axolotl", {"base_model": "a/b", "model_config": {"attention_dropout": 0}}, "model_config"),
+        ("llama_factory", {"stage": "sft", "rope_scaling": "dynamic"}, "rope_scaling"),
+        ("llama_factory", {"stage": "sft", "rope_scaling": "yarn", "model_name_or_path": "no/where"}, "rope_scaling"),
+    ],
+)  # fmt: skip
+def test_tokens_and_positions_that_mean_something_else_are_refused(read, tool, given, key):
+    assert why(read(given, tool))[key] in REFUSALS
+
+
+_YARN = {"rope_type": "yarn", "factor": 4}
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("axolotl", {"base_model": "a/b", "rope_scaling": {"type": "yarn", "factor": 4.0}}),
+        ("axolotl", {"base_model": "a/b", "overrides_of_model_config": {"rope_scaling": _YARN}}),
+        ("transformers", {"learning_rate": 1e-4, "warmup_steps": 1, "rope_scaling": _YARN}),
+        ("trl", {"assistant_only_loss": True, "rope_scaling": _YARN}),
+    ],
+)
+def test_longer_positions_of_other_tools_are_the_same_here(read, tool, given):
+    values = read(given, tool).values
+    assert (values["model.rope_scaling.rope_type"], values["model.rope_scaling.factor"]) == ("yarn", 4)
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn", "llama3"])
+def test_llama_factorys_positions_go_by_the_length_and_the_model(read, tmp_path, kind):
+    """`configure_rope`: rows of 100 tokens and 32 positions make a factor of 4."""
+    from tests.tiny_models import save_tiny_model
+
+    folder = save_tiny_model(tmp_path / "llama", "llama", max_position_embeddings=32)
+    given = {"stage": "sft", "model_name_or_path": str(folder), "rope_scaling": kind}
+    found = {
+        key.rpartition(".")[2]: value
+        for key, value in read({**given, "cutoff_len": 100}, "llama_factory").values.items()
+        if key.startswith("model.rope_scaling.")
+    }
+    more = {} if kind == "linear" else {"original_max_position_embeddings": 32}
+    more |= {"low_freq_factor": 1, "high_freq_factor": 4} if kind == "llama3" else {}
+    assert found == {"rope_type": kind, "factor": 4, **more}
+    assert why(read({**given, "cutoff_len": 32}, "llama_factory"))["rope_scaling"] == Why.NOT_NEEDED

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from tests.tiny_models import TRAINED, save_tiny_model
 from tui_trainer.config.sections import Config, ModelSection, QuantizationSection, TuningSection
 from tui_trainer.errors import ConfigError
+from tui_trainer.models.added_tokens import grow
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.four_bits import FourBits, quantised_linears, refuse_poisoned_files
 from tui_trainer.models.heads import CLASSIFYING, Labels, is_unfit
@@ -253,3 +254,25 @@ def test_only_qlora_has_weights_in_4_bits(folder_of):
         assert shape_and_bits(settings(folder_of("llama"), method=method))[1] is None
     assert shape_and_bits(settings(folder_of("llama")))[1] == FourBits()
     assert find_method("qlora") is METHOD and METHOD.weights_file == find_method("lora").weights_file
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_new_tokens_train_beside_weights_in_four_bits(bitsandbytes, folder_of, family, tmp_path):
+    """Tables are never packed: their new rows are, train and load as those of LoRA."""
+    config = settings(folder_of(family))
+    shape = find_model(str(folder_of(family))).shape
+    model = load_pretrained(folder_of(family), config.model, torch.float32, four_bits=FourBits.of(config, shape))
+    ids = range(384, 387)
+    grow(model, 448, ids)
+    adapted = METHOD.apply(model, config.tuning, seed=0, autocast=False, token_ids=ids)
+    rows = [name for name, one in adapted.named_parameters() if one.requires_grad and "trainable_tokens" in name]
+    assert len(rows) == (1 if family == "llama" else 2)
+    tokens = torch.tensor([[1, 384, 40, 385, 386]])
+    adapted(input_ids=tokens, labels=tokens).loss.backward()
+    assert all(adapted.get_parameter(name).grad.abs().sum(1).min() > 0 for name in rows)
+    METHOD.save_model(adapted, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_bytes())["vocab_size"] == 448
+    plain = AutoModelForCausalLM.from_pretrained(folder_of(family))
+    grow(plain, 448, ids)
+    merged = PeftModel.from_pretrained(plain, tmp_path).merge_and_unload()
+    assert merged(tokens).logits.isfinite().all() and merged.config.vocab_size == 448

@@ -81,6 +81,8 @@ class Context:
     environment: Mapping[str, str] = field(default_factory=dict)
     earlier: EarlierRun | None = None
     swap_used_bytes: int | None = None
+    marks: Mapping[str, int] | None = None
+    """How many tokens each mark of the chat template is; None: there are no such marks, or nobody can tell."""
     data_read: ReadRate | None = None
     """Of the file that is trained on, measured; None for data that is small or not in a file of this machine."""
 

@@ -97,7 +97,14 @@ def gather(
         earlier=newest_measured(plan) if plan else None,
         swap_used_bytes=swap_used_bytes,
         data_read=_data_read(loaded.config),
+        marks=_marks(loaded.config),
     )
+
+
+def _marks(config: Config) -> Mapping[str, int] | None:
+    with suppress(InputError):
+        return find_task(config.task.type).marks(config)
+    return None
 
 
 def _data_read(config: Config) -> ReadRate | None:

@@ -55,6 +55,7 @@ TITLES = {
     "data": "Data",
     "model": "Model",
     "model.scratch": "Model from scratch",
+    "model.rope_scaling": "Longer positions",
     "tuning": "Tuning",
     "quantization": "Weights in 4 bits",
     "training": "Training",

@@ -23,6 +23,7 @@ from tui_trainer.config.fields import (
     option,
 )
 from tui_trainer.config.mixture import Paths, paths_in
+from tui_trainer.config.token_list import Tokens
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, DecayType
 from tui_trainer.methods.optimizers import ADAPTIVE, DEFAULT, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
@@ -80,6 +81,40 @@ def _check_attention(name: str) -> None:
         raise ValueError("no attention")
 
 
+class RopeScalingSection(SettingsSection):
+    """Rotary positions for longer rows than a model was made for, in the words of transformers (`RopeParameters`; in
+    older files `rope_scaling`). 0 and empty leave a field out."""
+
+    rope_type: Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"] = option("default")
+    """How the positions of a model are spread over longer rows; default: they stay."""
+    factor: float = option(0.0, low=0, high=10**6, step="x2")
+    """How many times as long rows may become."""
+    original_max_position_embeddings: int = option(0, low=0, high=10**9, unit="tokens", step="x2", advanced=True)
+    """yarn, longrope, llama3: how long the rows were that the model was pretrained on; 0: as its config.json says."""
+    rope_theta: float = option(0.0, low=0, high=10**12, step="x10", advanced=True)
+    """The base of the wavelengths; 0: the model's own."""
+    attention_factor: float = option(0.0, low=0, high=100, advanced=True)
+    """yarn, longrope: what rotated queries and keys are multiplied by; 0: by the factor."""
+    beta_fast: float = option(0.0, low=0, high=10**6, advanced=True)
+    """yarn: what turns more often in the original length keeps its wavelength; 0: 32."""
+    beta_slow: float = option(0.0, low=0, high=10**6, advanced=True)
+    """yarn: what turns less often in the original length is slowed down by the factor; 0: 1."""
+    mscale: float = option(0.0, low=0, high=100, advanced=True)
+    """yarn: with mscale_all_dim, the attention factor as DeepSeek has it."""
+    mscale_all_dim: float = option(0.0, low=0, high=100, advanced=True)
+    """yarn: with mscale, the attention factor as DeepSeek has it."""
+    truncate: bool = option(True, advanced=True)
+    """yarn: round the ends of the range between both betas to whole dimensions."""
+    low_freq_factor: float = option(0.0, low=0, high=10**6, advanced=True)
+    """llama3: the original length holds fewer turns of what is slowed down by the factor; Llama 3.1 has 1."""
+    high_freq_factor: float = option(0.0, low=0, high=10**6, advanced=True)
+    """llama3: the original length holds more turns of what keeps its wavelength; Llama 3.1 has 4."""
+    short_factor: Numbers = option("", advanced=True)
+    """longrope: a factor for each pair of dimensions in rows of up to the original length, with commas."""
+    long_factor: Numbers = option("", advanced=True)
+    """longrope: the same in longer rows."""
+
+
 class ModelSection(SettingsSection):
     model_name_or_path: str = option("", completes="folder")
     """The model to start from: a folder, its name on the hub, or a finished run: its path, its name or last."""
@@ -115,6 +150,10 @@ class ModelSection(SettingsSection):
     """Fused kernels for norms, MLPs and the loss, where they give the same numbers; auto: liger-kernel's on a GPU."""
     trust_remote_code: bool = option(False, advanced=True)
     """Run Python code that comes with the model; it can do all that you can."""
+    add_tokens: Tokens = option("", memory="embedding and head grow by a row each", completes="files", advanced=True)
+    """Tokens that the tokenizer gets, with commas, or a .txt file with one a line; chat marks such as <|im_start|> are
+    special tokens."""
+    rope_scaling: RopeScalingSection = RopeScalingSection()
     scratch: ScratchSection = ScratchSection()
 
 
@@ -192,7 +231,7 @@ class QuantizationSection(SettingsSection):
 
 SCHEMA_VERSION = 1
 
-__all__ = ["ModelSection", "QuantizationSection", "ScratchSection", "TuningSection"]
+__all__ = ["ModelSection", "QuantizationSection", "RopeScalingSection", "ScratchSection", "TuningSection"]
 
 
 class TaskSection(SettingsSection):

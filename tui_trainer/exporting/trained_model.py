@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import CheckpointError, ConfigError, FolderError, system_reason
-from tui_trainer.models.config_json import read_config
-from tui_trainer.models.facts import find_model
+from tui_trainer.models.added_tokens import grow_as_trained
+from tui_trainer.models.config_json import CONFIG_FILE, read_config, read_json
+from tui_trainer.models.facts import ADAPTER_FILE, find_model
 from tui_trainer.models.files import shards
 from tui_trainer.models.files.fingerprint import file_fingerprints
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
+from tui_trainer.models.rope import changed_positions
 from tui_trainer.models.towers import has_towers
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, read_plan_file, with_own_commit
@@ -232,6 +234,8 @@ class TrainedModel:
             return None, ""
         try:
             facts = find_model(name, config.model.revision, head=self.head)
+            if self.config.model.add_tokens:
+                return None, "the base model has no rows for the tokens that were added, and is not measured beside it"
             if facts.adapter:
                 return None, "training began with an adapter on its model, which is not measured beside the result"
             folder = self.base or facts.folder
@@ -330,15 +334,27 @@ def load_model(
             return build.from_pretrained(folder, **more).eval()
     from peft import PeftModel
 
+    own = read_json(folder / CONFIG_FILE) or {}
     if trained.head in CLASSIFYING:
-        more |= {"config": config_in(trained, folder), "ignore_mismatched_sizes": True}
+        more |= {"ignore_mismatched_sizes": True}
     with reading(base):
+        more["config"] = _as_stored(config_in(trained, folder if trained.head in CLASSIFYING else base), base)
+        changed_positions(more["config"], own)
         model = build.from_pretrained(base, **more)
+        grow_as_trained(model, read_json(folder / ADAPTER_FILE) or {}, own)
     with reading(folder), warnings.catch_warnings():
         # peft asks transformers by names that it has renamed
         warnings.simplefilter("ignore", FutureWarning)
         model = PeftModel.from_pretrained(model, folder)
     return (model.merge_and_unload(safe_merge=True) if merge else model).eval()
+
+
+def _as_stored(config: Any, base: Path) -> Any:
+    """With as many tokens as the files of the base model have rows for."""
+    stored = read_config(base).get("vocab_size")
+    if stored and config.vocab_size != stored:
+        config.vocab_size = stored
+    return config
 
 
 def _with_trained_layers(trained: TrainedModel, folder: Path, build: Any, more: dict[str, Any]) -> Any:

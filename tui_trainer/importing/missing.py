@@ -182,18 +182,17 @@ MISSING = (
     Missing(
         "the model stays as its config.json has it",
         {
-            "llama_factory": "rope_scaling mixture_of_depths shift_attn",
-            "axolotl": """rope_scaling rope_theta overrides_of_model_config overrides_of_model_kwargs model_config
-            s2_attention scaling_softmax fix_untrained_tokens use_pose""",
-            "training_script transformers trl": "rope_scaling config_overrides",
+            "llama_factory": "mixture_of_depths shift_attn",
+            "axolotl": """rope_theta overrides_of_model_kwargs s2_attention scaling_softmax fix_untrained_tokens
+            use_pose""",
+            "training_script transformers trl": "config_overrides",
         },
     ),
     Missing(
-        "the tokenizer stays as it is, without new tokens",
+        "new tokens are model.add_tokens here; those that there are keep their text, their number and their row",
         {
-            "axolotl": "tokens added_tokens_overrides shrink_embeddings tokenizer_use_mistral_common",
-            "llama_factory": "add_tokens add_special_tokens new_special_tokens_config resize_vocab",
-            "training_script": "add_tokens additional_special_tokens new_tokens",
+            "axolotl": "added_tokens_overrides shrink_embeddings tokenizer_use_mistral_common",
+            "llama_factory": "new_special_tokens_config",
         },
     ),
     # What is of none of these kinds.

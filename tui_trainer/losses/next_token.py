@@ -116,7 +116,7 @@ class NextTokenLoss:
         )
         bias_V = sum(biases[1:], biases[0]) if biases else None
         losses = how.sum if reduction == "sum" else how.by_label
-        return losses(hidden_Nh, layer.weight, labels_N, bias_V=bias_V)
+        return losses(hidden_Nh, _weight_of(self._head), labels_N, bias_V=bias_V)
 
     @property
     def _added_bias(self) -> Tensor | None:
@@ -143,6 +143,16 @@ class NextTokenLoss:
 
 
 def _layer_of(head: Any) -> Any:
-    """The layer that computes: inside of peft's wrapper of a module that is saved, the copy that trains."""
+    """The layer that computes: inside of peft's wrapper of a module that is saved, the copy that trains; inside of that
+    of a table some of whose rows train, the frozen one."""
+    if (rows := getattr(head, "token_adapter", None)) is not None:
+        return rows.get_base_layer()
     saved = getattr(head, "modules_to_save", None)
     return head if saved is None else saved[head.active_adapters[0]]
+
+
+def _weight_of(head: Any) -> Tensor:
+    """Of the layer that computes, with the rows that train in it."""
+    rows = getattr(head, "token_adapter", None)
+    found: Tensor = _layer_of(head).weight if rows is None else rows.get_merged_weights(rows.active_adapters)
+    return found

@@ -13,6 +13,7 @@ from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import Config, TuningSection
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.adapted_parts import find_adapted, is_adapter
+from tui_trainer.models.added_tokens import INDICES, ids_of_adapter
 from tui_trainer.models.config_json import MODEL_KEY
 from tui_trainer.models.facts import ADAPTER_WEIGHTS, Adapter, ModelFacts, find_model
 from tui_trainer.models.files.fingerprint import base_part, fingerprint
@@ -37,7 +38,6 @@ _WITHOUT_SETTING: Mapping[str, tuple[Any, ...]] = {
     "bias": (None, "none"),
     "lora_bias": (None, False),
     "layer_replication": (None, []),
-    "trainable_token_indices": (None, [], {}),
     "alora_invocation_tokens": (None, []),
     "use_qalora": (None, False),
     "use_bdlora": (None, False),
@@ -168,6 +168,7 @@ def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterato
     made = settings_of_adapter(facts, adapter)
     odd = [name for name, usual in _WITHOUT_SETTING.items() if adapter.fields.get(name) not in usual]
     odd += [] if "tuning.target_modules" in made else [name for name in _PATTERNS if adapter.fields.get(name)]
+    odd += [] if ids_of_adapter(adapter.fields, adapter.config) is not None else [INDICES]
     for name in odd:
         message = f"the adapter has {name} = {one_line(repr(adapter.fields[name]), 60)}, which no setting here says"
         yield Problem(message=message, key=KEY, where=one_line(str(adapter.folder)), hint=_MERGES)

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from tui_trainer.data.columns.conversations import Conversation, Message
 from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.models.config_json import read_json
 from tui_trainer.models.tokenizer import tokenizer_facts
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_number
@@ -85,6 +86,18 @@ def template_text(wanted: str) -> str:
         raise _problem(f"{one_line(wanted, 120)} cannot be read: {reason}", _hint()) from None
     except UnicodeDecodeError:
         raise _problem(f"{one_line(wanted, 120)} is not UTF-8", "write it again as UTF-8") from None
+
+
+def stored_template(folder: Path) -> str:
+    """The text of the template that lies beside a tokenizer, as transformers writes and reads it; empty without one."""
+    with suppress(OSError, UnicodeDecodeError):
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    told = (read_json(folder / "tokenizer_config.json") or {}).get("chat_template")
+    told = told or (read_json(folder / "chat_template.json") or {}).get("chat_template")
+    if isinstance(told, list):
+        named = {one.get("name"): one.get("template") for one in told if isinstance(one, dict)}
+        told = named.get("default")
+    return told if isinstance(told, str) else ""
 
 
 def template_problems(wanted: str, folder: Path | None, family: str) -> list[Problem]:

@@ -13,6 +13,7 @@ from tui_trainer.models.towers import TRAINED_ON_TEXT, has_towers, is_of_several
 from tui_trainer.terminal.safe_text import one_line
 
 MODEL_KEY = "model.model_name_or_path"
+CONFIG_FILE = "config.json"
 _LARGEST = 10**9
 # Source: `attribute_map` and the names of fields in the configuration files of transformers 5.23 and older.
 ALIASES: dict[str, list[str]] = {
@@ -110,7 +111,7 @@ def read_json(path: Path, largest: int = _LARGEST_CONFIG) -> dict[str, Any] | No
 
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json of a folder. Raises ConfigError that says what the folder holds instead."""
-    config = read_json(folder / "config.json")
+    config = read_json(folder / CONFIG_FILE)
     if config is not None:
         return config
     where = str(folder)

@@ -6,7 +6,7 @@ Only headers and small files are read: no weights, no torch, no network.
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from tui_trainer.models.files.weights import (
     with_names_of_today,
 )
 from tui_trainer.models.heads import CAUSAL, Head
-from tui_trainer.models.shape import ModelShape, shape_of
+from tui_trainer.models.shape import ModelShape, shape_of, with_more_rows
 from tui_trainer.models.tokenizer import tokenizer_files_in, tokenizer_key
 from tui_trainer.terminal.safe_text import one_line
 
@@ -64,6 +64,8 @@ class ModelFacts:
     catalogue: CatalogueEntry | None = None
     adapter: "Adapter | None" = None
     """Named instead of the model that it is for; `folder` and the weights are those of that model."""
+    stored_vocabulary: int | None = None
+    """`vocab_size` of the files with the weights, where tokens were added since; None: that of `config`."""
 
     @property
     def tokenizer_folder(self) -> Path | None:
@@ -72,8 +74,15 @@ class ModelFacts:
 
     @property
     def shape(self) -> ModelShape:
-        """The first answer about a model takes seconds. Raises ConfigError where nobody can tell."""
-        return shape_of(self.config, self.headers, head=self.head, labels=self.labels)
+        """What is trained. The first answer about a model takes seconds. Raises ConfigError where nobody can tell."""
+        found = shape_of(self.config, self.headers, head=self.head, labels=self.labels)
+        return found if self.stored_vocabulary is None else with_more_rows(found, self.stored_shape)
+
+    @property
+    def stored_shape(self) -> ModelShape:
+        """What the files hold: without tokens that were added since."""
+        stored = {"vocab_size": self.stored_vocabulary} if self.stored_vocabulary else {}
+        return shape_of({**self.config, **stored}, self.headers, head=self.head, labels=self.labels)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +93,8 @@ class Adapter:
     fields: Mapping[str, Any]
     base: ModelFacts
     has_tokenizer: bool
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """config.json beside it, of a model with other labels, tokens or positions than those of `base`; empty: none."""
 
 
 def find_model(
@@ -183,8 +194,9 @@ def _with_adapter(folder: Path, asked: dict[str, Any], environment: Mapping[str,
         raise bad_model("the adapter is for another adapter", "merge that one into its model first", where)
     if base.folder is None:
         raise bad_model(f"the adapter is for {base.name}, which is not on this machine", remedies(base.name), where)
-    # That of a classifier is beside its adapter: the model that it is for knows no labels.
-    config = read_json(folder / "config.json") or base.config
+    # Beside an adapter where the model that it is for knows no such labels, tokens or positions.
+    own = read_json(folder / "config.json") or {}
+    config, vocabulary = own or base.config, base.config.get("vocab_size")
     generation = read_json(folder / "generation_config.json") or {}
     damage: tuple[Problem, ...] = ()
     if not (folder / ADAPTER_WEIGHTS).is_file():
@@ -201,9 +213,10 @@ def _with_adapter(folder: Path, asked: dict[str, Any], environment: Mapping[str,
         name=asked["name"],
         revision=asked["revision"],
         config=config,
+        stored_vocabulary=vocabulary if vocabulary != config.get("vocab_size") else None,
         damage=(*base.damage, *damage),
         eos_token_ids=_ids(generation.get("eos_token_id")) or base.eos_token_ids,
-        adapter=Adapter(folder=folder, fields=fields, base=base, has_tokenizer=bool(files)),
+        adapter=Adapter(folder=folder, fields=fields, base=base, has_tokenizer=bool(files), config=own),
     )
     return replace(found, tokenizer_files=files, tokenizer_key=tokenizer_key(folder, files, config)) if files else found
 

@@ -20,6 +20,7 @@ from tui_trainer.models.config_json import bad_model, read_json
 from tui_trainer.models.four_bits import FourBits, bitsandbytes_config, refuse_poisoned_files
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, auto_class, own_labels
 from tui_trainer.models.modules import soft_cap_of
+from tui_trainer.models.rope import changed_positions
 from tui_trainer.models.shape import scratch_config
 from tui_trainer.models.towers import has_towers
 from tui_trainer.terminal.safe_text import one_line
@@ -71,6 +72,7 @@ def load_pretrained(
     labels: Labels | None = None,
     pad_token_id: int | None = None,
     four_bits: FourBits | None = None,
+    positions: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda words: None,
 ) -> PreTrainedModel:
     """The model with its own weights. Raises ConfigError when weights and config do not fit together.
@@ -81,11 +83,13 @@ def load_pretrained(
     A classifier's head that the files lack, or have for another number of labels, is made anew from torch's global
     generator, and `tell` gets a sentence about it. Without `labels` a classifier keeps those of its config.
     `pad_token_id` is for configs that have none, of models with another head than that of a language model: a decoder
-    that classifies looks for the last token before the padding.
+    that classifies looks for the last token before the padding. `positions`: a config.json with other rotary ones.
     """
     try:
         with _quiet():
             shape = _config_of(folder, model, labels)
+            if positions:
+                changed_positions(shape, positions)
             kind: Any = auto_class(head, shape.model_type)
             more = _attention(model)
             if device is not None and device.type != "cpu":

@@ -75,7 +75,8 @@ def length_problems(shape: ModelShape, max_length: int) -> list[Problem]:
     if limit is None or not shape.learned_positions or max_length <= limit:
         return []
     what = f"{max_length} is above {limit}, the positions that this {shape.model_type} model has learnt"
-    return [Problem(message=what, key="data.max_length", hint=f"set data.max_length = {limit} or less")]
+    hint = f"set data.max_length = {limit} or less; only rotary positions reach further (model.rope_scaling)"
+    return [Problem(message=what, key="data.max_length", hint=hint)]
 
 
 def length_warning(shape: ModelShape, max_length: int) -> str:
@@ -83,7 +84,10 @@ def length_warning(shape: ModelShape, max_length: int) -> str:
     limit = shape.max_position_embeddings
     if limit is None or shape.learned_positions or max_length <= limit:
         return ""
-    return f"data.max_length = {max_length} is beyond the {limit} tokens that the model was made for"
+    return (
+        f"data.max_length = {max_length} is beyond the {limit} tokens that the model was made for; "
+        f"model.rope_scaling with a factor of {-(-max_length // limit)} reaches as far"
+    )
 
 
 def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
@@ -104,7 +108,7 @@ def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     elif not facts.headers:
         yield _about(facts, "the files with weights hold no tensors", "copy or download the model again")
     else:
-        for what in misfits(facts.shape, facts.headers):
+        for what in misfits(facts.stored_shape, facts.headers):
             yield _about(facts, what, "take config.json and weights of the same model")
 
 
@@ -137,7 +141,8 @@ def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
         yield _about(facts, what, f"write its tokenizer.json once: {command}")
         return
     told = tokenizer_facts(folder)
-    rows = embedding_rows(facts.shape, facts.headers)
+    own = facts.adapter.config.get("vocab_size") if facts.adapter else None
+    rows = own if isinstance(own, int) else embedding_rows(facts.stored_shape, facts.headers)
     if told and rows and told.rows > rows:
         what = f"the tokenizer has {told.rows} tokens and the embedding {rows} rows: the last tokens have no vector"
         yield _about(facts, what, "take the tokenizer of the same model, or save the model with a resized embedding")

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tui_trainer.config.sections import ScratchSection
@@ -207,6 +207,19 @@ def shape_of(
         logits=None if head in CLASSIFYING else logit_transform(config),
         **counted,
     )
+
+
+def with_more_rows(shape: ModelShape, stored: ModelShape) -> ModelShape:
+    """Of a model whose tables get more rows than those in its files: where the files say how many weights there are,
+    those of the new rows beside them."""
+    more = shape.vocabulary - stored.vocabulary
+    if more <= 0 or shape.parameters != stored.parameters:
+        return shape
+    each = sum(part.parameters_each // part.rows for part in shape.parts if part.rows == shape.vocabulary)
+    for linear in shape.linears:
+        if linear.is_head and linear.outputs == shape.vocabulary:
+            each += (0 if shape.tied_embeddings else linear.inputs) + linear.has_bias
+    return replace(shape, parameters=shape.parameters + more * each)
 
 
 def _stored_model(fields: ConfigFields, headers: Mapping[str, TensorFacts]) -> dict[str, Any]:

@@ -81,10 +81,16 @@ def saves_head(shape: ModelShape, modules_to_save: str) -> bool:
     """Whether the matrix that makes logits is among the modules that are trained as a whole: by its name, or, where it
     is the embedding as well, by that one's."""
     named = _named_modules(shape, names_in(modules_to_save))
-    embeds = shape.tied_embeddings and any(
-        isinstance(entry, ModelPart) and entry.is_embedding and entry.rows == shape.vocabulary for entry in named
-    )
+    embeds = shape.tied_embeddings and saves_embedding(shape, modules_to_save)
     return embeds or any(entry.is_head for entry in named)
+
+
+def saves_embedding(shape: ModelShape, modules_to_save: str) -> bool:
+    """Whether the table of the tokens is among them, by its name."""
+    return any(
+        isinstance(entry, ModelPart) and entry.is_embedding and entry.rows == shape.vocabulary
+        for entry in _named_modules(shape, names_in(modules_to_save))
+    )
 
 
 def linear_names(shape: ModelShape) -> tuple[str, ...]:

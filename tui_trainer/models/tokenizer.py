@@ -137,33 +137,66 @@ def _facts(folder: Path, _changed_at: tuple[tuple[Path, int], ...]) -> Tokenizer
     )
 
 
-def count_tokens(folder: Path, texts: Iterable[str]) -> int | None:
-    """The tokens of all texts without special ones; None for tokenizers that are not fast ones."""
-    path = folder / FAST_FILE
-    if not path.is_file():
+def count_tokens(folder: Path, texts: Iterable[str], added: tuple[str, ...] = ()) -> int | None:
+    """The tokens of all texts without special ones; None for tokenizers that are not fast ones. `added`: tokens that it
+    gets beside its own."""
+    tokenizer = _tokenizer_in(folder, added)
+    if tokenizer is None:
         return None
-    tokenizer = _load(str(path), path.stat().st_mtime_ns)
     return sum(len(encoding.ids) for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False))
 
 
-def tokens_per_character(folder: Path, texts: Iterable[str]) -> float | None:
+def tokens_per_character(folder: Path, texts: Iterable[str], added: tuple[str, ...] = ()) -> float | None:
     """For estimates from a sample; None where it holds no character, and for tokenizers that are not fast ones."""
     sample = list(texts)
     characters = sum(map(len, sample))
-    tokens = count_tokens(folder, sample) if characters else None
+    tokens = count_tokens(folder, sample, added) if characters else None
     return None if tokens is None else tokens / characters
 
 
-@lru_cache(maxsize=2)
-def _load(path: str, _changed_at: int) -> Tokenizer:
+def pieces_of(folder: Path, words: Iterable[str]) -> dict[str, int] | None:
+    """How many tokens each of some words is, 0 where a part is unknown; None for tokenizers that are not fast ones."""
+    tokenizer = _tokenizer_in(folder)
+    if tokenizer is None:
+        return None
+    return {word: _pieces(tokenizer, word) for word in words}
+
+
+def first_new_id(folder: Path) -> int:
+    """The number that the next token gets which is added to the tokenizer.json of a folder.
+
+    Source: `AddedVocabulary::add_tokens` of tokenizers 0.23: behind all that was added, and behind the vocabulary.
+    """
+    tokenizer = _tokenizer_in(folder)
+    assert tokenizer is not None, "the caller has looked for tokenizer.json"
+    of_model = tokenizer.get_vocab_size(with_added_tokens=False)
+    return max([of_model, *(number + 1 for number in tokenizer.get_added_tokens_decoder())])
+
+
+def _pieces(tokenizer: Tokenizer, word: str) -> int:
+    """Unigram models know their unknown token by its number, the others by its text."""
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    number = getattr(tokenizer.model, "unk_id", None) if unknown is None else tokenizer.token_to_id(unknown)
+    ids = tokenizer.encode(word, add_special_tokens=False).ids
+    return 0 if number in ids else len(ids)
+
+
+def _tokenizer_in(folder: Path, added: tuple[str, ...] = ()) -> Tokenizer | None:
+    path = folder / FAST_FILE
+    return _load(str(path), path.stat().st_mtime_ns, added) if path.is_file() else None
+
+
+@lru_cache(maxsize=4)
+def _load(path: str, _changed_at: int, added: tuple[str, ...]) -> Tokenizer:
     """Loading one takes up to a second."""
-    from tokenizers import Tokenizer
+    from tokenizers import AddedToken, Tokenizer
 
     try:
         tokenizer = Tokenizer.from_file(path)
     except Exception as error:  # tokenizers raises nothing narrower
         reason = one_line(str(error), 160)
         raise bad_model(f"{FAST_FILE} cannot be loaded: {reason}", hint="copy it again", where=path) from None
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in added])
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

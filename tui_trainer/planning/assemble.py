@@ -33,6 +33,7 @@ from tui_trainer.planning.processes import Group
 from tui_trainer.planning.records import Key, device_key, trial_device
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
+from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import format_count
 
@@ -154,6 +155,7 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     counted = f"of {name}" if name else "counted from the shape in [model.scratch]"
     if name and not find_model(name, loaded.config.model.revision, head=shape.head, labels=shape.labels).folder:
         counted += ", which is not on this machine: `tui-trainer download` fetches it"
+    counted += find_task(loaded.config.task.type).changes_words(loaded.config)
     is_exact = facts.exact or not scratch
     frozen = f"; {format_count(sum(shape.towers.values()))} of them in {', '.join(shape.towers)}, which stay frozen"
     whole = shape.loaded_parameters

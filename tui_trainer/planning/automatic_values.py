@@ -15,6 +15,7 @@ from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZERS
 from tui_trainer.models.adapted_parts import ExpertTensor, asks_the_model, find_adapted
+from tui_trainer.models.added_tokens import row_parameters
 from tui_trainer.models.config_json import OVERFLOWS_IN_FP16
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CLASSIFYING
@@ -177,7 +178,8 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
     if target.device == "cuda":
         why = "auto: on a GPU the logits of all tokens take more memory than time"
         tuning = loaded.config.tuning
-        if tuning.has_adapter and not saves_head(shape, tuning.modules_to_save):
+        trains_rows = find_task(loaded.config.task.type).trained_token_ids(loaded.config)
+        if tuning.has_adapter and not saves_head(shape, tuning.modules_to_save) and not trains_rows:
             return exact(FEW_LABELS, why)
         # Each chunk adds its part to the gradient of the head, 12 bytes for each of its numbers. A fused loss moves 6
         # for each token and word: for twice as many tokens as the hidden states are wide that takes as long.
@@ -208,11 +210,12 @@ def choose(
         linears, experts = parts.linears, parts.experts
         if is_all_linear(tuning.target_modules):
             targets = (ALL_LINEAR,)
-    trained, as_a_whole = shape.parameters, 0
+    trained, as_a_whole, tokens = shape.parameters, 0, 0
     if lora:
+        tokens = len(find_task(config.task.type).trained_token_ids(config))
         as_a_whole = saved_module_parameters(shape, saved)
         trained = adapter_parameters(linears, tuning.r, tuning.use_dora) + as_a_whole
-        trained += sum(tensor.adapter_parameters for tensor in experts)
+        trained += sum(tensor.adapter_parameters for tensor in experts) + tokens * row_parameters(shape)
     part = None
     if (wanted := tuning.trainable_layers) and not lora:
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
@@ -229,6 +232,7 @@ def choose(
         four_bits=FourBits.of(config, shape),
         trained_parameters=trained,
         saved_parameters=as_a_whole,
+        trained_tokens=tokens,
         saves_head=part.trains_output if part else lora and saves_head(shape, saved),
         freezes_layers=part is not None,
         backward_layers=part.backward_layers if part else 0,

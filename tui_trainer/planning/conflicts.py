@@ -143,6 +143,8 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
     settings: dict[str, tuple[object, tuple[object, ...]]] = {
         "task.type": (config.task.type, tuple(name for name in task_names() if find_task(name).unsloth)),
         "model.init": (config.model.init, ("pretrained",)),
+        "model.add_tokens": (config.model.add_tokens, ("",)),
+        "model.rope_scaling.rope_type": (config.model.rope_scaling.rope_type, ("default",)),
         "model.attn_implementation": (config.model.attn_implementation, ("auto",)),
         "model.kernels": (config.model.kernels, ("auto", "none")),
         "tuning.trainable_layers": (config.tuning.trainable_layers, ("",)),

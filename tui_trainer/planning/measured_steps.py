@@ -105,6 +105,7 @@ def step_key(
         "ckpt": setup.gradient_checkpointing,
         "packed": setup.packed,
         "offloaded": setup.cpu_offload,
+        "rows": setup.trained_tokens > 0,
         "compiled": setup.compiled,
         "dropout": bool(shape.attention_dropout),
         f"answers{setup.target_tokens}": setup.target_tokens > 0,

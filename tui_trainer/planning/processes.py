@@ -1,6 +1,7 @@
 """How many processes train one model together, and on which cards."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -59,6 +60,12 @@ def _frozen_parts(config: Config) -> Iterator[_Refusal]:
     if config.tuning.trainable_layers:
         hint = f"leave it empty, or set {STRATEGY} = ddp"
         yield "tuning.trainable_layers", "a model of which a part is frozen is not split", hint
+    ids = range(0)
+    with suppress(ConfigError):  # of a model that is not here, which is told elsewhere
+        ids = find_task(config.task.type).trained_token_ids(config)
+    if config.model.add_tokens or ids:
+        hint = f"leave it out, or set {STRATEGY} = ddp"
+        yield "model.add_tokens", "tables that get rows for new tokens are not split", hint
 
 
 def _whole_states(config: Config) -> Iterator[_Refusal]:

@@ -8,7 +8,7 @@ from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.models.adapted_parts import ExpertTensor
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.heads import CAUSAL, Head
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING, Head
 from tui_trainer.models.modules import Linear, in_chunks
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import adapted
@@ -62,6 +62,8 @@ class TrainingSetup:
     bits."""
     saves_head: bool = False
     """With an adapter or frozen layers: whether the matrix that makes logits is trained as a whole."""
+    trained_tokens: int = 0
+    """With an adapter: new tokens whose rows of embedding and head train, in a copy of these that each pass makes."""
     freezes_layers: bool = False
     """With `full`: whether a part of the model is frozen (`tuning.trainable_layers`)."""
     backward_layers: int = 0
@@ -143,7 +145,8 @@ class TrainingSetup:
     @property
     def trains_head(self) -> bool:
         """Whether the matrix that makes logits is trained."""
-        return (self.method == "full" and not self.freezes_layers) or self.saves_head
+        whole = (self.method == "full" and not self.freezes_layers) or self.saves_head
+        return whole or (self.trained_tokens > 0 and self.head not in CLASSIFYING)
 
     @property
     def has_adapter(self) -> bool:

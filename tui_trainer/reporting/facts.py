@@ -12,7 +12,9 @@ from typing import Any
 
 from tui_trainer.advice.examine import examine
 from tui_trainer.config.load import all_settings
-from tui_trainer.errors import system_reason
+from tui_trainer.config.sections import ModelSection
+from tui_trainer.config.token_list import tokens_in
+from tui_trainer.errors import ConfigError, system_reason
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.planning.summary import batch_of_plan
@@ -35,11 +37,13 @@ from tui_trainer.runs.result import (
     targets_of,
 )
 from tui_trainer.runs.state import RunState
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_seconds
 
 # What a report and a model card both state of a run's model: its losses, its scores, and how it was trained.
 
 Rows = list[tuple[str, str]]
+_MOST_TOKENS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +97,7 @@ class ReportedModel:
                 f"{plan.learning_rate.value:g}, {training.lr_scheduler_type}, warm-up {warm_up} steps{decay}{floor}",
             ),
             ("tuning", _tuning_words(plan)),
+            *_changes_of_model(plan.config.model),
             ("precision", f"{plan.precision.value}, weights in {plan.weights_dtype.value}"),
             *([("attention", plan.attention.words)] if plan.attention.words else []),
             ("optimizer", f"{training.optim}, decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"),
@@ -101,6 +106,19 @@ class ReportedModel:
             ("seed", str(training.seed)),
             ("time", f"{format_seconds(self.training_seconds)} on {plan.device_name}{threads}"),
         ]
+
+
+def _changes_of_model(model: ModelSection) -> Rows:
+    """What the model got before it was trained."""
+    found: Rows = []
+    rope = model.rope_scaling
+    with suppress(ConfigError):  # of a list in a file that is gone; runs of today keep the tokens themselves
+        if tokens := tokens_in(model.add_tokens):
+            shown = ", ".join(tokens[:_MOST_TOKENS]) + (", ..." if len(tokens) > _MOST_TOKENS else "")
+            found.append(("added tokens", f"{len(tokens):,}: {one_line(shown, 160)}"))
+    if rope.rope_type != "default":
+        found.append(("positions", f"{rope.rope_type}, {rope.factor:g} times as many as the model was made for"))
+    return found
 
 
 def _tuning_words(plan: Plan) -> str:

@@ -17,6 +17,7 @@ from tui_trainer.errors import Problem
 from tui_trainer.tasks.causal_lm import CausalLm
 from tui_trainer.tasks.contract import Baselines
 from tui_trainer.tasks.parts.ngram import ngram_losses
+from tui_trainer.tasks.parts.starts_from_model import changes_of_scratch
 
 # N-gram models count on so much text at the most: their tables take about 80 bytes a token.
 _BASELINE_TOKENS = 3_000_000
@@ -35,7 +36,7 @@ class CharLm(CausalLm):
     rows: RowKind = "stream"
 
     def problems(self, config: Config) -> list[Problem]:
-        found = []
+        found = changes_of_scratch(config)
         if config.model.model_name_or_path:
             hint = "the recipe finetune tunes a model: it finds the task by model and data, or name one in task.type"
             message = "a character model starts from random weights"

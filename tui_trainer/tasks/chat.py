@@ -23,22 +23,27 @@ from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.models.adapters import goes_on
+from tui_trainer.models.added_tokens import added_tokens, marks_in
 from tui_trainer.models.chat_rendering import (
     KEY,
     REASONING,
     ChatTemplate,
     ConversationRenderer,
     no_template,
+    stored_template,
     template_problems,
     template_text,
 )
 from tui_trainer.models.token_ids import encode_conversations
+from tui_trainer.models.tokenizer import pieces_of
+from tui_trainer.models.towers import has_towers
 from tui_trainer.models.writing import continued
 from tui_trainer.tasks.contract import Baselines, InputReader
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
-from tui_trainer.tasks.parts.starts_from_model import ConversationInputs, model_of
+from tui_trainer.tasks.parts.starts_from_model import ConversationInputs, model_of, stored_model_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -86,6 +91,9 @@ class Chat(LearnsNextToken):
         wanted = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
         template = template_text(wanted) if wanted else ""
         return {**super().reading(config), "template": template, "stops": _model_stops(config)}
+
+    def marks(self, config: Config) -> dict[str, int] | None:
+        return marks_of_template(config)
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         tokenizer = super().load_tokenizer(config, data)
@@ -267,6 +275,22 @@ def give_template(config: Config, tokenizer: Any) -> None:
     if config.is_from_scratch:
         tokenizer.split_special_tokens = False
         tokenizer.init_kwargs["split_special_tokens"] = False
+
+
+def marks_of_template(config: Config) -> dict[str, int] | None:
+    """The chat marks that the template of a run writes, and how many tokens each is for its tokenizer, those of
+    `model.add_tokens` among them; None where nobody can tell, or where no token can be added."""
+    if config.is_from_scratch or not config.model.model_name_or_path:
+        return None
+    facts = stored_model_of(config, Chat.head)
+    folder = facts.tokenizer_folder
+    if folder is None or has_towers(str(facts.config.get("model_type"))) or (facts.adapter and goes_on(config.tuning)):
+        return None
+    wanted = config.task.chat_template
+    template = template_text(wanted) if wanted else stored_template(folder)
+    added = added_tokens(facts, config.model)
+    pieces = pieces_of(folder, marks_in(template))
+    return None if pieces is None else pieces | dict.fromkeys(pieces.keys() & set(added.new if added else ()), 1)
 
 
 def _model_stops(config: Config) -> list[int]:

@@ -70,7 +70,11 @@ def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell, rank
         adapted: Any = unsloth.adapt(model, config) if config.tuning.has_adapter else model
     else:
         adapted = method_of(config.tuning).apply(
-            model, config.tuning, seed=config.training.seed, autocast=plan.precision.value != "fp32"
+            model,
+            config.tuning,
+            seed=config.training.seed,
+            autocast=plan.precision.value != "fp32",
+            token_ids=find_task(config.task.type).trained_token_ids(config),
         )
         adapter = adapter_of(config, find_task(config.task.type).head)
         if adapter and goes_on(config.tuning):

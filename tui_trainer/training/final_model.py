@@ -154,14 +154,36 @@ def _use(plan: Plan, model_type: str = "") -> list[str]:
     has_labels = kind.endswith("Classification")
     code = [
         "from peft import PeftModel",
-        f"from transformers import {'AutoConfig, ' if has_labels else ''}{kind}",
+        f"from transformers import {'AutoConfig, ' if has_labels else ''}{kind}"
+        f"{', AutoTokenizer' if model.add_tokens else ''}",
         "",
         *(['config = AutoConfig.from_pretrained("path/of/this/folder")'] if has_labels else []),
-        f"base = {kind}.from_pretrained({where}{', config=config' if has_labels else ''})",
+        f"base = {kind}.from_pretrained({where}{', config=config' if has_labels else ''}{_positions(plan)})",
+        *(_RESIZED if model.add_tokens else []),
         'model = PeftModel.from_pretrained(base, "path/of/this/folder")',
         "model = model.merge_and_unload()  # only where a whole model is wanted",
     ]
     return ["## Use", "", "```python", *code, "```", ""]
+
+
+def _positions(plan: Plan) -> str:
+    """As arguments of `from_pretrained`, where the run changed them; a classifier's config has them."""
+    rope = plan.config.model.rope_scaling
+    if rope.rope_type == "default":
+        return ""
+    shape, config = (
+        plan.model_shape(),
+        find_task(plan.config.task.type).model_config(plan.config, plan.vocabulary.value),
+    )
+    return f", rope_parameters={config['rope_parameters']!r}, max_position_embeddings={shape.max_position_embeddings}"
+
+
+# transformers' own start of new rows is the mean of the others as well; the adapter has those of its tokens.
+_RESIZED = [
+    'tokenizer = AutoTokenizer.from_pretrained("path/of/this/folder")',
+    "if len(tokenizer) > base.config.vocab_size:",
+    "    base.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=64)",
+]
 
 
 def _table(title: str, rows: Rows) -> list[str]:

@@ -5,6 +5,7 @@ Files here are light to import: torch and peft only inside functions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ class Method:
     index_file = "model.safetensors.index.json"
     """What they look for instead where the weights are in several files; empty where they read one only."""
 
-    def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
+    def apply(
+        self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool, token_ids: Sequence[int] = ()
+    ) -> Any:
         """The model to train: what is trainable requires a gradient, and nothing else does. Raises ConfigError.
 
         `autocast`: whether matmuls will be computed in 16 bits, whatever the weights are kept in.

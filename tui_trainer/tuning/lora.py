@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ADAPTER = "default"
+# Of an adapted model: whether its config is another than that of the files which it was loaded from.
+_OTHER_CONFIG = "has_other_config"
 
 
 class Lora(Method):
@@ -28,7 +31,9 @@ class Lora(Method):
     weights_file = "adapter_model.safetensors"
     index_file = ""
 
-    def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
+    def apply(
+        self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool, token_ids: Sequence[int] = ()
+    ) -> Any:
         import torch
         from peft import LoraConfig, get_peft_model
         from peft.utils import ModulesToSaveWrapper
@@ -56,6 +61,7 @@ class Lora(Method):
             modules_to_save=list(dict.fromkeys((*saved, *heads))) or None,
             use_rslora=tuning.use_rslora,
             use_dora=tuning.use_dora,
+            trainable_token_indices=_rows_of(model, token_ids) if token_ids else None,
             # Head and embedding that were one weight stay one: otherwise a merge drops what one of them learnt.
             ensure_weight_tying=bool(saved) and bool(getattr(model.config, "tie_word_embeddings", False)),
         )
@@ -70,6 +76,7 @@ class Lora(Method):
                 parameter.data = parameter.data.float()
         if autocast:
             _without_input_casts(adapted)
+        setattr(adapted, _OTHER_CONFIG, bool(heads) or _differs(model))
         return adapted
 
     def weights(self, model: Any) -> dict[str, Tensor]:
@@ -92,6 +99,14 @@ class Lora(Method):
             generation.save_pretrained(folder)
 
 
+def _rows_of(model: Any, token_ids: Sequence[int]) -> dict[str, list[int]]:
+    """For peft: the rows that train of the embedding, and of a head that is another table. One that is the same follows
+    it by itself."""
+    table, head = model.get_input_embeddings(), model.get_output_embeddings()
+    tables = [table] if head is None or head.weight is table.weight else [table, head]
+    return {path: list(token_ids) for path, module in model.named_modules() if any(module is one for one in tables)}
+
+
 def _in_language_model(model: Any, names: tuple[str, ...], saved: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """(targets as an expression that is the whole of a module's path, paths of the modules to save): the names alone
     would match the layers of towers, which bear the same."""
@@ -108,16 +123,33 @@ def _in_language_model(model: Any, names: tuple[str, ...], saved: tuple[str, ...
 
 
 def _keep_labels(model: Any, folder: Path) -> None:
-    """A classifier's config beside its adapter: the base model knows neither how many labels there are nor their names.
+    """The config beside the adapter where the base model has another: it knows no labels of a classifier, no tokens
+    that were added, and no positions that reach further.
 
     peft does not read it; `AutoConfig.from_pretrained` does.
     """
-    if not _ending(model.get_base_model())[1]:
+    if not getattr(model, _OTHER_CONFIG, False):
         return
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     config.save_pretrained(folder)
+
+
+def _differs(model: Any) -> bool:
+    """Whether a model has other tokens or positions than the files that it was loaded from."""
+    from transformers import AutoConfig
+
+    config = model.config
+    if not config.name_or_path:
+        return False
+    stored = AutoConfig.from_pretrained(
+        config.name_or_path, local_files_only=True, trust_remote_code=hasattr(config, "auto_map")
+    )
+    return any(
+        getattr(config.get_text_config(), name, None) != getattr(stored.get_text_config(), name, None)
+        for name in ("vocab_size", "rope_parameters", "max_position_embeddings")
+    )
 
 
 def head_of(model: Any) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ frozen as the norms are. What is saved is an ordinary adapter, and loads beside 
 the model in 16 bits as well: a merge into 4 bits would round the sum once more.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from tui_trainer.config.sections import TuningSection
@@ -14,9 +15,11 @@ from tui_trainer.tuning.lora import Lora
 class Qlora(Lora):
     name = "qlora"
 
-    def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
+    def apply(
+        self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool, token_ids: Sequence[int] = ()
+    ) -> Any:
         assert getattr(model, "is_loaded_in_4bit", False), "the model is loaded in 4 bits"
-        return super().apply(model, tuning, seed=seed, autocast=autocast)
+        return super().apply(model, tuning, seed=seed, autocast=autocast, token_ids=token_ids)
 
 
 METHOD = Qlora()

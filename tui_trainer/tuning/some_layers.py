@@ -123,7 +123,9 @@ class SomeLayers(Method):
     """No name that libraries load as a whole model."""
     index_file = "trained_layers.safetensors.index.json"
 
-    def apply(self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool) -> Any:
+    def apply(
+        self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool, token_ids: Sequence[int] = ()
+    ) -> Any:
         trained = set(trained_names(model, tuning.trainable_layers))
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in trained)

@@ -11,6 +11,7 @@ Report = Callable[..., None]
 MODULE: Final = "tui_trainer.worker"
 QUESTIONS: Final = {
     "count_model": "tui_trainer.models.counting:answer",
+    "rope_types": "tui_trainer.models.rope:answer",
     "count_trained": "tui_trainer.tuning.some_layers:answer",
     "find_adapted": "tui_trainer.planning.adapted_parts:answer",
     "find_routers": "tui_trainer.models.routers:answer",
@@ -25,6 +26,6 @@ QUESTIONS: Final = {
     "compare_export": "tui_trainer.exporting.measured:measure",
 }
 # Of models without their weights: asked again and again while somebody plans, and of one process, as each loads torch.
-OF_SHAPES: Final = ("count_model", "count_trained", "find_adapted", "find_routers", "dry_run")
+OF_SHAPES: Final = ("count_model", "count_trained", "find_adapted", "find_routers", "dry_run", "rope_types")
 # The process that asks, by its number: a worker does not outlive it.
 ASKING_PROCESS: Final = "TUI_TRAINER_ASKING_PROCESS"

@@ -1,7 +1,11 @@
 """What is trained on, and what is held out."""
 
+from collections.abc import Iterable
+
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Rule, Verdict, not_applicable, passed, warned
+from tui_trainer.config.mixture import escaped
+from tui_trainer.config.token_list import KEY as _ADD_TOKENS
 from tui_trainer.data.preparing.prepare import CLASS_ROWS
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_count, format_seconds
@@ -47,6 +51,35 @@ class DataSize(Rule):
             fix={_MAX_CHARS: 0},
             advice=f"with all of it, an epoch takes about {format_seconds(longer)}; keep the limit if that is too long",
         )
+
+
+class ChatMarks(Rule):
+    """A mark that the tokenizer cuts into pieces costs several tokens in each turn, and text can spell it: an answer
+    ends where one piece after the other is written, and not by one token."""
+
+    name, title, order = "chat_marks", "Marks of the chat template are tokens", 231
+    settings = (_ADD_TOKENS,)
+    needs_plan = False
+
+    def before(self, context: Context) -> Verdict:
+        config, marks = context.config, context.marks
+        if not marks:
+            return not_applicable("no marks of a chat template are written, or their tokens are not known")
+        cut = {mark: pieces for mark, pieces in marks.items() if pieces != 1}
+        if not cut:
+            return passed(f"each of {len(marks)} marks of the chat template is one token: {_marks_shown(marks)}")
+        pieces = ", ".join(f"{one_line(mark, 30)} {count or 'unknown'}" for mark, count in list(cut.items())[:4])
+        sentence = f"{len(cut)} of {len(marks)} marks of the chat template are several tokens: {pieces}"
+        if config.model.provider != "transformers" or config.tuning.trainable_layers:
+            return warned(
+                sentence, advice=f"{_ADD_TOKENS} makes tokens of them, by transformers and where the embedding trains"
+            )
+        named = (config.model.add_tokens, *map(escaped, cut))
+        return warned(sentence, fix={_ADD_TOKENS: ", ".join(filter(None, named))})
+
+
+def _marks_shown(marks: Iterable[str]) -> str:
+    return one_line(", ".join(marks), 80)
 
 
 class TrainedShare(Rule):

@@ -14,10 +14,12 @@ from typing import Any
 
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_tokenizer
+from tui_trainer.models.added_tokens import grown, ids_of_adapter
+from tui_trainer.models.config_json import CONFIG_FILE
 from tui_trainer.models.facts import DTYPES
 from tui_trainer.models.files import shards
 from tui_trainer.models.files.weights import INDEX_FILE, SINGLE_FILE, read_headers
-from tui_trainer.models.heads import CLASSIFYING, auto_class
+from tui_trainer.models.heads import auto_class
 from tui_trainer.models.towers import keep_processor
 
 _GENERATION = "generation_config.json"
@@ -65,8 +67,12 @@ def _adapted_without_weights(trained: TrainedModel) -> Any:
     from peft.utils import load_peft_weights, set_peft_model_state_dict
 
     assert trained.base is not None
-    labelled = trained.folder if trained.head in CLASSIFYING else trained.base
-    config, trusted = config_in(trained, labelled), trained.config.model.trust_remote_code
+    # Beside an adapter where the base model has other labels, tokens or positions.
+    has_own = (trained.folder / CONFIG_FILE).is_file()
+    config, trusted = (
+        config_in(trained, trained.folder if has_own else trained.base),
+        trained.config.model.trust_remote_code,
+    )
     with torch.device("meta"):
         model = auto_class(trained.head, config.model_type).from_config(
             config, dtype=torch.float32, trust_remote_code=trusted
@@ -93,6 +99,7 @@ class _MergedTensors:
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.utils import ModulesToSaveWrapper
 
+        fields, self._ids = model.peft_config["default"].to_dict(), range(0)
         self.inner, self.facts, self._base = model.get_base_model(), read_headers(base), base
         tied = set(getattr(self.inner, "all_tied_weights_keys", None) or ())
         names = dict.fromkeys(map(_plain, self.inner.state_dict()))
@@ -100,6 +107,15 @@ class _MergedTensors:
         self.own: dict[str, Any] = {}
         self.adapts_experts = False
         self._layers: dict[str, Any] = {}
+        self._rows = self.inner.config.get_text_config().vocab_size
+        self._ids = ids_of_adapter(fields, self.inner.config.to_dict()) or range(0)
+        ends = (self.inner.get_input_embeddings(), self.inner.get_output_embeddings())
+        self._tables = {
+            _plain(f"{path}.{name}")
+            for path, module in self.inner.named_modules()
+            if any(module is one for one in ends)
+            for name in ("token_adapter.base_layer.weight", "weight", "bias")
+        }
         for path, module in self.inner.named_modules(remove_duplicate=False):
             if isinstance(module, ModulesToSaveWrapper):
                 trained = module.modules_to_save["default"].state_dict()
@@ -114,7 +130,11 @@ class _MergedTensors:
         return max((self._base / facts.file).stat().st_size for facts in self.facts.values())
 
     def size_bytes(self, name: str) -> int:
-        return self.facts[name].size_bytes if name in self.facts else int(self.own[name].nbytes)
+        if name not in self.facts or name in self.own:
+            return int(self.own[name].nbytes)
+        stored = self.facts[name]
+        grows = name in self._tables and self._rows > stored.shape[0]
+        return stored.size_bytes * self._rows // stored.shape[0] if grows else stored.size_bytes
 
     def get(self, name: str) -> Any:
         """One tensor, in the type that the base model keeps it in."""
@@ -139,15 +159,16 @@ class _MergedTensors:
         if name not in self.facts:
             return None
         with safe_open(self._base / self.facts[name].file, framework="pt") as file:
-            return file.get_tensor(name)
+            found = file.get_tensor(name)
+        return grown(found, self._rows, self._ids) if name in self._tables else found
 
 
 def _plain(name: str) -> str:
     """`h.0.attn.base_layer.weight` and `head.modules_to_save.default.weight` as they are called without an adapter;
     empty for tensors of the adapter itself."""
-    if re.search(r"\.(lora_[A-Za-z_]+|original_module)(\.|$)", name):
+    if re.search(r"\.(lora_[A-Za-z_]+|original_module|trainable_tokens_[a-z]+)(\.|$)", name):
         return ""
-    return re.sub(r"\.(base_layer|modules_to_save\.default)(?=\.)", "", name)
+    return re.sub(r"\.(base_layer|modules_to_save\.default|token_adapter)(?=\.)", "", name)
 
 
 def _write_shards(result: _MergedTensors, folder: Path, tell: Tell) -> None:

@@ -44,6 +44,7 @@ from tui_trainer.importing.rules import (
     share_of_rows,
     whole,
 )
+from tui_trainer.importing.tokens_and_positions import changed_config, rope_table, tokens
 from tui_trainer.terminal.safe_text import one_line
 
 _CONVERSATIONS = ("chat_template", "sharegpt")
@@ -382,7 +383,8 @@ IMPORTER = Importer(
             "float32": To("model.dtype", values={True: "float32", False: _OFF}),
             "tf32": To("training.tf32", values={"auto": Automatic("on where the GPU has it")}),
             "fp32_norms fp32_norm_classes embeddings_skip_upcast": Off("weights of one model have one dtype"),
-            "resize_token_embeddings_to_32x mean_resizing_embeddings": Off("the embeddings stay as they are"),
+            "resize_token_embeddings_to_32x": Automatic("tables that grow have a multiple of 64 rows"),
+            "mean_resizing_embeddings": Automatic("new rows start at the mean of the others"),
             "flash_attention": To("model.attn_implementation", values={True: "flash_attention_2"}, otherwise=_KERNEL),
             "sdp_attention": To("model.attn_implementation", values={True: "sdpa"}, otherwise=_KERNEL),
             "flex_attention": To("model.attn_implementation", values={True: "flex_attention"}, otherwise=_KERNEL),
@@ -444,6 +446,7 @@ IMPORTER = Importer(
         KeyGroup(("datasets", "test_datasets", "pretraining_dataset"), _sources),
         KeyGroup(("chat_template", "chat_template_jinja"), _template_of_run),
         KeyGroup(("special_tokens",), _special_tokens),
+        rope_table("rope_scaling"), changed_config("overrides_of_model_config", "model_config"), tokens("tokens"),
         own_files("base_model_config", "tokenizer_config"),
         KeyGroup(("lora_target_linear", "lora_target_modules"), _all_layers),
     ),

@@ -25,6 +25,7 @@ from tui_trainer.importing.rules import (
     share_of_rows,
     whole,
 )
+from tui_trainer.importing.tokens_and_positions import rope_by_length, tokens
 
 STAGES = {"pt": "causal_lm", "sft": "chat"}
 KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
@@ -202,7 +203,11 @@ IMPORTER = Importer(
             "train_from_scratch": To("model.init", values={True: "scratch", False: "pretrained"}),
             "use_fast_tokenizer": Same((True,), "the tokenizer is the fast one", "the tokenizer is the fast one here"),
             "split_special_tokens": Refused("special tokens in a text are special"),
-            "init_special_tokens": NotNeeded("no tokens are added"),
+            "init_special_tokens": Same(
+                ("noise_init",), "new rows start at the mean of the others, without noise",
+                "new rows start at the mean of the others, and not at descriptions", Why.REFUSED,
+            ),
+            "resize_vocab": Automatic("the tables of a model grow where tokens are added"),
             "flash_attn": To("model.attn_implementation", values=KERNELS),
             "use_unsloth": To("model.provider", values={False: _OFF, True: "unsloth"}),
             "use_unsloth_gc use_reentrant_gc": Automatic("checkpointing is never reentrant"),
@@ -269,6 +274,8 @@ IMPORTER = Importer(
         batch(hf.MICRO, micro_default=8, packing="packing neat_packing"),
         schedule("lr_scheduler_type", has_stable_default=True),
         *hf.GROUPS,
+        KeyGroup(("rope_scaling",), rope_by_length),
+        tokens("add_tokens", special=("add_special_tokens",)),
         KeyGroup(("dataset", "eval_dataset"), _data),
         KeyGroup(("mix_strategy",), _mixing),
         KeyGroup(("mask_history",), _learnt_turns),

@@ -4,6 +4,7 @@ from tui_trainer.importing.conversion import Importer
 from tui_trainer.importing.groups import batch, method, own_files, schedule
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Automatic, Off
+from tui_trainer.importing.tokens_and_positions import rope_table, tokens
 
 _ACCUMULATION = ("gradient_accumulation_steps", "grad_accum_steps", "gradient_accumulation", "grad_accum")
 
@@ -41,6 +42,7 @@ IMPORTER = Importer(
         schedule("scheduler", "lr_scheduler"),
         *hf.GROUPS,
         own_files("tokenizer", "tokenizer_path"),
+        rope_table("rope_scaling"), tokens("add_tokens", "new_tokens", special=("additional_special_tokens",)),
         method("use_lora", {True: "lora", False: "full"}, four_bit=("load_in_4bit", "use_4bit", "use_qlora")),
     ),
 )  # fmt: skip

@@ -35,6 +35,7 @@ from tui_trainer.importing.rules import (
     To,
     Why,
 )  # fmt: skip
+from tui_trainer.importing.tokens_and_positions import rope_table
 
 SEVERAL_PROCESSES = "[distributed] says here how several processes train together"
 NOT_SENT = NotNeeded("nothing is sent anywhere")
@@ -318,7 +319,7 @@ IMPORTER = Importer(
     activation_checkpointing past_index skip_memory_metrics label_names""",
     tables=(ARGUMENTS, MODEL, LORA, FOUR_BITS, SCRIPT_DATA, {"max_seq_length": "data.max_length"}),
     groups=(
-        BLOCKS, batch(MICRO, micro_default=8), *GROUPS,
+        BLOCKS, batch(MICRO, micro_default=8), *GROUPS, rope_table("rope_scaling"),
         method(four_bit=("load_in_4bit",), model=("model_name_or_path",), otherwise="full"),
     ),
     defaults=DEFAULTS,

@@ -40,6 +40,7 @@ from tui_trainer.importing.rules import (
     under,
     whole,
 )
+from tui_trainer.importing.tokens_and_positions import rope_table
 from tui_trainer.terminal.safe_text import one_line
 
 # Which are found by their names.
@@ -231,6 +232,7 @@ IMPORTER = Importer(
         batch(hf.MICRO, micro_default=8, packing="packing"),
         KeyGroup(("max_length",), _no_cut),
         *hf.GROUPS,
+        rope_table("rope_scaling"),
         KeyGroup(("datasets",), _mixture),
         KeyGroup(("dataset_test_split",), _held_out),
         KeyGroup(("assistant_only_loss", "completion_only_loss"), _learnt),

@@ -66,6 +66,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
     return (
         model.weights(),
         *model.masters(),
+        *model.token_tables(batch.labels),
         gradients,
         model.optimizer(),
         *model.adapted_experts(),

@@ -28,7 +28,10 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
     """Peak memory of training, by part; the parts are to be added."""
     model = ModelMemory(shape, setup, batch.row_tokens)
     moments = _with_checkpoints(model, batch) if setup.gradient_checkpointing else _plain(model, batch)
-    lasting: Moment = (model.weights(), *model.masters(), model.optimizer(), *model.adapted_experts())
+    lasting: Moment = (
+        model.weights(), *model.masters(), model.optimizer(), *model.adapted_experts(),
+        *model.token_tables(batch.labels),
+    )  # fmt: skip
     if setup.zero_stage:
         lasting, moments = zero_lasting(model), tuple(zero_moment(model, moment) for moment in moments)
     elif setup.shards > 1 or setup.cpu_offload:

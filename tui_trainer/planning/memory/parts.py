@@ -126,6 +126,19 @@ class Static:
             formula = f"{four_bits.bits_per_weight:.3f} bits x matrices inside the layers, {formula}"
         return MemoryPart("weights", own + FLOAT * self.trained + saved, formula)
 
+    def token_tables(self, labels: int) -> tuple[MemoryPart, ...]:
+        """Tables of which the rows of new tokens train; empty where none do.
+
+        peft writes the rows into a copy of the head, which stays until the backward pass, and the copy has a gradient
+        as large (that of logits in chunks is among those of the loss). The embedding's copy is gone before.
+        """
+        if not self.setup.trained_tokens:
+            return ()
+        table = self.shape.vocabulary * self.shape.hidden_size
+        casts = HALF * (self.setup.precision != "fp32" and self.weight_size == FLOAT)
+        each = self.weight_size * (1 if self.setup.chunks_loss(labels) else 2) + casts
+        return (MemoryPart("token tables", each * table, f"{each} bytes x a table, in which new tokens train"),)
+
     def masters(self) -> tuple[MemoryPart, ...]:
         """The fp32 copies of weights of 16 bits that train; empty where there are none."""
         formula = "4 bytes x trained parameters: the fp32 copies that are updated"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tui_trainer.config.sections import Config, DataSection
+from tui_trainer.config.token_list import KEY as TOKENS_KEY
 from tui_trainer.data.batching.collate import collate_whole
 from tui_trainer.data.columns.conversations import ConversationColumns, Message, find_conversations, question_of
 from tui_trainer.data.columns.labels import label_column
@@ -21,8 +24,18 @@ from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.errors import DataError, Problem
 from tui_trainer.models import unsloth
 from tui_trainer.models.adapters import adapter_of, adapter_problems, goes_on, refuse_other_labels
+from tui_trainer.models.added_tokens import (
+    added_tokens,
+    give_tokens,
+    grow,
+    grow_as_trained,
+    planned_words,
+    token_problems,
+    trained_ids,
+    with_added_tokens,
+)
 from tui_trainer.models.chat_rendering import ConversationRenderer, Rendered
-from tui_trainer.models.config_json import bad_model, read_json
+from tui_trainer.models.config_json import ConfigFields, bad_model, read_json
 from tui_trainer.models.facts import Adapter, ModelFacts, find_model, require_folder
 from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
@@ -37,6 +50,8 @@ from tui_trainer.models.loading import (
     tokenizer_of_file,
 )
 from tui_trainer.models.problems import language_problems, length_problems, model_problems
+from tui_trainer.models.rope import POSITIONS, rope_problems, scaled_config
+from tui_trainer.models.rope import is_asked_for as rope_is_asked_for
 from tui_trainer.models.shape import ModelShape, scratch_config, scratch_problems, shape_of
 from tui_trainer.models.targets import head_modules
 from tui_trainer.models.tokenizer import tokenizer_facts, tokens_per_character
@@ -181,13 +196,20 @@ class StartsFromModel:
             hint = 'set it to "full", or model.init to "pretrained"'
             message = "random weights cannot be frozen: all of them must be trainable"
             return [Problem(message=message, key="tuning.method", hint=hint)]
+        if scratch and (refused := changes_of_scratch(config)):
+            return refused
         if not model.model_name_or_path:
             hint = 'give a folder or a name (--model), or set model.init = "scratch"'
             missing = Problem(message="no model is named", key=_MODEL, hint=hint)
             return scratch_problems(model.scratch, self.head) if scratch else [missing]
-        facts = model_of(config, self.head)
-        if refused := list(refusals(config, str(facts.config.get("model_type")))):
+        stored = stored_model_of(config, self.head)
+        refused = list(refusals(config, str(stored.config.get("model_type"))))
+        if not refused and not scratch:
+            refused += rope_problems(stored.config, config, self.head)
+            refused += token_problems(stored, config, goes_on=goes_on(config.tuning))
+        if refused:
             return refused
+        facts = model_of(config, self.head)
         found = [*length_problems(facts.shape, config.data.max_length), *adapter_problems(facts, config)]
         found += [] if scratch else language_problems(facts, writes_answers=self.head == ENCODER_DECODER)
         # A model that only the catalogue knows can be planned; it is refused when it should be trained.
@@ -206,6 +228,11 @@ class StartsFromModel:
             return scratch_config(config.model.scratch, vocabulary, self.head, max_length=length, labels=classes or 2)
         changes = {"vocab_size": vocabulary} if config.is_from_scratch else {}
         return {**model_of(config, self.head, classes).config, **changes}
+
+    def marks(self, config: Config) -> dict[str, int] | None:
+        """The marks that its texts are written with, and how many tokens each is; None where it has none, or nobody can
+        tell. Raises ConfigError."""
+        return None
 
     def model_key(self, config: Config) -> str:
         """Names the model that a run starts from, so that it does not go on with another; empty: none is named."""
@@ -236,10 +263,12 @@ class StartsFromModel:
         model, labels = config.model, self.labels(config, data)
         adapter = adapter_of(config, self.head)
         keeps_head = adapter is not None and labels is not None and self._keeps_head(config, adapter, labels)
-        folder = require_folder(model_of(config, self.head)) if model.model_name_or_path else None
+        facts = model_of(config, self.head) if model.model_name_or_path else None
+        folder = require_folder(facts) if facts else None
         if folder and unsloth.is_asked(config):
             made: PreTrainedModel = unsloth.load_model(folder, config, dtype, device)
-        elif folder and not config.is_from_scratch:
+        elif facts and folder and not config.is_from_scratch:
+            has_own = adapter is not None and bool(adapter.config)
             made = load_pretrained(
                 folder,
                 model,
@@ -249,15 +278,20 @@ class StartsFromModel:
                 labels=labels,
                 pad_token_id=pad_token_id(tokenizer),
                 tell=(lambda words: None) if keeps_head else tell,
-                four_bits=FourBits.of(config, model_of(config, self.head).shape),
+                four_bits=FourBits.of(config, facts.shape),
+                positions=facts.config if has_own or rope_is_asked_for(model.rope_scaling) else None,
             )
+            if adapter:
+                grow_as_trained(made, adapter.fields, adapter.config)
         else:
             size = data.counts.vocabulary
             shape = load_config(folder, config, vocabulary=size, tokenizer=tokenizer, head=self.head, labels=labels)
             made = new_model(shape, model, dtype, head=self.head)
         if adapter and not goes_on(config.tuning):
-            new = () if labels is None or keeps_head else head_modules(model_of(config, self.head).shape)
+            new = () if labels is None or keeps_head or not facts else head_modules(facts.shape)
             made = merge_adapter(made, adapter.folder, without=new)
+        if facts and not config.is_from_scratch and (added := added_tokens(facts, model)):
+            grow(made, added.rows, added.ids)
         self.set_generation(config, made, tokenizer)
         settle_generation(made)
         return made
@@ -270,6 +304,26 @@ class StartsFromModel:
             refuse_other_labels(before, labels.names, adapter.folder)
         return before in ((), labels.names)
 
+    def changes_words(self, config: Config) -> str:
+        """The tokens and positions that the settings give the model, as the end of a sentence about it."""
+        if config.is_from_scratch or not config.model.model_name_or_path:
+            return ""
+        stored, rope = stored_model_of(config, self.head), config.model.rope_scaling
+        found = [planned_words(added_tokens(stored, config.model), stored.config.get("vocab_size") or 0)]
+        if rope_is_asked_for(rope):
+            reach = model_of(config, self.head).shape.max_position_embeddings or 0
+            found.append(
+                f"{rope.rope_type} positions for {reach:,} tokens, where it was made for "
+                f"{stored.shape.max_position_embeddings or 0:,}"
+            )
+        return "".join(f"; {words}" for words in found if words)
+
+    def trained_token_ids(self, config: Config) -> range:
+        """The tokens whose rows train beside LoRA adapters; see `models/added_tokens.py`."""
+        if config.is_from_scratch or not config.model.model_name_or_path:
+            return range(0)
+        return trained_ids(stored_model_of(config, self.head), config, goes_on=goes_on(config.tuning))
+
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
         """How a model begins and ends what it writes. An adapter is loaded with the settings of its base model."""
 
@@ -278,16 +332,42 @@ class StartsFromModel:
         return TextInputs(config.data)
 
 
-def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
+def stored_model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
+    """The model as its files have it."""
     return find_model(config.model.model_name_or_path, config.model.revision, head=head, labels=classes)
+
+
+def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
+    """The model that is trained: with the tokens and the positions that the settings give it. Raises ConfigError."""
+    found = stored_model_of(config, head, classes)
+    if config.is_from_scratch:
+        return found
+    found = with_added_tokens(found, config.model)
+    rope = config.model.rope_scaling
+    return replace(found, config=scaled_config(found.config, rope)) if rope_is_asked_for(rope) else found
+
+
+def changes_of_scratch(config: Config) -> list[Problem]:
+    """Why a model from random weights gets no other tokens and positions than its own."""
+    found = rope_problems({}, config, CAUSAL)
+    if config.model.add_tokens.strip():
+        what = "characters" if config.task.type == "char_lm" else "tokens"
+        message = f"the {what} of a model from random weights are made of its data, which has all that it needs"
+        found.append(Problem(message=message, key=TOKENS_KEY, hint="leave it out"))
+    return found
 
 
 def own_tokenizer(config: Config, head: Head) -> Tokenizer:
     """The tokenizer that comes with the model. Raises ConfigError for one that marks texts with a language that it has
     no token for: transformers would mark them as unknown words."""
-    facts = model_of(config, head)
+    facts = stored_model_of(config, head)
     folder = facts.tokenizer_folder or require_folder(facts)
     tokenizer = load_tokenizer(folder, config.model.trust_remote_code)
+    if added := added_tokens(facts, config.model):
+        give_tokens(tokenizer, added, folder)
+    if rope_is_asked_for(config.model.rope_scaling):
+        reach = ConfigFields(scaled_config(facts.config, config.model.rope_scaling)).number(POSITIONS)
+        tokenizer.model_max_length = max(tokenizer.model_max_length, reach)
     if hasattr(tokenizer, "set_src_lang_special_tokens"):
         marks = list(tokenizer("")["input_ids"])
         marks += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
@@ -304,8 +384,11 @@ def made_tokenizer(path: Path, config: Config, special: Specials) -> Tokenizer:
 
 def tokens_a_character(config: Config, head: Head, texts: Sequence[str]) -> float:
     """As the model's own tokenizer cuts these texts, where it is at hand."""
-    folder = None if config.is_from_scratch else model_of(config, head).tokenizer_folder
-    measured = tokens_per_character(folder, texts) if folder else None
+    facts = None if config.is_from_scratch else stored_model_of(config, head)
+    measured = None
+    if facts and facts.tokenizer_folder:
+        added = added_tokens(facts, config.model)
+        measured = tokens_per_character(facts.tokenizer_folder, texts, added.new if added else ())
     return measured or _USUAL_TOKENS_PER_CHARACTER
 
 
@@ -313,11 +396,14 @@ def tokenizer_of(config: Config, head: Head) -> tuple[str, int | None, int]:
     """(key, end token, number of tokens) of the tokenizer that a run uses, from its files."""
     if config.is_from_scratch:
         return TRAINED_HERE, None, config.model.scratch.vocab_size
-    model = model_of(config, head)
+    model = stored_model_of(config, head)
     found = tokenizer_facts(model.tokenizer_folder) if model.tokenizer_folder else None
     eos_id = found.eos_token_id if found else None
     if eos_id is None:
         eos_id = next(iter(model.eos_token_ids), None)
     # Code that comes with the model may make another tokenizer of the same files.
     code = " with its code" if model.has_remote_code and config.model.trust_remote_code else ""
-    return f"{model.tokenizer_key or ''}{code}", eos_id, found.vocabulary if found else model.shape.vocabulary
+    added = added_tokens(model, config.model)
+    new = f" with {json.dumps(added.new)}" if added and added.new else ""
+    vocabulary = found.vocabulary if found else model.shape.vocabulary
+    return f"{model.tokenizer_key or ''}{code}{new}", eos_id, vocabulary + len(added.new if added else ())

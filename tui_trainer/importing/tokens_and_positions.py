@@ -1,0 +1,135 @@
+"""Tokens and rotary positions that files of other tools give a model, as settings of [model]."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tui_trainer.config.fields import names_in
+from tui_trainer.config.sections import RopeScalingSection
+from tui_trainer.config.token_list import KEY as TOKENS
+from tui_trainer.errors import ConfigError
+from tui_trainer.importing.conversion import Conversion, KeyGroup
+from tui_trainer.importing.rules import Why, off, whole
+from tui_trainer.models.added_tokens import is_chat_mark
+from tui_trainer.models.config_json import ConfigFields
+from tui_trainer.models.facts import find_model
+from tui_trainer.models.rope import FIELDS, KEY, POSITIONS, own_parameters
+from tui_trainer.terminal.safe_text import one_line
+
+_TYPE = f"{KEY}.rope_type"
+_NAMED = ("rope_scaling", "rope_parameters")
+_MEAN = "new rows start at the mean of the others"
+
+
+def rope_table(name: str) -> KeyGroup:
+    """A table in the words of transformers, of any of its versions."""
+
+    def read(done: Conversion) -> None:
+        if (found := done.first(name)) and isinstance(found[1], Mapping):
+            _write_rope(done, name, found[1])
+
+    return KeyGroup((name,), read)
+
+
+def changed_config(*names: str) -> KeyGroup:
+    """Tables whose fields are written over those of config.json: of these the positions have settings here."""
+
+    def read(done: Conversion) -> None:
+        if not (found := done.first(*names)):
+            return
+        name, table = found
+        fields = {key: value for key, value in table.items() if value is not None} if isinstance(table, Mapping) else {}
+        inner = [key for key in _NAMED if isinstance(fields.get(key), Mapping)]
+        others = [key for key in fields if key not in inner]
+        if len(inner) == 1 and not others:
+            _write_rope(done, name, fields[inner[0]])
+        elif fields:
+            shown = one_line(", ".join(map(str, others)), 60)
+            done.leave(Why.REFUSED, f"the model stays as its config.json has it, but for rope_scaling: {shown}", name)
+
+    return KeyGroup(names, read)
+
+
+def _write_rope(done: Conversion, name: str, told: Mapping[str, Any]) -> None:
+    kind = told.get("rope_type", told.get("type"))
+    fields = {key: value for key, value in told.items() if key not in ("type", "rope_type") and value is not None}
+    if kind in (None, "default") and not fields:
+        done.leave(Why.NOT_NEEDED, "the positions of the model stay", name)
+    elif kind not in FIELDS:
+        done.leave(Why.REFUSED, f"the type {one_line(str(kind), 40)} is none of {', '.join(FIELDS)}", name)
+    elif strange := [key for key in fields if key not in RopeScalingSection.model_fields]:
+        done.leave(Why.REFUSED, f"{one_line(', '.join(map(str, strange)), 60)} is no field of it here", name)
+    else:
+        done.write(_TYPE, kind, name)
+        for key, value in fields.items():
+            done.write(f"{KEY}.{key}", value, name)
+
+
+def rope_by_length(done: Conversion) -> None:
+    """LLaMA-Factory names the type alone: the factor is what `cutoff_len` needs, as a whole number, of the positions
+    that the model was pretrained with; rows that fit into these have none (model/model_utils/rope.py)."""
+    found = done.first("rope_scaling")
+    if not found or not isinstance(found[1], str):
+        return
+    name, kind, model = found[0], found[1], str(done.given.get("model_name_or_path") or "")
+    length = whole(done.given.get("cutoff_len", _CUTOFF))
+    if kind not in ("linear", "dynamic", "yarn", "llama3"):
+        done.leave(Why.REFUSED, "the type is none of linear, dynamic, yarn and llama3", name)
+        return
+    if kind == "dynamic":
+        why = "a row would be read by the longest that was read before, so that no run could be resumed exactly"
+        done.leave(Why.REFUSED, f"{why}; nearest: {_TYPE} = yarn", name)
+        return
+    try:
+        config = find_model(model).config
+    except ConfigError:
+        config = {}
+    before = own_parameters(config).get("original_max_position_embeddings") or ConfigFields(config).optional(POSITIONS)
+    if not before or length is None:
+        why = "its factor is cutoff_len / the positions of the model, which is not on this machine"
+        done.leave(Why.REFUSED, f"{why}; write {KEY} yourself", name)
+    elif length <= before:
+        done.leave(Why.NOT_NEEDED, f"rows of {length:,} tokens fit into the {before:,} positions of the model", name)
+    else:
+        factor = math.ceil(length / before)
+        reason = f"cutoff_len {length:,} / {before:,} positions of the model, rounded up"
+        done.write(_TYPE, kind, name)
+        done.write(f"{KEY}.factor", factor, name, reason=reason)
+        if kind != "linear":
+            done.write(f"{KEY}.original_max_position_embeddings", before, name)
+        if kind == "llama3":
+            done.write(f"{KEY}.low_freq_factor", 1, name)
+            done.write(f"{KEY}.high_freq_factor", 4, name)
+
+
+# Of LLaMA-Factory, where a file does not say it (hparams/data_args.py).
+_CUTOFF = 2048
+
+
+def tokens(*ordinary: str, special: tuple[str, ...] = ()) -> KeyGroup:
+    """Lists of new tokens, or texts with commas; `special` names those that are special tokens there."""
+
+    def read(done: Conversion) -> None:
+        given = (done.first(name) for name in (*ordinary, *special))
+        named = [one[0] for one in given if one and not off(one[1])]
+        found: list[str] = []
+        for name in named:
+            value = done.given[name]
+            words = list(names_in(value)) if isinstance(value, str) else value
+            if not isinstance(words, list) or not all(isinstance(word, str) and word.strip() for word in words):
+                done.leave(Why.DOES_NOT_FIT, f"{TOKENS} must be texts", name)
+                return
+            if name in special and (other := [word for word in words if not is_chat_mark(word)]):
+                why = "special tokens are those written as <|name|> or by a chat template"
+                done.leave(
+                    Why.REFUSED, f"{why}, and {one_line(other[0], 40)} is none; ordinary ones are {TOKENS}", name
+                )
+                return
+            found += words
+        if named:
+            marks = [word for word in found if is_chat_mark(word)]
+            is_special = f"; {one_line(marks[0], 40)} and its like are special tokens" if marks else ""
+            reason = f"{_MEAN}; beside LoRA adapters these rows alone train{is_special}"
+            done.write(TOKENS, list(dict.fromkeys(found)), *named, reason=reason)
+
+    return KeyGroup((*ordinary, *special), read)

@@ -1,0 +1,209 @@
+"""Rotary positions that reach further than those of the model's config.json, as `model.rope_scaling` says.
+
+What becomes of config.json is worked out here without torch, so that the plan, the dry run and the loaded model have
+the same positions; whether a model has any that can be changed is asked of a process that has built it.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from tui_trainer.config.fields import names_in
+from tui_trainer.config.sections import Config, RopeScalingSection
+from tui_trainer.errors import Problem
+from tui_trainer.models.config_json import ALIASES, ConfigFields
+from tui_trainer.models.counting import Answers, deciding_fields, empty_model, fake_tensors, model_config
+from tui_trainer.models.heads import Head
+from tui_trainer.models.towers import has_towers
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.worker.asking import WorkerFailed
+
+KEY = "model.rope_scaling"
+TYPE_KEY = f"{KEY}.rope_type"
+PARAMETERS, POSITIONS = "rope_parameters", "max_position_embeddings"
+_NONE = "default"
+_ORIGINAL = "original_max_position_embeddings"
+# What each type must have and what it may have. Source: `_validate_*_rope_parameters` in modeling_rope_utils.py of
+# transformers 5.24; longrope works without a factor there, where config.json tells how long rows have become.
+FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "linear": (("factor",), ()),
+    "dynamic": (("factor",), ()),
+    "yarn": (
+        ("factor",), (_ORIGINAL, "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    ),
+    "longrope": (("factor", "short_factor", "long_factor"), (_ORIGINAL, "attention_factor")),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor"), (_ORIGINAL,)),
+    "proportional": (("factor",), ()),
+}  # fmt: skip
+# Source: `dynamic_rope_update` there: it keeps the longest length, and makes its frequencies by that.
+_BY_BATCH = "dynamic"
+_EVERY_TYPE = ("rope_type", "rope_theta")
+# Of a model's own parameters, what stays with another type.
+_KEPT = ("rope_theta", "partial_rotary_factor")
+answers = Answers("rope_types", format_version=1)
+
+
+def is_asked_for(section: RopeScalingSection) -> bool:
+    return section.rope_type != _NONE
+
+
+def scaled_config(config: Mapping[str, Any], section: RopeScalingSection) -> dict[str, Any]:
+    """config.json with the positions that the settings ask for, and as many of them as they reach to."""
+    asked = _asked(section)
+    own = own_parameters(config)
+    limit = ConfigFields(config).optional(POSITIONS) or 0
+    if _ORIGINAL in FIELDS[section.rope_type][1]:
+        # What transformers would take, before the positions of the model are raised.
+        asked.setdefault(_ORIGINAL, config.get(_ORIGINAL) or own.get(_ORIGINAL) or limit)
+    kept = {name: own[name] for name in _KEPT if name in own}
+    changed = {name: value for name, value in config.items() if name != "rope_scaling"}
+    # With the model's own factor, its positions were raised before.
+    before = limit / own.get("factor", 1) if own["rope_type"] == section.rope_type else limit
+    changed[_positions_name(config)] = max(limit, round(section.factor * asked.get(_ORIGINAL, before)))
+    return {**changed, PARAMETERS: {**kept, **asked}}
+
+
+def changed_positions(made: Any, config: Mapping[str, Any]) -> None:
+    """Gives a loaded config of transformers the positions of another config.json of the same family."""
+    told = config.get(PARAMETERS)
+    if not isinstance(told, Mapping) or not getattr(made, PARAMETERS, None):
+        return
+    own = {name: value for name, value in made.rope_parameters.items() if name in _KEPT}
+    made.rope_parameters = {**own, **told}
+    if limit := ConfigFields(config).optional(POSITIONS):
+        setattr(made, _positions_name(config), limit)
+    made.standardize_rope_params()
+
+
+def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list[Problem]:
+    """Everything that keeps the positions of a model from being changed as asked. `stored` is its config.json."""
+    section = config.model.rope_scaling
+    if found := [*_field_problems(section)]:
+        return found
+    if not is_asked_for(section):
+        return []
+    family = one_line(str(stored.get("model_type")), 80)
+
+    def about(message: str, hint: str = "leave the table out") -> list[Problem]:
+        return [Problem(message=message, key=TYPE_KEY, hint=hint)]
+
+    if section.rope_type == _BY_BATCH:
+        message = (
+            "with dynamic a row is read by the longest that was read before, so that no run could be resumed exactly"
+        )
+        return about(message, 'set it to "yarn"')
+    if config.is_from_scratch:
+        return about("a model from random weights learns the positions of data.max_length at once")
+    if has_towers(family):
+        return about(f"the positions of {family} count images as well, and were never changed here")
+    if not ConfigFields(stored).optional(POSITIONS):
+        return about(f"config.json does not say how many positions this {family} model was made for")
+    own, asked = str(own_parameters(stored).get("rope_type") or _NONE), section.rope_type
+    if own not in (_NONE, asked):
+        message = f"is {asked}, but the model was trained with the type {one_line(own, 40)}"
+        return about(message, f"set it to {one_line(own, 40)}, with a larger factor, or leave the table out")
+    try:
+        types = answers.ask({"config": deciding_fields(scaled_config(stored, section)), "head": head})
+    except WorkerFailed as failure:
+        return about(f"the {family} model cannot be built with it: {failure.reason or failure}")
+    if not types:
+        return about(f"this {family} model has no rotary positions that transformers can scale")
+    if types != [asked]:
+        return about(f"the layers of this {family} model have positions of their own ({', '.join(types)})")
+    return []
+
+
+def answer(question: dict[str, Any], _: Any) -> list[str]:
+    """In the worker: the types of positions in the model of a config.json. Raises ValueError for factors that do not
+    fit a head, and what transformers raises for others."""
+    head: Head = question["head"]
+    with fake_tensors(head):
+        model = empty_model(model_config(question["config"]), head)
+        found = [module for module in model.modules() if hasattr(module, "rope_type")]
+        for module in found:
+            _refuse_other_pairs(module)
+    return sorted({str(module.rope_type) for module in found})
+
+
+def _refuse_other_pairs(module: Any) -> None:
+    """One factor would count for all pairs of dimensions."""
+    parameters = getattr(module.config, PARAMETERS, None) or {}
+    for name in ("short_factor", "long_factor"):
+        factors, pairs = parameters.get(name), module.inv_freq.shape[-1]
+        if factors is not None and len(factors) != pairs:
+            raise ValueError(f"{name} has {len(factors)} numbers, and a head {pairs} pairs of dimensions")
+
+
+def _field_problems(section: RopeScalingSection) -> list[Problem]:
+    """Fields that a type needs, and those that it does not read."""
+    asked, kind = _asked(section), section.rope_type
+    if kind == _NONE:
+        return [
+            Problem(
+                message=f"is set, but {TYPE_KEY} = {_NONE} reads nothing", key=f"{KEY}.{name}", hint=f"set {TYPE_KEY}"
+            )
+            for name in asked
+            if name != "rope_type"
+        ]
+    needs, takes = FIELDS[kind]
+    found = [
+        Problem(message=f"{kind} needs it", key=f"{KEY}.{name}", hint=f"set it, or {TYPE_KEY} to another")
+        for name in needs
+        if name not in asked
+    ]
+    if 0 < section.factor < 1:
+        found.append(
+            Problem(message="is below 1, and rows become longer by it", key=f"{KEY}.factor", hint="set it to 2")
+        )
+    readers = {name: [one for one, fields in FIELDS.items() if name in (*fields[0], *fields[1])] for name in asked}
+    found += [
+        Problem(message=f"{kind} does not read it", key=f"{KEY}.{name}", hint=f"leave it out: {', '.join(types)} does")
+        for name, types in readers.items()
+        if name not in (*_EVERY_TYPE, *needs, *takes)
+    ]
+    return found
+
+
+def _asked(section: RopeScalingSection) -> dict[str, Any]:
+    """The fields that are set, as transformers has them; texts that are no numbers stay out of it."""
+    fields = {
+        "rope_type": section.rope_type,
+        "factor": section.factor,
+        _ORIGINAL: section.original_max_position_embeddings,
+        "rope_theta": section.rope_theta,
+        "attention_factor": section.attention_factor,
+        "beta_fast": section.beta_fast,
+        "beta_slow": section.beta_slow,
+        "mscale": section.mscale,
+        "mscale_all_dim": section.mscale_all_dim,
+        "low_freq_factor": section.low_freq_factor,
+        "high_freq_factor": section.high_freq_factor,
+    }
+    found: dict[str, Any] = {name: value for name, value in fields.items() if value not in (0, _NONE)}
+    if not section.truncate:
+        found["truncate"] = False
+    for name, text in (("short_factor", section.short_factor), ("long_factor", section.long_factor)):
+        if text:
+            with suppress(ValueError):
+                found[name] = _numbers(text)
+    return found
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(word) for word in names_in(text)]
+
+
+def own_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a config.json, as transformers 5 writes them or in their older form."""
+    told = config.get(PARAMETERS) or config.get("rope_scaling")
+    own = dict(told) if isinstance(told, Mapping) else {}
+    own.setdefault("rope_type", own.get("type") or _NONE)
+    for name in _KEPT:
+        if config.get(name) is not None:
+            own.setdefault(name, config[name])
+    return own
+
+
+def _positions_name(config: Mapping[str, Any]) -> str:
+    """How a config.json calls the number of positions."""
+    return next((name for name in ALIASES[POSITIONS] if config.get(name) is not None), POSITIONS)
