@@ -14,7 +14,8 @@ from tui_trainer.hardware.out_of_memory import is_out_of_memory
 from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZERS
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.first_gradients import FirstGradients
-from tui_trainer.training.together import InParts, placed_as, whole
+from tui_trainer.training.together import placed_as, whole
+from tui_trainer.tuning.full import InParts
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 # Of a group of weights: how many times the run's learning rate it takes.

@@ -310,7 +310,7 @@ IMPORTER = Importer(
             "lora_fan_in_fan_out": Automatic("the layer's own class says it"),
             "peft_use_rslora": "tuning.use_rslora",
             "peft_use_dora": "tuning.use_dora",
-            "peft_init_lora_weights": Same((True,), *("adapters start as LoRA's paper has it",) * 2, Why.REFUSED),
+            "peft_init_lora_weights": hf.INIT,
             "peft_autocast_adapter_dtype": Same((True,), *("adapters are stored in fp32",) * 2),
             "lora_on_cpu": Off("an adapter is where its layer is"),
             "load_in_8bit": Refused("weights in 8 bits are not trained on; 16 bits or 4 are"),
