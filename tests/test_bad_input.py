@@ -105,6 +105,16 @@ CONFIG_CASES = [
         sets=("tuning.loraplus_lr_ratio=16",),
     ),
     Case(
+        "an unknown beginning of adapters",
+        ("tuning.init_lora_weights", "is eva", "pissa_niter_16"),
+        sets=("tuning.init_lora_weights=eva",),
+    ),
+    Case(
+        "PiSSA without an adapter",
+        ("tuning.init_lora_weights", "is pissa, but tuning.method = full has no adapter", "set it to default"),
+        sets=("tuning.init_lora_weights=pissa",),
+    ),
+    Case(
         "floor of another schedule",
         ("training.min_lr_rate", "0.1, but the linear schedule has no floor", "cosine or warmup_stable_decay"),
         sets=("training.min_lr_rate=0.1", "training.lr_scheduler_type=linear"),

@@ -301,7 +301,7 @@ def _of(kind: str, reason: str, **keys: Any) -> WildConfig:
 _LEARNT, _REWARDS, _PLACE = (
     "models learn from texts",
     "models learn from texts and answers here",
-    "adapters start beside",
+    "adapters begin as tuning.init_lora_weights says",
 )
 METHODS = (
     _of("trl", _REWARDS, reward_funcs=["accuracy"], num_generations=8),
@@ -315,7 +315,7 @@ METHODS = (
     _of("axolotl", "layers take turns", lisa_n_layers=4),
     _of("axolotl", "tokens that are left out", plugins=["axolotl.integrations.diffusion.DiffusionPlugin"]),
     _of("axolotl", "gradients are not projected", optimizer="galore_adamw"),
-    _of("axolotl", _PLACE, peft_init_lora_weights="pissa", adapter="lora"),
+    _of("axolotl", _PLACE, peft_init_lora_weights="loftq", adapter="lora"),
     _of("axolotl", "which parts of a row", datasets=[{"path": "a.jsonl", "type": "input_output"}]),
     _of("axolotl", "a new adapter is trained", lora_model_dir="out", adapter="lora"),
     _of("llama_factory", _REWARDS, stage="dpo", pref_beta=0.1),
@@ -326,10 +326,9 @@ METHODS = (
     _of("llama_factory", "layers take turns", use_badam=True),
     _of("llama_factory", "gradients are not projected", use_galore=True),
     _of("llama_factory", "the model stays", mixture_of_depths="convert"),
-    _of("llama_factory", _PLACE, pissa_init=True),
     _of("peft", "every linear layer of a name", rank_pattern={"q_proj": 4}),
     _of("peft", "every linear layer of a name", bias="all"),
-    _of("peft", _PLACE, init_lora_weights="pissa_niter_4"),
+    _of("peft", _PLACE, init_lora_weights="eva"),
     WildConfig(
         name="peft with a pattern among names of target_modules",
         content={"peft_type": "LORA", "base_model_name_or_path": "org/m", "target_modules": ["k_proj", ".*v_proj"]},

@@ -353,6 +353,26 @@ def test_noise_on_embeddings_and_faster_second_matrices_are_taken(tool, read):
     assert found["training.neftune_noise_alpha"] == 5 and found["tuning.loraplus_lr_ratio"] == 16
 
 
+@pytest.mark.parametrize(
+    ("given", "tool", "init"),
+    [
+        ({"peft_type": "LORA", "r": 4, "init_lora_weights": "pissa_niter_4"}, "peft", "pissa_niter_4"),
+        ({"peft_type": "LORA", "r": 4, "init_lora_weights": True}, "peft", "default"),
+        ({"adapter": "lora", "peft_init_lora_weights": "olora"}, "axolotl", "olora"),
+        ({"adapter": "lora", "peft_init_lora_weights": "gaussian"}, "axolotl", "gaussian"),
+        ({"init_lora_weights": "pissa"}, "training_script", "pissa"),
+        ({"pissa_init": True}, "llama_factory", "pissa_niter_16"),
+        ({"pissa_init": True, "pissa_iter": 4, "pissa_convert": True}, "llama_factory", "pissa_niter_4"),
+        ({"pissa_init": True, "pissa_iter": -1}, "llama_factory", "pissa"),
+    ],
+)
+def test_what_adapters_begin_with_is_taken(given, tool, init, read):
+    begin = {"stage": "sft", "finetuning_type": "lora"} if tool == "llama_factory" else {}
+    found = read({**begin, **given}, tool)
+    found.refuse_other_runs()
+    assert found.values["tuning.init_lora_weights"] == init
+
+
 @pytest.mark.parametrize(("number", "layers"), [(3, "last 3"), (-2, "first 2"), (None, "last 2")])
 def test_some_layers_of_llama_factory_are_taken_by_their_number(number, layers, read):
     given = {"stage": "sft", "finetuning_type": "freeze", "freeze_trainable_layers": number}

@@ -7,16 +7,20 @@ import shutil
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import write_rows
-from tui_trainer.errors import EXIT_STOPPED, ConfigError
+from tui_trainer.errors import EXIT_STOPPED, ConfigError, FolderError
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.planning.plan_file import read_plan_file
-from tui_trainer.runs import controls
+from tui_trainer.runs import at_rest, controls
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
@@ -229,10 +233,6 @@ def test_an_adapter_on_a_model_that_is_another_now_is_refused(go_on, tiny_config
 
 
 def test_what_lacks_weights_or_an_adapter_is_refused(go_on, tiny_config, adapted_run):
-    words = refusal_of(
-        tiny_config, {FROM: adapted_run.model, "tuning.method": "lora", "tuning.continue_adapter": "merge"}
-    )
-    assert "what lora trains would be for a model that is in no folder" in words
     words = refusal_of(tiny_config, {FROM: adapted_run.model, "tuning.method": "full", "model.init": "scratch"})
     assert "an adapter is for weights that are there" in words
     full = go_on("full", {"tuning.method": "full"})
@@ -334,3 +334,159 @@ def test_a_classifier_of_as_many_other_labels_gets_a_new_head_and_says_so(classi
     before, after = (weights_in(run.model)["model.safetensors"] for run in (first, new))
     changed = {name for name, tensor in after.items() if not torch.allclose(tensor, before[name], atol=1e-6)}
     assert changed == {"classifier.weight", "classifier.bias"}
+
+
+def test_a_new_adapter_trains_on_a_merged_one_that_the_run_keeps(go_on, tmp_path):
+    lora = go_on("lora", {"tuning.method": "lora"})
+    asked = {FROM: "lora", "tuning.method": "lora", "tuning.continue_adapter": "merge", "tuning.r": 2}
+    still = go_on("still", {**asked, **STILL})
+    assert loss_of(still) == pytest.approx(loss_of(lora), abs=1e-5)
+    merged = TrainedModel.of(lora).load(merge=True).state_dict()
+    for name, tensor in weights_in(still.base)["model.safetensors"].items():
+        assert torch.allclose(tensor, merged[name], atol=1e-6), name
+    fields = json.loads((still.model / "adapter_config.json").read_bytes())
+    assert (fields["base_model_name_or_path"], fields["r"]) == (str(still.base), 2)
+    alone = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(still.base), still.model)
+    ids = torch.arange(3, 19)[None]
+    torch.testing.assert_close(alone(input_ids=ids).logits, TrainedModel.of(still).load()(input_ids=ids).logits)
+    assert [(one.name, one.taken) for one in plan_of(still).ancestors[1:]] == [("lora", "merged")]
+    shutil.rmtree(lora.root)
+    further = go_on("further", {FROM: "still", "tuning.r": 2})
+    assert (
+        overview(further).came_from == "llama > run lora (LoRA, 10 steps, merged) > run still (LoRA, 1 step, continued)"
+    )
+    assert json.loads((further.model / "adapter_config.json").read_bytes())["base_model_name_or_path"] == str(
+        still.base
+    )
+    with pytest.raises(FolderError, match="its adapter names the model in its folder `base` by this path"):
+        at_rest.rename(still.root, "renamed")
+
+
+def test_such_a_run_is_resumed_to_the_bit_and_merges_once(go_on, tiny_run):
+    go_on("lora", {"tuning.method": "lora"})
+    changes = {FROM: "lora", "profile": "finetune", "tuning.method": "lora", "tuning.continue_adapter": "merge"}
+    whole, _ = tiny_run("whole", changes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "take_step", stopping_after(6))
+        part, outcome = tiny_run("part", changes)
+    assert outcome.exit_code == EXIT_STOPPED
+    before = (part.base / "model.safetensors").stat().st_mtime_ns
+    assert carry_out(open_again(part)).exit_code == 0
+    assert (part.base / "model.safetensors").stat().st_mtime_ns == before
+    assert all(torch.equal(one, weights_in(part.model)["adapter_model.safetensors"][name])
+               for name, one in weights_in(whole.model)["adapter_model.safetensors"].items())  # fmt: skip
+    assert not [one for one in read_all(part.journal) if isinstance(one, RunProblem) and one.kind == "config edited"]
+
+
+def test_what_merging_takes_is_planned(go_on, tiny_config):
+    lora = go_on("lora", {"tuning.method": "lora", "tuning.r": 4})
+    whole, new = (
+        estimated_plan(tiny_config("planned", {FROM: "lora", "profile": "finetune", "tuning.method": method,
+                                               "tuning.continue_adapter": "merge"}))
+        for method in ("full", "lora")
+    )  # fmt: skip
+    assert whole.training_setup.merged_parameters == plan_of(lora).trained_parameters.value
+    assert "merge" in {part.name for part in whole.memory_parts}
+    assert "and the merged model that the adapter is for" in new.disk_bytes.reason
+
+
+@pytest.fixture
+def of_characters(tiny_run, sheep):
+    """A finished character model of 16 positions."""
+    run, outcome = tiny_run("characters", {"task.type": "char_lm"})
+    assert outcome.exit_code == 0
+    return run
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_character_model_goes_on_where_it_ended(method, of_characters, tiny_run, tiny_config):
+    changes = {FROM: "characters", "tuning.method": method, "tuning.r": 4} if method == "lora" else {FROM: "characters"}
+    loaded = tiny_config("still", {**changes, "tuning.method": method})
+    assert loaded.config.task.type == "char_lm" and not loaded.config.is_from_scratch
+    still, outcome = tiny_run("still", {**changes, "tuning.method": method, **STILL})
+    assert outcome.exit_code == 0 and loss_of(still) == pytest.approx(loss_of(of_characters), abs=1e-6)
+    assert overview(still).came_from == "run characters (all weights, 10 steps)"
+    further, _ = tiny_run("further", {**changes, "tuning.method": method})
+    assert loss_of(further) < loss_of(of_characters)
+    assert (further.model / "tokenizer.json").read_bytes() == (of_characters.model / "tokenizer.json").read_bytes()
+
+
+def test_new_characters_are_refused_with_their_list(of_characters, tiny_run, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("7 times é is Ω, said the 7th sheep.\n" * 40)
+    run, outcome = tiny_run("refused", {FROM: "characters", "data.path": other, "tuning.method": "full"})
+    assert outcome.exit_code != 0
+    failed = fold(read_all(run.journal)).failed.message
+    assert "the text has 2 characters that the model does not know: é (U+00E9), Ω (U+03A9)" in failed
+    known = tmp_path / "known.txt"
+    known.write_text("7 times 7 is 49, said the 7th sheep.\n" * 40)
+    fewer, outcome = tiny_run("fewer", {FROM: "characters", "data.path": known, "tuning.method": "full"})
+    assert outcome.exit_code == 0
+    before, after = (json.loads((run.model / "config.json").read_bytes()) for run in (of_characters, fewer))
+    assert before["vocab_size"] == after["vocab_size"]
+
+
+def test_a_model_of_other_tokens_is_no_character_model(go_on, tiny_config, of_characters):
+    go_on("words", {"tuning.method": "full"})
+    words = refusal_of(tiny_config, {FROM: "words", "task.type": "char_lm", "tuning.method": "full"})
+    assert "the tokens of this one are no characters" in words
+    words = refusal_of(tiny_config, {FROM: "characters", "task.type": "char_lm", "model.init": "scratch"})
+    assert "the shape of a character model from random weights is that of [model.scratch]" in words
+
+
+@pytest.fixture
+def tag(tmp_path, go_on):
+    """`tag(name, tags, changes)`: a finished run that marks words, from a tiny BERT where no model is named."""
+
+    def make(name, tags, changes):
+        folder = tmp_path / "bert"
+        changes = {FROM: folder if folder.exists() else save_tiny_model(folder, "bert"), **changes}
+        rows = [
+            {"tokens": ["The", tags[n % len(tags)].lower(), f"{n}"], "ner_tags": ["O", f"B-{tags[n % len(tags)]}", "O"]}
+            for n in range(48)
+        ]
+        data = write_rows(tmp_path / f"{name}.jsonl", rows)
+        return go_on(name, {"data.path": data, "task.type": "token_classification", "data.max_length": 32, **changes})
+
+    return make
+
+
+NAMES = ("CAT", "DOG", "OWL")
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_tags_of_words_go_on_with_their_head(tag, method):
+    first = tag("first", NAMES, {"tuning.method": method})
+    still = tag("still", NAMES, {FROM: "first", "tuning.method": method, **STILL})
+    assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
+    head = plan_of(still).head
+    assert head.value == "kept" and "CAT" in head.reason
+    assert any(line.startswith("head ") and "kept" in line for line in plan_lines(plan_of(still)))
+
+
+def test_other_tags_have_a_new_head_which_the_plan_says(tag):
+    tag("first", NAMES, {"tuning.method": "full"})
+    new = tag("new", ("ANT", "BEE"), {FROM: "first", "tuning.method": "full"})
+    head = plan_of(new).head
+    assert head.value == "new" and "CAT" in head.reason and "ANT" in head.reason
+    told = [one.message for one in read_all(new.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
+    assert any("start from scratch" in one for one in told)
+
+
+def test_a_classifiers_plan_says_what_becomes_of_its_head(classify):
+    first = classify("first", ANIMALS, {"tuning.method": "full"})
+    assert plan_of(first).head is None
+    kept = classify("kept", ANIMALS, {FROM: "first", "tuning.method": "full", **STILL})
+    assert plan_of(kept).head.value == "kept"
+    new = classify("new", ("ant", "bee", "fly"), {FROM: "first", "tuning.method": "full", **STILL})
+    assert plan_of(new).head.value == "new"
+    assert plan_of(new).head.reason == "the model was for the labels cat, dog, owl, and the data has ant, bee, fly"
+
+
+def test_a_new_adapter_on_a_merged_classifier_has_its_head(classify):
+    first = classify("first", ANIMALS, {"tuning.method": "lora"})
+    asked = {FROM: "first", "tuning.method": "lora", "tuning.continue_adapter": "merge"}
+    still = classify("still", ANIMALS, {**asked, **STILL})
+    assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
+    other = classify("other", ("ant", "bee", "fly", "wasp"), asked)
+    assert plan_of(other).head.value == "new"

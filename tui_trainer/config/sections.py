@@ -157,6 +157,15 @@ class ModelSection(SettingsSection):
     scratch: ScratchSection = ScratchSection()
 
 
+AdapterInit = Literal["default", "gaussian", "pissa", "olora"]
+_FAST_PISSA = re.compile(r"pissa_niter_\d{1,3}", re.ASCII)
+
+
+def _check_init(name: str) -> None:
+    if name not in get_args(AdapterInit) and not _FAST_PISSA.fullmatch(name):
+        raise ValueError("no initialisation")
+
+
 class TuningSection(SettingsSection):
     method: Annotated[str, NameIn(TUNING_METHODS)] = option(
         "full",
@@ -198,6 +207,14 @@ class TuningSection(SettingsSection):
     """LoRA: scale by lora_alpha / sqrt(r), which keeps wide updates from fading."""
     use_dora: bool = option(False, speed="a third to a half slower", advanced=True)
     """LoRA: learn lengths and directions of the weights apart (DoRA)."""
+    init_lora_weights: Annotated[AdapterInit | str, Form('such as "pissa_niter_16"', _check_init)] = option(
+        "default",
+        memory="pissa and olora: a copy of one matrix in fp32 and its factors while they are taken out",
+        speed="pissa: an SVD of each adapted matrix before the first step; pissa_niter_16 a far shorter one",
+        advanced=True,
+    )
+    """LoRA: what adapters begin with, by peft's names: default and gaussian leave the first output as it is by a zero
+    matrix; pissa and olora take the largest part out of the weights, and are saved as LoRA of rank 2r."""
     fused_adapters: bool = option(True, speed="fewer passes over memory; not measured on a card here", advanced=True)
     """LoRA: compute a layer and its adapter in one function, where it gives the same numbers."""
     loraplus_lr_ratio: float = option(1.0, above=0, high=10**6, step="x2", advanced=True)
@@ -209,6 +226,11 @@ class TuningSection(SettingsSection):
     def has_adapter(self) -> bool:
         """Whether the model's own weights are frozen, and LoRA adapters train."""
         return TUNING_METHODS[self.method].has_adapter
+
+    @property
+    def mutates_weights(self) -> bool:
+        """Whether adapters begin as a part of the frozen weights, which is taken out of these."""
+        return self.has_adapter and self.init_lora_weights.startswith(("pissa", "olora"))
 
     @property
     def in_four_bits(self) -> bool:
@@ -551,5 +573,5 @@ class Config(SettingsSection):
 
     @property
     def is_from_scratch(self) -> bool:
-        """Whether a run begins with random weights, and with tokens of its data; a character model has no others."""
-        return self.model.init == "scratch" or self.task.type == "char_lm"
+        """Whether a run begins with random weights, and with tokens of its data."""
+        return self.model.init == "scratch" or (self.task.type == "char_lm" and not self.model.model_name_or_path)

@@ -15,7 +15,7 @@ from tui_trainer.importing.rules import off
 _ARGUMENTS = "transformers trl training_script modelforge llama_factory axolotl"
 # Plugins of axolotl that change only how it computes, or where it reports.
 _PLUGINS = "*liger*|*cut_cross_entropy*|*swanlab*|*lm_eval*|*lmeval*|*kernels*|*expert_parallel*"
-_INITS = "gaussian|olora|pissa*|eva|corda|loftq|orthogonal|lora_ga|false"
+_INITS = "eva|corda|loftq|orthogonal|lora_ga|mica|false"
 _LOSSES = "!=cross_entropy|crossentropy|crossentropyloss|cross-entropy|ce|nll|mse|bce*"
 # Templates of models that see or hear, as LLaMA-Factory and axolotl call them.
 _SEEING = "*_vl|*_vl_*|*llava*|*_omni|*paligemma*|pixtral|mllama|minicpm_v|minicpm_o|*internvl*|intern_vl|*_vision|*_audio|glm4v|glm4_5v"  # noqa: E501
@@ -135,11 +135,10 @@ MISSING = (
         },
     ),
     Missing(
-        "adapters start beside the weights, not from them (PiSSA, OLoRA, LoftQ, EVA, CorDA)",
+        "adapters begin as tuning.init_lora_weights says, without the data (no EVA, CorDA, LoftQ, LoRA-GA)",
         {
-            "llama_factory": "pissa_init",
             "axolotl": f"peft_init_lora_weights={_INITS} peft.loftq_config loftq_config",
-            "peft": "init_lora_weights!=true loftq_config eva_config corda_config lora_ga_config",
+            "peft": f"init_lora_weights={_INITS} loftq_config eva_config corda_config lora_ga_config",
             "training_script transformers trl": f"init_lora_weights={_INITS} use_pissa use_loftq loftq_config",
         },
     ),

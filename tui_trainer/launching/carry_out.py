@@ -34,6 +34,7 @@ from tui_trainer.errors import (
 from tui_trainer.hardware.processor import load_of_others, load_of_threads
 from tui_trainer.launching import prepare
 from tui_trainer.launching.gauge_writer import GaugeWriter
+from tui_trainer.launching.merged_base import with_merged_base
 from tui_trainer.launching.open_run import OpenRun
 from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, trains_apart
 from tui_trainer.planning.continued_elsewhere import with_smaller_passes
@@ -212,7 +213,8 @@ def _story(run: OpenRun, gauges: GaugeWriter) -> Reason:
         plan, data = run.plan, prepare.planned_data(run.plan, journal, progress, step)
     else:
         assert run.loaded is not None, "a run has a plan or a config"
-        plan, data = prepare.exact_plan(run.loaded, run.folder, journal, progress, gpu=run.gpu, tunes=True)
+        loaded = with_merged_base(run.loaded, run.folder, progress)
+        plan, data = prepare.exact_plan(loaded, run.folder, journal, progress, gpu=run.gpu, tunes=True)
     gauges.watch_card_of(plan)
     prepare.announce(plan, journal, command_words(plan, run.folder))
     # Not before the plan: what is refused leaves nothing behind.

@@ -23,6 +23,7 @@ from tui_trainer.models.adapters import goes_on, settings_of_adapter
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.planning.ancestry import run_of_model
+from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.parts.learns_from_data import COLUMNS, sources_of
@@ -34,6 +35,7 @@ Signature = tuple[tuple[int, int], ...]
 _TASK, _MODEL, _DATA = "task.type", "model.model_name_or_path", "data.path"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.
 _ANY_MODEL, _CHAT, _CLASSES, _TAGS = "causal_lm", "chat", "sequence_classification", "token_classification"
+_CHARACTERS = "char_lm"
 _TEXT, _SECOND_TEXT = "data.text_column", "data.text_pair_column"
 
 
@@ -111,9 +113,17 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     config = loaded.config
     if loaded.origin(_TASK).by_user or config.task.type != _ANY_MODEL or not config.model.model_name_or_path:
         return loaded
+    if (run := run_of_model(Path(config.model.model_name_or_path))) and _task_of(run) == _CHARACTERS:
+        return loaded.fitted(_TASK, _CHARACTERS, f"the run {run.name} learnt characters")
     parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
     task, why = _task_that_fits(parts, _signature(config))
     return loaded.fitted(_TASK, task, why) if task else loaded
+
+
+def _task_of(run: RunFolder) -> str:
+    settings = read_fields(run.plan).get("config")
+    task = settings.get("task") if isinstance(settings, dict) else None
+    return str(task.get("type")) if isinstance(task, dict) else ""
 
 
 def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:

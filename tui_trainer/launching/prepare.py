@@ -22,6 +22,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.fitted_presets import fitted_task_named
+from tui_trainer.launching.merged_base import SETTINGS as MERGED
 from tui_trainer.launching.micro_batches import tune_micro_batch
 from tui_trainer.launching.trial import kept_trial
 from tui_trainer.models.facts import find_model
@@ -218,6 +219,7 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
             key: (value_of(config, key), value_of(plan.config, key))
             for key in values
             if not (key == "profile" and values[key] in recipes)
+            and not (key in MERGED and plan.config.model.model_name_or_path == str(folder.base))
             and not (key == EFFECTIVE and plan.effective_batch_is_auto and values[key] == "auto")
         }
         edits = [

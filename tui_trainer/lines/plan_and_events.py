@@ -260,6 +260,8 @@ def _number_lines(plan: Plan) -> Iterator[str]:
     yield _plan_line("rows held out", plan.eval_rows)
     yield _plan_line("packing", plan.packing, "yes" if plan.packing.value else "no")
     yield _plan_line("vocabulary", plan.vocabulary)
+    if plan.head:
+        yield _plan_line("head", plan.head, plan.head.value)
     yield _plan_line("parameters", plan.parameters, format_count(plan.parameters.value))
     if (trained := plan.trained_parameters).value < plan.parameters.value:
         yield _plan_line("trained parameters", trained, format_count(trained.value))

@@ -64,6 +64,12 @@ def goes_on(tuning: TuningSection) -> bool:
     return tuning.continue_adapter == "continue" or (tuning.continue_adapter == "auto" and tuning.has_adapter)
 
 
+def merges_apart(config: Config, head: Head) -> bool:
+    """Whether the adapter is merged and another one trains on the result, which a run keeps. Raises ConfigError."""
+    tuning = config.tuning
+    return tuning.has_adapter and not goes_on(tuning) and adapter_of(config, head) is not None
+
+
 def settings_of_adapter(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
     """The settings of [tuning] with which this adapter was made, by key; those that no setting can say are left out."""
     fields = adapter.fields
@@ -83,6 +89,7 @@ def settings_of_adapter(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
     found |= _targets_of(facts, adapter, ", ".join((*short, *head_modules(facts.shape))))
     for name in ("use_rslora", "use_dora"):
         found[f"tuning.{name}"] = fields.get(name) is True
+    found["tuning.init_lora_weights"] = "default"  # it is begun already
     return found
 
 
@@ -99,12 +106,7 @@ def adapter_problems(facts: ModelFacts, config: Config) -> list[Problem]:
         return problems
     method = config.tuning.method
     if not goes_on(config.tuning):
-        if not config.tuning.has_adapter:
-            return []
-        message = f"the adapter is merged in memory, and what {method} trains would be for a model that is in no folder"
-        hint = "write the merged model first (of a run: `tui-trainer export RUN --to merged`) and start from that, or "
-        hint += 'set tuning.method = "full"'
-        return [Problem(message=message, key=KEY, hint=hint)]
+        return []
     if not config.tuning.has_adapter:
         message, hint = (
             f"is {method}, which trains all weights: no adapter goes on",

@@ -3,6 +3,7 @@
 Each plan keeps its whole chain: an earlier run may be deleted.
 """
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.journal import last_events
 from tui_trainer.runs.state import fold
 from tui_trainer.terminal.safe_text import one_line
+
+_ANCESTORS = "ancestors.json"
 
 
 class Ancestor(BaseModel):
@@ -57,6 +60,8 @@ def ancestors_of(config: Config) -> tuple[Ancestor, ...]:
     if not model.model_name_or_path or config.is_from_scratch:
         return ()
     folder = Path(model.model_name_or_path)
+    if kept := read_fields(folder / _ANCESTORS).get("ancestors"):
+        return tuple(link for found in _list(kept) if (link := _ancestor(found)))
     run, taken = run_of_model(folder), "continued" if goes_on(config.tuning) else "merged"
     if run is None:
         return _of_adapter(folder, taken)
@@ -69,6 +74,12 @@ def ancestors_of(config: Config) -> tuple[Ancestor, ...]:
         before = [Ancestor(name=name)]
     taken = taken if (folder / ADAPTER_FILE).is_file() else ""
     return (*before, Ancestor(name=run.name, method=str(method or "full"), steps=_steps_of(run), taken=taken))
+
+
+def write_ancestors(folder: Path, ancestors: tuple[Ancestor, ...]) -> None:
+    """Beside a model that a run has made to start from."""
+    content = {"ancestors": [one.model_dump() for one in ancestors]}
+    (folder / _ANCESTORS).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def chain_words(ancestors: tuple[Ancestor, ...]) -> str:

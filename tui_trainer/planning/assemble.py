@@ -1,6 +1,7 @@
 """The numbers of a plan, from what was decided: among them how many steps, and how often it evaluates and saves."""
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,9 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.processor import training_threads
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.facts import find_model
+from tui_trainer.models.heads import own_labels
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.targets import adapted
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batch_cut import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
@@ -28,6 +31,7 @@ from tui_trainer.planning.fused_kernels import fused_kernels
 from tui_trainer.planning.measured_steps import StepKey, measured_words, nearest_peak, read_calibration, step_key
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
+from tui_trainer.planning.memory.parts import Static
 from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.processes import Group
 from tui_trainer.planning.records import Key, device_key, trial_device
@@ -35,6 +39,7 @@ from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_count
 
 
@@ -160,9 +165,11 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     frozen = f"; {format_count(sum(shape.towers.values()))} of them in {', '.join(shape.towers)}, which stay frozen"
     whole = shape.loaded_parameters
     share = f"{trained / whole:.2%} of the model" if trained < whole else "all of them"
+    share += _beginning(loaded, made)
     return {
         "vocabulary": Planned(value=facts.vocabulary, exact=is_exact, reason=facts.reason if scratch else counted),
         "classes": facts.classes,
+        "head": _head(loaded, facts, shape),
         "parameters": Planned(value=whole, exact=is_exact, reason=counted + (frozen if shape.towers else "")),
         "trained_parameters": Planned(value=trained, exact=is_exact, reason=share),
         **made.chosen,
@@ -174,6 +181,45 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         "kernels": fused_kernels(loaded, hardware, made.target, shape),
         "loader_workers": choices.loader_workers(loaded, made.target),
     }
+
+
+def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[str] | None:
+    """Whether a classifier goes on with the head of its model, where the labels of both are known by name."""
+    config, names = loaded.config, tuple(facts.details.get("names", ()))
+    if config.is_from_scratch or not names:
+        return None
+    had = own_labels(find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config)
+    if not had or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *names)):
+        return None
+    told, now = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
+    if set(had) == set(names):
+        return exact("kept", f"the model tells the labels of the data apart: {told}")
+    return exact("new", f"the model was for the labels {told}, and the data has {now}")
+
+
+def _beginning(loaded: LoadedConfig, made: Decisions) -> str:
+    """What adapters that begin as a part of the weights cost before the first step; empty for others.
+
+    Operations on m x n with n the smaller side: 6 m n^2 + 20 n^3 of an SVD with both its matrices, 4 m n^2 - 4/3 n^3 of
+    a QR with its Q (Golub and Van Loan, Matrix Computations, 4th edition, sections 8.6.3 and 5.2), and two products
+    with r columns for each iteration of a fast SVD (`torch.svd_lowrank`).
+    """
+    tuning = loaded.config.tuning
+    if not tuning.mutates_weights:
+        return ""
+    iterations = tuning.init_lora_weights.removeprefix("pissa_niter_")
+
+    def operations(m: int, n: int) -> float:
+        if iterations.isdigit():
+            return 4 * m * n * tuning.r * (int(iterations) + 1)
+        return 4 * m * n**2 - 4 / 3 * n**3 if tuning.init_lora_weights == "olora" else 6 * m * n**2 + 20 * n**3
+
+    layers = adapted(made.shape, made.setup.lora_targets)
+    count = sum(x.count for x in layers)
+    total = sum(x.count * operations(max(x.inputs, x.outputs), min(x.inputs, x.outputs)) for x in layers)
+    how = "a QR" if tuning.init_lora_weights == "olora" else "a fast SVD" if iterations.isdigit() else "an SVD"
+    began = f"; they begin by {how} of each of {count:,} matrices before the first step, {total:.1e} operations"
+    return f"{began}, and are saved with rank {2 * tuning.r}"
 
 
 def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
@@ -224,6 +270,9 @@ def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, st
         keeps_best=config.evaluation.early_stopping_patience > 0,
         total_steps=steps.total.value,
     )
+    if setup.merged_parameters and setup.has_adapter:
+        kept = made.shape.loaded_parameters * Static(made.shape, setup).weight_size
+        disk, disk_reason = disk + kept, f"{disk_reason}, and the merged model that the adapter is for"
     total = memory.total_bytes(parts)
     return {
         "memory_parts": parts,

@@ -1,6 +1,7 @@
 """What `auto` becomes on this machine, each with its reason: device, precision, weights, loss, loader."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -15,11 +16,14 @@ from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZERS
 from tui_trainer.models.adapted_parts import ExpertTensor, asks_the_model, find_adapted
+from tui_trainer.models.adapters import adapter_of, goes_on
 from tui_trainer.models.added_tokens import row_parameters
 from tui_trainer.models.config_json import OVERFLOWS_IN_FP16
+from tui_trainer.models.facts import ADAPTER_WEIGHTS
+from tui_trainer.models.files.weights import read_file_header
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CLASSIFYING
-from tui_trainer.models.modules import FEW_LABELS
+from tui_trainer.models.modules import FEW_LABELS, Linear
 from tui_trainer.models.routers import KEY, Routers, routers_of
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import (
@@ -40,6 +44,7 @@ from tui_trainer.tuning.some_layers import planned_part
 
 MIXED = "training.mixed_precision"
 DTYPE = "model.dtype"
+INIT_KEY = "tuning.init_lora_weights"
 # Autocast costs a copy of each weight and input. Measured as CPU time on one core with avx512_bf16 (torch 2.15, whole
 # steps with AdamW): 0.8 times as fast as fp32 at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768.
 CPU_BF16_LEAST_WIDTH = 256
@@ -216,6 +221,8 @@ def choose(
         as_a_whole = saved_module_parameters(shape, saved)
         trained = adapter_parameters(linears, tuning.r, tuning.use_dora) + as_a_whole
         trained += sum(tensor.adapter_parameters for tensor in experts) + tokens * row_parameters(shape)
+    if tuning.mutates_weights:
+        _require_rank(loaded, linears)
     part = None
     if (wanted := tuning.trainable_layers) and not lora:
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
@@ -242,6 +249,8 @@ def choose(
         lora_experts=experts,
         lora_parameters=names_in(tuning.target_parameters) if lora else (),
         lora_dropout=lora and tuning.lora_dropout > 0,
+        mutates_weights=tuning.mutates_weights,
+        merged_parameters=_merged_parameters(config, shape),
         optim=training.optim,
         gradient_checkpointing=training.gradient_checkpointing,
         eager_attention=attention.kernel == EAGER,
@@ -279,6 +288,25 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
         return routers, exact(routers.coefficient, "auto: of the model's own config, which asks for router logits")
     reason = f"auto: the model's own config does not ask for it; its weight is {routers.coefficient:g}"
     return routers, exact(0.0, reason)
+
+
+def _merged_parameters(config: Config, shape: ModelShape) -> int:
+    """Of the adapter that is put into the model; 0 where none is, or its file is damaged, which is told elsewhere."""
+    adapter = adapter_of(config, shape.head)
+    if adapter is None or goes_on(config.tuning):
+        return 0
+    with suppress(ConfigError):
+        return sum(tensor.parameters for tensor in read_file_header(adapter.folder / ADAPTER_WEIGHTS).values())
+    return 0
+
+
+def _require_rank(loaded: LoadedConfig, linears: Sequence[Linear]) -> None:
+    """Raises ConfigError where a matrix has no part of the rank that adapters begin with."""
+    tuning = loaded.config.tuning
+    most = min((min(linear.inputs, linear.outputs) for linear in linears), default=tuning.r)
+    if tuning.r > most:
+        message = f"is {tuning.r}, and {tuning.init_lora_weights} takes no more than {most} out of the narrowest matrix"
+        raise ConfigError(loaded.problem("tuning.r", message, f"set it to {most} or less, or {INIT_KEY} to default"))
 
 
 def _attention(

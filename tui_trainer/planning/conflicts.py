@@ -17,7 +17,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import KEY as PROVIDER_KEY
 from tui_trainer.models.unsloth import NAME as UNSLOTH
 from tui_trainer.models.unsloth import is_asked
-from tui_trainer.planning.automatic_values import TrainingDevice
+from tui_trainer.planning.automatic_values import INIT_KEY, TrainingDevice
 from tui_trainer.planning.batch_cut import PROCESSES, batch_problems
 from tui_trainer.planning.disk import space_words
 from tui_trainer.planning.fit import MemoryBudget, needed_bytes, with_dry_run
@@ -94,6 +94,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     if (named := config.tuning.target_parameters) and not config.tuning.has_adapter:
         message = f"is {one_line(named, 80)}, but tuning.method = {config.tuning.method} has no adapter"
         problems.append(loaded.problem(PARAMETERS_KEY, message, "leave it empty, or set tuning.method to lora"))
+    problems += _init_problems(loaded)
     for name in ("num_decay_steps", "decay_type"):
         key, value = f"training.{name}", getattr(training, name)
         if not schedule.has_decay_steps and loaded.origin(key).by_user and value != all_settings()[key].default:
@@ -105,6 +106,25 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         message = f"is {rate:g}, but the {training.lr_scheduler_type} schedule goes down to {end_rate:g}"
         problems.append(loaded.problem("training.learning_rate", message, "choose a higher rate or another schedule"))
     return problems
+
+
+def _init_problems(loaded: LoadedConfig) -> list[Problem]:
+    """Beginnings of adapters that their method does not have."""
+    tuning = loaded.config.tuning
+    init, why, hint = tuning.init_lora_weights, "", "set it to default"
+    if init != "default" and not tuning.has_adapter:
+        why, hint = f"tuning.method = {tuning.method} has no adapter", f"{hint}, or tuning.method to lora"
+    elif tuning.mutates_weights and tuning.in_four_bits:
+        why = "weights in 4 bits are not decomposed: what is left of them would be rounded to 4 bits anew, "
+        why += "and the adapter is saved for the weights as they were"
+        hint += ", or tuning.method to lora"
+    elif tuning.mutates_weights and tuning.use_dora:
+        why, hint = "DoRA learns lengths of the weights that it changes", f"{hint}, or tuning.use_dora to false"
+    elif tuning.mutates_weights and tuning.target_parameters:
+        why, hint = "tensors of experts were not tried with it", f"{hint}, or {PARAMETERS_KEY} to empty"
+    elif tuning.mutates_weights and loaded.config.model.add_tokens:
+        why, hint = "rows of new tokens were not tried with it", f"{hint}, or model.add_tokens to empty"
+    return [loaded.problem(INIT_KEY, f"is {init}, but {why}", hint)] if why else []
 
 
 def _task_problems(loaded: LoadedConfig) -> list[Problem]:
@@ -150,6 +170,7 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
         "tuning.trainable_layers": (config.tuning.trainable_layers, ("",)),
         "tuning.use_dora": (config.tuning.use_dora, (False,)),
         PARAMETERS_KEY: (config.tuning.target_parameters, ("",)),
+        INIT_KEY: (config.tuning.init_lora_weights, ("default",)),
         "training.neftune_noise_alpha": (config.training.neftune_noise_alpha, (0.0,)),
         "training.torch_compile": (config.training.torch_compile, (False,)),
         "data.packing": (config.data.packing, ("auto", False)),

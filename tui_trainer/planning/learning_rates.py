@@ -22,7 +22,7 @@ def learning_rate(loaded: LoadedConfig, rows: int | None = None) -> Planned[floa
     config, written = loaded.config, loaded.config.training.learning_rate
     if written != "auto":
         return _scaled(loaded, exact(written, f"from {loaded.where(KEY)}"), rows)
-    reasons = (_WORDS[_start(config)][0], OPTIMIZERS[config.training.optim].learning_rate_reason)
+    reasons = (_words(config)[0], OPTIMIZERS[config.training.optim].learning_rate_reason)
     reason = f"auto: {'; '.join(filter(None, reasons))}"
     return _scaled(loaded, exact(peak_rate(config).auto, reason), rows)
 
@@ -78,10 +78,21 @@ def peak_rate(config: Config) -> PeakRate:
 def what_trains(config: Config) -> str:
     """In words that a range is given for."""
     optimizer = OPTIMIZERS[config.training.optim]
-    return _WORDS[_start(config)][1] + ("" if optimizer.learning_rates is ADAPTIVE else f" with {optimizer.label}")
+    return _words(config)[1] + ("" if optimizer.learning_rates is ADAPTIVE else f" with {optimizer.label}")
 
 
 def _start(config: Config) -> Start:
     if config.is_from_scratch:
         return "scratch"
-    return "lora" if config.tuning.has_adapter else "full"
+    return "lora" if config.tuning.has_adapter and not _is_pissa(config) else "full"
+
+
+def _words(config: Config) -> tuple[str, str]:
+    pissa = "adapters that begin as the largest part of the weights"
+    return (pissa, pissa) if _is_pissa(config) else _WORDS[_start(config)]
+
+
+def _is_pissa(config: Config) -> bool:
+    """What then trains are pretrained weights: PiSSA's own rate is 2e-5 (arXiv:2404.02948, section 5.1). That of OLoRA
+    is LoRA's."""
+    return config.tuning.mutates_weights and config.tuning.init_lora_weights != "olora"

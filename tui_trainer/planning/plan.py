@@ -106,6 +106,8 @@ class Plan(BaseModel):
     threads: Planned[int]
     vocabulary: Planned[int]
     classes: int
+    head: Planned[str] | None = None
+    """Of a classifier: kept or new; None where that is not known, or there was none."""
     parameters: Planned[int]
     trained_parameters: Planned[int]
     precision: Planned[Precision]

@@ -14,7 +14,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.towers import has_towers
 from tui_trainer.models.unsloth import is_asked
-from tui_trainer.planning.automatic_values import TrainingDevice
+from tui_trainer.planning.automatic_values import INIT_KEY, TrainingDevice
 from tui_trainer.planning.batch_cut import EFFECTIVE, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -57,6 +57,9 @@ def whole_only(config: Config) -> Iterator[_Refusal]:
 
 
 def _frozen_parts(config: Config) -> Iterator[_Refusal]:
+    if config.tuning.mutates_weights:
+        hint = f"set it to default, or {STRATEGY} = ddp"
+        yield INIT_KEY, "weights of which an adapter is taken out are not split, as it was not tried", hint
     if config.tuning.trainable_layers:
         hint = f"leave it empty, or set {STRATEGY} = ddp"
         yield "tuning.trainable_layers", "a model of which a part is frozen is not split", hint

@@ -78,6 +78,10 @@ class TrainingSetup:
     lora_parameters: tuple[str, ...] = ()
     """What `tuning.target_parameters` names."""
     lora_dropout: bool = False
+    merged_parameters: int = 0
+    """Of an adapter that is put into the model before training; 0: there is none."""
+    mutates_weights: bool = False
+    """With an adapter: it begins as a part of the frozen weights, and is saved with twice its rank."""
     optim: str = DEFAULT_OPTIMIZER
     gradient_checkpointing: bool = False
     packed: bool = False
@@ -147,6 +151,11 @@ class TrainingSetup:
         """Whether the matrix that makes logits is trained."""
         whole = (self.method == "full" and not self.freezes_layers) or self.saves_head
         return whole or (self.trained_tokens > 0 and self.head not in CLASSIFYING)
+
+    @property
+    def begun_bytes(self) -> int:
+        """Of what adapters began with, in fp32, where they are a part of the weights."""
+        return 4 * (self.trained_parameters - self.saved_parameters) if self.mutates_weights else 0
 
     @property
     def has_adapter(self) -> bool:

@@ -134,7 +134,10 @@ def _tuning_words(plan: Plan) -> str:
     saved = f", and {tuning.modules_to_save} as a whole" if tuning.modules_to_save else ""
     kept = f"; the frozen weights were in 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
     packed = kept if tuning.in_four_bits else ""
-    return f"{kind} of rank {tuning.r}, alpha {tuning.lora_alpha:g}{scale}, on {tuning.target_modules}{saved}{packed}"
+    begun = f", begun by {tuning.init_lora_weights}" if tuning.init_lora_weights != "default" else ""
+    begun += f" and saved as LoRA of rank {2 * tuning.r} for the weights as they were" if tuning.mutates_weights else ""
+    made = f"{kind} of rank {tuning.r}, alpha {tuning.lora_alpha:g}{scale}, on {tuning.target_modules}"
+    return f"{made}{saved}{packed}{begun}"
 
 
 _FILE_LIMIT_BYTES = MIB

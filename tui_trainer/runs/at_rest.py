@@ -101,6 +101,10 @@ def rename(root: Path, name: str) -> Problem | None:
     target = root.with_name(name)
     try:
         with _at_rest(RunFolder(root)):
+            if RunFolder(root).base.is_dir():
+                hint = "`tui-trainer export RUN --to merged` makes one model of it, which may be anywhere"
+                message = "its adapter names the model in its folder `base` by this path"
+                raise FolderError(message, where=one_line(str(root)), hint=hint)
             if os.path.lexists(target):
                 raise FolderError("this exists already", where=one_line(str(target)), hint="choose another name")
             os.rename(root, target)  # noqa: PTH104

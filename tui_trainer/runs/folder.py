@@ -31,7 +31,7 @@ _FILES: Final = (
     *"config.toml plan.json journal.jsonl summary.json control.json run.lock job.sh job.json".split(),
     *"report.md report.html".split(),
 )
-_FOLDERS: Final = ("logs", "checkpoints", "model", "export", "tracking", "in_use")
+_FOLDERS: Final = ("logs", "checkpoints", "model", "export", "tracking", "in_use", "base")
 OUR_NAMES: Final = frozenset(_FILES + _FOLDERS)
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
@@ -63,6 +63,8 @@ class RunFolder:
     in_use = _Inside("in_use")
     """The locks of those that read the run, while they do."""
     logs, checkpoints = _Inside("logs"), _Inside("checkpoints")
+    base = _Inside("base")
+    """The model of its adapter, where the run merged another adapter into it first."""
     report, model, exports = _Inside("report.html"), _Inside("model"), _Inside("export")
 
     @classmethod

@@ -1,23 +1,26 @@
-"""A character-level language model from random weights, of Llama shape with rotary attention.
+"""A character-level language model, of Llama shape with rotary attention: from random weights, or one that goes on.
 
 A causal language model whose vocabulary is the training text's own characters, and whose rows are cut from one stream
-of text; the tokenizer is a real one that `AutoTokenizer` loads.
+of text; the tokenizer is a real one that `AutoTokenizer` loads. A model that goes on keeps its characters: new
+ones would need embeddings of their own.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from tui_trainer.config.sections import Config
+from tui_trainer.config.token_list import KEY as TOKENS_KEY
 from tui_trainer.data.columns.reader import Reader
 from tui_trainer.data.preparing.cache import PreparedData, RowKind
 from tui_trainer.data.preparing.estimate import Rate
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-from tui_trainer.data.preparing.tokenizing import FOR_CHARACTERS, CharacterReader
+from tui_trainer.data.preparing.tokenizing import FOR_CHARACTERS, CharacterReader, alphabet_in
 from tui_trainer.errors import Problem
+from tui_trainer.models.facts import require_folder
 from tui_trainer.tasks.causal_lm import CausalLm
 from tui_trainer.tasks.contract import Baselines
 from tui_trainer.tasks.parts.ngram import ngram_losses
-from tui_trainer.tasks.parts.starts_from_model import changes_of_scratch
+from tui_trainer.tasks.parts.starts_from_model import changes_of_scratch, model_of
 
 # N-gram models count on so much text at the most: their tables take about 80 bytes a token.
 _BASELINE_TOKENS = 3_000_000
@@ -27,7 +30,7 @@ class CharLm(CausalLm):
     """See `tasks/parts/task.py` for what each part promises."""
 
     name = "char_lm"
-    title = "Character-level language model, from scratch"
+    title = "Character-level language model"
     unsloth = False
     waiting_bytes = 2
     reads = ()
@@ -36,10 +39,12 @@ class CharLm(CausalLm):
     rows: RowKind = "stream"
 
     def problems(self, config: Config) -> list[Problem]:
+        if not config.is_from_scratch:
+            return super().problems(config) or self._token_problems(config)
         found = changes_of_scratch(config)
         if config.model.model_name_or_path:
-            hint = "the recipe finetune tunes a model: it finds the task by model and data, or name one in task.type"
-            message = "a character model starts from random weights"
+            hint = 'set model.init to "pretrained" to go on from a character model, or name none'
+            message = "the shape of a character model from random weights is that of [model.scratch]"
             found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.tuning.method != "full":
             message = "random weights cannot be frozen: all of them must be trainable"
@@ -47,7 +52,22 @@ class CharLm(CausalLm):
         return found
 
     def reader(self, config: Config) -> Reader:
-        return CharacterReader()
+        return CharacterReader(None if config.is_from_scratch else self._alphabet(config))
+
+    def _alphabet(self, config: Config) -> tuple[str, ...] | None:
+        """Of the model that goes on; None for one whose tokens are no characters."""
+        facts = model_of(config, self.head)
+        return alphabet_in(facts.tokenizer_folder or require_folder(facts))
+
+    def _token_problems(self, config: Config) -> list[Problem]:
+        if self._alphabet(config) is not None:
+            if not config.model.add_tokens.strip():
+                return []
+            message = "a character model has the characters of its first data, and no tokens can be added to them"
+            return [Problem(message=message, key=TOKENS_KEY, hint="leave it out")]
+        hint = "the recipe finetune tunes such a model: it finds the task by model and data, or name one in task.type"
+        message = "a character model goes on from one of its kind, and the tokens of this one are no characters"
+        return [Problem(message=message, key="model.model_name_or_path", hint=hint)]
 
     def reading(self, config: Config) -> dict[str, Any]:
         return {"tokens": "characters"}

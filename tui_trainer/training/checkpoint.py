@@ -42,7 +42,8 @@ from tui_trainer.training.job import Job
 from tui_trainer.training.optimizer import RunOptimizer, apart
 from tui_trainer.training.position import Position
 from tui_trainer.training.ranks import ALONE, Ranks, sendable
-from tui_trainer.training.together import Box, InParts, box_of, fill, is_in_boxes, placed_as, whole, writes_part
+from tui_trainer.training.together import Box, box_of, fill, is_in_boxes, placed_as, whole, writes_part
+from tui_trainer.tuning.full import InParts
 
 # Tensors in the files of a checkpoint, and back: each process writes a share of them, and reads what it needs.
 #

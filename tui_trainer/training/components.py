@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from torch import Tensor, nn
 
 from tui_trainer.config.sections import is_known_attention
@@ -33,7 +34,7 @@ from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
 from tui_trainer.training.clock import Clock, Communication
 from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.fused_kernels import check_attention, fuse_adapters, use_kernels
-from tui_trainer.training.job import Job, Tell
+from tui_trainer.training.job import Job, Meter, Tell
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.probes import packing_leaks
@@ -42,18 +43,22 @@ from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
 from tui_trainer.training.step import StepReport, take_step
-from tui_trainer.training.together import InParts, Together
+from tui_trainer.training.together import Together
 from tui_trainer.training.zero import Zero, ZeroOptimizer
 from tui_trainer.tuning import method_of
+from tui_trainer.tuning.adapter_init import TakenOut, taken_out_of
+from tui_trainer.tuning.full import InParts
 from tui_trainer.units import format_seconds
 
 # The model of a run, ready for its first step: built, checked, adapted, placed and, where asked, compiled.
 
 
-def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell, rank: int = 0) -> Any:
+def build_model(
+    job: Job, tokenizer: Any, device: torch.device, tell: Tell, ranks: Ranks = ALONE, meter: Meter | None = None
+) -> Any:
     """The model before its first step, in training mode. Raises ConfigError when it cannot be what the plan says.
 
-    Weights are the same in each process of a run, what is drawn afterwards is not (`rank`).
+    Weights are the same in each process of a run, what is drawn afterwards is not.
     """
     plan = job.plan
     config = plan.config
@@ -79,6 +84,8 @@ def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell, rank
         adapter = adapter_of(config, find_task(config.task.type).head)
         if adapter and goes_on(config.tuning):
             load_adapter(adapted, adapter.folder)
+        if not job.checkpoint and (taken_out := taken_out_of(adapted)) is not None:
+            _decompose(taken_out, config.tuning.init_lora_weights, tell, ranks, meter)
         if config.training.gradient_checkpointing:
             checkpoint_activations(adapted)
     if alpha := config.training.neftune_noise_alpha:
@@ -86,8 +93,20 @@ def build_model(job: Job, tokenizer: Any, device: torch.device, tell: Tell, rank
     adapted.to(device)
     adapted.train()
     # What is drawn from here on (dropout) depends on the seed alone, not on how the model was made.
-    torch.manual_seed(config.training.seed + rank)
+    torch.manual_seed(config.training.seed + ranks.number)
     return adapted
+
+
+def _decompose(taken_out: TakenOut, init: str, tell: Tell, ranks: Ranks, meter: Meter | None) -> None:
+    """The beginning of adapters that are a part of the weights; what a resumed run has of it is in its checkpoint.
+
+    A stop cuts it short before the first step, but not in one of several processes, which begin alike.
+    """
+    started, count = perf_counter(), len(taken_out)
+    told = meter(f"decomposing weights for {init}", count, "matrices") if meter else None
+    if taken_out.decompose(init, lambda done: told is None or told(done) or ranks.count > 1):
+        message = f"{init} took a part out of {count} matrices in {format_seconds(perf_counter() - started)}"
+        tell("weights decomposed", message, "the time is not part of any step")
 
 
 def add_noise(model: Any, alpha: float) -> None:
@@ -139,7 +158,7 @@ def checkpoint_activations(model: Any) -> None:
 class Components:
     """Model, loss, optimizer, precision and batches, as the plan says."""
 
-    def __init__(self, job: Job, tell: Tell, ranks: Ranks = ALONE) -> None:
+    def __init__(self, job: Job, tell: Tell, ranks: Ranks = ALONE, meter: Meter | None = None) -> None:
         """Raises ConfigError when the model cannot be what the plan says, RunError when other processes have other
         things.
         """
@@ -158,7 +177,7 @@ class Components:
         stage = ZERO_STAGES.get(strategy, 0)
         # What does not fit on one card is made on the host, and goes there part by part.
         place = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
-        self.model: Any = build_model(job, self.tokenizer, place, tell, ranks.number)
+        self.model: Any = build_model(job, self.tokenizer, place, tell, ranks, meter)
         if unsloth.is_asked(config):
             _tell_of_unsloth(self.model, tell)
         fuses = not adapters_apart(config, strategy)
@@ -292,8 +311,20 @@ class Components:
                 "the kernels": (self.kernels, self.adapters_fused),
                 "packing": (layout.packed_width, layout.by_lengths),
                 "trained weights": [tuple(p.shape) for p in self.model.parameters() if p.requires_grad],
+                # Each decomposes by itself, and kernels of another card may choose other signs.
+                "adapters that begin": self._begun(),
             }
         )
+
+    def _begun(self) -> str:
+        """A digest of adapters that are a part of the weights; empty for others."""
+        if not self.config.tuning.mutates_weights:
+            return ""
+        digest = xxhash.xxh3_128()
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                digest.update(parameter.detach().cpu().float().contiguous().numpy())
+        return digest.hexdigest()
 
     def lay_out_anew(self, layout: Layout) -> None:
         """Later windows lie so, those that were made ahead as well."""

@@ -15,7 +15,8 @@ from tui_trainer.methods.optimizers import ADAFACTOR, HIDDEN, OPTIMIZERS
 from tui_trainer.models.counting import is_product
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.first_gradients import FirstGradients
-from tui_trainer.training.together import InParts, placed_as, whole
+from tui_trainer.training.together import placed_as, whole
+from tui_trainer.tuning.full import InParts
 from tui_trainer.tuning.some_layers import head_paths
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)

@@ -235,7 +235,7 @@ class Rehearsal:
         save_seconds = perf_counter() - started
         method = components.method
         for tensors, single in (
-            (method.weights(components.model), method.weights_file),
+            (components.weights(), method.weights_file),
             (components.optimizer.tensors(), checkpoint.OPTIMIZER),
         ):
             names = set(tensors)

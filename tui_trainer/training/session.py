@@ -78,8 +78,8 @@ class Session:
         """
         self.ranks = ranks
         self.job, self.plan, self._journal = job, job.plan, journal
-        self.position = Position()
-        self.components = Components(job, self._problem, ranks)
+        self.position, self._is_interrupted = Position(), is_interrupted
+        self.components = Components(job, self._problem, ranks, self._meter)
         self.batches = self.components.batches
         # Without held-out text nothing is evaluated, and samples continue training text.
         self._eval_rows = Rows(job.data.eval_path) if job.data.eval_path else None
@@ -98,7 +98,6 @@ class Session:
             fused_lora.switch_off(self.components.model)
             self.components.adapters_fused = False
         self.position.adapters_fused = self.components.adapters_fused
-        self._is_interrupted = is_interrupted
         self._has_given_up_evaluating = False
         self._host_memory = HostMemoryWatch()
         self.between = Between(journal, ranks.times if ranks.count > 1 else None)
@@ -288,7 +287,7 @@ class Session:
         self, rows: Rows, scheduled: bool, observing: Callable[..., Observed | None]
     ) -> list[Observed] | None:
         """What each process has found. The same rows go again in smaller passes where memory runs out."""
-        components, progress = self.components, self._evaluation_progress()
+        components, progress = self.components, self._meter("evaluating", len(self._eval_chosen), "rows")
         own = self._eval_chosen[self.ranks.number :: self.ranks.count]
         while True:
             layout = components.eval_layout
@@ -437,17 +436,14 @@ class Session:
         else:
             checkpoint.load_weights(best, self.components)
 
-    def _evaluation_progress(self) -> Callable[[int], bool]:
+    def _meter(self, what: str, total: int, unit: str) -> Callable[[int], bool]:
         last = monotonic()
 
-        def go_on(rows: int) -> bool:
+        def go_on(done: int) -> bool:
             nonlocal last
             if monotonic() - last >= _PROGRESS_SECONDS:
                 last = monotonic()
-                total = len(self._eval_chosen)
-                self._journal.append(
-                    Progress(step=self.position.step, what="evaluating", done=rows, total=total, unit="rows")
-                )
+                self._journal.append(Progress(step=self.position.step, what=what, done=done, total=total, unit=unit))
             return not self._is_interrupted()
 
         return go_on

@@ -5,7 +5,6 @@ As it is here, one process trains all of it; each strategy says what it does oth
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 from zlib import crc32
 
@@ -16,29 +15,13 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from tui_trainer.losses.several_parts import LossSum
 from tui_trainer.training.clock import Communication
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.tuning.full import Method
+from tui_trainer.tuning.full import InParts, Method
 
 # Tensors of which each process has a part (`DTensor`): which part that is, and the way to whole ones and back, which
 # all processes go together.
 
 Box = tuple[slice, ...]
 """A part of a tensor: from where to where along each dimension."""
-
-
-@dataclass(frozen=True, slots=True)
-class InParts:
-    """A tensor that DeepSpeed has in parts, by what is asked of it before it is gathered."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    gather: Callable[[], Tensor]
-    """The whole, in every process."""
-    fill: Callable[[Tensor], None] | None = None
-    """With a whole that every process has."""
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape.numel() * self.dtype.itemsize
 
 
 def whole(tensor: Tensor | InParts) -> Tensor:
@@ -146,7 +129,7 @@ class Together:
 
     def weights(self, method: Method, model: Any) -> dict[str, Tensor | InParts]:
         """What a checkpoint has of the model, by name."""
-        return dict(method.weights(model))
+        return method.saved(model)
 
     def weights_were_loaded(self) -> None:
         """Into the model, from a checkpoint."""

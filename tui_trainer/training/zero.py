@@ -29,8 +29,8 @@ from tui_trainer.training.optimizer import MASTER, SIXTEEN_BITS, RunOptimizer, m
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.process import replaced
 from tui_trainer.training.replicas import LossModule
-from tui_trainer.training.together import InParts, Together
-from tui_trainer.tuning.full import Method
+from tui_trainer.training.together import Together
+from tui_trainer.tuning.full import InParts, Method
 
 # The optimizer of a model whose training DeepSpeed splits: its state by parameter, as every run saves it.
 #

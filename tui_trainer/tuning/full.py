@@ -5,7 +5,8 @@ Files here are light to import: torch and peft only inside functions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,24 @@ from tui_trainer.models.files import shards
 from tui_trainer.models.towers import freeze_towers
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class InParts:
+    """A tensor of a checkpoint that is in parts in memory, by what is asked of it before it is put together."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    gather: Callable[[], Tensor]
+    """The whole, in every process."""
+    fill: Callable[[Tensor], None] | None = None
+    """With a whole that every process has."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
 
 
 class Method:
@@ -43,6 +61,10 @@ class Method:
         shared_once = {name: parameter.detach() for name, parameter in model.named_parameters()}
         parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         return shared_once | {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
+
+    def saved(self, model: Any) -> dict[str, Tensor | InParts]:
+        """The same as a checkpoint has them."""
+        return dict(self.weights(model))
 
     def describe(self, model: Any, folder: Path) -> None:
         """Write what libraries need beside the weights to load them."""

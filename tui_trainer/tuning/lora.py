@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.towers import language_model, tower_modules
-from tui_trainer.tuning.full import Method
+from tui_trainer.tuning.adapter_init import TakenOut, saved_config, taken_out_of
+from tui_trainer.tuning.full import InParts, Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,6 +63,8 @@ class Lora(Method):
             use_rslora=tuning.use_rslora,
             use_dora=tuning.use_dora,
             trainable_token_indices=_rows_of(model, token_ids) if token_ids else None,
+            # What changes the weights follows, once there are adapters (`adapter_init.py`).
+            init_lora_weights="gaussian" if tuning.init_lora_weights == "gaussian" else True,
             # Head and embedding that were one weight stay one: otherwise a merge drops what one of them learnt.
             ensure_weight_tying=bool(saved) and bool(getattr(model.config, "tie_word_embeddings", False)),
         )
@@ -77,6 +80,8 @@ class Lora(Method):
         if autocast:
             _without_input_casts(adapted)
         setattr(adapted, _OTHER_CONFIG, bool(heads) or _differs(model))
+        if tuning.mutates_weights:
+            adapted.taken_out = TakenOut(adapted)
         return adapted
 
     def weights(self, model: Any) -> dict[str, Tensor]:
@@ -86,14 +91,27 @@ class Lora(Method):
         found: dict[str, Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
         return {name: tensor.detach() for name, tensor in found.items()}
 
+    def saved(self, model: Any) -> dict[str, Tensor | InParts]:
+        weights, taken_out = self.weights(model), taken_out_of(model)
+        return taken_out.saved(weights) if taken_out is not None else dict(weights)
+
     def describe(self, model: Any, folder: Path) -> None:
-        model.peft_config[_ADAPTER].save_pretrained(folder)
+        saved_config(model).save_pretrained(folder)
         _keep_labels(model, folder)
 
     def save_model(self, model: Any, folder: Path) -> None:
-        model.save_pretrained(folder, save_embedding_layers=False)
-        (folder / "README.md").unlink(missing_ok=True)
-        _keep_labels(model, folder)
+        if taken_out_of(model) is not None:
+            from safetensors.torch import save_file
+
+            self.describe(model, folder)
+            saved = {name: one.gather() if isinstance(one, InParts) else one for name, one in self.saved(model).items()}
+            # Copies: head and embedding may be one tensor.
+            copies = {name: tensor.cpu().contiguous().clone() for name, tensor in saved.items()}
+            save_file(copies, folder / self.weights_file, metadata={"format": "pt"})
+        else:
+            model.save_pretrained(folder, save_embedding_layers=False)
+            (folder / "README.md").unlink(missing_ok=True)
+            _keep_labels(model, folder)
         # A task may end its answers otherwise than the base model.
         if (generation := getattr(model.get_base_model(), "generation_config", None)) is not None:
             generation.save_pretrained(folder)

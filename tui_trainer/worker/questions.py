@@ -21,6 +21,7 @@ QUESTIONS: Final = {
     "try_micro_batches": "tui_trainer.bench.rounds:try_sizes",
     "take_steps": "tui_trainer.bench.rounds:take_steps",
     "time_start": "tui_trainer.bench.starting:time_start",
+    "merge_base": "tui_trainer.launching.merged_base:write_base",
     "run_model": "tui_trainer.bench.inference:measure",
     "write_format": "tui_trainer.bench.inference:write",
     "compare_export": "tui_trainer.exporting.measured:measure",

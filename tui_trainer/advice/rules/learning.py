@@ -605,8 +605,15 @@ class WeightDecay(Rule):
     needs_plan = False
 
     def before(self, context: Context) -> Verdict:
-        decay = context.config.training.weight_decay
-        if decay == 0 and context.config.tuning.has_adapter:
+        decay, tuning = context.config.training.weight_decay, context.config.tuning
+        if decay and tuning.mutates_weights:
+            sentence = (
+                f"weight_decay {decay:g}: it shrinks the part of the weights that {tuning.init_lora_weights} took out"
+            )
+            return warned(sentence, fix={_WEIGHT_DECAY: 0.0})
+        if decay == 0 and tuning.mutates_weights:
+            return passed("weight_decay 0: adapters that begin as a part of the weights are not shrunk")
+        if decay == 0 and tuning.has_adapter:
             return passed("weight_decay 0: adapters begin at zero, and their low rank holds them back already")
         if decay == 0:
             return warned("weight_decay 0: nothing holds the weights back", fix={_WEIGHT_DECAY: _USUAL_DECAY})

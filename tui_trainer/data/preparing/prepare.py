@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tui_trainer.data.columns.reader import Encoded, Example, Reader, ReadInOrder
 from tui_trainer.data.preparing import cache
+from tui_trainer.data.preparing.byte_bpe import TRAINED_HERE
 from tui_trainer.data.preparing.cache import Counts, Cut
 from tui_trainer.data.preparing.processes import Processes
 from tui_trainer.data.preparing.row_selection import (
@@ -206,7 +207,8 @@ def notes_of_counts(counts: Counts, cut: Cut) -> Iterator[str]:
         where = "special tokens of the tokenizer at their beginning or end"
         yield f"{counts.marked_rows:,} {what} spell {where}: each stands there once"
     if counts.unknown_eval_tokens:
-        yield f"{counts.unknown_eval_tokens:,} held-out characters do not occur in the training text: read as <unk>"
+        why = "do not occur in the training text" if cut.tokenizer == TRAINED_HERE else "are not known to the model"
+        yield f"{counts.unknown_eval_tokens:,} held-out characters {why}: read as <unk>"
 
 
 def prepare(

@@ -10,6 +10,7 @@ A text without such a place is cut between words; there, and with tokenizers tha
 at a cut may differ.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 from tui_trainer.data.columns.reader import Encoded, Example, Reader
 from tui_trainer.data.preparing.byte_bpe import EOS, EOS_ID, PAD, UNK, Specials, train_tokenizer
 from tui_trainer.data.preparing.token_rows import COLUMN, Tokens
+from tui_trainer.errors import DataError
+from tui_trainer.terminal.safe_text import one_line
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,6 +33,7 @@ SPECIAL_TOKENS = (PAD, UNK, EOS)  # 0, 1, 2: pad and end have the same numbers i
 UNK_ID = 1
 FOR_CHARACTERS = Specials(named=(("pad_token", PAD), ("unk_token", UNK), ("eos_token", EOS)))
 CODE_POINTS = 0x110000
+_TOLD_CHARACTERS = 40
 
 
 def characters_of(texts: Iterable[str]) -> list[str]:
@@ -53,6 +57,19 @@ def build_tokenizer(characters: Sequence[str]) -> "Tokenizer":
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+def alphabet_in(folder: Path) -> tuple[str, ...] | None:
+    """The characters of a tokenizer as `build_tokenizer` makes it, in the order of their tokens; None for any other."""
+    try:
+        model = json.loads((folder / "tokenizer.json").read_bytes())["model"]
+        numbers: dict[str, int] = model["vocab"]
+        tokens = sorted(numbers, key=numbers.__getitem__)
+        is_plain = not model["merges"] and [numbers[token] for token in tokens] == list(range(len(tokens)))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    special, characters = tuple(tokens[: len(SPECIAL_TOKENS)]), tuple(tokens[len(SPECIAL_TOKENS) :])
+    return characters if is_plain and special == SPECIAL_TOKENS and all(len(one) == 1 for one in characters) else None
 
 
 def character_ids(characters: Sequence[str]) -> NDArray[np.int32]:
@@ -192,15 +209,29 @@ def _encode_with(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts))]
 
 
+def _new_characters(new: Sequence[str]) -> DataError:
+    told = ", ".join(f"{one_line(character)} (U+{ord(character):04X})" for character in new[:_TOLD_CHARACTERS])
+    told += f" and {len(new) - _TOLD_CHARACTERS:,} more" if len(new) > _TOLD_CHARACTERS else ""
+    what = (
+        "a character that the model does not know"
+        if len(new) == 1
+        else f"{len(new):,} characters that the model does not know"
+    )
+    hint = "take them out of the text, or train a new model from scratch: no model is named then"
+    return DataError(f"the text has {what}: {told}", hint=hint)
+
+
 class CharacterReader(Reader):
-    """A token for each character of the training side, and <eos> behind each document."""
+    """A token for each character of the training side, and <eos> behind each document. `known`: of the model that goes
+    on, which learns no other ones."""
 
     columns = (COLUMN,)
     learns = True
 
-    def __init__(self) -> None:
-        self._vocabulary = 0
-        self._ids: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+    def __init__(self, known: Sequence[str] | None = None) -> None:
+        self._known = known
+        self._vocabulary = 0 if known is None else len(SPECIAL_TOKENS) + len(known)
+        self._ids: NDArray[np.int32] = character_ids(known or ())
 
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         tokens = sorted(tokenizer.get_vocab().items(), key=lambda token: token[1])
@@ -208,7 +239,11 @@ class CharacterReader(Reader):
         self._ids = character_ids([token for token, _ in tokens[len(SPECIAL_TOKENS) :]])
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
-        characters = characters_of(texts)
+        characters: Sequence[str] = characters_of(texts)
+        if self._known is not None:
+            if new := sorted({*characters} - {*self._known}):
+                raise _new_characters(new)
+            characters = self._known
         tokenizer = build_tokenizer(characters)
         path.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
         self._ids, self._vocabulary = character_ids(characters), tokenizer.get_vocab_size()

@@ -312,7 +312,7 @@ IMPORTER = Importer(
             "peft_target_parameters": "tuning.target_parameters",
             "peft_use_rslora": "tuning.use_rslora",
             "peft_use_dora": "tuning.use_dora",
-            "peft_init_lora_weights": Same((True,), *("adapters start as LoRA's paper has it",) * 2, Why.REFUSED),
+            "peft_init_lora_weights": hf.INIT,
             "peft_autocast_adapter_dtype": Same((True,), *("adapters are stored in fp32",) * 2),
             "lora_on_cpu": Off("an adapter is where its layer is"),
             "load_in_8bit": Refused("weights in 8 bits are not trained on; 16 bits or 4 are"),

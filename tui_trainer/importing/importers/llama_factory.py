@@ -73,6 +73,15 @@ def _neat_packing(done: Conversion) -> None:
         done.write("data.packing", True, *names, reason="documents in one row never see each other here")
 
 
+def _pissa(done: Conversion) -> None:
+    """By an SVD, or with so many iterations by a fast one; 16 where no number is said (hparams/finetuning_args.py)."""
+    if done.given.get("pissa_init") is True:
+        count = done.first("pissa_iter")
+        number = whole(count[1]) if count else 16
+        name = "pissa" if number == -1 else f"pissa_niter_{number}"
+        done.write("tuning.init_lora_weights", name, "pissa_init", *([count[0]] if count else []))
+
+
 _FROZEN = ("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules")
 
 
@@ -175,7 +184,7 @@ IMPORTER = Importer(
     tables=(
         hf.ARGUMENTS, hf.MODEL, hf.LORA,
         {
-            "lora_r lora_target_modules lora_target_parameters lora_modules_to_save": None,
+            "lora_r lora_target_modules lora_target_parameters lora_modules_to_save init_lora_weights": None,
             # What is trained: hparams/finetuning_args.py.
             "stage": To("task.type", values=STAGES),
             "lora_rank": "tuning.r",
@@ -184,7 +193,9 @@ IMPORTER = Importer(
             "create_new_adapter": Always("a new adapter is trained"),
             "freeze_trainable_layers freeze_trainable_modules freeze_extra_modules": _OF_ANOTHER,
             "module_dropout oft_rank oft_block_size oft_target": _OF_ANOTHER,
-            "loraplus_lr_embedding pissa_iter pissa_convert": _OF_ANOTHER,
+            "loraplus_lr_embedding pissa_iter": _OF_ANOTHER,
+            "pissa_init": Off("must be true or false", Why.DOES_NOT_FIT),
+            "pissa_convert": Always("it is saved as LoRA for the weights as they were"),
             "pref_* dpo_label_smoothing kto_* simpo_gamma ppo_* ref_model* ld_alpha": _OF_ANOTHER,
             "reward_model_adapters reward_model_quantization_bit reward_model_type": _OF_ANOTHER,
             "galore_* apollo_* badam_* asft_alpha eaft_alpha": _OF_ANOTHER,
@@ -282,6 +293,7 @@ IMPORTER = Importer(
         KeyGroup(("template",), _template),
         KeyGroup((), _usual_alpha),
         KeyGroup(("neat_packing",), _neat_packing),
+        KeyGroup(("pissa_init", "pissa_iter"), _pissa),
         KeyGroup(("finetuning_type", *_FROZEN), _some_layers),
         method(
             "finetuning_type", {"lora": "lora", "full": "full"}, four_bit=("quantization_bit",),

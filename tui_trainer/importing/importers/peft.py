@@ -5,7 +5,7 @@ Source: `LoraConfig` of peft 0.21.
 
 from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
 from tui_trainer.importing.groups import method, usual_layers
-from tui_trainer.importing.importers.transformers import LAYERS, OTHER_TOOL, SEVERAL_PROCESSES, WHOLE_LAYERS
+from tui_trainer.importing.importers.transformers import INIT, LAYERS, OTHER_TOOL, SEVERAL_PROCESSES, WHOLE_LAYERS
 from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, To, Why, task_by
 
 _TASKS = {
@@ -44,6 +44,7 @@ IMPORTER = Importer(
             "revision": "model.revision",
             "task_type": To("task.type", convert=task_by(_TASKS)),
             "r lora_alpha lora_dropout use_rslora use_dora": "tuning.*",
+            "init_lora_weights": INIT,
             "target_modules": LAYERS,
             "target_parameters": "tuning.target_parameters",
             "modules_to_save": WHOLE_LAYERS,

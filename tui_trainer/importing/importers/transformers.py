@@ -141,9 +141,11 @@ MODEL: Table = {
     "cache_dir": NotNeeded("HF_HOME says where the cache is"),
     "token": NotNeeded("HF_TOKEN is read from the environment"),
 }
+INIT = To("tuning.init_lora_weights", values={True: "default"})
 LORA: Table = {
     "lora_r": "tuning.r",
     "lora_alpha lora_dropout use_rslora use_dora loraplus_lr_ratio": "tuning.*",
+    "init_lora_weights": INIT,
     "lora_target_modules": LAYERS,
     "lora_target_parameters": "tuning.target_parameters",
     "lora_modules_to_save": WHOLE_LAYERS,

@@ -63,6 +63,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         *model.router_loss(batch.tokens),
     )
     gradients = _gradients(model, batch.accumulation, steps[0].bytes)
+    there = sum(part.bytes for part in (gradients, *steps))
     return (
         model.weights(),
         *model.masters(),
@@ -71,10 +72,17 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         model.optimizer(),
         *model.adapted_experts(),
         *steps,
-        _evaluation(model, batch, sum(part.bytes for part in (gradients, *steps))),
+        _evaluation(model, batch, there),
+        *model.before_training(there),
+        *_begun(model),
         *_kernels(model, batch),
         MemoryPart("libraries", LIBRARY_BYTES, "code that is loaded at first use, whatever the shape"),
     )
+
+
+def _begun(model: ModelMemory) -> tuple[MemoryPart, ...]:
+    formula = "4 bytes x adapters: what they began with"
+    return (MemoryPart("first adapters", found, formula),) if (found := model.setup.begun_bytes) else ()
 
 
 def _gradients(model: ModelMemory, accumulation: int, activations: int) -> MemoryPart:

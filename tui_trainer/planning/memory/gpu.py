@@ -39,7 +39,7 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         lasting = () if setup.cpu_offload else tuple(split_part(part, setup.shards) for part in lasting)
     moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))
     there = sum(part.bytes for part in moment)
-    parts = (*lasting, *moment, _evaluation(model, batch, there))
+    parts = (*lasting, *moment, _evaluation(model, batch, there), *model.before_training(there))
     allocated = sum(part.bytes for part in parts)
     return (
         *parts,

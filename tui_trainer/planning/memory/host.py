@@ -74,6 +74,8 @@ def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_worke
         kept = (zero_on_host(static),) if setup.zero_stage else tuple(split_part(x, setup.shards) for x in parts)
     at_work = (*kept, saving)
     yield from at_work if sum(part.bytes for part in at_work) >= loading.bytes else (loading,)
+    if begun := setup.begun_bytes:
+        yield MemoryPart("first adapters", begun, "4 bytes x adapters: what they began with")
     if loader_workers:
         rows = pass_rows(setup, setup.most_rows or config.training.step_rows)
         steps = loader_workers * config.dataloader.prefetch_factor
@@ -85,11 +87,17 @@ def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryP
     static = Static(shape, setup)
     whole = shape.loaded_parameters * static.weight_size
     if setup.zero_stage != 2 and (setup.shards > 1 or setup.cpu_offload):
-        return MemoryPart("loading", whole, "the whole model, before it is split over the processes")
+        merge = static.merge_bytes if setup.merged_parameters else 0
+        return MemoryPart("loading", whole + merge, "the whole model, before it is split over the processes")
     if config.is_from_scratch:
         return MemoryPart("loading", whole, "a model from scratch is made on the host, then copied")
-    formula = f"{_READERS} tensors at a time, each as large as the largest in fp32"
-    return MemoryPart("loading", _READERS * FLOAT * largest_parameter(shape), formula)
+    if setup.merged_parameters and setup.has_adapter:
+        formula = "the whole model, with an adapter that is merged into it on the host"
+        return MemoryPart("loading", whole + static.merge_bytes, formula)
+    reading = _READERS * FLOAT * largest_parameter(shape)
+    if (adapter := FLOAT * setup.merged_parameters) > reading:
+        return MemoryPart("loading", adapter, "the adapter that is merged, on its way to the card")
+    return MemoryPart("loading", reading, f"{_READERS} tensors at a time, each as large as the largest in fp32")
 
 
 def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:

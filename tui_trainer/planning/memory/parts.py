@@ -149,6 +149,35 @@ class Static:
         formula = f"{found / max(self.trained, 1):.3g} bytes x trained parameters ({self.setup.optim})"
         return MemoryPart("optimizer", found, formula)
 
+    def before_training(self, there: int) -> tuple[MemoryPart, ...]:
+        """What changes the weights before the first step, beyond `there`, which comes later: a matrix of which adapters
+        are taken out, and an adapter that is put into its model. One layer after the other."""
+        there += self.optimizer().bytes + sum(part.bytes for part in self.masters())
+        parts = []
+        if self.setup.mutates_weights:
+            most = max(map(self._decomposition_bytes, self.setup.adapted(self.shape)), default=0)
+            formula = "the decomposition of the largest matrix, beyond what a step needs"
+            parts.append(MemoryPart("decomposition", max(0, most - there), formula))
+        if self.setup.merged_parameters and not self.setup.has_adapter:
+            formula = "the adapter in fp32 and three copies of the largest matrix, beyond what a step needs"
+            parts.append(MemoryPart("merge", max(0, self.merge_bytes - there), formula))
+        return tuple(parts)
+
+    def _decomposition_bytes(self, x: Linear) -> int:
+        """All in fp32: the matrix, LAPACK's copy, the vectors of both sides, and 4 k^2 of work where k is the smaller
+        side (`LWORK` of LAPACK's gesdd); beside a copy as wide as the weights."""
+        least = min(x.inputs, x.outputs)
+        numbers = 2 * x.inputs * x.outputs + least * (x.inputs + x.outputs) + 4 * least**2
+        return FLOAT * numbers + self.weight_size * x.inputs * x.outputs
+
+    @property
+    def merge_bytes(self) -> int:
+        """The adapter, and of the largest matrix a copy, its update in fp32, and that as wide as the weights."""
+        each = 2 * self.weight_size + FLOAT
+        return FLOAT * self.setup.merged_parameters + each * max(
+            (x.inputs * x.outputs for x in self.shape.linears), default=0
+        )
+
     @property
     def gradient_bytes(self) -> int:
         """Those of one pass, as the backward pass makes them."""

@@ -1,0 +1,197 @@
+"""Runs whose adapters begin as a part of the weights: begun, stopped, gone on with, merged, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.tiny_models import save_tiny_model
+from tests.training.test_going_on import STILL, loss_of, stopping_after, weights_in
+from tui_trainer.errors import EXIT_STOPPED, ConfigError
+from tui_trainer.exporting.trained_model import TrainedModel, finish_of
+from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.lines.plan_and_events import plan_lines
+from tui_trainer.planning.plan_file import read_plan_file
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import Progress, RunProblem
+from tui_trainer.runs.journal import read_all
+from tui_trainer.training import session
+from tui_trainer.training.session import Session
+from tui_trainer.tuning.adapter_init import TakenOut
+
+INIT = "tuning.init_lora_weights"
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """`settings(init, changes)`: of a run of seconds on one tiny Llama."""
+
+    def make(init, changes=None):
+        folder = tmp_path / "llama"
+        model = folder if folder.exists() else save_tiny_model(folder, "llama")
+        return {
+            "model.init": "pretrained", "model.model_name_or_path": model, "tuning.method": "lora", "tuning.r": 4,
+            "profile": "finetune", INIT: init, **(changes or {}),
+        }  # fmt: skip
+
+    return make
+
+
+@pytest.mark.parametrize("init", ["pissa", "olora"])
+def test_a_run_begins_with_the_model_and_says_what_it_took_out(init, settings, tiny_run, monkeypatch):
+    monkeypatch.setattr(session, "_PROGRESS_SECONDS", 0)
+    usual, _ = tiny_run("usual", settings("default", STILL))
+    run, outcome = tiny_run("still", settings(init, STILL))
+    assert outcome.exit_code == 0 and loss_of(run) == pytest.approx(loss_of(usual), abs=1e-5)
+    events = read_all(run.journal)
+    told = [one.message for one in events if isinstance(one, RunProblem) and one.kind == "weights decomposed"]
+    assert len(told) == 1 and told[0].startswith(f"{init} took a part out of 14 matrices in ")
+    shown = [one for one in events if isinstance(one, Progress) and one.what == f"decomposing weights for {init}"]
+    assert shown and shown[0].total == 14
+    words = f"begun by {init} and saved as LoRA of rank 8 for the weights as they were"
+    assert words in (run.model / "README.md").read_text() and words in run.report.read_text()
+
+
+@pytest.mark.parametrize("init", ["pissa_niter_2", "olora"])
+def test_a_stopped_run_goes_on_to_the_bit_and_decomposes_nothing_again(init, settings, tiny_run):
+    changes = settings(init, {"tuning.lora_dropout": 0.1, "model.init": "pretrained"})
+    whole, _ = tiny_run("whole", changes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "take_step", stopping_after(6))
+        part, outcome = tiny_run("part", changes)
+    assert outcome.exit_code == EXIT_STOPPED
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TakenOut, "decompose", lambda *_: pytest.fail("it was begun anew"))
+        assert carry_out(open_again(part)).exit_code == 0
+    for name, tensors in weights_in(whole.model).items():
+        again = weights_in(part.model)[name]
+        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
+    assert loss_of(part) == loss_of(whole)
+
+
+def test_a_stop_cuts_it_short_and_the_run_begins_anew(settings, tiny_run):
+    whole, _ = tiny_run("whole", settings("pissa"))
+    decompose, folders, done = TakenOut.decompose, [], []
+
+    def asked_to_stop(taken_out, init, goes_on):
+        controls.request(folders[0].control, "stop")
+        done.append(decompose(taken_out, init, goes_on))
+        return done[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TakenOut, "decompose", asked_to_stop)
+        part, outcome = tiny_run("part", settings("pissa"), before=lambda run: folders.append(run.folder))
+    assert done == [False] and outcome.exit_code == EXIT_STOPPED and not list(part.checkpoints.iterdir())
+    assert carry_out(open_again(part)).exit_code == 0
+    for name, tensors in weights_in(whole.model).items():
+        again = weights_in(part.model)[name]
+        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
+
+
+def test_the_best_evaluation_is_gone_back_to(settings, tiny_run):
+    """No later one is better by so much: the weights of the first one are the best."""
+    changes = {"evaluation.eval_steps": 1, "evaluation.early_stopping_patience": 2}
+    changes |= {"evaluation.early_stopping_threshold": 50}
+    run, _ = tiny_run("spoilt", settings("pissa", changes))
+    finished = finish_of(run)
+    assert finished.model_step < finished.step
+    saved = load_file(run.checkpoints / f"step-{finished.model_step}" / "adapter_model.safetensors")
+    final = load_file(run.model / "adapter_model.safetensors")
+    assert final.keys() == saved.keys() and all(torch.equal(final[name], saved[name]) for name in final)
+
+
+def test_it_is_merged_and_goes_on_as_plain_lora_of_twice_the_rank(settings, tiny_run, tiny_config):
+    first, _ = tiny_run("first", settings("pissa"))
+    trained = TrainedModel.of(first)
+    ids = torch.arange(3, 19)[None]
+    with torch.no_grad():
+        apart, merged = (trained.load(dtype="float32", merge=merge)(input_ids=ids).logits for merge in (False, True))
+    torch.testing.assert_close(apart, merged, atol=1e-4, rtol=1e-4)
+    plan = read_plan_file(first.plan.read_bytes())
+    on_disk = (first.model / "adapter_model.safetensors").stat().st_size
+    assert on_disk == pytest.approx(8 * plan.trained_parameters.value, abs=4096)
+    assert plan.training_setup.begun_bytes == 4 * plan.trained_parameters.value
+    loaded = tiny_config("next", {"model.model_name_or_path": "first", "profile": "finetune"})
+    tuning = loaded.config.tuning
+    assert (tuning.r, tuning.lora_alpha, tuning.init_lora_weights) == (8, 64.0, "default")
+    still, _ = tiny_run("still", {"model.model_name_or_path": "first", "profile": "finetune", **STILL})
+    assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
+    merge = {"model.model_name_or_path": "first", "profile": "finetune", "tuning.continue_adapter": "merge", **STILL}
+    whole, _ = tiny_run("whole", merge)
+    assert loss_of(whole) == pytest.approx(loss_of(first), abs=1e-5)
+    with pytest.raises(ConfigError, match="is pissa, but the adapter that goes on has default"):
+        open_new(tiny_config("anew", {"model.model_name_or_path": "first", "profile": "finetune", INIT: "pissa"}))
+
+
+@pytest.mark.parametrize(
+    ("init", "changes", "words"),
+    [
+        ("pissa", {"tuning.method": "full"}, "is pissa, but tuning.method = full has no adapter"),
+        ("gaussian", {"tuning.method": "full"}, "is gaussian, but tuning.method = full has no adapter"),
+        ("olora", {"tuning.method": "qlora"}, "is olora, but weights in 4 bits are not decomposed"),
+        ("pissa", {"tuning.use_dora": "true"}, "is pissa, but DoRA learns lengths of the weights that it changes"),
+        ("pissa", {"tuning.r": 64}, "is 64, and pissa takes no more than 16 out of the narrowest matrix"),
+        ("eva", {}, "eva"),
+        ("pissa_niter_", {}, "pissa_niter_"),
+        (
+            "pissa", {"distributed.processes": 2, "distributed.strategy": "fsdp"},
+            "weights of which an adapter is taken out are not split, as it was not tried",
+        ),
+        ("olora", {"model.provider": "unsloth"}, 'is "olora", which does not go with model.provider = unsloth'),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused(init, changes, words, settings, tiny_config):
+    with pytest.raises(ConfigError) as refused:
+        open_new(tiny_config("refused", settings(init, changes)))
+    assert words in str(refused.value) and INIT in str(refused.value)
+
+
+def test_the_plan_says_what_the_beginning_costs(settings, tiny_config):
+    usual, pissa, fast, olora = (
+        estimated_plan(tiny_config("planned", settings(init, {"training.weight_decay": 0})))
+        for init in ("default", "pissa", "pissa_niter_16", "olora")
+    )
+    [line] = [line for line in plan_lines(pissa) if line.startswith("trained parameters")]
+    assert "they begin by an SVD of each of 14 matrices before the first step" in line
+    assert "saved with rank 8" in line
+    assert "a fast SVD" in fast.trained_parameters.reason and "a QR" in olora.trained_parameters.reason
+    assert "begin" not in usual.trained_parameters.reason
+    extra = 4 * pissa.trained_parameters.value
+    assert pissa.checkpoint_bytes.value - usual.checkpoint_bytes.value == extra
+    assert pissa.final_model_bytes - usual.final_model_bytes == extra
+    parts = {part.name: part.bytes for part in pissa.memory_parts}
+    assert parts["first adapters"] == extra and "decomposition" in parts
+
+
+def test_the_rate_of_pissa_is_that_of_pretrained_weights(settings, tiny_config):
+    auto = {"training.learning_rate": "auto"}
+    rates = {
+        init: estimated_plan(tiny_config("planned", settings(init, auto))).learning_rate
+        for init in ("default", "pissa", "olora")
+    }
+    # A fourth of the rows that 2e-4 and 2e-5 are for: half the rate.
+    assert (rates["default"].value, rates["pissa"].value, rates["olora"].value) == (1e-4, 1e-5, 1e-4)
+    assert "adapters that begin as the largest part of the weights" in rates["pissa"].reason
+
+
+def test_a_classifier_keeps_its_head_beside_such_an_adapter(tmp_path, tiny_run):
+    rows = "".join(
+        json.dumps({"text": f"a {word} and {n} more", "label": word}) + "\n"
+        for n, word in enumerate(["cat", "dog", "owl"] * 16)
+    )
+    (tmp_path / "rows.jsonl").write_text(rows)
+    changes = {
+        "model.init": "pretrained", "model.model_name_or_path": save_tiny_model(tmp_path / "bert", "bert"),
+        "tuning.method": "lora", "tuning.r": 4, "profile": "finetune", "data.path": tmp_path / "rows.jsonl",
+        "task.type": "sequence_classification", "data.max_length": 32, INIT: "pissa",
+    }  # fmt: skip
+    first, outcome = tiny_run("first", changes)
+    assert outcome.exit_code == 0
+    del changes[INIT]
+    still, _ = tiny_run("still", {**changes, "tuning.r": 8, "model.model_name_or_path": "first", **STILL})
+    assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)

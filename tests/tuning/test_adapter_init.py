@@ -1,0 +1,146 @@
+"""Adapters that begin as a part of the weights: the same output as before, and saved for the weights as they were."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tests.tiny_models import save_tiny_model
+from tui_trainer.config.sections import TuningSection
+from tui_trainer.errors import CheckpointError
+from tui_trainer.training.together import fill, whole
+from tui_trainer.tuning.adapter_init import taken_out_of
+from tui_trainer.tuning.lora import METHOD
+
+IDS = torch.arange(3, 43).reshape(2, 20)
+INITS = ("pissa", "pissa_niter_4", "olora")
+pytestmark = pytest.mark.versions  # it calls methods of peft's layers
+
+
+@pytest.fixture
+def base(tmp_path):
+    """`base(family)`: a model from a folder, the same each time."""
+
+    def load(family="llama", dtype=torch.float32):
+        folder = tmp_path / family
+        if not folder.exists():
+            save_tiny_model(folder, family)
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+
+    return load
+
+
+def adapted(model, init, *, decomposed=True, **settings):
+    tuning = TuningSection(method="lora", r=4, init_lora_weights=init, **settings)
+    made = METHOD.apply(model, tuning, seed=7, autocast=False)
+    if decomposed:
+        assert taken_out_of(made).decompose(init, lambda done: True)
+    return made
+
+
+def trained(model, steps=4):
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.02)
+    for _ in range(steps):
+        model(input_ids=IDS, labels=IDS).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+def logits(model):
+    with torch.no_grad():
+        return model.eval()(input_ids=IDS).logits.float()
+
+
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_the_output_is_that_of_the_model_and_the_weights_are_others(init, family, base):
+    before = base(family)
+    model = adapted(base(family), init)
+    torch.testing.assert_close(logits(model), logits(before), atol=1e-5, rtol=1e-5)
+    inside = dict(model.get_base_model().named_parameters())
+    changed = [
+        name
+        for name, weight in before.named_parameters()
+        if (left := inside.get(name.replace(".weight", ".base_layer.weight"))) is not None
+        and (left - weight).norm() > 1e-2 * weight.norm()
+    ]
+    assert len(changed) == len(taken_out_of(model)) == {"llama": 14, "gpt2": 8}[family]
+    assert all(p.dtype == torch.float32 and p.is_contiguous() for p in model.parameters() if p.requires_grad)
+    assert all(p.untyped_storage().nbytes() == p.nbytes for p in model.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("init", ["pissa", "olora"])  # a fast SVD begins with random numbers
+def test_it_begins_as_peft_has_it(init, base):
+    ours = adapted(base(), init)
+    torch.manual_seed(7)
+    kinds = {"task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 32, "target_modules": "all-linear"}
+    theirs = get_peft_model(base(), LoraConfig(**kinds, init_lora_weights=init))
+    for (name, one), (_, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("settings", [{}, {"use_rslora": True, "lora_alpha": 7.0}], ids=["plain", "rslora"])
+def test_what_is_saved_fits_the_weights_as_they_were(init, settings, base, tmp_path):
+    model = trained(adapted(base(), init, **settings))
+    METHOD.save_model(model, tmp_path / "adapter")
+    fields = json.loads((tmp_path / "adapter/adapter_config.json").read_bytes())
+    assert (fields["r"], fields["init_lora_weights"]) == (8, True)
+    again = PeftModel.from_pretrained(base(), tmp_path / "adapter")
+    [scaling] = {layer.scaling["default"] for layer in again.modules() if isinstance(layer, LoraLayer)}
+    assert scaling == pytest.approx(7 / 2 if settings else 32 / 4)
+    torch.testing.assert_close(logits(again), logits(model), atol=1e-4, rtol=1e-4)
+    assert (logits(base()) - logits(model)).abs().max() > 1e-2, "it has learnt something"
+    torch.testing.assert_close(logits(again.merge_and_unload()), logits(model), atol=1e-4, rtol=1e-4)
+
+
+def test_modules_that_train_as_a_whole_are_saved_as_well(base, tmp_path):
+    """peft's own conversion drops them (0.21)."""
+    model = trained(adapted(base(), "pissa", modules_to_save="embed_tokens"))
+    METHOD.save_model(model, tmp_path / "adapter")
+    again = PeftModel.from_pretrained(base(), tmp_path / "adapter")
+    torch.testing.assert_close(logits(again), logits(model), atol=1e-4, rtol=1e-4)
+
+
+def test_weights_of_16_bits_lose_no_more_than_their_rounding(base, tmp_path):
+    model = trained(adapted(base(dtype=torch.bfloat16), "pissa"))
+    METHOD.save_model(model, tmp_path / "adapter")
+    again = PeftModel.from_pretrained(base(dtype=torch.bfloat16), tmp_path / "adapter")
+    learnt = (logits(base(dtype=torch.bfloat16)) - logits(model)).norm()
+    assert (logits(again) - logits(model)).norm() < 0.1 * learnt
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_a_checkpoint_puts_the_changed_weights_back_to_the_bit(init, base):
+    model = trained(adapted(base(), init))
+    tensors = {name: whole(tensor).clone() for name, tensor in METHOD.saved(model).items()}
+    other = adapted(base(), init, decomposed=False)
+    for _ in range(2):  # as a run that goes back to its best evaluation
+        for name, tensor in METHOD.saved(other).items():
+            assert tensor.shape == tensors[name].shape
+            fill(tensor, tensors[name])
+    for (name, one), (_, again) in zip(model.named_parameters(), other.named_parameters(), strict=True):
+        assert torch.equal(one, again), name
+    assert torch.equal(logits(model), logits(other))
+    with pytest.raises(CheckpointError, match="began with other numbers than in this checkpoint"):
+        for name, tensor in METHOD.saved(other).items():
+            fill(tensor, tensors[name] + 1)
+
+
+def test_gaussian_adapters_leave_the_weights_and_the_output(base, tmp_path):
+    model = METHOD.apply(
+        base(), TuningSection(method="lora", r=4, init_lora_weights="gaussian"), seed=7, autocast=False
+    )
+    assert taken_out_of(model) is None and torch.equal(logits(model), logits(base()))
+    usual = METHOD.apply(base(), TuningSection(method="lora", r=4), seed=7, autocast=False)
+    names = [name for name in METHOD.weights(model) if "lora_A" in name]
+    assert names and not any(torch.equal(METHOD.weights(model)[name], METHOD.weights(usual)[name]) for name in names)
+    METHOD.save_model(model, tmp_path)
+    assert load_file(tmp_path / "adapter_model.safetensors").keys() == METHOD.weights(model).keys()
