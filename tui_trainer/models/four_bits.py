@@ -103,14 +103,14 @@ def refuse_poisoned_files(folder: Path) -> None:
     """Raises ConfigError with the tensor that holds a number which is not finite: packed, it looks like any other."""
     import torch
 
-    for name, tensor in _stored_tensors(folder):
+    for name, tensor in stored_tensors(folder):
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             message = f"{one_line(name, 120)} holds numbers that are not finite"
             hint = "the file with the weights is damaged, or the model was spoilt in training: take another copy"
             raise ConfigError(Problem(message=message, where=str(folder), key="model.model_name_or_path", hint=hint))
 
 
-def _stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+def stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """One after the other, so that there is one in memory at a time."""
     import torch
     from safetensors import safe_open

@@ -221,6 +221,7 @@ def choose(
         repeats_keys=target.device == "cuda" and attention.repeats_keys,
         head=shape.head,
         provider=config.model.provider,
+        host_towers=bool(shape.towers) and config.model.towers == "host",
         loss_chunk_tokens=chunk.value,
         compiled=training.torch_compile,
         tf32=training.tf32,

@@ -104,6 +104,7 @@ def step_key(
         "ckpt": setup.gradient_checkpointing,
         "packed": setup.packed,
         "offloaded": setup.cpu_offload,
+        "towers on the host": setup.towers_on_host,
         "compiled": setup.compiled,
         "dropout": bool(shape.attention_dropout),
         f"answers{setup.target_tokens}": setup.target_tokens > 0,

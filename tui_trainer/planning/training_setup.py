@@ -104,6 +104,8 @@ class TrainingSetup:
     """Of DeepSpeed: 2 splits gradients and the optimizer's state alone, 3 the weights as well."""
     cpu_offload: bool = False
     """All of these are on the host, and go to the card layer by layer."""
+    host_towers: bool = False
+    """Towers for images are kept in the machine's memory."""
     counted: LayerBytes | None = None
     """What a dry run has counted; None where it failed."""
     measured_peaks: tuple[MeasuredPeak, ...] = ()
@@ -112,6 +114,11 @@ class TrainingSetup:
     def chunks_loss(self, labels: int) -> bool:
         """Whether the logits of so many labels in a pass are computed in chunks."""
         return in_chunks(labels, self.loss_chunk_tokens) or (self.fused_loss and self.loss_chunk_tokens > 0)
+
+    @property
+    def towers_on_host(self) -> bool:
+        """Whether a card has none of the towers. With `cpu_offload` it has none of the model, all of which is split."""
+        return self.host_towers and self.device == "cuda" and not self.cpu_offload
 
     @property
     def compiles_each_size(self) -> bool:

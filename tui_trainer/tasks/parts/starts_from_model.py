@@ -39,6 +39,7 @@ from tui_trainer.models.loading import (
 from tui_trainer.models.problems import language_problems, length_problems, model_problems
 from tui_trainer.models.shape import ModelShape, scratch_config, scratch_problems, shape_of
 from tui_trainer.models.targets import head_modules
+from tui_trainer.models.text_only import text_facts
 from tui_trainer.models.tokenizer import tokenizer_facts, tokens_per_character
 from tui_trainer.models.towers import refusals
 from tui_trainer.models.writing import pad_token_id, row_padding_id
@@ -184,7 +185,7 @@ class StartsFromModel:
         if not model.model_name_or_path:
             hint = 'give a folder or a name (--model), or set model.init = "scratch"'
             missing = Problem(message="no model is named", key=_MODEL, hint=hint)
-            return scratch_problems(model.scratch, self.head) if scratch else [missing]
+            return [*scratch_problems(model.scratch, self.head), *refusals(config, "")] if scratch else [missing]
         facts = model_of(config, self.head)
         if refused := list(refusals(config, str(facts.config.get("model_type")))):
             return refused
@@ -279,7 +280,8 @@ class StartsFromModel:
 
 
 def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
-    return find_model(config.model.model_name_or_path, config.model.revision, head=head, labels=classes)
+    found = find_model(config.model.model_name_or_path, config.model.revision, head=head, labels=classes)
+    return text_facts(found) if config.model.text_only else found
 
 
 def own_tokenizer(config: Config, head: Head) -> Tokenizer:
