@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from tests.tiny_models import TOWERS, save_tiny_model_with_towers, tiny_model_with_towers
+from tui_trainer.config.sections import Config, TuningSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.facts import find_model
+from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.problems import model_problems
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import lora_parameters, match_targets
-from tui_trainer.models.towers import TRAINED_ON_TEXT, language_model, tower_modules
+from tui_trainer.models.towers import TRAINED_ON_TEXT, language_model, place, tower_modules
+from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.memory.parts import Static
 from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.tuning import find_method
 
 # As they are published, without what decides no size. The counts are those of the files on the hub.
 _SIGLIP = {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "model_type": "siglip_vision_model",
@@ -107,10 +113,48 @@ def test_memory_has_the_weights_of_towers_and_no_gradients_of_them(folders):
     shape = find_model(str(folders / "gemma3")).shape
     frozen = sum(shape.towers.values())
     plain = replace(shape, towers={})
-    for setup in (TrainingSetup(method="full"), TrainingSetup(method="lora", lora_targets=("q_proj",), lora_rank=4)):
+    adapters = TrainingSetup(method="lora", lora_targets=("q_proj",), lora_rank=4)
+    packed = replace(adapters, method="qlora", four_bits=FourBits(), weights="bfloat16")
+    for setup in (TrainingSetup(method="full"), adapters, packed):
         static, without = Static(shape, setup), Static(plain, setup)
         assert static.weights().bytes - without.weights().bytes == frozen * static.weight_size
         assert static.trained == without.trained and static.optimizer() == without.optimizer()
+
+
+def test_towers_on_the_host_take_nothing_of_a_card(folders):
+    shape = find_model(str(folders / "gemma3")).shape
+    frozen = 2 * sum(shape.towers.values())
+    on_card = TrainingSetup(device="cuda", weights="bfloat16")
+    on_host = replace(on_card, host_towers=True)
+    assert Static(shape, on_card).weights().bytes - Static(shape, on_host).weights().bytes == frozen
+    assert host_parts(shape, on_card, Config())["towers"] == 0
+    assert host_parts(shape, on_host, Config())["towers"] == frozen
+    for other in (replace(on_host, device="cpu"), replace(on_host, cpu_offload=True)):
+        assert not other.towers_on_host
+        assert Static(shape, other).weights() == Static(shape, replace(other, host_towers=False)).weights()
+
+
+def host_parts(shape, setup, config):
+    parts = host_memory(shape, setup, config, loader_workers=0, processes=2)["host_memory_parts"]
+    return Counter({part.name: part.bytes // 2 for part in parts})
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("family", TOWERS)
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_model_moves_to_its_device_without_its_towers(family, method):
+    model = tiny_model_with_towers(family)
+    section = TuningSection(method=method)
+    adapted = find_method(method).apply(model, section, seed=0, autocast=False)
+    names = {name for name, _ in adapted.named_parameters(remove_duplicate=False)}
+    place(adapted, torch.device("meta"), towers_on_host=True)
+    inside = {f"{path}." for path in tower_modules(adapted)}
+    assert inside and {name for name, _ in adapted.named_parameters(remove_duplicate=False)} == names
+    for name, weight in adapted.named_parameters(remove_duplicate=False):
+        assert weight.device.type == ("cpu" if name.startswith(tuple(inside)) else "meta"), name
+    assert adapted.device.type == "meta"
+    place(adapted, torch.device("meta"), towers_on_host=False)
+    assert {weight.device.type for weight in adapted.parameters()} == {"meta"}
 
 
 def test_adapters_are_counted_in_the_language_model_alone(folders):

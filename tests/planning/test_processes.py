@@ -348,10 +348,11 @@ def test_what_does_not_go_with_weights_on_the_host_is_one_sentence(settings, wor
     assert words in problem.message
 
 
-def test_a_model_with_towers_trains_on_one_card(tmp_path):
+def test_a_model_with_towers_trains_on_every_card(tmp_path):
     folder = save_tiny_model_with_towers(tmp_path / "gemma3", "gemma3")
     plan = planned(FOUR, model__model_name_or_path=folder, model__revision="main")
-    assert plan.processes.value == 1 and "towers for images" in plan.processes.reason
+    assert (plan.processes.value, plan.strategy.value) == (4, "ddp")
     assert plan.parameters.value == 36_976 and "5.94 k of them in vision_tower" in plan.parameters.reason
-    with pytest.raises(ConfigError, match="is 2, which was not tried with gemma3"):
-        planned(FOUR, model__model_name_or_path=folder, model__revision="main", distributed__processes=2)
+    split = {"model__model_name_or_path": folder, "model__revision": "main", "distributed__strategy": "deepspeed-3"}
+    with pytest.raises(ConfigError, match='is "deepspeed-3", which was not tried with gemma3'):
+        planned(FOUR, **split)

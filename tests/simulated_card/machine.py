@@ -156,10 +156,13 @@ def _numbered(device: Any) -> torch.device:
 
 def _set_data(tensor: Tensor, value: Tensor) -> None:
     """Modules move so: a parameter stays the object that it is, and lies elsewhere."""
+    if isinstance(tensor, CardTensor) and not isinstance(value, CardTensor):
+        torch.utils.swap_tensors(tensor, torch.nn.Parameter(value, tensor.requires_grad))
+        return
     _tensor_data.__set__(tensor, value)  # type: ignore[attr-defined]
     if isinstance(tensor, CardTensor) != isinstance(value, CardTensor):
         is_parameter = isinstance(tensor, torch.nn.Parameter)
-        tensor.__class__ = CardTensor if isinstance(value, CardTensor) else torch.nn.Parameter
+        tensor.__class__ = CardTensor
         if is_parameter:
             tensor._is_param = True  # type: ignore[attr-defined]
 

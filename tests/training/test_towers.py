@@ -12,25 +12,33 @@ import torch
 import torch.nn.functional as F
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForImageTextToText, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
-from tests.tiny_models import TOWERS, save_tiny_model_with_towers, texts, tiny_model_with_towers
+from tests.combinations import first_by_default
+from tests.compilations import counted_compilations
+from tests.tiny_models import TOWERS, save_tiny_model, save_tiny_model_with_towers, texts, tiny_model_with_towers
 from tui_trainer.config.load import Request
-from tui_trainer.config.sections import TuningSection
+from tui_trainer.config.sections import ModelSection, TuningSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.contract import find_format, format_of
 from tui_trainer.exporting.generate import Sampling, Writer
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.launching.prepare import read_plan
+from tui_trainer.models.loading import load_pretrained
 from tui_trainer.models.towers import is_of_tower, language_model, tower_modules
-from tui_trainer.runs.events import StepDone
+from tui_trainer.runs.events import RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.tuning import find_method
 
 pytestmark = pytest.mark.versions
 RATE, STEPS = 0.003, 6
+TEXT_CLASSES = {
+    "gemma3": "Gemma3ForCausalLM", "mistral3": "MistralForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM",
+    "qwen3_vl": "Qwen3ForCausalLM",
+}  # fmt: skip
 TOWERS_OF = {
     "gemma3": {"vision_tower": 0, "multi_modal_projector": 0},
     "mistral3": {"vision_tower": 0, "multi_modal_projector": 0},
@@ -182,9 +190,71 @@ def test_an_adapter_learns_a_conversation_is_resumed_merged_and_loaded_by_transf
     beside = PeftModel.from_pretrained(AutoModelForImageTextToText.from_pretrained(base), folder.model).eval()
     with torch.no_grad():
         torch.testing.assert_close(whole(input_ids=ids).logits, beside(input_ids=ids).logits, atol=1e-4, rtol=1e-4)
-    for other in ("int8", "gguf", "onnx"):
-        assert "not tried with models that have towers" in format_of(other).reason_against(trained)
+    for other, words in (("int8", "would be quantised"), ("gguf", "second file"), ("onnx", "reads text")):
+        assert words in format_of(other).reason_against(trained)
+        assert "model.text_only = true" in format_of(other).reason_against(trained)
     assert "AutoModelForImageTextToText" in (folder.model / "README.md").read_text()
+
+
+@pytest.mark.parametrize("family", TOWERS)
+def test_packed_rows_learn_what_padded_ones_do(family, bases, tmp_path):
+    padded, packed = (
+        trained_run(bases / family, tmp_path, **{"tuning.method": "full", "data.packing": packing, "output.name": name})
+        for name, packing in (("padded", "false"), ("packed", "true"))
+    )
+    assert not [one for one in read_all(packed.journal) if isinstance(one, RunProblem) and one.kind == "not packed"]
+    assert losses_of(packed) == pytest.approx(losses_of(padded), abs=1e-5)
+    one, two = (stored(folder.model) for folder in (padded, packed))
+    assert all(torch.allclose(tensor, two[name], atol=1e-4) for name, tensor in one.items())
+
+
+@pytest.mark.parametrize("family", TOWERS)
+def test_the_language_model_alone_is_a_text_model_with_the_logits_of_the_whole(family, bases, tmp_path):
+    base = bases / family
+    alone = load_pretrained(base, ModelSection(text_only=True), torch.float32).eval()
+    assert not tower_modules(alone) and type(alone).__name__ == TEXT_CLASSES[family]
+    ids = torch.arange(6, 46).reshape(2, 20)
+    with torch.no_grad():
+        wanted = AutoModelForImageTextToText.from_pretrained(base).eval()(input_ids=ids).logits
+        torch.testing.assert_close(alone(input_ids=ids).logits, wanted, atol=1e-6, rtol=1e-6)
+
+    folder = trained_run(base, tmp_path, **{"tuning.method": "full", "model.text_only": "true"})
+    losses = losses_of(folder)
+    assert losses == pytest.approx(bare_losses(family, base), abs=1e-5)
+    plan = read_plan(folder)
+    assert plan.parameters.value == alone.num_parameters() and not plan.model_shape().towers
+    # transformers loads what is left behind, which is the whole model's but for its towers.
+    again = AutoModelForCausalLM.from_pretrained(folder.model).eval()
+    assert type(again) is type(alone)
+    assert not any(is_of_tower(name, TOWERS_OF[family]) for name in stored(folder.model))
+    beside = trained_run(base, tmp_path, **{"tuning.method": "full", "output.name": "whole"})
+    with torch.no_grad():
+        wanted = AutoModelForImageTextToText.from_pretrained(beside.model).eval()(input_ids=ids).logits
+        torch.testing.assert_close(again(input_ids=ids).logits, wanted, atol=1e-3, rtol=1e-3)
+    assert not (folder.model / "preprocessor_config.json").exists()
+    # Resumed from its middle it ends with the same bytes.
+    whole = (folder.model / "model.safetensors").read_bytes()
+    shutil.rmtree(folder.model)
+    shutil.rmtree(folder.checkpoints / f"step-{STEPS}")
+    assert carry_out(open_again(folder)).exit_code == 0
+    assert (folder.model / "model.safetensors").read_bytes() == whole
+    trained = TrainedModel.of(folder)
+    for other in ("int8", "gguf", "onnx"):
+        assert "towers" not in format_of(other).reason_against(trained)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", first_by_default(TOWERS))
+def test_compiled_layers_are_those_of_the_language_model(family, bases, tmp_path):
+    settings = {"tuning.method": "full", "training.max_steps": 2}
+    plain = trained_run(bases / family, tmp_path, **settings)
+    with counted_compilations(carried_out=False):
+        folder = trained_run(
+            bases / family, tmp_path, **settings, **{"training.torch_compile": "true", "output.name": "compiled"}
+        )
+    told = {event.kind: event.message for event in read_all(folder.journal) if isinstance(event, RunProblem)}
+    assert "not compiled" not in told and told["compiled"].startswith("2 layers were compiled")
+    assert losses_of(folder) == pytest.approx(losses_of(plain), abs=1e-5)
 
 
 @pytest.mark.parametrize("names", ["all-linear", "q_proj, fc1, qkv, gate_proj", "self_attn.k_proj"])
@@ -216,11 +286,9 @@ def test_rows_of_text_need_no_marks_of_images():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"data.packing": "true"}, "packing was not tried with models that have towers"),
-        ({"tuning.method": "qlora"}, 'is "qlora", which was not tried with gemma3'),
-        ({"training.torch_compile": "true"}, "which was not tried with gemma3"),
         ({"model.init": "scratch", "tuning.method": "full"}, 'is "scratch", which was not tried with gemma3'),
-        ({"distributed.processes": "2"}, "is 2, which was not tried with gemma3"),
+        ({"distributed.strategy": "deepspeed-2"}, 'is "deepspeed-2", which was not tried with gemma3'),
+        ({"model.text_only": "true", "tuning.method": "lora"}, "the text model is in no folder before it is trained"),
         ({"task.type": "sequence_classification"}, "learns to continue texts and nothing else"),
     ],
 )
@@ -228,3 +296,18 @@ def test_what_was_not_tried_is_refused_with_its_setting(change, words, bases, tm
     with pytest.raises(ConfigError) as caught:
         trained_run(bases / "gemma3", tmp_path, **change)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("model.towers", "card", 'is "card", and llama has no towers for images'),
+        ("model.text_only", "true", "which reads text only"),
+    ],
+)
+def test_settings_of_towers_are_refused_where_there_are_none(key, value, words, tmp_path):
+    base = save_tiny_model(tmp_path / "base", "llama")
+    with pytest.raises(ConfigError, match=words):
+        trained_run(base, tmp_path, **{key: value})
+    with pytest.raises(ConfigError, match="the model has no towers" if key == "model.towers" else key):
+        trained_run(Path(), tmp_path, **{key: value, "model.init": "scratch", "model.model_name_or_path": ""})

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from tests.tiny_models import ENCODERS, TRAINED, save_tiny_model
+from tests.tiny_models import ENCODERS, TOWERS, TRAINED, save_tiny_model, tiny_model_with_towers
 from tests.trained_runs import train
 from tui_trainer.advice.rules.memory import other_method
 from tui_trainer.config.sections import Config, TuningSection
@@ -51,6 +51,16 @@ def test_a_plan_counts_what_a_run_trains(family, wanted, model_of, tmp_path):
     layers = {"last 1": 1, "first 1": 2}.get(wanted, 2)
     assert planned.backward_layers == layers
     assert planned.trains_output == (wanted[0] == "w" and (family == "gpt2" or model.config.tie_word_embeddings))
+
+
+@pytest.mark.parametrize("family", TOWERS)
+def test_beside_towers_layers_are_those_of_the_language_model(family):
+    model = tiny_model_with_towers(family)
+    names = trained_names(model, "last 1")
+    assert names and all(".language_model.layers.1." in name for name in names)
+    assert part_of(model, "last 1").backward_layers == 1
+    with pytest.raises(ConfigError, match="fits no weight"):
+        trained_names(model, "visual|vision_tower")
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert", "electra"])

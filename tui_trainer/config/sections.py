@@ -148,6 +148,14 @@ class ModelSection(SettingsSection):
         advanced=True,
     )
     """Fused kernels for norms, MLPs and the loss, where they give the same numbers; auto: liger-kernel's on a GPU."""
+    towers: Literal["host", "card"] = option(
+        "host", memory="host: the card has the weights of the language model alone", advanced=True
+    )
+    """Where a run on a GPU keeps towers for images, which no text goes through: in the machine's memory, or with the
+    language model."""
+    text_only: bool = option(False, memory="towers for images are neither loaded nor saved", advanced=True)
+    """Of a model with towers for images, train and save the language model alone: as a text model, which reads no
+    images any more."""
     trust_remote_code: bool = option(False, advanced=True)
     """Run Python code that comes with the model; it can do all that you can."""
     add_tokens: Tokens = option("", memory="embedding and head grow by a row each", completes="files", advanced=True)

@@ -33,14 +33,12 @@ class Format(Protocol):
     libraries: tuple[str, ...]
     """What it needs beside torch and transformers: by import name, which is that of the distribution as well."""
 
-    takes_towers: ClassVar[bool] = False
-    """Whether it was tried with models that have towers for images."""
+    against_towers: ClassVar[str] = "this form was not tried with models that have towers for images"
+    """Why models that have towers for images have no such form; empty: they have."""
 
     def reason_against(self, trained: TrainedModel) -> str:
         """Why this model has no such form, or none that is known to be right; empty: it has."""
-        if not self.takes_towers and trained.has_towers:
-            return "this form was not tried with models that have towers for images"
-        return self.refusal(trained)
+        return (self.against_towers if trained.has_towers else "") or self.refusal(trained)
 
     def refusal(self, trained: TrainedModel) -> str:
         """What a format has against a model; callers ask `reason_against`."""

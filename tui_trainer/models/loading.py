@@ -22,6 +22,7 @@ from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head,
 from tui_trainer.models.modules import soft_cap_of
 from tui_trainer.models.rope import changed_positions
 from tui_trainer.models.shape import scratch_config
+from tui_trainer.models.text_only import load_text_model
 from tui_trainer.models.towers import has_towers
 from tui_trainer.terminal.safe_text import one_line
 
@@ -97,17 +98,20 @@ def load_pretrained(
             if four_bits is not None:
                 refuse_poisoned_files(folder)
                 more["quantization_config"] = bitsandbytes_config(four_bits, shape, model, dtype, kind)
-            loaded, report = kind.from_pretrained(
-                folder,
-                config=shape,
-                dtype=dtype,
-                local_files_only=True,
-                trust_remote_code=model.trust_remote_code,
-                output_loading_info=True,
-                ignore_mismatched_sizes=head in CLASSIFYING,
-                weights_only=True,
-                **more,
-            )
+            if model.text_only and has_towers(shape.model_type):
+                loaded, report = load_text_model(folder, shape, dtype, **more)
+            else:
+                loaded, report = kind.from_pretrained(
+                    folder,
+                    config=shape,
+                    dtype=dtype,
+                    local_files_only=True,
+                    trust_remote_code=model.trust_remote_code,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=head in CLASSIFYING,
+                    weights_only=True,
+                    **more,
+                )
     except Exception as error:  # whatever its parts raise
         raise error if isinstance(error, ConfigError) else _cannot_load(error, folder, model) from None
     made: PreTrainedModel = loaded

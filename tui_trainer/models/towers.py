@@ -48,7 +48,7 @@ def language_config(config: Any) -> Any:
 def language_model(model: Any) -> tuple[str, Any]:
     """(its path, the module) inside of a model of transformers, or of an adapter on one; ("", model) where the model is
     nothing else."""
-    if not has_towers(model.config.model_type):
+    if not has_towers(getattr(getattr(model, "config", None), "model_type", None)):
         return "", model
     return next((path, part) for path, part in model.named_modules() if path.split(".")[-1] == LANGUAGE_MODEL)
 
@@ -75,6 +75,35 @@ def freeze_towers(model: Any) -> None:
         part.requires_grad_(False)
 
 
+def place(model: Any, device: Any, *, towers_on_host: bool) -> None:
+    """Moves a model to a device, and its towers to the host where that is asked. They come last among its modules from
+    then on: transformers takes a model to be where its first weight is."""
+    kept = tower_modules(model) if towers_on_host else {}
+    for path in kept:
+        outer, _, name = path.rpartition(".")
+        delattr(model.get_submodule(outer), name)
+    model.to(device)
+    for path, tower in kept.items():
+        outer, _, name = path.rpartition(".")
+        model.get_submodule(outer).add_module(name, tower.to("cpu"))
+
+
+def mask_by_positions(model: Any) -> None:
+    """Lets Qwen 2.5-VL see where packed documents begin: of positions of text it makes those of time, height and width,
+    and its mask only of a fourth kind in front of them. Source: `Qwen2_5_VLTextModel.forward` of transformers 5.24."""
+
+    def four_kinds(
+        _module: Any, args: tuple[Any, ...], given: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        positions_BT = given.get("position_ids")
+        if positions_BT is not None and positions_BT.ndim == 2:
+            given["position_ids"] = positions_BT.expand(4, -1, -1)
+        return args, given
+
+    if model.config.model_type == "qwen2_5_vl":
+        language_model(model)[1].register_forward_pre_hook(four_kinds, with_kwargs=True)
+
+
 def is_of_tower(tensor_name: str, towers: Mapping[str, int]) -> bool:
     """Whether a stored tensor is part of one of `towers`: files name these as modules do, with more or less in front
     (`visual.blocks.0`, `model.visual.blocks.0`)."""
@@ -90,22 +119,32 @@ def keep_processor(base: Path, folder: Path) -> None:
 
 
 def refusals(config: Config, model_type: str) -> Iterator[Problem]:
-    """Settings that were not tried with a model that has towers."""
-    if not has_towers(model_type):
-        return
+    """Settings that a model with towers, or the text model that is made of one, was not tried with; and settings of
+    towers where there are none."""
     # Lists of tasks and heads are made without it.
     from tui_trainer.config.editing import toml_text
 
-    settings: dict[str, tuple[object, tuple[object, ...]]] = {
-        "model.init": (config.model.init, ("pretrained",)),
-        "tuning.method": (config.tuning.method, ("lora", "full")),
-        "model.provider": (config.model.provider, ("transformers",)),
-        "training.torch_compile": (config.training.torch_compile, (False,)),
-        "distributed.processes": (config.distributed.processes, ("auto", 1)),
-        "distributed.nodes": (config.distributed.nodes, (1,)),
-        "distributed.cpu_offload": (config.distributed.cpu_offload, (False,)),
-    }
+    settings: dict[str, tuple[object, tuple[object, ...]]] = {}
+    why = f"was not tried with {model_type}, a model with towers for images"
+    if config.model.text_only:
+        why = "does not go with model.text_only = true: the text model is in no folder before it is trained"
+        settings = {
+            "model.init": (config.model.init, ("pretrained",)),
+            "tuning.method": (config.tuning.method, ("full",)),
+            "model.provider": (config.model.provider, ("transformers",)),
+            "model.add_tokens": (config.model.add_tokens, ("",)),
+            "model.rope_scaling.rope_type": (config.model.rope_scaling.rope_type, ("default",)),
+        }
+    if not has_towers(model_type) and config.model.towers != "host":
+        message = f"is {toml_text(config.model.towers)}, and {model_type or 'the model'} has no towers for images"
+        yield Problem(message=message, key="model.towers", hint="leave it out")
+    if has_towers(model_type):
+        settings = {
+            "model.init": (config.model.init, ("pretrained",)),
+            "model.provider": (config.model.provider, ("transformers",)),
+            "distributed.strategy": (config.distributed.strategy, ("auto", "ddp", "fsdp", "hsdp")),
+        }
     for key, (value, allowed) in settings.items():
         if value not in allowed:
-            message = f"is {toml_text(value)}, which was not tried with {model_type}, a model with towers for images"
+            message = f"is {toml_text(value)}, which {why}"
             yield Problem(message=message, key=key, hint=f"set it to {toml_text(allowed[0])}")

@@ -163,6 +163,7 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     counted += find_task(loaded.config.task.type).changes_words(loaded.config)
     is_exact = facts.exact or not scratch
     frozen = f"; {format_count(sum(shape.towers.values()))} of them in {', '.join(shape.towers)}, which stay frozen"
+    frozen += ", on the host" if made.setup.towers_on_host else ""
     whole = shape.loaded_parameters
     share = f"{trained / whole:.2%} of the model" if trained < whole else "all of them"
     share += _beginning(loaded, made)

@@ -258,6 +258,7 @@ def choose(
         repeats_keys=target.device == "cuda" and attention.repeats_keys,
         head=shape.head,
         provider=config.model.provider,
+        host_towers=bool(shape.towers) and config.model.towers == "host",
         loss_chunk_tokens=chunk.value,
         router_logits=routers.logits if routers and router_weight and router_weight.value else 0,
         compiled=training.torch_compile,

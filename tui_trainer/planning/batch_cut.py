@@ -13,7 +13,6 @@ from tui_trainer.config.load import LoadedConfig, Origin
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.towers import has_towers
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.tasks.contract import DataFacts
@@ -213,9 +212,7 @@ def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
 
 def against_packing(model_type: str) -> str:
     """Why rows of a kind of model are not packed, as a clause; empty where the probe decides."""
-    if model_type in SEES_OTHERS:
-        return f"{SEES_OTHERS[model_type]}: packed documents would mix"
-    return "packing was not tried with models that have towers for images" if has_towers(model_type) else ""
+    return f"{SEES_OTHERS[model_type]}: packed documents would mix" if model_type in SEES_OTHERS else ""
 
 
 def longest_row(config: Config, facts: DataFacts, packed: bool) -> int:

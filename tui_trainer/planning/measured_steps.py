@@ -106,6 +106,7 @@ def step_key(
         "packed": setup.packed,
         "offloaded": setup.cpu_offload,
         "rows": setup.trained_tokens > 0,
+        "towers on the host": setup.towers_on_host,
         "compiled": setup.compiled,
         "dropout": bool(shape.attention_dropout),
         f"answers{setup.target_tokens}": setup.target_tokens > 0,

@@ -12,7 +12,6 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice, usable_gpus
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.heads import CLASSIFYING
-from tui_trainer.models.towers import has_towers
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import INIT_KEY, TrainingDevice
 from tui_trainer.planning.batch_cut import EFFECTIVE, PROCESSES
@@ -155,18 +154,10 @@ def processes_of(
     return replace(here, nodes=nodes, count=exact(_with_rows(loaded, nodes * here.count.value), reason))
 
 
-def _has_towers(config: Config) -> bool:
-    if not config.model.model_name_or_path:
-        return False
-    return has_towers(find_task(config.task.type).model_config(config, 1).get("model_type"))
-
-
 def _here(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice) -> Group:
     requested = loaded.config.distributed.processes
     if is_asked(loaded.config):
         return Group(count=exact(1, "Unsloth trains in one process"))
-    if requested == "auto" and _has_towers(loaded.config):
-        return Group(count=exact(1, "several processes were not tried with models that have towers for images"))
     if target.gpu is None:
         if requested in ("auto", 1):
             return Group(count=exact(1, "one process has all cores of a CPU"))

@@ -121,6 +121,8 @@ class TrainingSetup:
     """Of DeepSpeed: 2 splits gradients and the optimizer's state alone, 3 the weights as well."""
     cpu_offload: bool = False
     """All of these are on the host, and go to the card layer by layer."""
+    host_towers: bool = False
+    """Towers for images are kept in the machine's memory."""
     counted: LayerBytes | None = None
     """What a dry run has counted; None where it failed."""
     measured_peaks: tuple[MeasuredPeak, ...] = ()
@@ -139,6 +141,11 @@ class TrainingSetup:
     def adapter_parameters(self) -> int:
         """Of the adapters of `lora_experts`."""
         return sum(tensor.adapter_parameters for tensor in self.lora_experts)
+
+    @property
+    def towers_on_host(self) -> bool:
+        """Whether a card has none of the towers. With `cpu_offload` it has none of the model, all of which is split."""
+        return self.host_towers and self.device == "cuda" and not self.cpu_offload
 
     @property
     def compiles_each_size(self) -> bool:

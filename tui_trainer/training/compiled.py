@@ -13,6 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.several_parts import LossSum, Sums, no_terms
+from tui_trainer.models.towers import language_model
 from tui_trainer.planning.plan import Plan
 from tui_trainer.training.batches import Batches
 from tui_trainer.training.job import Tell
@@ -140,11 +141,11 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
     """What a model says is not to be split, but for parts of it; else the layers that it can compute again. FSDP gives
-    them a class of its own."""
+    them a class of its own. Those of towers are none: no text goes through them."""
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     found = {
         name: module
-        for name, module in model.named_modules()
+        for name, module in language_model(model)[1].named_modules()
         if (
             type(module).__name__.removeprefix("FSDP") in kinds
             if kinds

@@ -24,6 +24,7 @@ from tui_trainer.methods.lr_schedules import LR_SCHEDULES, LrCurve
 from tui_trainer.models import unsloth
 from tui_trainer.models.adapters import adapter_of, goes_on
 from tui_trainer.models.loading import load_adapter
+from tui_trainer.models.towers import mask_by_positions, place
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.attention import BY_LENGTHS
 from tui_trainer.planning.fused_kernels import Kernels, adapters_apart
@@ -88,9 +89,10 @@ def build_model(
             _decompose(taken_out, config.tuning.init_lora_weights, tell, ranks, meter)
         if config.training.gradient_checkpointing:
             checkpoint_activations(adapted)
+    mask_by_positions(adapted)
     if alpha := config.training.neftune_noise_alpha:
         add_noise(adapted, alpha)
-    adapted.to(device)
+    place(adapted, device, towers_on_host=plan.training_setup.towers_on_host)
     adapted.train()
     # What is drawn from here on (dropout) depends on the seed alone, not on how the model was made.
     torch.manual_seed(config.training.seed + ranks.number)
@@ -272,7 +274,15 @@ class Components:
             return Together()
         layers, copies = decoder_layers(self.model), plan.nodes if strategy == "hsdp" else 1
         return Sharded(
-            ranks, self.device, self.model, layers, self.mixed_precision, timed, copies, offloads=plan.cpu_offload.value
+            ranks,
+            self.device,
+            self.model,
+            layers,
+            self.mixed_precision,
+            timed,
+            copies,
+            offloads=plan.cpu_offload.value,
+            towers_on_host=plan.training_setup.towers_on_host,
         )
 
     @property

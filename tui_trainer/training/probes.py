@@ -22,6 +22,7 @@ from tui_trainer.data.batching.collate import collate_packed
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.micro_batch import MicroBatch, known_masks, micro_batch
 from tui_trainer.losses.several_parts import Sums, no_terms
+from tui_trainer.models.towers import language_config
 from tui_trainer.training.compiled import Trainable, decoder_layers
 from tui_trainer.training.process import reason_to_fall_back
 
@@ -185,7 +186,7 @@ def _difference(alone: Numbers, packed: Numbers, control: Numbers, *, coarse: bo
 
 def _documents(run: Trainable, rows: Rows) -> list[list[Document]]:
     """Two rows of the data's tokens whose documents begin at other places, with one beyond a kernel's block in each."""
-    most = getattr(run.model.config, "max_position_embeddings", None) or _WIDTH
+    most = getattr(language_config(run.model.config), "max_position_embeddings", None) or _WIDTH
     width = min(_WIDTH, most)
     short = max(1, width // 16)
     long = max(1, width - 2 * short)

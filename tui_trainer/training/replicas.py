@@ -53,6 +53,10 @@ class Replicas(Together):
             self._buckets = list(_buckets(optimizer.trained))
         else:
             self.takes_mean = True
+            here, named = optimizer.trained[0].device, (*module.named_parameters(), *module.named_buffers())
+            # Towers on the host: they are the same in all processes, and no collective of cards reaches them.
+            elsewhere = [name for name, tensor in named if tensor.device != here]
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, elsewhere)
             self.forward = self._parallel = DistributedDataParallel(
                 module,
                 broadcast_buffers=False,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tui_trainer.models.towers import tower_modules
 from tui_trainer.training.clock import Communication, TimedCollective, all_gather, reduce_scatter
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import Ranks
@@ -39,9 +40,11 @@ class Sharded(Together):
         copies: int = 1,
         *,
         offloads: bool = False,
+        towers_on_host: bool = False,
     ) -> None:
-        """`layers` are gathered one after the other, the rest of the model for all of a pass. `copies`: groups of
-        neighbouring processes of which each has all parts. `offloads`: parts are on the host.
+        """`layers` are gathered one after the other, the rest of the model for all of a pass; towers for images never.
+        `copies`: groups of neighbouring processes of which each has all parts. `offloads`: parts are on the host.
+        `towers_on_host`: each process has all of them, there.
         """
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -58,8 +61,10 @@ class Sharded(Together):
             mesh = init_device_mesh(device.type, places, mesh_dim_names=("copies", "parts"))
         # From pinned memory copies go beside the computation; without a card there is none to pin it for.
         places_of_parts = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads else OffloadPolicy()
-        for part in (*layers, model):
-            fully_shard(part, mesh=mesh, mp_policy=policy, offload_policy=places_of_parts)
+        towers = list(tower_modules(model).values())
+        whole = {weight for tower in towers for weight in tower.parameters()} if towers_on_host else set()
+        for part in (*layers, *([] if whole else towers), model):
+            fully_shard(part, mesh=mesh, mp_policy=policy, offload_policy=places_of_parts, ignored_params=whole)
             part.set_custom_all_gather(TimedCollective(all_gather, communication))
             part.set_custom_reduce_scatter(TimedCollective(reduce_scatter, communication))
 

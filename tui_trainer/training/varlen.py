@@ -22,6 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS, HOPPER
 from tui_trainer.hardware.libraries import read_versions
 from tui_trainer.models.modules import soft_cap_of
+from tui_trainer.models.towers import language_config
 
 NAME = "tui_trainer_varlen"
 # With one of them a kernel says that it takes fewer heads of keys than of queries; `causal` is flash-attn's, which
@@ -48,7 +49,7 @@ def kernels(device: torch.device, model: Any = None) -> list[Kernel]:
         Kernel("torch", own) if own else None,
         None if own else _of_library("flash_attention_2"),
     )
-    config = getattr(model, "config", None)
+    config = None if model is None else language_config(model.config)
     heads, keys = (getattr(config, f"num_{name}_heads", None) for name in ("attention", "key_value"))
     shares = config is None or keys not in (None, heads)
     return [
@@ -64,11 +65,12 @@ def switch_on(model: Any, kernel: Kernel) -> str:
     if (before := model.config._attn_implementation) != "sdpa":
         return f"the model computes attention by {before}"
     # What no probe can see, which computes without dropout and compares packed with lone documents only.
-    if any(getattr(model.config, name, None) for name in ("attention_dropout", "attn_pdrop")):
+    config = language_config(model.config)
+    if any(getattr(config, name, None) for name in ("attention_dropout", "attn_pdrop")):
         return "it has no dropout"
     if soft_cap_of(model):
         return "it knows no soft cap"
-    if getattr(model.config, "sliding_window", None) and "window_size" not in _takes(kernel):
+    if getattr(config, "sliding_window", None) and "window_size" not in _takes(kernel):
         return "it knows no windows"
     AttentionInterface.register(NAME, attention_by(kernel))
     model.set_attn_implementation(NAME)

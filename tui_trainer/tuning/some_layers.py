@@ -15,6 +15,7 @@ from tui_trainer.config.sections import TuningSection
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.counting import Answers, deciding_fields, empty_model, fake_tensors, model_config
 from tui_trainer.models.heads import Head
+from tui_trainer.models.towers import tower_modules
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tuning.full import Method
 from tui_trainer.tuning.lora import head_of
@@ -43,7 +44,7 @@ def trained_names(model: Any, wanted: str) -> list[str]:
 
     Raises ConfigError for a pattern that fits none or all, and for numbers of layers that there are not.
     """
-    names = [name for name, _ in model.named_parameters()]
+    names = list(_of_language_model(model))
     heads = tuple(f"{head}." for head in head_paths(model))
     body = [name for name in names if not name.startswith(heads)] if heads else names
     if by_number := _BY_NUMBER.fullmatch(wanted.strip()):
@@ -69,7 +70,7 @@ def trained_names(model: Any, wanted: str) -> list[str]:
 def part_of(model: Any, wanted: str) -> TrainedPart:
     """Of these trainable weights in a model. Raises ConfigError as `trained_names` does."""
     trained = set(trained_names(model, wanted))
-    weights = dict(model.named_parameters())
+    weights = _of_language_model(model)
     numbers = {name: _place(name) for name in weights}
     lists = {place[0] for place in numbers.values() if place}
     depth = max((place[1] for place in numbers.values() if place), default=-1) + 1
@@ -83,6 +84,12 @@ def part_of(model: Any, wanted: str) -> TrainedPart:
         backward_layers=depth if below or len(lists) > 1 else depth - lowest,
         trains_output=output is not None and any(weights[name] is output.weight for name in trained),
     )
+
+
+def _of_language_model(model: Any) -> dict[str, Any]:
+    """All parameters but those of towers for images, by name."""
+    towers = tuple(f"{path}." for path in tower_modules(model))
+    return {name: weight for name, weight in model.named_parameters() if not (towers and name.startswith(towers))}
 
 
 def head_paths(model: Any) -> tuple[str, ...]:

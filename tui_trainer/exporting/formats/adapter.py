@@ -13,7 +13,7 @@ class Adapter(Format):
     name = "adapter"
     title = "adapter, for peft"
     libraries: tuple[str, ...] = ("peft",)
-    takes_towers = True
+    against_towers = ""
     allowed = Tolerance(logits=1e-6, loss=1e-6)
 
     def refusal(self, trained: TrainedModel) -> str:

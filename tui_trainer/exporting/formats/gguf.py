@@ -30,6 +30,10 @@ class Gguf(Format):
     name = "gguf"
     title = "GGUF, for llama.cpp"
     libraries: tuple[str, ...] = ("gguf", "sentencepiece")
+    against_towers = (
+        "llama.cpp has towers for images in a second file (mmproj), which is neither written nor measured here: "
+        "train with model.text_only = true to have the language model alone"
+    )
 
     def refusal(self, trained: TrainedModel) -> str:
         if trained.head in CLASSIFYING:

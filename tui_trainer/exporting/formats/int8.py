@@ -16,6 +16,10 @@ class Int8(Format):
     title = "int8, for CPUs, by torchao"
     libraries: tuple[str, ...] = ("torchao",)
     allowed = Tolerance(logits=0.25, loss=0.05)
+    against_towers = (
+        "towers for images would be quantised with the rest, and nothing here measures what that does to images: "
+        "train with model.text_only = true to have the language model alone"
+    )
 
     def needed_bytes(self, trained: TrainedModel) -> int:
         # The whole model stands beside until it is quantised.

@@ -29,7 +29,7 @@ class Merged(Format):
     name = "merged"
     title = "whole model, adapter merged"
     libraries: tuple[str, ...] = ("peft",)
-    takes_towers = True
+    against_towers = ""
 
     def refusal(self, trained: TrainedModel) -> str:
         return "" if trained.base else "this run trained all weights, and its folder `model` is a whole model already"

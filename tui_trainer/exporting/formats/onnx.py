@@ -28,6 +28,10 @@ class Onnx(Format):
     name = "onnx"
     title = "ONNX, for ONNX Runtime"
     libraries: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")
+    against_towers = (
+        "the graph that is written here reads text, and towers for images would be no part of it: "
+        "train with model.text_only = true to have the language model alone"
+    )
 
     def refusal(self, trained: TrainedModel) -> str:
         from packaging.version import Version

@@ -65,7 +65,7 @@ def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> lis
 def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int) -> Iterable[MemoryPart]:
     yield MemoryPart("libraries", LIBRARIES_BYTES, "torch, transformers and CUDA: an assumption")
     loading, saving = _loading(shape, setup, config), _saving(shape, setup)
-    kept: tuple[MemoryPart, ...] = ()
+    kept: tuple[MemoryPart, ...] = (Static(shape, setup).towers(),) if setup.towers_on_host else ()
     if setup.cpu_offload:
         # As long as it trains, of one process.
         static = Static(shape, setup)

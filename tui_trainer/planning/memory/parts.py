@@ -113,9 +113,11 @@ class Static:
         return max(0, self.shape.parameters - self.end_numbers) // layers
 
     def weights(self) -> MemoryPart:
-        own = self.shape.loaded_parameters * self.weight_size
+        on_host = self.setup.towers_on_host
+        own = (self.shape.parameters if on_host else self.shape.loaded_parameters) * self.weight_size
         if self.setup.method == "full":
-            towers = f", those of {', '.join(self.shape.towers)} with them" if self.shape.towers else ""
+            there = self.shape.towers and not on_host
+            towers = f", those of {', '.join(self.shape.towers)} with them" if there else ""
             return MemoryPart("weights", own, f"{self.weight_size} bytes x parameters{towers}")
         # What is trained as a whole beside adapters is there in 16 bits as well, for the products.
         saved = HALF * self.setup.saved_parameters if self.weight_size == HALF else 0
@@ -138,6 +140,11 @@ class Static:
         casts = HALF * (self.setup.precision != "fp32" and self.weight_size == FLOAT)
         each = self.weight_size * (1 if self.setup.chunks_loss(labels) else 2) + casts
         return (MemoryPart("token tables", each * table, f"{each} bytes x a table, in which new tokens train"),)
+
+    def towers(self) -> MemoryPart:
+        """Their weights, which no text goes through."""
+        own = sum(self.shape.towers.values()) * self.weight_size
+        return MemoryPart("towers", own, f"{self.weight_size} bytes x parameters of {', '.join(self.shape.towers)}")
 
     def masters(self) -> tuple[MemoryPart, ...]:
         """The fp32 copies of weights of 16 bits that train; empty where there are none."""

@@ -54,6 +54,7 @@ from tui_trainer.models.rope import POSITIONS, rope_problems, scaled_config
 from tui_trainer.models.rope import is_asked_for as rope_is_asked_for
 from tui_trainer.models.shape import ModelShape, scratch_config, scratch_problems, shape_of
 from tui_trainer.models.targets import head_modules
+from tui_trainer.models.text_only import text_facts
 from tui_trainer.models.tokenizer import tokenizer_facts, tokens_per_character
 from tui_trainer.models.towers import refusals
 from tui_trainer.models.writing import pad_token_id, row_padding_id
@@ -201,7 +202,7 @@ class StartsFromModel:
         if not model.model_name_or_path:
             hint = 'give a folder or a name (--model), or set model.init = "scratch"'
             missing = Problem(message="no model is named", key=_MODEL, hint=hint)
-            return scratch_problems(model.scratch, self.head) if scratch else [missing]
+            return [*scratch_problems(model.scratch, self.head), *refusals(config, "")] if scratch else [missing]
         stored = stored_model_of(config, self.head)
         refused = list(refusals(config, str(stored.config.get("model_type"))))
         if not refused and not scratch:
@@ -333,8 +334,9 @@ class StartsFromModel:
 
 
 def stored_model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
-    """The model as its files have it."""
-    return find_model(config.model.model_name_or_path, config.model.revision, head=head, labels=classes)
+    """The model as its files have it, or the text model of it where that is asked for."""
+    found = find_model(config.model.model_name_or_path, config.model.revision, head=head, labels=classes)
+    return text_facts(found) if config.model.text_only else found
 
 
 def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:

@@ -1,0 +1,90 @@
+"""Models with towers for images in several processes: copies, parts, and parts on the host learn what one does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor
+
+from tests.combinations import each_value_once
+from tests.distributed.outcomes import weights
+from tests.distributed.test_equal_to_one_process import LORA, UNEVEN, check_equal, train
+from tests.distributed.test_split_model import SPLIT
+from tests.tiny_models import TOWERS, save_tiny_model_with_towers, tiny_model_with_towers
+from tui_trainer.config.sections import TrainingSection
+from tui_trainer.data.batching.collate import collate
+from tui_trainer.losses.micro_batch import micro_batch
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.models.towers import freeze_towers, is_of_tower, tower_modules
+from tui_trainer.training.clock import Clock, Communication
+from tui_trainer.training.compiled import decoder_layers
+from tui_trainer.training.optimizer import RunOptimizer
+from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.ranks import Ranks
+from tui_trainer.training.replicas import Replicas
+from tui_trainer.training.sharded import Sharded
+from tui_trainer.training.together import Together
+
+TWO = {"distributed.processes": 2}
+STRATEGIES = {"ddp": TWO, "fsdp": SPLIT, "offloaded": SPLIT | {"distributed.cpu_offload": "true"}}
+
+
+@pytest.mark.parametrize(
+    ("family", "strategy", "method"), each_value_once(TOWERS, STRATEGIES, ({"tuning.method": "full"}, LORA))
+)
+def test_two_processes_learn_what_one_does(family, strategy, method, tmp_path, forked_ranks):
+    base = {
+        "model.init": "pretrained",
+        "model.model_name_or_path": save_tiny_model_with_towers(tmp_path / family, family),
+        "training.learning_rate": 0.003,
+        **method,
+        **UNEVEN,
+    }
+    alone = train(tmp_path, "alone", "causal_lm", base)
+    together = train(tmp_path, "together", "causal_lm", base | STRATEGIES[strategy])
+    check_equal(alone, together)
+    if "full" in method.values():
+        found, model = weights(together), tiny_model_with_towers(family)
+        before = load_file(base["model.model_name_or_path"] / "model.safetensors")
+        kept = [name for name in before if is_of_tower(name, {path.split(".")[-1]: 0 for path in tower_modules(model)})]
+        assert kept and all(torch.equal(found[name], before[name]) for name in kept)
+
+
+@pytest.fixture
+def group_of_one(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:.broadcast_buffers. is deprecated")
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_towers_that_are_elsewhere_are_neither_copied_nor_split(strategy, group_of_one):
+    """The other place is torch's `meta`: whatever went there would fail."""
+    model = freeze_and_train(tiny_model_with_towers("qwen3_vl"))
+    towers = list(tower_modules(model).values())
+    for tower in towers:
+        tower.to("meta")
+    clock = Communication(Clock(torch.device("cpu")))
+    if strategy == "ddp":
+        optimizer = RunOptimizer(model, TrainingSection(), lr=0.1)
+        together: Together = Replicas(model, NextTokenLoss(model), optimizer, clock)
+    else:
+        together = Sharded(
+            Ranks(), torch.device("cpu"), model, decoder_layers(model), MixedPrecision("fp32", torch.device("cpu")),
+            clock, towers_on_host=True,
+        )  # fmt: skip
+    batch = micro_batch(collate([np.arange(5, 25, dtype=np.int32)], 0))
+    loss = (together.forward or NextTokenLoss(model))(batch)
+    loss.backward()
+    of_towers = [weight for tower in towers for weight in tower.parameters()]
+    assert of_towers and {weight.device.type for weight in of_towers} == {"meta"}
+    assert not any(isinstance(weight, DTensor) or weight.grad is not None for weight in of_towers)
+    assert all(weight.grad is not None for weight in model.parameters() if weight.requires_grad)
+
+
+def freeze_and_train(model):
+    freeze_towers(model)
+    return model.train()
