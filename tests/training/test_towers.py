@@ -36,6 +36,7 @@ TOWERS_OF = {
     "mistral3": {"vision_tower": 0, "multi_modal_projector": 0},
     "qwen2_5_vl": {"visual": 0},
     "qwen3_vl": {"visual": 0},
+    "qwen3_5": {"visual": 0},
 }
 
 

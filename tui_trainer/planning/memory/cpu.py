@@ -64,7 +64,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
     )
     gradients = _gradients(model, batch.accumulation, steps[0].bytes)
     return (
-        model.weights(),
+        *model.weight_parts(),
         *model.masters(),
         gradients,
         model.optimizer(),

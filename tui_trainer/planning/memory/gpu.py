@@ -28,7 +28,7 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
     """Peak memory of training, by part; the parts are to be added."""
     model = ModelMemory(shape, setup, batch.row_tokens)
     moments = _with_checkpoints(model, batch) if setup.gradient_checkpointing else _plain(model, batch)
-    lasting: Moment = (model.weights(), *model.masters(), model.optimizer())
+    lasting: Moment = (*model.weight_parts(), *model.masters(), model.optimizer())
     if setup.zero_stage:
         lasting, moments = zero_lasting(model), tuple(zero_moment(model, moment) for moment in moments)
     elif setup.shards > 1 or setup.cpu_offload:

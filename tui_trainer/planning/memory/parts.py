@@ -1,7 +1,7 @@
 """The lines of the memory table, what every device keeps (weights, optimizer, logits), and what a layer computes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tui_trainer.methods.optimizers import OPTIMIZERS
@@ -115,8 +115,7 @@ class Static:
     def weights(self) -> MemoryPart:
         own = self.shape.loaded_parameters * self.weight_size
         if self.setup.method == "full":
-            towers = f", those of {', '.join(self.shape.towers)} with them" if self.shape.towers else ""
-            return MemoryPart("weights", own, f"{self.weight_size} bytes x parameters{towers}")
+            return MemoryPart("weights", own, f"{self.weight_size} bytes x parameters")
         # What is trained as a whole beside adapters is there in 16 bits as well, for the products.
         saved = HALF * self.setup.saved_parameters if self.weight_size == HALF else 0
         formula = f"{self.weight_size} bytes x frozen parameters, 4 x trained ones"
@@ -125,6 +124,15 @@ class Static:
             own += int(packed * (four_bits.bits_per_weight / 8 - self.weight_size))
             formula = f"{four_bits.bits_per_weight:.3f} bits x matrices inside the layers, {formula}"
         return MemoryPart("weights", own + FLOAT * self.trained + saved, formula)
+
+    def weight_parts(self) -> tuple[MemoryPart, ...]:
+        """All weights, those of towers in a part of their own."""
+        whole, towers = self.weights(), self.shape.towers
+        if not towers:
+            return (whole,)
+        frozen = self.weight_size * sum(towers.values())
+        formula = f"{self.weight_size} bytes x parameters of {' and '.join(towers)}, which stay frozen"
+        return replace(whole, bytes=whole.bytes - frozen), MemoryPart("towers", frozen, formula)
 
     def masters(self) -> tuple[MemoryPart, ...]:
         """The fp32 copies of weights of 16 bits that train; empty where there are none."""
