@@ -24,9 +24,10 @@ def make_entry(config: Mapping[str, Any], name: str, **facts: Any) -> CatalogueE
     """
     kept_fields = {field for entry in all_entries() for field in _fields(entry.config)}.union(*ALIASES.values())
     # Newer files say `dtype`, and those of models with towers where they describe the language model.
-    places = (config, config.get("text_config", {}))
-    dtype = next((place[field] for place in places for field in ("torch_dtype", "dtype") if place.get(field)), None)
-    kept = _kept({**config, "torch_dtype": dtype}, kept_fields)
+    told = {**config}
+    dtypes = (place.get(name) for place in (told, told.get("text_config", {})) for name in ("torch_dtype", "dtype"))
+    told["torch_dtype"] = next(filter(None, dtypes), None)
+    kept = _kept(told, kept_fields)
     parameters = _count_parameters(kept)
     if parameters != (whole := _count_parameters(config)):
         raise ValueError(f"{name}: {parameters} parameters by the fields that are kept, {whole} by all of config.json")
