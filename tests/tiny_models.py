@@ -210,11 +210,15 @@ def save_tiny_model(folder: Path, family: str, **changes: Any) -> Path:
     return folder
 
 
-def tiny_model_with_towers(family: str) -> PreTrainedModel:
-    """One of `TOWERS` with random weights, the same ones each time."""
+def tiny_model_with_towers(family: str, **language: Any) -> PreTrainedModel:
+    """One of `TOWERS` with random weights, the same ones each time; `language` changes its language model."""
     torch.manual_seed(0)
     build: Any = AutoModelForImageTextToText
-    model: PreTrainedModel = build.from_config(AutoConfig.for_model(family, **TOWERS[family]))
+    text, vision = {**TOWERS[family]["text_config"], **language}, {**TOWERS[family]["vision_config"]}
+    if "out_hidden_size" in vision:
+        vision["out_hidden_size"] = text["hidden_size"]
+    fields = {**TOWERS[family], "text_config": text, "vision_config": vision}
+    model: PreTrainedModel = build.from_config(AutoConfig.for_model(family, **fields))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim >= 2:
@@ -222,9 +226,9 @@ def tiny_model_with_towers(family: str) -> PreTrainedModel:
     return model
 
 
-def save_tiny_model_with_towers(folder: Path, family: str) -> Path:
+def save_tiny_model_with_towers(folder: Path, family: str, **language: Any) -> Path:
     """A folder as the hub has it, with a file of the processor beside the model and the tokenizer."""
-    tiny_model_with_towers(family).save_pretrained(folder)
+    tiny_model_with_towers(family, **language).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text('{"do_resize": true,   "size": {"height": 16, "width": 16}}')
     return folder

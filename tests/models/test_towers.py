@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests.tiny_models import TOWERS, save_tiny_model_with_towers, tiny_model_with_towers
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.facts import find_model
+from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.problems import model_problems
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import lora_parameters, match_targets
@@ -109,7 +110,9 @@ def test_memory_has_the_weights_of_towers_and_no_gradients_of_them(folders):
     shape = find_model(str(folders / "gemma3")).shape
     frozen = sum(shape.towers.values())
     plain = replace(shape, towers={})
-    for setup in (TrainingSetup(method="full"), TrainingSetup(method="lora", lora_targets=("q_proj",), lora_rank=4)):
+    adapters = TrainingSetup(method="lora", lora_targets=("q_proj",), lora_rank=4)
+    packed = replace(adapters, method="qlora", four_bits=FourBits(), weights="bfloat16")
+    for setup in (TrainingSetup(method="full"), adapters, packed):
         static, without = Static(shape, setup), Static(plain, setup)
         assert static.weights().bytes - without.weights().bytes == frozen * static.weight_size
         assert static.trained == without.trained and static.optimizer() == without.optimizer()

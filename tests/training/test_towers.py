@@ -221,7 +221,6 @@ def test_rows_of_text_need_no_marks_of_images():
     ("change", "words"),
     [
         ({"data.packing": "true"}, "packing was not tried with models that have towers"),
-        ({"tuning.method": "qlora"}, 'is "qlora", which was not tried with gemma3'),
         ({"training.torch_compile": "true"}, "which was not tried with gemma3"),
         ({"model.init": "scratch", "tuning.method": "full"}, 'is "scratch", which was not tried with gemma3'),
         ({"distributed.processes": "2"}, "is 2, which was not tried with gemma3"),

@@ -12,15 +12,16 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-from tests.tiny_models import TRAINED, save_tiny_model
+from tests.tiny_models import TOWERS, TRAINED, save_tiny_model, save_tiny_model_with_towers
 from tui_trainer.config.sections import Config, ModelSection, QuantizationSection, TuningSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.four_bits import FourBits, quantised_linears, refuse_poisoned_files
 from tui_trainer.models.heads import CLASSIFYING, Labels, is_unfit
 from tui_trainer.models.loading import load_pretrained
+from tui_trainer.models.towers import tower_modules
 from tui_trainer.training.components import checkpoint_activations
 from tui_trainer.tuning import find_method
 from tui_trainer.tuning.qlora import METHOD
@@ -40,6 +41,7 @@ WIDE = {
     "roberta": _WIDE,
     "distilbert": {"dim": 64, "hidden_dim": 128},
 }
+LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 LABELS = Labels(("no", "yes", "both"), "single_label_classification")
 ENDS = Labels(("start", "end"))
 
@@ -152,6 +154,31 @@ def test_a_classifiers_new_head_is_not_packed_and_trains_with_the_adapters(famil
         for weight in moving.values():
             weight -= 0.1 * weight.grad
     assert all(not torch.equal(before[name], moving[name]) for name in heads)
+
+
+@pytest.mark.parametrize("family", TOWERS)
+def test_of_a_model_with_towers_the_language_model_alone_is_packed_and_adapted(family, bitsandbytes, tmp_path):
+    folder = save_tiny_model_with_towers(tmp_path / family, family, **_WIDE, num_attention_heads=8)
+    model = packed_model(folder, torch.bfloat16)
+    shape, four_bits = shape_and_bits(settings(folder))
+    packed, weights = packed_names(model), dict(model.named_parameters())
+    assert {name.split(".")[-2] for name in packed} == set(LAYERS)
+    assert all(".language_model." in name for name in packed)
+    assert len(packed) == sum(linear.count for linear in quantised_linears(shape, four_bits)) == 2 * len(LAYERS)
+    assert {weights[name].dtype for name in weights.keys() - packed} == {torch.bfloat16}
+    stored = dict(AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.bfloat16).named_parameters())
+    towers = [name for path in tower_modules(model) for name in weights if name.startswith(f"{path}.")]
+    assert towers and all(torch.equal(weights[name], stored[name]) for name in towers)
+
+    whole = adapted(packed_model(folder))
+    first = loss_of(whole).item()
+    last = loss_of(trained(whole)).item()
+    METHOD.save_model(whole, tmp_path / "adapter")
+    learnt = load_file(tmp_path / "adapter" / METHOD.weights_file)
+    assert learnt and all(".language_model." in name for name in learnt)
+    base = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    merged = PeftModel.from_pretrained(base, tmp_path / "adapter").eval().merge_and_unload()
+    assert loss_of(merged).item() < first - 0.5 * (first - last)
 
 
 def test_what_is_trained_as_a_whole_is_left_in_16_bits(folder_of, bitsandbytes):

@@ -18,6 +18,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.modules import Linear
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import head_modules
+from tui_trainer.models.towers import tower_modules
 from tui_trainer.terminal.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def bitsandbytes_config(
     """As transformers takes it. `dtype` is that of the weights left as they are.
 
     Names that are given replace those that transformers finds by itself (the head, and what is tied to it), so both are
-    given. It finds them in a model, which is made without numbers. A name is an end of a path, or a whole part of it.
+    given. It finds them in a model, which is made without numbers, and towers are found there too: they stay as they
+    are. A name is an end of a path, or a whole part of it.
     """
     import torch
     from transformers import BitsAndBytesConfig
@@ -93,7 +95,7 @@ def bitsandbytes_config(
         bnb_4bit_quant_type=four_bits.quant_type,
         bnb_4bit_use_double_quant=four_bits.double_quant,
         bnb_4bit_compute_dtype=getattr(torch, four_bits.compute_dtype) if four_bits.compute_dtype else dtype,
-        llm_int8_skip_modules=[*get_keys_to_not_convert(skeleton), *four_bits.kept, *parts],
+        llm_int8_skip_modules=[*get_keys_to_not_convert(skeleton), *tower_modules(skeleton), *four_bits.kept, *parts],
     )
 
 

@@ -106,7 +106,6 @@ def refusals(config: Config, model_type: str) -> Iterator[Problem]:
 
     settings: dict[str, tuple[object, tuple[object, ...]]] = {
         "model.init": (config.model.init, ("pretrained",)),
-        "tuning.method": (config.tuning.method, ("lora", "full")),
         "model.provider": (config.model.provider, ("transformers",)),
         "training.torch_compile": (config.training.torch_compile, (False,)),
         "distributed.processes": (config.distributed.processes, ("auto", 1)),
