@@ -50,11 +50,11 @@ PUBLISHED = {
         "files of 3.1 without that model in 16 bits",
         peak="21 GB: 2 x 2048 tokens, rank 32, no towers (axolotl's examples/devstral)",
     ),
-    "qwen3.5-4b-lora": Published(
-        language_bytes=_HALF * 4_205_751_296,
-        tower_bytes=_HALF * 333_514_240,
-        source="headers of the safetensors files, without the layer that guesses several tokens",
-        peak="10 GB (unsloth.ai/docs/models/qwen3.5/fine-tune)",
+    "qwen3-vl-4b-lora": Published(
+        language_bytes=8_875_631_616 - 830_695_424,
+        tower_bytes=830_695_424,
+        source="headers of the safetensors files, by the names of their tensors",
+        peak="none found",
     ),
 }
 
