@@ -267,7 +267,7 @@ TOO_LARGE |= {(f"{model}-qlora", "gtx-10xx-16xx") for model in ("llama-8b", "qwe
 TOO_LARGE |= {("phi-qlora", name) for name in ("rtx-20xx", "rtx-30xx")}
 # Gemma 3 is not computed in fp16, and takes 17 GB in fp32.
 TOO_LARGE |= {("gemma-3-4b-lora", name) for name in ("gtx-10xx-16xx", "v100", "t4", "colab", "rtx-20xx")}
-# 24 billion weights in 4 bits fit 24 GB with checkpointing, without which the profile of the A100 asks for 44 of its 40.
+# 24 billion weights in 4 bits fit 24 GB with checkpointing; without, as the A100's profile has it, they ask for 44 GiB.
 FOR_24_GB = ("gtx-10xx-16xx", "v100", "t4", "colab", "rtx-20xx", "rtx-30xx", "a100")
 TOO_LARGE |= {("mistral-small-qlora", name) for name in FOR_24_GB} | {("qwen3-vl-4b-lora", "gtx-10xx-16xx")}
 
