@@ -15,7 +15,8 @@ pytestmark = pytest.mark.dry_run
 
 def test_every_recipe_with_a_multimodal_checkpoint_is_compared():
     names = {
-        name: profile.values["model"].get("model_name_or_path") for name, profile in all_profiles("recipes").items()
+        name: profile.values.get("model", {}).get("model_name_or_path")
+        for name, profile in all_profiles("recipes").items()
     }
     found = {name: find_shape(model) for name, model in names.items() if model}
     assert set(PUBLISHED) == {name for name, entry in found.items() if entry and has_towers(entry.config["model_type"])}
