@@ -6,7 +6,7 @@ uv run python -m tests.catalogue_rows CONFIG.json --name NAME --write    # put t
 
 import json
 from argparse import ArgumentParser, BooleanOptionalAction
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,12 @@ def make_entry(config: Mapping[str, Any], name: str, **facts: Any) -> CatalogueE
 
     Raises ValueError where a field that the catalogue does not keep decides the count of the weights.
     """
-    kept_fields = {field for entry in all_entries() for field in entry.config}.union(*ALIASES.values())
-    # Newer files say `dtype`.
-    told = {**config, "torch_dtype": config.get("torch_dtype") or config.get("dtype")}
-    kept = {field: value for field, value in told.items() if field in kept_fields and value is not None}
+    kept_fields = {field for entry in all_entries() for field in _fields(entry.config)}.union(*ALIASES.values())
+    # Newer files say `dtype`, and those of models with towers where they describe the language model.
+    told = {**config}
+    dtypes = (place.get(name) for place in (told, told.get("text_config", {})) for name in ("torch_dtype", "dtype"))
+    told["torch_dtype"] = next(filter(None, dtypes), None)
+    kept = _kept(told, kept_fields)
     parameters = _count_parameters(kept)
     if parameters != (whole := _count_parameters(config)):
         raise ValueError(f"{name}: {parameters} parameters by the fields that are kept, {whole} by all of config.json")
@@ -36,6 +38,22 @@ def make_entry(config: Mapping[str, Any], name: str, **facts: Any) -> CatalogueE
     files = "" if row["weights_bytes"] is None else " and the metadata of its safetensors files"
     row.setdefault("source", f"huggingface.co/{name}: config.json{files}")
     return CatalogueEntry(**row | {"name": name, "parameters": parameters, "config": kept})
+
+
+def _fields(config: Mapping[str, Any]) -> Iterator[str]:
+    """Names of fields, with those inside of fields."""
+    for field, value in config.items():
+        yield field
+        yield from _fields(value) if isinstance(value, Mapping) else ()
+
+
+def _kept(config: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
+    """Without other fields. null decides where a window is by default."""
+    return {
+        field: _kept(value, fields) if isinstance(value, Mapping) else value
+        for field, value in config.items()
+        if field in fields and (value is not None or field == "sliding_window")
+    }
 
 
 def as_json(entries: Sequence[CatalogueEntry]) -> str:

@@ -137,6 +137,13 @@ TOWERS: dict[str, dict[str, Any]] = {
         "vision_config": {**_QWEN_VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
         **_QWEN_MARKS,
     },
+    "qwen3_5": {
+        "text_config": {**_LANGUAGE, "model_type": "qwen3_5_text",
+                        "rope_parameters": {**_QWEN_ROPE, "partial_rotary_factor": 1.0},
+                        "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+                        "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
+        "vision_config": {**_QWEN_VISION, "num_position_embeddings": 16}, **_QWEN_MARKS,
+    },
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from tui_trainer.models.catalogue import CatalogueEntry, all_entries, find_shape
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.shape import shape_of
+from tui_trainer.models.towers import has_towers
 
 ENTRIES = all_entries()
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -33,6 +34,8 @@ HEADS = {
 
 def head_of(entry):
     """What a plan would train of it; models that fill gaps have no head that is trained here."""
+    if has_towers(entry.config["model_type"]):
+        return "causal_lm"
     return next(head for ending, head in HEADS.items() if entry.config["architectures"][0].endswith(ending))
 
 
@@ -51,6 +54,19 @@ def own_head(entry):
     """transformers ties the head of every T5, unless the files have one of their own, as those of version 1.1."""
     config = entry.config
     return 0 if config.get("tie_word_embeddings", True) else config["vocab_size"] * config["d_model"]
+
+
+def stored_bytes_of_qwen3_5(entry):
+    """With a layer of full attention behind all others, to which the last hidden state and the next token's vector
+    lead; in fp32 of each recurrent layer the decay of its heads and its norm."""
+    text = entry.config["text_config"]
+    width, size = text["hidden_size"], text["head_dim"]
+    queries, keys = (size * text[name] for name in ("num_attention_heads", "num_key_value_heads"))
+    matrices = 2 * width * width + 2 * queries * width + 2 * keys * width + queries * width  # queries have gates
+    layer = matrices + 3 * width * text["intermediate_size"] + 2 * size + 5 * width
+    recurrent = text["layer_types"].count("linear_attention")
+    in_fp32 = recurrent * (text["linear_num_value_heads"] + text["linear_value_head_dim"])
+    return 2 * (entry.parameters + layer + in_fp32)
 
 
 @ONE_OF_EACH
@@ -93,7 +109,7 @@ def test_the_shape_that_a_plan_works_with_has_as_many(entry):
             assert shape.parameters == parameters
             assert find_model(entry.name, head=head, labels=9).shape.parameters > parameters
         return
-    assert shape.parameters == entry.parameters == find_model(entry.name, head=head).shape.parameters
+    assert shape.loaded_parameters == entry.parameters == find_model(entry.name, head=head).shape.loaded_parameters
     if head != "sequence_classification":
         assert shape.tied_embeddings == entry.config.get("tie_word_embeddings", True)
 
@@ -106,7 +122,9 @@ def test_the_files_hold_the_parameters_and_what_the_source_says(entry):
     stored = entry.weights_bytes // BYTES[entry.config["torch_dtype"]]
     more = stored - entry.parameters
     config = entry.config
-    if "causal masks" in entry.source:
+    if "several tokens" in entry.source:
+        assert stored_bytes_of_qwen3_5(entry) == entry.weights_bytes
+    elif "causal masks" in entry.source:
         assert more == config["n_layer"] * config["n_positions"] ** 2
     elif "twice" in entry.source:
         assert config["tie_word_embeddings"]
@@ -144,6 +162,16 @@ def test_a_new_row_is_put_behind_the_others_and_an_old_one_stays_where_it_is(tmp
     assert shape_of(made.config).parameters == 1272
     assert rows[ENTRIES[0].name]["source"] == ENTRIES[0].source
     assert rows[ENTRIES[0].name]["weights_bytes"] == ENTRIES[0].weights_bytes
+
+
+def test_a_row_of_a_model_with_towers_keeps_what_describes_both():
+    row = find_shape("Qwen/Qwen3-VL-4B-Instruct").config
+    text = {**row["text_config"], "dtype": "float16", "use_cache": True, "initializer_range": 0.02}
+    told = {**row, "text_config": text, "transformers_version": "5.0"}
+    del told["torch_dtype"]
+    made = catalogue_rows.make_entry(told, "somebody/seeing")
+    assert made.config == row | {"torch_dtype": "float16"}
+    assert made.parameters == find_shape("Qwen/Qwen3-VL-4B-Instruct").parameters
 
 
 def test_a_row_that_would_lose_what_decides_its_size_is_not_made():

@@ -73,7 +73,9 @@ def test_the_numbers_are_the_language_models_and_towers_are_counted_apart(family
     assert (counted.parameters, counted.towers) == (shape.parameters, shape.towers)
     layers = language_model(model)[1]
     assert (shape.layers, shape.hidden_size, shape.vocabulary) == (2, 32, layers.config.vocab_size)
-    assert {linear.count for linear in shape.linears if not linear.is_head} == {2}
+    # Of Qwen 3.5 one layer has attention and one is recurrent.
+    counts = {linear.count for linear in shape.linears if not linear.is_head}
+    assert counts == ({1, 2} if family == "qwen3_5" else {2})
     assert model_problems(facts, "pretrained", trust_remote_code=False) == []
 
 

@@ -44,6 +44,7 @@ TOWERS_OF = {
     "mistral3": {"vision_tower": 0, "multi_modal_projector": 0},
     "qwen2_5_vl": {"visual": 0},
     "qwen3_vl": {"visual": 0},
+    "qwen3_5": {"visual": 0},
 }
 
 
@@ -148,8 +149,10 @@ def test_all_weights_of_the_language_model_learn_as_a_bare_loop_has_it_and_tower
     assert losses == pytest.approx(bare_losses(family, base), abs=1e-5)
     assert losses[-1] < losses[0]
     assert_towers_are_the_same(family, base, folder.model)
-    for name in ("preprocessor_config.json", "tokenizer.json"):
-        assert (folder.model / name).read_bytes() == (base / name).read_bytes()
+    assert (folder.model / "preprocessor_config.json").read_bytes() == (base / "preprocessor_config.json").read_bytes()
+    # The class for Qwen 3.5 sets the normalizer by itself, so that not all files are the same to the byte.
+    one, other = (AutoTokenizer.from_pretrained(place).backend_tokenizer.to_str() for place in (base, folder.model))
+    assert one == other
     told = json.loads((folder.model / "config.json").read_text())
     assert told["model_type"] == family and told["architectures"][0].endswith("ForConditionalGeneration")
     before, after = (AutoModelForImageTextToText.from_pretrained(place).eval() for place in (base, folder.model))
@@ -271,7 +274,8 @@ def test_no_target_hits_a_tower_or_a_projector(family, names):
     assert in_towers and not any(weight.requires_grad for part in in_towers for weight in part.parameters())
     if names == "all-linear":
         layers = [name for name in trained if "lora_A" in name]
-        assert len(layers) == 2 * 7  # of q, k, v, o, gate, up and down
+        # q, k, v, o, gate, up and down; a recurrent layer has five in the place of the first four.
+        assert len(layers) == 2 * 7 + (family == "qwen3_5")
 
 
 def test_rows_of_text_need_no_marks_of_images():

@@ -254,8 +254,11 @@ def _stored_dtype(headers: Mapping[str, TensorFacts]) -> str | None:
 
 
 def _told_dtype(config: Mapping[str, Any]) -> str | None:
-    told = config.get("dtype") or config.get("torch_dtype")
-    return told if isinstance(told, str) else None
+    """Newer files with towers say it where they describe the language model."""
+    language = config.get("text_config")
+    places = (config, language if isinstance(language, Mapping) else {})
+    told = (place.get(name) for place in places for name in ("dtype", "torch_dtype"))
+    return next((name for name in told if isinstance(name, str)), None)
 
 
 def _ids(value: Any) -> tuple[int, ...]:

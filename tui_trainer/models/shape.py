@@ -22,7 +22,7 @@ from tui_trainer.models.modules import (
     Reads,
     logit_transform,
 )
-from tui_trainer.models.towers import has_towers, is_of_tower
+from tui_trainer.models.towers import has_towers, is_of_language_model
 
 # `[model.scratch]` in the words of a config.json, for each head.
 
@@ -170,7 +170,7 @@ def shape_of(
         counted = count_model(config, head, classes, 0)
         config, towers = counted.pop("language"), counted["towers"]
         fields = ConfigFields(config)
-        headers = {name: facts for name, facts in (headers or {}).items() if not is_of_tower(name, towers)} or None
+        headers = {name: facts for name, facts in (headers or {}).items() if is_of_language_model(name, towers)} or None
     sizes = {name: fields.number(name) for name in ("hidden_size", "num_hidden_layers", "vocab_size")}
     heads = fields.number("num_attention_heads", 1)
     try:

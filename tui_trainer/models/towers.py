@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 # By `model_type`, of config.json as a whole. Each is trained, stopped, resumed and merged by tests with a tiny one.
 # Not Llama 4: its class computes no logits of text alone in transformers 5.24 (`image_outputs` of a decoder's output).
-TRAINED_ON_TEXT = ("gemma3", "mistral3", "qwen2_5_vl", "qwen3_vl")
+TRAINED_ON_TEXT = ("gemma3", "mistral3", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
 LANGUAGE_MODEL = "language_model"
 """What the module is called that reads tokens, in the classes of all of them."""
 AUTO_CLASS = "AutoModelForImageTextToText"
 """The class of transformers that loads them: for some of them its class for causal models does as well."""
+# Layers that guess several tokens at once, which transformers leaves out. Source: `_keys_to_ignore_on_load_unexpected`
+# in modeling_qwen3_5.py.
+_NOT_LOADED = "mtp"
 # What a processor is made of, beside the tokenizer: each model has some of them.
 PROCESSOR_FILES = (
     "processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json", "chat_template.json",
@@ -108,6 +111,11 @@ def is_of_tower(tensor_name: str, towers: Mapping[str, int]) -> bool:
     """Whether a stored tensor is part of one of `towers`: files name these as modules do, with more or less in front
     (`visual.blocks.0`, `model.visual.blocks.0`)."""
     return not towers.keys().isdisjoint(tensor_name.split("."))
+
+
+def is_of_language_model(tensor_name: str, towers: Mapping[str, int]) -> bool:
+    """Whether a stored tensor is loaded, and part of none of `towers`."""
+    return not is_of_tower(tensor_name, towers) and not is_of_tower(tensor_name, {_NOT_LOADED: 0})
 
 
 def keep_processor(base: Path, folder: Path) -> None:

@@ -292,7 +292,7 @@ def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[
 # each number of rows in a pass.
 
 # Known to the byte.
-LASTING = ("weights", "master weights", "gradients", "optimizer")
+LASTING = ("weights", "towers", "master weights", "gradients", "optimizer")
 # Of a card's memory: torch does not count them among what it has allocated.
 NOT_ALLOCATED = ("pieces", "context")
 # The same whatever goes through the model: what a measurement corrects is the rest.

@@ -19,7 +19,7 @@ from tui_trainer.models.files.weights import TensorFacts, has_head, is_buffer, l
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.modules import ModelPart, place_in_block
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.towers import is_of_tower
+from tui_trainer.models.towers import is_of_language_model, is_of_tower
 from tui_trainer.terminal.safe_text import one_line
 
 # Whose tensors are stored under the names of their modules, so that a missing one is a mistake and not another name.
@@ -46,7 +46,7 @@ def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> list[str]:
     """What does not fit, at most one sentence for each kind of tensor, the first such tensor named."""
     if shape.towers:
         of_towers = _tower_misfits(shape, headers)
-        headers = {name: facts for name, facts in headers.items() if not is_of_tower(name, shape.towers)}
+        headers = {name: facts for name, facts in headers.items() if is_of_language_model(name, shape.towers)}
         return [*of_towers, *misfits(replace(shape, towers={}), headers)]
     is_known = shape.model_type in _NAMED_AS_STORED
     found = list(_embedding_misfits(shape, headers))

@@ -65,7 +65,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
     gradients = _gradients(model, batch.accumulation, steps[0].bytes)
     there = sum(part.bytes for part in (gradients, *steps))
     return (
-        model.weights(),
+        *model.weight_parts(),
         *model.masters(),
         *model.token_tables(batch.labels),
         gradients,

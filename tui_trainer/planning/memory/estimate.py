@@ -21,7 +21,7 @@ from tui_trainer.planning.memory.split import split_part
 from tui_trainer.planning.memory.zero import zero_lasting, zero_moment
 from tui_trainer.planning.training_setup import TrainingSetup
 
-_SPLIT = ("weights", "master weights", "gradients", "optimizer", "update")
+_SPLIT = ("weights", "towers", "master weights", "gradients", "optimizer", "update")
 
 
 def memory_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tuple[MemoryPart, ...]:

@@ -1,7 +1,7 @@
 """The lines of the memory table, what every device keeps (weights, optimizer, logits), and what a layer computes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tui_trainer.methods.optimizers import OPTIMIZERS
@@ -116,9 +116,7 @@ class Static:
         on_host = self.setup.towers_on_host
         own = (self.shape.parameters if on_host else self.shape.loaded_parameters) * self.weight_size
         if self.setup.method == "full":
-            there = self.shape.towers and not on_host
-            towers = f", those of {', '.join(self.shape.towers)} with them" if there else ""
-            return MemoryPart("weights", own, f"{self.weight_size} bytes x parameters{towers}")
+            return MemoryPart("weights", own, f"{self.weight_size} bytes x parameters")
         # What is trained as a whole beside adapters is there in 16 bits as well, for the products.
         saved = HALF * self.setup.saved_parameters if self.weight_size == HALF else 0
         formula = f"{self.weight_size} bytes x frozen parameters, 4 x trained ones"
@@ -144,7 +142,15 @@ class Static:
     def towers(self) -> MemoryPart:
         """Their weights, which no text goes through."""
         own = sum(self.shape.towers.values()) * self.weight_size
-        return MemoryPart("towers", own, f"{self.weight_size} bytes x parameters of {', '.join(self.shape.towers)}")
+        formula = f"{self.weight_size} bytes x parameters of {' and '.join(self.shape.towers)}, which stay frozen"
+        return MemoryPart("towers", own, formula)
+
+    def weight_parts(self) -> tuple[MemoryPart, ...]:
+        """All weights beside each other, those of towers in a part of their own."""
+        whole, towers = self.weights(), self.towers()
+        if not towers.bytes or self.setup.towers_on_host:
+            return (whole,)
+        return replace(whole, bytes=whole.bytes - towers.bytes), towers
 
     def masters(self) -> tuple[MemoryPart, ...]:
         """The fp32 copies of weights of 16 bits that train; empty where there are none."""

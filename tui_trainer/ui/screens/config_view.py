@@ -339,7 +339,7 @@ class RowKind(NamedTuple):
 REST = RowKind("the rest", "░", ":", "dim")
 OTHERS = RowKind("in use", "/", "/", "rule")
 KINDS = (
-    RowKind("weights", "█", "#", "accent", ("weights", "master weights", "16-bit copies")),
+    RowKind("weights", "█", "#", "accent", ("weights", "towers", "master weights", "16-bit copies")),
     RowKind("gradients", "▚", "%", "chart_raw", ("gradients",)),
     RowKind("optimizer", "▓", "+", "warn", ("optimizer", "update")),
     RowKind("activations", "▒", "=", "good", ("activations", "one layer", "temporaries", "backward pass")),
