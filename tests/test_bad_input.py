@@ -106,7 +106,7 @@ CONFIG_CASES = [
     ),
     Case(
         "an unknown beginning of adapters",
-        ("tuning.init_lora_weights", "is eva", "pissa_niter_16"),
+        ("tuning.init_lora_weights", "eva", "pissa_niter_16"),
         sets=("tuning.init_lora_weights=eva",),
     ),
     Case(

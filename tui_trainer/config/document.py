@@ -15,6 +15,7 @@ from typing import Any
 from tui_trainer.config.changes import PRESET, Change, Edits, Patch, RecipePreview, Step, same, with_changes
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import (
+    DEFAULT_RECIPE,
     HardwareChoice,
     Layer,
     LoadedConfig,
@@ -70,6 +71,11 @@ class ConfigDocument:
     @property
     def recipe_name(self) -> str:
         return self._presets.recipe_name
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the recipe that needs nothing from anybody, as it is."""
+        return self.recipe_name == DEFAULT_RECIPE and not self.changes()
 
     @property
     def is_unsaved(self) -> bool:

@@ -221,8 +221,8 @@ class TuningSection(SettingsSection):
         speed="pissa: an SVD of each adapted matrix before the first step; pissa_niter_16 a far shorter one",
         advanced=True,
     )
-    """LoRA: what adapters begin with, by peft's names; pissa and olora take the largest part out of the weights, and are
-    saved as LoRA of rank 2r."""
+    """LoRA: what adapters begin with, by peft's names; pissa and olora take a part out of the weights, and are saved as
+    LoRA of rank 2r."""
     fused_adapters: bool = option(True, speed="fewer passes over memory; not measured on a card here", advanced=True)
     """LoRA: compute a layer and its adapter in one function, where it gives the same numbers."""
     loraplus_lr_ratio: float = option(1.0, above=0, high=10**6, step="x2", advanced=True)

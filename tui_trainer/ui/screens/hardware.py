@@ -13,7 +13,6 @@ from typing import cast
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
-from tui_trainer.config.load import DEFAULT_RECIPE
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.local_paths import from_the_root
 from tui_trainer.hardware import describe
@@ -289,7 +288,7 @@ class HardwarePage(ListPage):
     def machine(self, width: int, is_live: bool) -> Machine:
         """What a section of so many cells draws; only those that are live get the gauges."""
         is_new, document = self.bench.has_no_runs and self.bench.run is None, self.bench.document
-        is_example = document is None or document.recipe_name == DEFAULT_RECIPE
+        is_example = document is None or document.is_default
         welcome = {"app.start": _EXAMPLE if is_example else "starts a run with these settings"} | _WELCOME
         return Machine(
             diagnosis=self._diagnosis, hardware=self.bench.hardware, gauges=self.bench.gauges if is_live else None,
