@@ -86,7 +86,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "next_screen", "tab", "next screen", "Go to the next screen."),
     _action("app", "previous_screen", "shift+tab", "previous screen", "Go to the previous screen."),
     _action("app", "start", "t", "start", "Show what would happen, and start the run after one more key.", 5),
-    _action("app", "new", "n", "new run", "Start from your own data and model: choose them, see what follows.", 6),
+    _action("app", "new", "n", "new run", "Start from your own data and model: choose them, see what follows.", 35),
     _action("app", "help", "? f1", "help", "What every key does here."),
     _action("app", "palette", ": ctrl+p", "commands", "Find an action by its name, and do it."),
     _action("app", "redraw", "ctrl+l", "redraw", "Draw the whole screen again, when something else has written on it."),
