@@ -69,7 +69,7 @@ class Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
-        self._is_cancelled = self._gives_way = False
+        self._is_cancelled = self._gives_way = self._has_little_priority = False
 
     @property
     def is_asked(self) -> bool:
@@ -128,13 +128,15 @@ class Worker:
         return None
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process and self._process.poll() is not None:
+        is_slow = self._has_little_priority and not self._gives_way
+        if self._process and (is_slow or self._process.poll() is not None):
             self._end()
         if self._process is None:
             command, environment = _command(self._questions, self._sees_gpus)
             self._is_cancelled = False
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # for the life of the process
             self._process = _start(command, environment, self._errors)
+            self._has_little_priority = False
             _begun.add(self)
             self._set_priority()
         return self._process
@@ -150,8 +152,9 @@ class Worker:
             self._gives_way = False
 
     def _set_priority(self) -> None:
-        """A process cannot be given its priority back: one that has little keeps it until it ends."""
+        """It cannot be given back: a process that has little keeps it, and the next question begins another one."""
         if self._gives_way and (process := self._process):
+            self._has_little_priority = True
             with suppress(OSError):
                 os.setpriority(os.PRIO_PGRP, process.pid, _LEAST_PRIORITY)
 
