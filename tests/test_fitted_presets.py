@@ -12,6 +12,7 @@ import pytest
 from tui_trainer.cli import application
 from tui_trainer.config.load import Request
 from tui_trainer.data.columns.text_columns import head_of
+from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import fitted_presets
 from tui_trainer.launching.fitted_presets import followed_words
@@ -187,8 +188,8 @@ def test_a_task_or_a_recipe_that_the_user_named_stays_whatever_the_data_is(tmp_p
         document.set(key, value)
     refitted(document)
     assert document.recipe_name == "quickstart" and document.value("task.type") == "char_lm"
-    (problem,) = find_task("char_lm").problems(document.loaded.config)
-    assert "the recipe finetune" in problem.hint
+    with pytest.raises(ConfigError, match="is an encoder, and does not continue a text"):
+        find_task("char_lm").problems(document.loaded.config)
     document = opened(Request())
     document.set("task.type", "token_classification")
     before = refitted(document)

@@ -119,8 +119,10 @@ def test_a_name_that_is_in_no_row_is_refused_with_those_that_are(settings):
 
 def test_every_tuning_method_is_a_row_and_a_file():
     files = {module.name for module in pkgutil.iter_modules(tuning.__path__)}
-    # `full` of some layers, which `tuning.trainable_layers` names.
-    assert files - {"some_layers"} == set(TUNING_METHODS) == set(all_settings()["tuning.method"].choices)
+    # `full` of some layers, which `tuning.trainable_layers` names, and what adapters begin with.
+    assert (
+        files - {"some_layers", "adapter_init"} == set(TUNING_METHODS) == set(all_settings()["tuning.method"].choices)
+    )
     assert all(tuning.find_method(name).name == name for name in TUNING_METHODS)
     assert [TUNING_METHODS[name].libraries for name in ("full", "lora", "qlora")] == [
         (), ("peft",), ("peft", "bitsandbytes")

@@ -178,6 +178,8 @@ _TOKENS = {
     "mpnet": _of_roberta("wordpiece", "[UNK]"),
     **dict.fromkeys(("t5", "mt5"), _OF_T5),
 }
+# Qwen 3.5 has recurrent layers.
+PACKED_TOWERS = tuple(family for family in TOWERS if family != "qwen3_5")
 
 
 def tiny_model(family: str, **changes: Any) -> PreTrainedModel:

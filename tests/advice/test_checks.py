@@ -22,7 +22,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.units import GIB
 
-NUMBER_OF_CHECKS = 56
+NUMBER_OF_CHECKS = 57
 MACHINE = Hardware(
     cpu_name="Test CPU",
     usable_cores=2,

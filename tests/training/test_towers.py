@@ -16,7 +16,14 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Auto
 
 from tests.combinations import first_by_default
 from tests.compilations import counted_compilations
-from tests.tiny_models import TOWERS, save_tiny_model, save_tiny_model_with_towers, texts, tiny_model_with_towers
+from tests.tiny_models import (
+    PACKED_TOWERS,
+    TOWERS,
+    save_tiny_model,
+    save_tiny_model_with_towers,
+    texts,
+    tiny_model_with_towers,
+)
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import ModelSection, TuningSection
 from tui_trainer.errors import ConfigError
@@ -199,7 +206,7 @@ def test_an_adapter_learns_a_conversation_is_resumed_merged_and_loaded_by_transf
     assert "AutoModelForImageTextToText" in (folder.model / "README.md").read_text()
 
 
-@pytest.mark.parametrize("family", TOWERS)
+@pytest.mark.parametrize("family", PACKED_TOWERS)
 def test_packed_rows_learn_what_padded_ones_do(family, bases, tmp_path):
     padded, packed = (
         trained_run(bases / family, tmp_path, **{"tuning.method": "full", "data.packing": packing, "output.name": name})

@@ -181,7 +181,7 @@ async def test_the_last_minutes_stand_below_the_gauges_where_there_is_room(monke
         await screens.resize(120, 35)
         await screens.shows("\u2582\u2582\u2582\u2582", "12.0/64.0 GiB", gone="the last 5 minutes")
         await screens.resize(200, 50)
-        await screens.press("n", "n")
+        await screens.press("c", "c")
         await screens.shows("GPU 1: the card that you chose", "\u25b8 1 H200", "GPU 1: the last 5 minutes")
 
 

@@ -63,7 +63,7 @@ async def test_what_was_tried_of_one_card_is_not_shown_of_another_one(monkeypatc
     monkeypatch.setattr(page_module, "try_machine", lambda *_: go_on.wait(9) and {**GOOD, "problems": []})
     monkeypatch.setattr(page_module, "kept_trial", lambda hardware, chosen: None)
     async with opened_hardware(MACHINES["eight"], (200, 50)) as (app, pilot):
-        await pilot.press("m", "n")
+        await pilot.press("m", "c")
         go_on.set()
         while app.page._is_trying:
             await pilot.pause(0.02)

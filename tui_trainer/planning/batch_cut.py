@@ -171,6 +171,8 @@ SEES_OTHERS = {
     "mamba": "Mamba carries its state through the whole row",
     "mamba2": "Mamba carries its state through the whole row",
     "mpt": "MPT measures distances through the whole row",
+    "qwen3_5": "Qwen 3.5's recurrent layers carry their state through the whole row",
+    "qwen3_5_text": "Qwen 3.5's recurrent layers carry their state through the whole row",
 }
 # Below this saving, rows are nearly full as they are.
 _LEAST_SAVING = 0.1

@@ -176,7 +176,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("runs", "copy", "y", "copy path", "Copy the path of the run's folder (OSC 52), and show it."),
     _action("runs", "export", "x", "export", "Write the model of the run in another form, and compare it.", 65),
     _action("runs", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
-    _action("runs", "sort", "o", "sort", "Sort by the next column, and at the end the newest first again.", 46),
+    _action("runs", "sort", "o", "sort", "Sort by the next column, and at the end the newest first again."),
     _action("runs", "reverse", "O", "reverse", "The other way round."),
     _action("runs", "filter", "/", "filter", "Show runs with these words and numbers: chat loss<1.5 score>0.8.", 45),
     _action("runs", "clear", "escape", "clear", "Take the filter away, or else the marks."),

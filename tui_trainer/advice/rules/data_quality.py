@@ -57,7 +57,7 @@ class ChatMarks(Rule):
     """A mark that the tokenizer cuts into pieces costs several tokens in each turn, and text can spell it: an answer
     ends where one piece after the other is written, and not by one token."""
 
-    name, title, order = "chat_marks", "Marks of the chat template are tokens", 231
+    name, title, order = "chat_marks", "Marks of a chat are single tokens", 231
     settings = (_ADD_TOKENS,)
     needs_plan = False
 
