@@ -44,7 +44,7 @@ pytestmark = pytest.mark.versions
 RATE, STEPS = 0.003, 6
 TEXT_CLASSES = {
     "gemma3": "Gemma3ForCausalLM", "mistral3": "MistralForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM",
-    "qwen3_vl": "Qwen3ForCausalLM",
+    "qwen3_vl": "Qwen3ForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM",
 }  # fmt: skip
 TOWERS_OF = {
     "gemma3": {"vision_tower": 0, "multi_modal_projector": 0},

@@ -74,7 +74,7 @@ def pointed(screens) -> str:
 async def test_the_worst_comes_first_and_the_finding_follows_keys_clicks_and_the_wheel():
     async with shown() as screens:
         assert pointed(screens).startswith("Title of check 07")
-        assert "3 Checklist 2x 1!" in screens.text and "1-10 of 36" in screens.text
+        assert "3 Checklist 2 fail" in screens.text and "1-10 of 36" in screens.text
         assert "32 pass   1 warn   1 fail   1 n/a   1 error" in screens.text
         rows = [line[2:24] for line in screens.lines if "Title of check" in line]
         assert rows[:4] == ["?  Title of check 07  ", "\u2717  Title of check 05  ", "!  Title of check 03  ",

@@ -87,7 +87,7 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
         await screens.press("enter")
         await screens.shows("2 of 2: the model", "./my-bert", FROM_SCRATCH, "task sequence_classification", "steps")
         await screens.press("enter")
-        await screens.shows("Start tweet-sentiment?", "reviews.csv", "Enter start")
+        await screens.shows("Start finetune?", "sequence_classification", "my-bert", "Enter start")
         own = screens.bench.document.own_values()
         assert own["data.path"] == "reviews.csv" and own["model.model_name_or_path"] == "./my-bert"
         await screens.press("escape", "2", "u")
