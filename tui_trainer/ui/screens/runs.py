@@ -130,10 +130,11 @@ class RunsModel:
         self.choose(here)
 
     def sort_by(self, title: str) -> None:
-        """By that column; the other way round where it is sorted by it already."""
+        """By that column, the first of them chosen; the other way round where it is sorted by it already."""
         self.is_reversed = title == self.order and bool(title) and not self.is_reversed
         self.order = title
         self._settle()
+        self.choose(0)
 
     def sort_by_next(self, width: int) -> None:
         titles = ["", "run", *(title for title, _ in _columns(width) if title in _ORDERS)]
