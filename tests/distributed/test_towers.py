@@ -44,7 +44,8 @@ def test_two_processes_learn_what_one_does(family, strategy, method, tmp_path, f
     }
     alone = train(tmp_path, "alone", "causal_lm", base)
     together = train(tmp_path, "together", "causal_lm", base | STRATEGIES[strategy])
-    check_equal(alone, together)
+    # A recurrence carries the last bits of sums on from token to token.
+    check_equal(alone, together, rel=1e-5 if family == "qwen3_5" else 1e-6)
     if "full" in method.values():
         found, model = weights(together), tiny_model_with_towers(family)
         before = load_file(base["model.model_name_or_path"] / "model.safetensors")
