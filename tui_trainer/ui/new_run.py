@@ -48,12 +48,6 @@ class ChoiceOfPath(FieldDialog):
     it and `look` finds out more: both behind the keys."""
 
     keys = (("enter", "take it"), ("up down", "choose"), ("tab", "complete"), ("escape", "back"))
-    CSS = """
-    ChoiceOfPath #box { width: 100%; height: 100%; }
-    ChoiceOfPath .above { height: auto; }
-    ChoiceOfPath LineList { height: 2fr; margin-top: 1; }
-    ChoiceOfPath .about { height: 3fr; }
-    """
 
     def __init__(self, bench: Workbench, key: str, words: str, here: Callable[[], list[Choice]]) -> None:
         super().__init__("")
