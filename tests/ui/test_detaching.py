@@ -17,7 +17,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 
-STEPS = 400
+STEPS = 2500
 ENDS_WITHIN_SECONDS = 180
 NO_PYTHON = """
 from types import SimpleNamespace
