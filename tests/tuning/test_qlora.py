@@ -14,7 +14,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-from tests.tiny_models import TOWERS, TRAINED, save_tiny_model, save_tiny_model_with_towers
+from tests.tiny_models import PACKED_TOWERS, TRAINED, save_tiny_model, save_tiny_model_with_towers
 from tui_trainer.config.sections import Config, ModelSection, QuantizationSection, TuningSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.added_tokens import grow
@@ -157,7 +157,7 @@ def test_a_classifiers_new_head_is_not_packed_and_trains_with_the_adapters(famil
     assert all(not torch.equal(before[name], moving[name]) for name in heads)
 
 
-@pytest.mark.parametrize("family", TOWERS)
+@pytest.mark.parametrize("family", PACKED_TOWERS)
 def test_of_a_model_with_towers_the_language_model_alone_is_packed_and_adapted(family, bitsandbytes, tmp_path):
     folder = save_tiny_model_with_towers(tmp_path / family, family, **_WIDE, num_attention_heads=8)
     model = packed_model(folder, torch.bfloat16)
@@ -294,7 +294,7 @@ def test_new_tokens_train_beside_weights_in_four_bits(bitsandbytes, folder_of, f
     adapted = METHOD.apply(model, config.tuning, seed=0, autocast=False, token_ids=ids)
     rows = [name for name, one in adapted.named_parameters() if one.requires_grad and "trainable_tokens" in name]
     assert len(rows) == (1 if family == "llama" else 2)
-    tokens = torch.tensor([[1, 384, 40, 385, 386]])
+    tokens = torch.tensor([[1, 384, 40, 385, 386, 2]])
     adapted(input_ids=tokens, labels=tokens).loss.backward()
     assert all(adapted.get_parameter(name).grad.abs().sum(1).min() > 0 for name in rows)
     METHOD.save_model(adapted, tmp_path)

@@ -312,12 +312,10 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
     def answered(detached: int | RunError | InputError | None) -> None:
         if isinstance(detached, int):
             bench.own_run = bench.detached = None
-            bench.notice = None
-            bench.attach_to(folder, go=False)
+            words = f"{folder.name} goes on in process {detached}: this program may be left"
+            bench.attach_to(folder, go=False, words=words)
             if then_leave:
                 bench.app.leave()
-            words = f"{folder.name} goes on in process {detached}: this program may be left"
-            bench.tell(words, "good")
         elif detached is None:
             bench.tell(f"{folder.name} has ended before it was detached", "warn")
         else:

@@ -345,14 +345,17 @@ class Workbench:
         else:
             self.go(TRAIN_PAGE)
 
-    def attach_to(self, folder: RunFolder, *, go: bool = True) -> None:
-        """Show a run once its journal is read, which takes seconds for a long one; `go` to its screen then."""
+    def attach_to(self, folder: RunFolder, *, go: bool = True, words: str = "") -> None:
+        """Show a run once its journal is read, which takes seconds for a long one; `go` to its screen then, and tell
+        `words`."""
         from tui_trainer.ui.watch import WatchedRun
 
         run = WatchedRun(folder)
 
         def opened(_: bool) -> None:
             self.is_attaching, self.notice = False, None
+            if words:
+                self.tell(words, "good")
             if not self.run_is_ours_and_alive:
                 (self.take_run if go else self.put_on_the_table)(run)
             self.app.draw()
