@@ -17,7 +17,7 @@ from tests.simulated_card.kernels import VARLEN, VARLEN_BACKWARD
 from tests.simulated_card.liger_stand_in import calls as liger
 from tests.simulated_card.waits import EVALUATION, LOG, ONCE_AN_EVALUATION, unexpected_waits
 from tui_trainer.launching.prepare import read_plan
-from tui_trainer.methods.optimizers import OPTIMIZERS
+from tui_trainer.methods.optimizers import MUON, OPTIMIZERS
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 
@@ -47,6 +47,8 @@ def is_possible(task: str, method: str, precision: str, layout: str, switch: str
         return False  # no optimizer knows the task, and each more in all tasks is as many cases more
     if task == "char_lm" and method != "full":
         return False  # nothing pretrained: no weight can be frozen
+    if optim == MUON and method != "full":
+        return False  # adapters are narrow: refused by the plan
     if layout != "padded" and task not in PACKED_TASKS:
         return False  # each row is read alone
     if layout == "by lengths" and precision == "fp32":
