@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import OpenRun, load_config, open_new
+from tui_trainer.runs import controls
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.training.session import Session
 
 ANIMALS = ("sheep", "hen", "cow", "horse")
 SETTINGS = {
@@ -80,3 +82,15 @@ def train(place: Path, task: str, changes: Mapping[str, Any] | None = None) -> R
     run = begin(place, task, changes)
     assert carry_out(run).exit_code == 0
     return run.folder
+
+
+def stopping_after(last: int) -> Callable[[Session, int], None]:
+    """In the place of `Session.take_step`: after that step the run is asked to stop, as another process would."""
+    take = Session.take_step
+
+    def take_and_ask(self: Session, step: int) -> None:
+        take(self, step)
+        if step == last:
+            controls.request(self.job.folder.control, "stop")
+
+    return take_and_ask

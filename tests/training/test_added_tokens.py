@@ -12,7 +12,7 @@ from transformers import AddedToken, AutoModelForCausalLM, AutoTokenizer
 
 from tests.combinations import in_the_sweep
 from tests.tiny_models import VOCABULARY, save_tiny_byte_model, save_tiny_model, save_tiny_model_with_towers, texts
-from tests.trained_runs import write_rows
+from tests.trained_runs import stopping_after, write_rows
 from tui_trainer.errors import EXIT_STOPPED, ConfigError
 from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
@@ -20,7 +20,6 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning.plan_file import read_plan_file
-from tui_trainer.runs import controls
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.overview import overview
@@ -205,17 +204,6 @@ def test_an_adapter_goes_on_with_its_tokens_and_is_merged_with_them(train, how):
     # A whole model gets more of them.
     last = train("last-one", changes={FROM: "merged", METHOD: "full", TOKENS: "cow, horse", **STILL})
     assert AutoTokenizer.from_pretrained(last.model).convert_tokens_to_ids(["agreed", "cow"]) == [386, 387]
-
-
-def stopping_after(last):
-    take = Session.take_step
-
-    def take_and_ask(self, step):
-        take(self, step)
-        if step == last:
-            controls.request(self.job.folder.control, "stop")
-
-    return take_and_ask
 
 
 @pytest.mark.parametrize("family", ["llama", in_the_sweep("qwen2")])

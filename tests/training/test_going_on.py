@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.tiny_models import save_tiny_model
-from tests.trained_runs import write_rows
+from tests.trained_runs import stopping_after, write_rows
 from tui_trainer.errors import EXIT_STOPPED, ConfigError, FolderError
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.carry_out import carry_out
@@ -20,7 +20,7 @@ from tui_trainer.launching.open_run import open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.planning.plan_file import read_plan_file
-from tui_trainer.runs import at_rest, controls
+from tui_trainer.runs import at_rest
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
@@ -241,17 +241,6 @@ def test_what_lacks_weights_or_an_adapter_is_refused(go_on, tiny_config, adapted
     folder = shutil.copytree(adapted_run.model, full.root.parent / "foreign")
     (folder / "adapter_model.safetensors").unlink()
     assert "the adapter has no adapter_model.safetensors" in refusal_of(tiny_config, {FROM: folder})
-
-
-def stopping_after(last):
-    take = Session.take_step
-
-    def take_and_ask(self, step):
-        take(self, step)
-        if step == last:
-            controls.request(self.job.folder.control, "stop")
-
-    return take_and_ask
 
 
 @pytest.mark.parametrize("how", ["continue", "merge"])

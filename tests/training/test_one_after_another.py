@@ -13,6 +13,7 @@ from transformers.integrations import sdpa_attention
 from transformers.utils import logging as transformers_logging
 
 from tests.tiny_models import save_tiny_model
+from tests.trained_runs import stopping_after
 from tui_trainer.advice import remedies
 from tui_trainer.cli import main
 from tui_trainer.config.sections import Config
@@ -22,7 +23,6 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.attention import CUDNN, EFFICIENT, FLASH, NOT_PLANNED, Attention
 from tui_trainer.planning.automatic_values import TrainingDevice, precision_problems
-from tui_trainer.runs import controls
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import components, process, recorder
@@ -71,14 +71,7 @@ def fail_at_third_pass(monkeypatch):
 
 
 def stop_after_third_step(monkeypatch):
-    take = Session.take_step
-
-    def take_and_ask(self, step):
-        take(self, step)
-        if step == 3:
-            controls.request(self.job.folder.control, "stop")
-
-    monkeypatch.setattr(Session, "take_step", take_and_ask)
+    monkeypatch.setattr(Session, "take_step", stopping_after(3))
 
 
 @pytest.mark.parametrize(

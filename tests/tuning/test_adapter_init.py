@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.tiny_models import save_tiny_model
+from tests.tuning.test_lora import IDS, trained
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.errors import CheckpointError
 from tui_trainer.training.together import fill, whole
 from tui_trainer.tuning.adapter_init import taken_out_of
 from tui_trainer.tuning.lora import METHOD
 
-IDS = torch.arange(3, 43).reshape(2, 20)
 INITS = ("pissa", "pissa_niter_4", "olora")
 pytestmark = pytest.mark.versions  # it calls methods of peft's layers
 
@@ -42,15 +42,6 @@ def adapted(model, init, *, decomposed=True, **settings):
     if decomposed:
         assert taken_out_of(made).decompose(init, lambda done: True)
     return made
-
-
-def trained(model, steps=4):
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.02)
-    for _ in range(steps):
-        model(input_ids=IDS, labels=IDS).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model.eval()
 
 
 def logits(model):
@@ -89,7 +80,7 @@ def test_it_begins_as_peft_has_it(init, base):
 @pytest.mark.parametrize("init", INITS)
 @pytest.mark.parametrize("settings", [{}, {"use_rslora": True, "lora_alpha": 7.0}], ids=["plain", "rslora"])
 def test_what_is_saved_fits_the_weights_as_they_were(init, settings, base, tmp_path):
-    model = trained(adapted(base(), init, **settings))
+    model = trained(adapted(base(), init, **settings), rate=0.02)
     METHOD.save_model(model, tmp_path / "adapter")
     fields = json.loads((tmp_path / "adapter/adapter_config.json").read_bytes())
     assert (fields["r"], fields["init_lora_weights"]) == (8, True)
@@ -103,14 +94,14 @@ def test_what_is_saved_fits_the_weights_as_they_were(init, settings, base, tmp_p
 
 def test_modules_that_train_as_a_whole_are_saved_as_well(base, tmp_path):
     """peft's own conversion drops them (0.21)."""
-    model = trained(adapted(base(), "pissa", modules_to_save="embed_tokens"))
+    model = trained(adapted(base(), "pissa", modules_to_save="embed_tokens"), rate=0.02)
     METHOD.save_model(model, tmp_path / "adapter")
     again = PeftModel.from_pretrained(base(), tmp_path / "adapter")
     torch.testing.assert_close(logits(again), logits(model), atol=1e-4, rtol=1e-4)
 
 
 def test_weights_of_16_bits_lose_no_more_than_their_rounding(base, tmp_path):
-    model = trained(adapted(base(dtype=torch.bfloat16), "pissa"))
+    model = trained(adapted(base(dtype=torch.bfloat16), "pissa"), rate=0.02)
     METHOD.save_model(model, tmp_path / "adapter")
     again = PeftModel.from_pretrained(base(dtype=torch.bfloat16), tmp_path / "adapter")
     learnt = (logits(base(dtype=torch.bfloat16)) - logits(model)).norm()
@@ -119,7 +110,7 @@ def test_weights_of_16_bits_lose_no_more_than_their_rounding(base, tmp_path):
 
 @pytest.mark.parametrize("init", INITS)
 def test_a_checkpoint_puts_the_changed_weights_back_to_the_bit(init, base):
-    model = trained(adapted(base(), init))
+    model = trained(adapted(base(), init), rate=0.02)
     tensors = {name: whole(tensor).clone() for name, tensor in METHOD.saved(model).items()}
     other = adapted(base(), init, decomposed=False)
     for _ in range(2):  # as a run that goes back to its best evaluation

@@ -34,9 +34,9 @@ def adapted(model, *, autocast=False, **settings):
     return METHOD.apply(model, TuningSection(method="lora", r=4, **settings), seed=7, autocast=autocast)
 
 
-def trained(model, steps=4):
+def trained(model, steps=4, rate=0.05):
     """A few steps with a high rate, so that every trained weight has moved."""
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=rate)
     for _ in range(steps):
         model(input_ids=IDS, labels=IDS).loss.backward()
         optimizer.step()

@@ -21,8 +21,8 @@ STEPS = 800
 ENDS_WITHIN_SECONDS = 180
 NO_PYTHON = """
 from types import SimpleNamespace
-from tui_trainer.launching import detached
-detached.sys = SimpleNamespace(executable="/bin/false")
+from tui_trainer.launching import command_process
+command_process.sys = SimpleNamespace(executable="/bin/false")
 """
 
 
@@ -141,14 +141,14 @@ def test_a_run_is_begun_and_resumed_detached_on_the_command_line(tmp_path, small
 
 def test_a_process_that_ends_at_once_is_an_error_with_its_words(tiny_config, tmp_path, monkeypatch):
     loaded = tiny_config("own")
-    folder = make_run(loaded, estimated_plan(loaded))
+    folder = make_run(loaded, estimated_plan(loaded)).folder
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho a warning\necho no memory >&2\nexit 7\n")
     program.chmod(0o700)
-    monkeypatch.setattr("tui_trainer.launching.detached.sys.executable", str(program))
+    monkeypatch.setattr("tui_trainer.launching.command_process.sys.executable", str(program))
     with pytest.raises(RunError, match="exit code 7: no memory"):
         go_on_detached(folder)
-    monkeypatch.setattr("tui_trainer.launching.detached.sys.executable", str(tmp_path / "none"))
+    monkeypatch.setattr("tui_trainer.launching.command_process.sys.executable", str(tmp_path / "none"))
     with pytest.raises(RunError, match="no process of its own can be started"):
         go_on_detached(folder)
 

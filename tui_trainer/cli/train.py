@@ -10,8 +10,8 @@ from tui_trainer.terminal.standard_files import show_progress
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig
     from tui_trainer.hardware.diagnosis import GpuChoice
+    from tui_trainer.launching.open_run import OpenRun
     from tui_trainer.planning.plan import Plan
-    from tui_trainer.runs.folder import RunFolder
 
 
 @app.command()
@@ -23,10 +23,10 @@ def train(asked: Asked, shown: Shown, gpu: GpuName = None, detach: Detach = Fals
 
         loaded = asked.load(gpu)
         plan = _plan(loaded, gpu)
-        folder = make_run(loaded, plan, gpu=gpu)
+        run = make_run(loaded, plan, gpu=gpu)
         if not shown.as_json:
-            print("\n".join(_greeting(folder, plan, loaded)), flush=True)
-        let_go(folder, as_json=shown.as_json, gpu=gpu)
+            print("\n".join(_greeting(run, plan, loaded)), flush=True)
+        let_go(run.folder, as_json=shown.as_json, gpu=gpu)
         return
     if shown.no_ui:
         raise typer.Exit(_train(asked.load(gpu), gpu, shown.as_json))
@@ -43,10 +43,14 @@ def _plan(loaded: "LoadedConfig", gpu: "GpuChoice") -> "Plan":
     return estimated_plan(loaded, show_progress, gpu=gpu)
 
 
-def _greeting(folder: "RunFolder", plan: "Plan", loaded: "LoadedConfig") -> list[str]:
+def _greeting(run: "OpenRun", plan: "Plan", loaded: "LoadedConfig") -> list[str]:
     from tui_trainer.lines.plan_and_events import start_lines
 
-    return [*start_lines(folder.name, str(folder.root), plan), *loaded.notes]
+    greeting = [*start_lines(run.folder.name, str(run.folder.root), plan), *loaded.notes]
+    if not run.remembered:
+        unlisted = "the index of runs cannot be written: `resume` and `stop` need this run's path"
+        greeting.append(f"{unlisted}. Set TUI_TRAINER_HOME to a folder that can be written to")
+    return greeting
 
 
 def _train(loaded: "LoadedConfig", gpu: "GpuChoice", as_json: bool) -> int:
@@ -55,8 +59,4 @@ def _train(loaded: "LoadedConfig", gpu: "GpuChoice", as_json: bool) -> int:
 
     plan = _plan(loaded, gpu)
     run = open_new(loaded, plan, gpu=gpu)
-    greeting = _greeting(run.folder, plan, loaded)
-    if not run.remembered:
-        unlisted = "the index of runs cannot be written: `resume` and `stop` need this run's path"
-        greeting.append(f"{unlisted}. Set TUI_TRAINER_HOME to a folder that can be written to")
-    return headless.follow(run, as_json=as_json, greeting=greeting)
+    return headless.follow(run, as_json=as_json, greeting=_greeting(run, plan, loaded))

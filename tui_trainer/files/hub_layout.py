@@ -4,7 +4,7 @@ import.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Literal, cast
 
@@ -81,6 +81,14 @@ def user_cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def repository_folder(kind: Repository, name: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Where the cache keeps all revisions of a model or a data set."""
     return cache_folder(environment) / f"{kind}--{name.replace('/', '--')}"
+
+
+def cached_repositories(kind: Repository) -> Iterator[tuple[str, Path]]:
+    """(name, folder) of each model or data set that was fetched to this machine before, by name."""
+    for folder in sorted(cache_folder().glob(f"{kind}--*")):
+        name = "/".join(folder.name.split("--")[1:])
+        if is_hub_name(name):
+            yield name, folder
 
 
 def network_reason(error: BaseException) -> str:

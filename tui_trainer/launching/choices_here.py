@@ -18,24 +18,25 @@ from tui_trainer.data.samples import samples
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.data.sources.source_file import form_of
 from tui_trainer.errors import InputError, Problem, system_reason
-from tui_trainer.files.hub_layout import SAMPLE_PREFIX, cache_folder, is_hub_name
+from tui_trainer.files.hub_layout import SAMPLE_PREFIX, cached_repositories
 from tui_trainer.files.local_paths import is_here
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.models.config_json import CONFIG_FILE, MODEL_KEY
+from tui_trainer.models.facts import ADAPTER_FILE
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.runs.registry import known_runs
 from tui_trainer.tasks.parts.learns_from_data import sources_of
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_bytes
+from tui_trainer.units import MIB, format_bytes
 
-DATA, MODEL = "data.path", "model.model_name_or_path"
+DATA = "data.path"
 FROM_SCRATCH: Final = "(from scratch)"
 _RECENT_RUNS: Final = 20
 _MOST: Final = 200
-_CONFIG_LIMIT_BYTES: Final = 1 << 20
 _SHOWN_ROWS: Final = 20
 _CELL_CHARACTERS: Final = 200
 _TEXT_CHARACTERS: Final = 20_000
@@ -68,7 +69,7 @@ def models_here() -> list[Choice]:
     """Finished runs, models of runs before, folders here and models that were fetched; last, none."""
     runs = (Choice(value=run.name, note="what this run has trained") for run in _newest_runs() if run.model.is_dir())
     scratch = Choice(value=FROM_SCRATCH, note="a small model that begins with random weights")
-    return _each_once((*runs, *_used_before(MODEL), *_model_folders(Path()), *_fetched_models(), scratch))
+    return _each_once((*runs, *_used_before(MODEL_KEY), *_model_folders(Path()), *_fetched_models(), scratch))
 
 
 def first_rows(path: str) -> FirstRows:
@@ -101,7 +102,7 @@ class WhatFollows:
 
 def what_follows(data: str, model: str, *, gpu: GpuChoice) -> WhatFollows:
     """It may count the parameters of the model, which takes seconds."""
-    shortcuts = {key: value for key, value in ((DATA, data), (MODEL, model)) if value}
+    shortcuts = {key: value for key, value in ((DATA, data), (MODEL_KEY, model)) if value}
     try:
         loaded = load_config(Request(shortcuts=shortcuts), gpu=gpu)
         plan = estimated_plan(loaded, gpu=gpu)
@@ -126,7 +127,7 @@ def _used_before(key: str) -> Iterator[Choice]:
     """The values that the newest runs have written for a setting, where they are still there."""
     for run in _newest_runs():
         with suppress(OSError, ValueError, RecursionError):
-            written = dotted_keys(tomllib.loads(read_plain_file(run.config, _CONFIG_LIMIT_BYTES).decode()))
+            written = dotted_keys(tomllib.loads(read_plain_file(run.config, MIB).decode()))
             value = written.get(key)
             if isinstance(value, str) and value and (not value.startswith("/") or is_here(value)):
                 yield Choice(value=value, note=f"of the run {one_line(run.name, 40)}")
@@ -170,13 +171,12 @@ def _model_folders(folder: Path) -> Iterator[Choice]:
 
 
 def _holds_model(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+    return any((folder / name).is_file() for name in (CONFIG_FILE, ADAPTER_FILE))
 
 
 def _fetched_models() -> Iterator[Choice]:
-    for folder in sorted(cache_folder().glob("models--*")):
-        name = "/".join(folder.name.split("--")[1:])
-        if is_hub_name(name) and any(folder.glob("snapshots/*/*config.json")):
+    for name, folder in cached_repositories("models"):
+        if any(folder.glob("snapshots/*/*config.json")):
             yield Choice(value=name, note=f"in the hub's cache, {format_bytes(_weights_bytes(folder / 'blobs'))}")
 
 

@@ -15,6 +15,12 @@ _PATIENCE_SECONDS: Final = 5.0
 _CHUNK_BYTES: Final = 1 << 16
 
 
+def program(*arguments: str) -> list[str]:
+    """The command line of this program with this Python. -P: a torch.py in the folder that the user stands in is not
+    ours."""
+    return [sys.executable, "-P", "-m", "tui_trainer", *arguments]
+
+
 class CommandProcess:
     """It goes on whether anybody looks or not. What it prints comes to `_hear`, its end to `_end`."""
 
@@ -24,9 +30,8 @@ class CommandProcess:
         self.alive = True
         self._kill_at = 0.0
         self._rest = b""
-        # -P: a torch.py in the folder that the user stands in is not ours.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tui_trainer", *arguments],
+            program(*arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from time import monotonic, sleep
 from typing import Final
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import InputError, RunError, system_reason
 from tui_trainer.hardware.diagnosis import GpuChoice
-from tui_trainer.launching.open_run import open_new
+from tui_trainer.launching.command_process import program
+from tui_trainer.launching.open_run import OpenRun, open_new
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import RunStarted
 from tui_trainer.runs.folder import RunFolder, open_log, read_plain_file
@@ -18,12 +18,12 @@ from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import MIB
 
 _LOG_NAME: Final = "detached.txt"
 _POLL_SECONDS: Final = 0.1
 # It reads the plan and looks at the machine before it begins: seconds, on a slow disk a minute.
 _PATIENCE_SECONDS: Final = 300.0
-_LOG_LIMIT_BYTES: Final = 1 << 20
 _REASON_CHARACTERS: Final = 600
 
 
@@ -34,13 +34,13 @@ def refuse_within_job() -> None:
         raise InputError(message, hint="leave out --detach, or `tui-trainer submit` makes it a job of its own")
 
 
-def make_run(loaded: LoadedConfig, estimate: Plan, *, gpu: GpuChoice = None) -> RunFolder:
-    """The folder of a new run that nobody carries out yet. Raises InputError as `open_new` does."""
+def make_run(loaded: LoadedConfig, estimate: Plan, *, gpu: GpuChoice = None) -> OpenRun:
+    """A new run that nobody carries out yet: its lock is given back. Raises InputError as `open_new` does."""
     refuse_within_job()
     run = open_new(loaded, estimate, gpu=gpu)
     run.journal.close()
     run.lock.release()
-    return run.folder
+    return run
 
 
 def go_on_detached(
@@ -54,11 +54,9 @@ def go_on_detached(
     reader.read_new()
     asked = {"--gpu": gpu, "--processes": processes, "--nodes": nodes}
     options = [word for name, value in asked.items() if value is not None for word in (name, str(value))]
-    # -P: a torch.py in the folder that the user stands in is not ours.
-    command = [sys.executable, "-P", "-m", "tui_trainer", "resume", str(folder.root), "--no-ui", *options]
-    log_path = folder.logs / _LOG_NAME
+    command = program("resume", str(folder.root), "--no-ui", *options)
     try:
-        with open_log(log_path) as log:
+        with open_log(folder.logs / _LOG_NAME) as log:
             log_bytes = log.seek(0, 2)
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     except OSError as error:
@@ -79,7 +77,7 @@ def go_on_detached(
 
 def _last_words(folder: RunFolder, before_bytes: int) -> str:
     try:
-        said = read_plain_file(folder.logs / _LOG_NAME, _LOG_LIMIT_BYTES)[before_bytes:]
+        said = read_plain_file(folder.logs / _LOG_NAME, MIB)[before_bytes:]
     except OSError:
         return "its log cannot be read"
     lines = said.decode("utf-8", "replace").strip().splitlines()

@@ -8,7 +8,6 @@ stops and asks for the requeue itself (`runs/slurm.py`): only it knows whether i
 
 import re
 import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.save import to_toml
 from tui_trainer.errors import ConfigError, FolderError, Problem, RunError
+from tui_trainer.launching.command_process import program
 from tui_trainer.launching.open_run import free_name, name_problems, start_problems
 from tui_trainer.runs import registry, slurm
 from tui_trainer.runs.folder import RunFolder
@@ -87,7 +87,7 @@ def script_text(root: Path, resources: Resources) -> str:
         *([] if limit == 0 else [f"--signal=B:USR1@{min(_SAVING_SECONDS, (limit or 4 * _SAVING_SECONDS) // 4)}"]),
         *resources.options,
     ]
-    train = [sys.executable, "-P", "-m", "tui_trainer", "resume", str(root), "--no-ui"]
+    train = program("resume", str(root), "--no-ui")
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options)]
     if resources.nodes > 1:
         # Since 22.05 srun does not take the cores of sbatch over.

@@ -522,6 +522,11 @@ def metrics_of(state: RunState) -> dict[str, Metric]:
     return METRICS | found | {f"{name}, training": _in_training(name) for name in state.step_scores}
 
 
+def metric_of(state: RunState, name: str) -> Metric | None:
+    """The same by its name; what every run has is found without a look at all evaluations."""
+    return METRICS.get(name) or metrics_of(state).get(name)
+
+
 def _held_out(name: str) -> Metric:
     def having(state: RunState) -> list[EvalDone]:
         return [done for done in state.evals if name in done.scores]
@@ -567,15 +572,15 @@ class ChartDrawing:
         """`height` lines of `width` cells: a title rule with the legend, the plot, its x axis and the labels."""
         if width < _SMALLEST[0] or height < _SMALLEST[1]:
             return [fit([], width)] * height
-        if view.metric not in metrics_of(state):
-            view = replace(view, metric=LOSS, log=False)
-        series = self._take(state, view)
+        if (metric := metric_of(state, view.metric)) is None:
+            view, metric = replace(view, metric=LOSS, log=False), METRICS[LOSS]
+        series = self._take(state, view, metric)
         if view.cross_step is not None:
             view = replace(view, cross_step=series.nearest_step(view.cross_step))
         last_step = int(series.steps[-1]) if len(series.steps) else 0
         shown = window(domain_steps(last_step, state.total_steps), last_step, view.halvings, view.cross_step)
         self._shown = (shown, width - GUTTER)
-        picture = _Picture(state, view, series, shown, glyphs)
+        picture = _Picture(state, view, metric, series, shown, glyphs)
         if (wanted := picture.wanted_bounds()) is not None:
             self._bounds = settle(self._bounds, wanted.low, wanted.high)
             return [picture.title(width, self._bounds), *picture.plot(self._bounds, width, height - 1)]
@@ -603,9 +608,9 @@ class ChartDrawing:
         shown, across = self._shown
         return self._series.nearest_step(shown.low + (x - GUTTER + 0.5) * shown.span / across)
 
-    def _take(self, state: RunState, view: ChartView) -> Series:
+    def _take(self, state: RunState, view: ChartView, metric: Metric) -> Series:
 
-        before, metric = self._view, metrics_of(state)[view.metric]
+        before = self._view
         if before is None or (before.metric, before.smoothing) != (view.metric, view.smoothing):
             self._series = None
         if before is None or (before.metric, before.log, before.halvings) != (view.metric, view.log, view.halvings):
@@ -625,6 +630,7 @@ class ChartDrawing:
 class _Picture:
     state: RunState
     view: ChartView
+    metric: Metric
     series: Series
     shown: Bounds
     glyphs: Glyphs
@@ -634,16 +640,12 @@ class _Picture:
         return self.view.metric == LOSS
 
     @property
-    def _metric(self) -> Metric:
-        return metrics_of(self.state)[self.view.metric]
-
-    @property
     def _show(self) -> Callable[[float], str]:
-        return self._metric.show
+        return self.metric.show
 
     def _evals(self) -> list[tuple[int, float]]:
         """Step and value, in the unit of the y axis, of the evaluations in the window."""
-        evals, marked = self.state.evals, self._metric.marked
+        evals, marked = self.state.evals, self.metric.marked
         begin = bisect_left(evals, self.shown.low, key=attrgetter("step"))
         inside = [(done.step, marked(done)) for done in islice(evals, begin, None) if done.step <= self.shown.high]
         finite = [(step, value) for step, value in inside if value is not None and math.isfinite(value)]
@@ -651,7 +653,7 @@ class _Picture:
 
     def wanted_bounds(self) -> Bounds | None:
         """The range of the values, and of the evaluations that are near them; None without any."""
-        core = self.series.core(self.shown, self._metric.is_noisy, self.view.log)
+        core = self.series.core(self.shown, self.metric.is_noisy, self.view.log)
         values = [value for _, value in self._evals()]
         if core is None:
             return Bounds(min(values), max(values)) if values else None
@@ -763,9 +765,10 @@ class LossChart(Pane):
 
     def toggle_log(self) -> str:
         """Linear or logarithmic y. Returns why not when no value is above zero, else nothing."""
-        metric, state = self.view.metric, self._state()
-        if not self.view.log and not (metrics_of(state)[metric].values(state) > 0).any():
-            return f"a logarithmic axis needs values above zero, and {metric} has none"
+        name, state = self.view.metric, self._state()
+        metric = metric_of(state, name) or METRICS[LOSS]
+        if not self.view.log and not (metric.values(state) > 0).any():
+            return f"a logarithmic axis needs values above zero, and {name} has none"
         self.view = replace(self.view, log=not self.view.log)
         return ""
 

@@ -14,7 +14,6 @@ from tui_trainer.config.load import FITTED, all_settings
 from tui_trainer.launching.choices_here import (
     DATA,
     FROM_SCRATCH,
-    MODEL,
     Choice,
     FirstRows,
     WhatFollows,
@@ -23,6 +22,7 @@ from tui_trainer.launching.choices_here import (
     models_here,
     what_follows,
 )
+from tui_trainer.models.config_json import MODEL_KEY
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import FieldDialog
 from tui_trainer.ui.spans import Line, fit, pad, paragraph, title_rule
@@ -193,7 +193,7 @@ class ModelDialog(ChoiceOfPath):
 
     def __init__(self, bench: Workbench, data: str) -> None:
         words = f"Which model learns from {one_line(data, 60)}: a folder, one that was fetched, a run, or none."
-        super().__init__(bench, MODEL, words, models_here)
+        super().__init__(bench, MODEL_KEY, words, models_here)
         self._data = data
 
     def look(self, value: str) -> object:
@@ -215,7 +215,7 @@ class ModelDialog(ChoiceOfPath):
             bench.tell("the config is not open yet", "dim")
             return
         gone = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
-        values = gone | {DATA: self._data} | ({MODEL: model_of(value)} if model_of(value) else {})
+        values = gone | {DATA: self._data} | ({MODEL_KEY: model_of(value)} if model_of(value) else {})
         if problems := document.patch(values, "a new run"):
             bench.tell(one_line(str(problems[0])), "bad")
             return

@@ -32,6 +32,7 @@ from tui_trainer.files.hub_layout import (
     HUB_PREFIX,
     NAME_PART,
     cache_folder,
+    cached_repositories,
     is_hub_name,
     is_revision,
     network_errors,
@@ -107,8 +108,7 @@ def snapshot(wanted: HubPath) -> tuple[Path, list[str] | None] | None:
 
 def names_in_the_cache() -> list[str]:
     """Data sets that were fetched to this machine before."""
-    found = [folder.name.split("--")[1:] for folder in cache_folder().glob("datasets--*")]
-    return sorted("/".join(steps) for steps in found if is_hub_name("/".join(steps)))
+    return sorted(name for name, _ in cached_repositories("datasets"))
 
 
 def names_wanted(wanted: HubPath, here: Sequence[str], listed: Sequence[str] | None) -> list[str]:

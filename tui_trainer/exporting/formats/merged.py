@@ -99,7 +99,7 @@ class _MergedTensors:
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.utils import ModulesToSaveWrapper
 
-        fields, self._ids = model.peft_config["default"].to_dict(), range(0)
+        fields = model.peft_config["default"].to_dict()
         self.inner, self.facts, self._base = model.get_base_model(), read_headers(base), base
         tied = set(getattr(self.inner, "all_tied_weights_keys", None) or ())
         names = dict.fromkeys(map(_plain, self.inner.state_dict()))
