@@ -39,7 +39,9 @@ PAGES = "12345"
 PAIRS = 5
 # Small enough for more than five steps a second on two cores, evaluating and saving as usual.
 FAST = ("--set", "training.effective_batch_size=8", "--set", "training.max_steps=100000")
-SHORT = ("--set", "training.max_steps=150", "--set", "training.effective_batch_size=8")
+# Half a minute of training: in ten seconds the first second, in which the screens are drawn and kernels are made ready,
+# is a tenth of the whole, and the pairs of an idle machine went from 0.89 to 1.09.
+SHORT = ("--set", "training.max_steps=500", "--set", "training.effective_batch_size=8")
 # Of a link over an ocean, to the one side.
 DELAY_SECONDS = 0.1
 # For the end of a run, beside other work as well.
@@ -300,7 +302,7 @@ def throughput() -> None:
     ratios.sort()
     print(
         f"throughput with screens / without: median {median(ratios):.3f} of {PAIRS} pairs, from {ratios[0]:.3f} to "
-        f"{ratios[-1]:.3f} (wanted: at least 0.95)"
+        f"{ratios[-1]:.3f} (wanted: at least 0.97)"
     )
 
 
