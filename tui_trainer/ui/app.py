@@ -14,11 +14,11 @@ from time import strftime
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import App
-from textual.command import CommandPalette
 from textual.events import AppFocus, Event, InputEvent, Key, Resize
 from textual.filter import LineFilter
 from textual.reactive import Reactive
 from textual.screen import Screen
+from textual.theme import ThemeProvider
 from textual.widget import AwaitMount
 
 from tui_trainer.errors import system_reason
@@ -26,7 +26,17 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.keymap import PLACES, Action, ActionCommands, Keymap, KeysInOrder, Place, key_sign, textual_key
+from tui_trainer.ui.keymap import (
+    PLACES,
+    Action,
+    ActionCommands,
+    Keymap,
+    KeysInOrder,
+    Palette,
+    Place,
+    key_sign,
+    textual_key,
+)
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, Preferences
@@ -349,7 +359,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.open(HelpDialog(self.keymap, self.page.place))
 
     def action_palette(self) -> None:
-        self.push_screen(CommandPalette(placeholder="Find an action by its name"))
+        self.push_screen(Palette(placeholder="Find an action by its name"))
 
     def action_interrupt(self) -> None:
         if selected := self.screen.get_selected_text():
@@ -360,7 +370,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             f"Ctrl+C stops nothing here: {self.key_of('app.quit')} leaves, and asks when a run is alive", "warn"
         )
 
-    action_theme = App.action_change_theme
+    def action_theme(self) -> None:
+        self.push_screen(Palette(providers=[ThemeProvider], placeholder="Find a theme by its name"))
 
     def action_bell(self) -> None:  # type: ignore[override]
         self.preferences.bell = not self.preferences.bell

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Final, Literal, Protocol, runtime_checkable
 
 from textual.app import App
-from textual.binding import Binding
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.await_complete import AwaitComplete
+from textual.binding import Binding, BindingType
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.events import Event, Key
 from textual.keys import Keys
 from textual.markup import escape
@@ -204,6 +205,7 @@ FAILING_KEYS: Final = {
 }  # fmt: skip
 _NAMED_KEYS: Final = frozenset(key.value for key in Keys)
 _LEAST_SCORE = 1e-6
+_LINES_OF_A_COMMAND = 2
 
 
 @runtime_checkable
@@ -318,6 +320,28 @@ def textual_key(key: str) -> str:
     """A key of the registry as Textual names it: `?` is `question_mark`."""
     # A comma stands between keys there.
     return "comma" if key == "," else next(iter(Binding.make_bindings([Binding(key, "")]))).key
+
+
+class Palette(CommandPalette):
+    """Textual's list of commands, for keys that come faster than it opens, fills and closes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pagedown", "page(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+    ]
+
+    def action_page(self, pages: int) -> None:
+        # Textual's own looks for the line of the chosen one, which it has only once the list was drawn.
+        listed = self.query_one(CommandList)
+        if listed.option_count:
+            place = (listed.highlighted or 0) + pages * max(listed.size.height // _LINES_OF_A_COMMAND, 1)
+            listed.highlighted = min(max(place, 0), listed.option_count - 1)
+
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        """Once: a key and a click may both close it."""
+        # What still looks for commands would look for their list as well.
+        self.workers.cancel_node(self)
+        return super().dismiss(result) if self.is_active else AwaitComplete()
 
 
 class ActionCommands(Provider):
