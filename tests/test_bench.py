@@ -116,6 +116,7 @@ def config(place) -> list[str]:
     return ["--data", str(data), *(part for key, value in settings.items() for part in ("--set", f"{key}={value}"))]
 
 
+@pytest.mark.e2e
 def test_training_is_measured_switch_by_switch_at_equal_steps(tmp_path, here, capsys):
     only = ["--only", "packing", "--only", "accumulation", "--only", "TF32", "--only", "batch 8"]
     found = measured(capsys, "train", *config(tmp_path), "--gpu", "none", "--steps", 3, "--rounds", 1, *only)
@@ -134,6 +135,7 @@ def test_training_is_measured_switch_by_switch_at_equal_steps(tmp_path, here, ca
     assert lines[2].split()[0] == "ms" and lines[3].startswith("baseline ") and lines[4].startswith("packing ")
 
 
+@pytest.mark.e2e
 def test_the_whole_run_is_trained_with_each_batch_and_its_time_and_loss_are_those_of_the_end(tmp_path, here, capsys):
     only = ["--whole", "--only", "batch 16", "--only", "smaller", "--only", "fused AdamW", "--only", "Unsloth"]
     found = measured(capsys, "train", *config(tmp_path), "--set", "model.scratch.num_hidden_layers=2", "--gpu", "none",

@@ -269,6 +269,7 @@ def hashes(folder: Path) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
+@pytest.mark.e2e
 def test_a_killed_run_ends_with_the_same_bits(tmp_path, tune, tiny_folder, documents):
     changes = {"tuning.lora_dropout": 0.2, "output.name": "whole"}
     whole, _ = tune("gemma", "lora", changes)

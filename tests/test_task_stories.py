@@ -191,6 +191,7 @@ def test_a_class_for_a_text(terminal):
         assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.e2e
 def test_an_answer_in_a_text(terminal):
     """question_answering: an encoder in a folder and SQuAD's own JSON, from which the task follows."""
     save_tiny_model(Path("bert"), "bert")

@@ -302,6 +302,7 @@ def test_a_process_killed_in_the_middle_of_the_pass_before_training_goes_on_to_t
     }
 
 
+@pytest.mark.e2e
 def test_a_run_killed_in_the_middle_of_the_pass_before_training_is_resumed_to_the_same_bits(
     request_of, private_home, tmp_path
 ):

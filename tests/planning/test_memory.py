@@ -328,6 +328,7 @@ def test_on_a_card_the_sum_of_16_bit_gradients_is_fp32():
     assert (once, more) == (4 * trained, 4 * trained), "those of fp32 weights are added one after the other"
 
 
+@pytest.mark.e2e
 def test_what_scores_load_is_loaded_before_memory_counts():
     code = """if True:
         import sys

@@ -249,6 +249,7 @@ def dialogs() -> set[type[Dialog]]:
     return found
 
 
+@pytest.mark.e2e
 @in_event_loop
 async def test_no_key_of_any_screen_or_dialog_waits_for_a_process_a_lock_or_a_write(waiting, tmp_path, monkeypatch):
     runs = tmp_path / "runs"
@@ -315,6 +316,7 @@ def request_on_a_dead_disk(waiting) -> Request:
     return Request(assignments=tuple(f"{key}={waiting.dead / name}" for key, name in named.items()))
 
 
+@pytest.mark.e2e
 @in_event_loop
 async def test_every_key_is_answered_and_q_leaves_where_no_disk_answers(waiting, request_on_a_dead_disk):
     run = run_of(waiting.dead / "runs", "away", start(100), *steps(1, 50))

@@ -13,7 +13,6 @@ from pathlib import Path
 from time import strftime
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from textual.app import App
 from textual.events import AppFocus, Event, InputEvent, Key, Resize
 from textual.filter import LineFilter
 from textual.reactive import Reactive
