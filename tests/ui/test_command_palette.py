@@ -1,15 +1,16 @@
-"""The registry's actions in Textual's command palette: all of them in order, and the best match first."""
+"""The registry's actions in the palette: all of them in order, and the best match first."""
 
 from __future__ import annotations
 
 import pytest
+from textual.fuzzy import FuzzySearch
 
 from tests.ui.canned import CPU, CannedBench
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.keymap import ActionCommands
+from tui_trainer.ui.palette import found
 from tui_trainer.ui.spans import UNICODE
 
 
@@ -23,23 +24,50 @@ async def test_letters_find_actions_the_best_first_and_enter_does_the_chosen_one
     async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
         await screens.press("2")
         await screens.shows("Enter edit")
-        provider = ActionCommands(screens.app.screen)
+        search = FuzzySearch()
 
-        async def found(letters: str) -> list[str]:
-            """Ids, as the palette orders them."""
-            hits = [hit async for hit in (provider.search(letters) if letters else provider.discover())]
-            return [hit.command.args[0] for hit in sorted(hits, key=lambda hit: -hit.score)]
+        def ids(letters: str) -> list[str]:
+            return [command.do.args[1] for command, _ in found(screens.app.commands, letters, search)]
 
         offered = sorted(screens.app.offered_actions, key=lambda one: one.footer or 100)
-        assert await found("") == [action.id for action in offered], "those of the last line come first"
+        assert ids("") == [action.id for action in offered], "those of the last line come first"
         for letters, first in (("undo", "config.undo"), ("UNDO", "config.undo"), ("presets", "config.recipe"),
                                ("svas", "config.save_as"), ("clipboard", "config.copy")):  # fmt: skip
-            assert first not in [one.id for one in offered] or (await found(letters))[0] == first
-        assert await found("zzqqxx") == []
+            assert first not in [one.id for one in offered] or ids(letters)[0] == first
+        assert ids("zzqqxx") == []
         # Every way to find letters far from each other in a long sentence is tried: not for letters without end.
-        assert await found("the settings or the rates or the setting at the end or the start") == []
+        assert ids("the settings or the rates or the setting at the end or the start") == []
 
         await screens.press(":", *"presets")
         await screens.shows("Choose a recipe; see first what it would change.")
         await screens.press("enter")
         await screens.shows("Choose a recipe", "It changes")
+
+
+@in_event_loop
+async def test_keys_that_come_at_once_find_and_do_it_and_nothing_is_done_without_a_match():
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+        await screens.press("2")
+        await screens.shows("Enter edit")
+        for keys in (":", "pageup"), ("x", "escape"), (":", "pagedown", "pagedown"), ("enter", "enter"):
+            screens.app.simulate_key(keys[0])
+            for key in keys[1:]:
+                screens.app.simulate_key(key)
+        await screens.settled()
+        await screens.press("escape", "escape", ":", *"zzqqxx", "pageup", "pagedown", "enter")
+        await screens.shows("nothing has these letters")
+        await screens.press("escape")
+        assert screens.app.dialog is None
+
+
+@in_event_loop
+async def test_a_theme_is_shown_while_it_is_chosen_and_the_one_before_comes_back():
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+        before = screens.app.theme
+        await screens.press("T", *"nord")
+        await screens.shows("nord")
+        assert screens.app.theme == "nord"
+        await screens.press("escape")
+        assert screens.app.theme == before
+        await screens.press("T", *"nord", "enter")
+        assert screens.app.theme == "nord"

@@ -12,7 +12,7 @@ from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.keymap import ACTIONS, FAILING_KEYS, PLACES, Action, ActionCommands, Keymap, key_sign
+from tui_trainer.ui.keymap import ACTIONS, FAILING_KEYS, PLACES, Action, Keymap, key_sign
 from tui_trainer.ui.spans import UNICODE
 
 
@@ -66,8 +66,7 @@ async def test_last_line_and_commands_offer_what_can_be_done_on_every_page_and_e
                 ids = [action.id for action in sorted(offered, key=lambda one: one.footer or 100)]
                 assert ("app.start" in ids) != is_alive
                 assert place != "train" or ("train.stop" in ids) == is_alive
-                commands = [hit async for hit in ActionCommands(app.screen).discover()]
-                assert [hit.command.args[0] for hit in commands] == ids
+                assert [command.do.args[1] for command in app.commands] == ids
                 line = screens.lines[-1]
                 shown = [one for one in offered if f"{key_sign(one.keys[0])} " in line and one.footer]
                 assert len(shown) > 1 and line.endswith("? help")

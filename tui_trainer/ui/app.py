@@ -17,7 +17,6 @@ from textual.events import AppFocus, Event, InputEvent, Key, Resize
 from textual.filter import LineFilter
 from textual.reactive import Reactive
 from textual.screen import Screen
-from textual.theme import ThemeProvider
 from textual.widget import AwaitMount
 
 from tui_trainer.errors import system_reason
@@ -27,16 +26,16 @@ from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.keymap import (
     PLACES,
+    TITLES,
     Action,
-    ActionCommands,
     Keymap,
     KeysInOrder,
-    Palette,
     Place,
     key_sign,
     textual_key,
 )
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
+from tui_trainer.ui.palette import Command, Palette
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, Preferences
 from tui_trainer.ui.workbench import Leaving, Workbench
@@ -63,7 +62,6 @@ _ABOVE_DIALOGS = ("save_screen", "suspend")
 class TrainerApp(KeysInOrder, inherit_bindings=False):
     TITLE = "tui-trainer"
     CSS_PATH = "app.tcss"
-    COMMANDS: ClassVar = {ActionCommands}
     # Textual would open it with a key of its own, also above dialogs.
     ENABLE_COMMAND_PALETTE = False
     DEFAULT_MODE: ClassVar[Place] = PLACES[1]
@@ -357,8 +355,19 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def action_help(self) -> None:
         self.open(HelpDialog(self.keymap, self.page.place))
 
+    @property
+    def commands(self) -> list[Command]:
+        def command(action: Action) -> Command:
+            keys = " ".join(key_sign(key, ascii_only=self.bench.glyphs.ascii) for key in action.keys)
+            do = partial(self.call_next, self.carry_out, action.id)
+            return Command(name=f"{TITLES[action.place]}: {action.label}", help=action.help, note=keys, do=do)
+
+        # Those of the last line first: to move is nothing that is looked for here.
+        actions = sorted(self.offered_actions, key=lambda one: one.footer or 100)
+        return [command(action) for action in actions]
+
     def action_palette(self) -> None:
-        self.push_screen(Palette(placeholder="Find an action by its name"))
+        self.open(Palette("Find an action by its name", self.commands))
 
     def action_interrupt(self) -> None:
         if selected := self.screen.get_selected_text():
@@ -370,7 +379,16 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         )
 
     def action_theme(self) -> None:
-        self.push_screen(Palette(providers=[ThemeProvider], placeholder="Find a theme by its name"))
+        before = self.theme
+
+        def command(theme: str) -> Command:
+            show = partial(setattr, self, "theme", theme)
+            words = "the terminal's own colours" if theme == TERMINAL_THEME else ""
+            return Command(name=theme, help=words, note="now" if theme == before else "", do=show, show=show)
+
+        back = partial(setattr, self, "theme", before)
+        themes = sorted(self.available_themes, key=lambda theme: (theme != TERMINAL_THEME, theme))
+        self.open(Palette("Find a theme by its name", [command(theme) for theme in themes], back))
 
     def action_bell(self) -> None:  # type: ignore[override]
         self.preferences.bell = not self.preferences.bell

@@ -1,4 +1,4 @@
-"""Which key does what: the registry's keys, changed by the user's own `keys.toml`; and the actions in the palette.
+"""Which key does what: the registry's keys, changed by the user's own `keys.toml`.
 
 `~/.config/tui-trainer/keys.toml` gives other keys to actions by their id:
 
@@ -8,20 +8,15 @@
 
 import os
 import tomllib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from textual.app import App
-from textual.await_complete import AwaitComplete
-from textual.binding import Binding, BindingType
-from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.binding import Binding
 from textual.events import Event, Key
 from textual.keys import Keys
-from textual.markup import escape
 
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.terminal.safe_text import one_line
@@ -204,8 +199,6 @@ FAILING_KEYS: Final = {
     "ctrl+left_square_bracket": "is Escape",
 }  # fmt: skip
 _NAMED_KEYS: Final = frozenset(key.value for key in Keys)
-_LEAST_SCORE = 1e-6
-_LINES_OF_A_COMMAND = 2
 
 
 @runtime_checkable
@@ -320,54 +313,3 @@ def textual_key(key: str) -> str:
     """A key of the registry as Textual names it: `?` is `question_mark`."""
     # A comma stands between keys there.
     return "comma" if key == "," else next(iter(Binding.make_bindings([Binding(key, "")]))).key
-
-
-class Palette(CommandPalette):
-    """Textual's list of commands, for keys that come faster than it opens, fills and closes."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("pagedown", "page(1)", show=False),
-        Binding("pageup", "page(-1)", show=False),
-    ]
-
-    def action_page(self, pages: int) -> None:
-        # Textual's own looks for the line of the chosen one, which it has only once the list was drawn.
-        listed = self.query_one(CommandList)
-        if listed.option_count:
-            place = (listed.highlighted or 0) + pages * max(listed.size.height // _LINES_OF_A_COMMAND, 1)
-            listed.highlighted = min(max(place, 0), listed.option_count - 1)
-
-    def dismiss(self, result: Any = None) -> AwaitComplete:
-        """Once: a key and a click may both close it."""
-        # What still looks for commands would look for their list as well.
-        self.workers.cancel_node(self)
-        return super().dismiss(result) if self.is_active else AwaitComplete()
-
-
-class ActionCommands(Provider):
-    """What can be done now, on this screen and everywhere: see `TrainerApp.offered_actions` and `carry_out`."""
-
-    app: Any
-
-    def _offered(self) -> Iterable[tuple[Action, dict[str, Any]]]:
-        """The actions of the footer first: to move is nothing that is looked for here."""
-        for action in sorted(self.app.offered_actions, key=lambda one: one.footer or 100):
-            keys = " ".join(key_sign(key, ascii_only=self.app.has_class("-ascii")) for key in action.keys)
-            help = escape(f"{keys or 'no key'}: {action.help}")
-            yield action, {"command": partial(self.app.carry_out, action.id), "help": help}
-
-    async def discover(self) -> Hits:
-        for action, more in self._offered():
-            yield DiscoveryHit(_name(action), **more)
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for action, more in self._offered():
-            # The name counts more than the sentence about it, in which letters far from each other are found by chance.
-            score = matcher.match(_name(action)) or _LEAST_SCORE * (query.casefold() in action.help.casefold())
-            if score > 0:
-                yield Hit(score, matcher.highlight(_name(action)), **more)
-
-
-def _name(action: Action) -> str:
-    return f"{TITLES[action.place]}: {action.label}"

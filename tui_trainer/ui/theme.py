@@ -75,20 +75,22 @@ def styles_for(color_system: str | None, *, no_color: bool) -> dict[str, Style]:
     return {role: Style.parse(looks[colours]) for role, looks in _LOOKS.items()}
 
 
-@cache
-def _themed(theme: str, variables: tuple[tuple[str, str], ...]) -> dict[str, Style]:
-    colours = dict(variables)
-    return {
-        role: Style.parse(" ".join(_hex(colours, word) for word in themed.split()))
-        for role, (*_, themed) in _LOOKS.items()
-    }
+_THEMED: Final[dict[str, dict[str, Style]]] = {}
+"""By the name of a theme."""
 
 
 def role_styles(app: App[Any]) -> dict[str, Style]:
     """The style of every role in the application's theme: the same object while the theme is the same."""
     if app.native_ansi_color:
         return styles_for(app.console.color_system, no_color=app.no_color)
-    return _themed(app.theme, tuple(app.theme_variables.items()))
+    if app.theme not in _THEMED:
+        # Not `theme_variables`: they are still those of the theme before while this one is being set.
+        colours = app.get_css_variables()
+        _THEMED[app.theme] = {
+            role: Style.parse(" ".join(_hex(colours, word) for word in themed.split()))
+            for role, (*_, themed) in _LOOKS.items()
+        }
+    return _THEMED[app.theme]
 
 
 class HasGlyphs:
