@@ -18,7 +18,7 @@ from tui_trainer.ui.spans import Line, beside, fit, paragraph
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import Pane
 
-_NAME_CELLS = 44
+_NAME_CELLS, _PAGE_LINES = 44, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,7 @@ class Palette(FieldDialog):
             back()
 
     def take_key(self, event: Key) -> bool:
-        page = max(self.query_one(LineList).size.height, 1) if self.is_attached else 1
-        steps = {"up": -1, "down": 1, "pageup": -page, "pagedown": page}
+        steps = {"up": -1, "down": 1, "pageup": -_PAGE_LINES, "pagedown": _PAGE_LINES}
         if event.key in steps:
             self._choose(self._chosen + steps[event.key])
             return True
