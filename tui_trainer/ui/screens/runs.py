@@ -16,7 +16,6 @@ from typing import ClassVar, Final, TypeVar
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import ScreenResume
-from textual.timer import Timer
 from textual.widgets import DataTable
 
 from tui_trainer.errors import FolderError, InputError, Problem
@@ -58,8 +57,6 @@ _READ_EVERY_TICKS = 3
 # Sizes are measured in the thread of all slow work, which plans and checks as well.
 _MEASURING_SECONDS = 0.2
 _READING, _MEASURING, _LOOKING = "list of runs", "sizes of runs", "chosen run"
-# Whoever goes on to the next run does not wait for the journals of all between.
-_LOOK_AFTER_SECONDS = 0.15
 _JOURNALS_KEPT = 12
 _NAMES_SHOWN = 6
 
@@ -131,6 +128,8 @@ class RunsPage(ListPage):
         self.model: RunsModel = RunsModel()
         self._overviews = Overviews()
         self.table = RunsTable(self.model, _now)
+        self._empty = Pane(lambda *_: [[(f"   {self._empty_words}", "dim")]], id="empty")
+        self._below = Pane(self._summary, id="summary")
         self.chart = LossChart(lambda: self._state, id="curve")
         self._filter = LineField(id="filter")
         self._filter.placeholder = (
@@ -141,19 +140,19 @@ class RunsPage(ListPage):
         """At which `_stage` of its run the size of a folder was measured."""
         self._looked_at: OrderedDict[Path, tuple[object, ChosenRun]] = OrderedDict()
         """The runs that were chosen last, at which `_stage`."""
-        self._look_soon: Timer | None = None
+        self._is_looking = False
 
     def body(self) -> ComposeResult:
         with Container(id="workspace"):
             with Container(id="list"):
                 yield self.table
-                yield Pane(lambda *_: [[(f"   {self._empty_words}", "dim")]], id="empty")
+                yield self._empty
                 yield self._filter
             with Container(id="beside"):
                 yield Pane(self._details, id="details")
                 yield self.chart
                 yield Pane(self._differences, id="differences")
-        yield Pane(self._summary, id="summary")
+        yield self._below
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -161,7 +160,7 @@ class RunsPage(ListPage):
 
     def redraw(self) -> None:
         if self.is_shown and self.is_attached:
-            self.query_one("#empty").display = not self.model.shown
+            self._empty.display = not self.model.shown
             self.table.display = bool(self.model.shown)
             self.table.redraw()
             self._show_chosen()
@@ -187,32 +186,27 @@ class RunsPage(ListPage):
         return known[1] if known else None
 
     def _show_chosen(self) -> None:
-        """Look at the chosen run where that is to be seen and not known yet, once the choice stays."""
+        """Look at the chosen run where it is shown and not known yet: one at a time, and the newest choice next."""
         one, chosen = self.model.chosen, self._chosen_run
         self.chart.display = self.is_wide and chosen is not None and bool(chosen.journal.state.steps)
-        if not self.is_wide or one is None or not one.is_run:
+        if not self.is_wide or one is None or not one.is_run or self._is_looking:
             return
-        known = self._looked_at.get(one.path)
-        if known is None or known[0] != _stage(one, one.step):
-            if self._look_soon is not None:
-                self._look_soon.stop()
-            self._look_soon = self.set_timer(_LOOK_AFTER_SECONDS, partial(self._look, one))
-
-    def _look(self, one: RunOverview) -> None:
-        found, known = self.model.found or (), self._looked_at.get(one.path)
+        stage, known = _stage(one, one.step), self._looked_at.get(one.path)
+        if known is not None and known[0] == stage:
+            return
         journal = known[1].journal if known else FollowedJournal(RunFolder(one.path).journal)
 
         def looked(chosen: ChosenRun) -> None:
-            self._looked_at[one.path] = _stage(one, one.step), chosen
+            self._looked_at[one.path] = stage, chosen
             self._looked_at.move_to_end(one.path)
             while len(self._looked_at) > _JOURNALS_KEPT:
                 self._looked_at.popitem(last=False)
+            self._is_looking = False
             self.bench.app.draw()
 
-        if one.path == self.model.path and not self.bench.background.is_busy(_LOOKING):
-            self.bench.background.do(_LOOKING, partial(look_at, one, found, journal), looked, _LOOKING)
-        elif one.path == self.model.path:
-            self._show_chosen()
+        self._is_looking = True
+        work = partial(look_at, one, self.model.found or (), journal)
+        self.bench.background.do(_LOOKING, work, looked, _LOOKING)
 
     def _differences(self, width: int, _: int) -> list[Line]:
         one, chosen = self.model.chosen, self._chosen_run
@@ -222,8 +216,7 @@ class RunsPage(ListPage):
             return [[("reading its journal ...", "dim")]]
         if not chosen.before:
             return [[("no run of its task before it", "dim")]]
-        name = one_line(chosen.before, 40)
-        return difference_lines(chosen.differences, name, chosen.is_ancestor, width, self.bench.glyphs)
+        return difference_lines(chosen.differences, chosen.before, chosen.is_ancestor, width, self.bench.glyphs)
 
     def _details(self, width: int, _: int) -> list[Line]:
         chosen = self.model.chosen
@@ -232,7 +225,9 @@ class RunsPage(ListPage):
     def _summary(self, width: int, _: int) -> list[Line]:
         seen, count = self.table.seen_places, len(self.model.shown)
         where = f"{seen.start + 1}-{seen.stop} of {count}" if len(seen) < count else ""
-        words = self.bench.exports.words
+        words, key_of = self.bench.exports.words, self.bench.app.key_of
+        if self.model.marked and not words:
+            words = ", ".join(f"{key_of(f'runs.{name}')} {name}" for name in ("compare", "export", "delete"))
         return [
             beside([(summary(self.model), "dim"), (f"; {words}" if words else "", "accent")], [(where, "dim")], width)
         ]
@@ -276,7 +271,7 @@ class RunsPage(ListPage):
                 return
 
     def _scrolled(self) -> None:
-        self.query_one("#summary", Pane).redraw()
+        self._below.redraw()
 
     def on_runs_table_clicked(self, message: RunsTable.Clicked) -> None:
         self.model.choose(message.place)

@@ -171,7 +171,7 @@ class RunsModel:
     def columns(self, width: int) -> list[tuple[str, int]]:
         """Titles and cells. A curve is worth as many cells as it has values, where they are to be had."""
         has_tags = any(one.tags for one in self.found or ())
-        wider = 4 if width >= 160 else 2 if width >= 120 else 1
+        wider = 4 if width >= 180 else 2 if width >= 140 else 1
         columns = [(title, cells) for title, cells, least in _COLUMNS if width >= least]
         if has_tags and width < _ROOM_FOR_BOTH:
             columns = [column for column in columns if column[0] != "curve"]
@@ -350,10 +350,10 @@ class RunsTable(HasGlyphs, DataTable[Cell]):
             if before is None:
                 self.add_row(*cells.values(), key=key)
                 continue
-            changed.append(one.path)
-            for title, cell in cells.items():
-                if self.get_cell(key, title) != cell:
-                    self.update_cell(key, title, cell)
+            other = {title: cell for title, cell in cells.items() if self.get_cell(key, title) != cell}
+            for title, cell in other.items():
+                self.update_cell(key, title, cell)
+            changed += [one.path] * bool(other)
         return changed
 
     def _cells(self, one: RunOverview, sign: str, age: str) -> dict[str, Cell]:
@@ -451,7 +451,8 @@ def difference_lines(
 ) -> list[Line]:
     """The settings of a run that another one before it does not have: `training.learning_rate  3e-3 -> 1e-3`."""
     why = "started from" if is_ancestor else "the run before"
-    lines: list[Line] = [title_rule(f"settings that differ from {before}", width, glyphs, why)]
+    name = cut_inside(one_line(before), max(width - 36, 12), glyphs)
+    lines: list[Line] = [title_rule(f"differs from {name}", width, glyphs, why)]
     if not differences:
         return [*lines, [("no setting differs", "dim")]]
     for one in differences[:_MOST_DIFFERENCES]:
