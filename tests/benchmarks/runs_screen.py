@@ -1,6 +1,6 @@
 """CPU time of a key on the Runs screen with many runs: sorting, filtering and moving, until the picture is there.
 
-    python tests/benchmarks/runs_screen.py [RUNS]
+    python -m tests.benchmarks.runs_screen [RUNS]
 
 The median and the highest of some keys, at 80x24 and 200x50, of the whole process: key, model, table and picture.
 """
