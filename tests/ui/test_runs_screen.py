@@ -323,6 +323,11 @@ async def test_three_hundred_runs_are_sorted_by_key_and_by_click(runs):
         await screens.shows("sorted by last event", "\u25belast event")
         await screens.click("last event")
         await screens.shows("sorted by last event, reversed", "\u25b4last event")
+        await screens.press("end", "/", *"run-005", "enter")
+        await screens.shows("\u25b8 run-005", gone="run-006")
+        await screens.press("escape", "down")
+        text = await screens.settled()
+        assert "\u25b8 run-" in text and "run-005" in text, "the chosen run stays in sight"
 
 
 @contextmanager
@@ -491,9 +496,9 @@ async def test_four_runs_are_compared_by_two_metrics_over_any_axis(runs):
         run_of(runs, f"run-{name}", start(100), *steps(1, 40), *evals)
     async with opened((120, 40)) as screens:
         await screens.press(*["space"] * 4, "C")
-        await screens.shows("loss over steps", "\u25c6 held out", "D run-a")
+        await screens.shows("training loss over steps", "\u25c6 held out", "D run-a")
         await screens.press("v", "V")
-        await screens.shows("held-out loss over steps", "\u2500\u2500 loss over steps")
+        await screens.shows("held-out loss over steps", "\u2500\u2500 training loss over steps")
         await screens.press("V", "V", "x")
         text = await screens.shows("held-out loss over tokens", "macro_f1, held out over tokens")
         chart = screens.app.dialog._second

@@ -57,7 +57,7 @@ _READ_EVERY_TICKS = 3
 # Sizes are measured in the thread of all slow work, which plans and checks as well.
 _MEASURING_SECONDS = 0.2
 _READING, _MEASURING, _LOOKING = "list of runs", "sizes of runs", "chosen run"
-_JOURNALS_KEPT = 12
+_JOURNALS_KEPT = 8
 _NAMES_SHOWN = 6
 
 
@@ -254,6 +254,9 @@ class RunsPage(ListPage):
     def _found(self, found: list[RunOverview]) -> None:
         if found != self.model.found:
             self.model.take(found)
+            # A run that comes later may have the name of one that was deleted.
+            for path in set(self._looked_at) - {one.path for one in found}:
+                del self._looked_at[path]
             self.bench.app.draw()
         # The chosen one first: its size is waited for.
         stale = [one for one in found if self._measured.get(one.path) != _stage(one) and one.status != "gone"]

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tui_trainer.launching.export_process import ExportChoice
 
 ROLES: Final[tuple[Role, ...]] = ("accent", "warn", "good", "bad", "text", "chart_raw")
+TRAINING_LOSS: Final = "training loss"
 HELD_OUT_LOSS: Final = "held-out loss"
 _Points = Sequence[tuple[float, float]]
 _FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
@@ -144,7 +145,8 @@ class Curves(Pane):
     def _lines_of(self, width: int, height: int) -> list[Line]:
         scale = ", logarithmic" if self.is_log else ""
         marks = f"{self.glyphs.eval_mark} held out" if any(curve.marks for curve in self.curves) else ""
-        title = title_rule(f"{self.metric} over {self.unit}{scale}", width, self.glyphs, marks)
+        name = TRAINING_LOSS if self.metric == LOSS else self.metric
+        title = title_rule(f"{name} over {self.unit}{scale}", width, self.glyphs, marks)
         return [title, *curves_lines(self.curves, self.unit, width, height - 1, self.glyphs, log=self.is_log)]
 
 
