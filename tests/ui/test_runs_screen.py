@@ -534,4 +534,4 @@ async def test_beside_the_list_stands_the_chosen_run_with_its_curve_and_what_dif
         await screens.shows("no run of its task before it")
         await screens.resize(80, 24)
         await screens.press("v")
-        await screens.shows("a curve stands beside the list from 120 columns on", gone="differs from")
+        await screens.shows("the curve of a run stands beside the list from 120 columns on", gone="differs from")

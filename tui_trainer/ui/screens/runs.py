@@ -336,7 +336,8 @@ class RunsPage(ListPage):
         if action.name in ("filter", "again", "sort"):
             return ""
         if action.name == "metric":
-            return "" if self.chart.display else f"a curve stands beside the list from {WIDE} columns on"
+            is_drawn = self.is_wide and one is not None and one.is_run
+            return "" if is_drawn else f"the curve of a run stands beside the list from {WIDE} columns on"
         if action.name == "reverse":
             return "" if self.model.order else f"the newest come first; {self.bench.app.key_of('runs.sort')} sorts"
         if action.name == "clear":

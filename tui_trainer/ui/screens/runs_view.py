@@ -171,12 +171,13 @@ class RunsModel:
 
     def columns(self, width: int) -> list[tuple[str, int]]:
         """Titles and cells. A curve is worth as many cells as it has values, where they are to be had."""
-        has_tags = any(one.tags for one in self.found or ())
+        has_tags, is_roomy = any(one.tags for one in self.found or ()), width >= _ROOM_FOR_BOTH
         wider = 4 if width >= 180 else 2 if width >= 140 else 1
-        columns = [(title, cells) for title, cells, least in _COLUMNS if width >= least]
-        if has_tags and width < _ROOM_FOR_BOTH:
+        tags = [(_TAGS, _TAGS_CELLS + 4 * is_roomy)] * has_tags
+        room = width - tags[0][1] if tags and is_roomy else width
+        columns = [(title, cells) for title, cells, least in _COLUMNS if room >= least]
+        if has_tags and not is_roomy:
             columns = [column for column in columns if column[0] != "curve"]
-        tags = [(_TAGS, _TAGS_CELLS + 4 * (width >= _ROOM_FOR_BOTH))] * has_tags
         return tags + [(title, cells * wider if title == "curve" else cells) for title, cells in columns]
 
 
