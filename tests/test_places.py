@@ -73,6 +73,7 @@ COMMANDS: Mapping[str, list[str]] = {
     "doctor": ["RUN"],
     "report": ["RUN"],
     "compare": ["RUN", "RUN"],
+    "label": ["RUN", "--tags", "baseline"],
     "rename": ["RUN", "another"],
     "delete": ["RUN", "--yes"],
     "submit": ["my.toml", "--dry-run"],

@@ -17,6 +17,7 @@ from tests.runs.test_comparison import PLANNED
 from tui_trainer.cli import main
 from tui_trainer.errors import FolderError
 from tui_trainer.runs import at_rest
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock, folder_lock, in_use
 from tui_trainer.runs.registry import known_runs
 
@@ -242,3 +243,43 @@ def test_a_request_to_a_host_that_may_be_gone_says_so(pair, capsys):
     assert main(["stop", "second"]) == 0
     assert "process 7 on host 3f2a since 2026-11-20T13:45:00Z; " in (told := capsys.readouterr().err)
     assert f"remove its lock: `rm {pair[1].lock}`" in told
+
+
+def test_a_run_has_tags_and_a_note_which_the_lists_show(pair, capsys):
+    assert main(["label", "first"]) == 0
+    assert main(["label", "first", "--tags", "#Base fp8,base", "--note", "the one to beat\x1b[31m"]) == 0
+    assert main(["label", "second", "--tags", "a!b"]) == 2
+    told = capsys.readouterr()
+    nothing, kept = told.out.splitlines()
+    assert nothing == "first: no tags and no note" and kept.startswith("first: #base #fp8 the one to beat")
+    assert "'a!b' cannot be a tag" in told.err and "\x1b" not in told.out
+    assert main(["runs"]) == 0
+    head, _, row = capsys.readouterr().out.splitlines()
+    assert "tags and note" in head and "#base #fp8 the one to beat" in row
+    assert main(["runs", "--json"]) == 0
+    second, first = json.loads(capsys.readouterr().out)
+    assert first["tags"] == ["base", "fp8"] and first["note"].startswith("the one") and second["tags"] == []
+    assert main(["label", "first", "--note", ""]) == 0
+    assert main(["rename", "first", "better"]) == 0
+    assert main(["label", "better"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "better: #base #fp8"
+    assert main(["label", "better", "--tags", ""]) == 0
+    assert not RunFolder(pair[0].root.with_name("better")).labels.exists()
+
+
+def test_what_somebody_else_wrote_as_labels_is_made_safe_or_left_out(pair, capsys):
+    for text in (
+        "{",
+        '{"tags": 3, "note": []}',
+        '{"tags": ["ok", 3, "\\u001b[2J"], "note": "a\\u001b]0;title\\u0007"}',
+    ):
+        pair[0].labels.write_text(text)
+        assert main(["runs"]) == 0
+        assert main(["label", "first"]) == 0
+        out = capsys.readouterr().out
+        assert "\x1b" not in out and "\x07" not in out
+    assert "first: #ok a" in out
+    pair[0].labels.unlink()
+    pair[0].labels.symlink_to(pair[1].journal)
+    assert main(["label", "first", "--note", "x"]) == 0
+    assert not pair[0].labels.is_symlink() and pair[1].journal.stat().st_size > 1_000

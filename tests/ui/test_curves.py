@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tui_trainer.ui.screens.runs import ROLES, ComparedCurve, curves_lines
+from tui_trainer.ui.screens.runs_dialogs import ROLES, ComparedCurve, curves_lines
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 
 FALLING = [(float(step), 5 - step / 100) for step in range(1, 401)]
@@ -37,6 +37,6 @@ def test_a_curve_ends_where_its_run_ended_and_what_cannot_be_drawn_is_left_out()
     for log in (False, True):
         text = text_of(curves_lines([odd, ComparedCurve(sign="B")], "seconds", 60, 12, UNICODE, log=log))
         assert "A" in text and "B" not in text
-    assert "no loss" in text_of(
+    assert "no value" in text_of(
         curves_lines([ComparedCurve(sign="A", points=[(1, math.nan)])], "steps", 60, 12, UNICODE)
     )

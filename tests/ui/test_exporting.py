@@ -37,6 +37,9 @@ class FakeProcess:
     cancel = ExportProcess.cancel
     poll = ExportProcess.poll
 
+    def let_go(self) -> None:
+        """It outlives the screens."""
+
     def _signal(self, number: int) -> None:
         self.outcome = ExportOutcome(is_good=False, words=("cancelled; nothing is left of it",))
 

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.events import MouseScrollDown
 
 from tests.runs.journals import end, held_out, run_of, start, steps
-from tests.ui.canned import CPU, RUNS, CannedBench
+from tests.ui.canned import CHOICES, CPU, RUNS, CannedBench
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
+from tests.ui.test_exporting import FakeProcess
 from tui_trainer.config.load import Request
+from tui_trainer.errors import InputError
+from tui_trainer.launching import export_process
+from tui_trainer.launching.export_process import ExportOutcome
 from tui_trainer.runs import overview
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.runs.labels import labels_of
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.registry import forget, known_runs, listed_roots
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.screens.runs import RunsModel, column_at, head, refusal
-from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.screens.runs import refusal
+from tui_trainer.ui.screens.runs_view import RunsModel
+from tui_trainer.ui.spans import ASCII, UNICODE
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +146,7 @@ async def test_runs_are_chosen_by_mouse_found_by_letters_and_their_path_is_copie
         await screens.press("r")
         await screens.shows("31 here", "Dcyan")
         await screens.pilot._post_mouse_events([MouseScrollDown], offset=(5, 5))
-        await screens.until(lambda: names(screens)[0] == "run-27")
+        await screens.until(lambda: names(screens)[0] == "run-28")
         await screens.press("down")
         await screens.shows("\u25b8 run-29")
         await screens.press("end")
@@ -153,7 +163,7 @@ async def test_runs_are_chosen_by_mouse_found_by_letters_and_their_path_is_copie
         await screens.until(lambda: screens.app.clipboard == str(folder.root))
         await screens.press("escape")
         await screens.shows("run-28", "\u25b8 Dcyan")
-        await screens.click("Dcyan", times=2)
+        await screens.click("\u25b8 Dcyan", times=2)
         await screens.shows("interrupted", "of 100", "4 Train 20%")
 
 
@@ -164,9 +174,14 @@ async def test_no_more_than_six_runs_are_compared_and_a_config_that_cannot_be_re
     async with opened() as screens:
         await screens.press("C")
         await screens.shows("ark two to six runs with")
-        for _ in range(7):
-            await screens.press("space")
-        await screens.shows("no more than 6")
+        await screens.press("*")
+        await screens.shows("7 marked", "\u25cf run-a")
+        await screens.press("C")
+        await screens.shows("ark two to six runs with")
+        await screens.press("space")
+        await screens.shows("6 marked", "A run-b")
+        await screens.press("*", "*")
+        await screens.shows("5 Runs", gone="marked")
         await screens.press("y", "escape")
         for name, text in (("a", b"training = 3"), ("b", None), ("c", b"\xff"), ("d", b"[training]\nmax_stepz = 3")):
             path = runs / f"run-{name}" / "config.toml"
@@ -294,14 +309,6 @@ def test_the_filter_takes_numbers(words, found):
     assert names_of(model) == found
 
 
-def test_a_click_on_a_title_finds_its_column():
-    for width in (80, 120, 200):
-        text = "".join(part for part, _ in head(width))
-        for title in ("run", "state", "held out", "size"):
-            assert column_at(text.index(title) + 1, width) == title
-        assert column_at(text.index("curve") + 1, width) == ""
-
-
 @in_event_loop
 async def test_three_hundred_runs_are_sorted_by_key_and_by_click(runs):
     for number in range(300):
@@ -313,4 +320,218 @@ async def test_three_hundred_runs_are_sorted_by_key_and_by_click(runs):
         await screens.press("O")
         await screens.shows("sorted by run, reversed", "run-299")
         await screens.click("last event")
-        await screens.shows("sorted by last event")
+        await screens.shows("sorted by last event", "\u25belast event")
+        await screens.click("last event")
+        await screens.shows("sorted by last event, reversed", "\u25b4last event")
+        await screens.press("end", "/", *"run-005", "enter")
+        await screens.shows("\u25b8 run-005", gone="run-006")
+        await screens.press("escape", "down")
+        text = await screens.settled()
+        assert "\u25b8 run-" in text and "run-005" in text, "the chosen run stays in sight"
+
+
+@contextmanager
+def written_to(screens, monkeypatch):
+    """What is sent to the terminal meanwhile."""
+    sent: list[str] = []
+    driver = screens.app._driver
+    with monkeypatch.context() as patch:
+        patch.setattr(type(driver), "is_headless", False)
+        patch.setattr(driver, "write", sent.append)
+        yield sent
+
+
+@in_event_loop
+async def test_the_table_changes_by_difference_and_the_choice_stays_with_its_run(runs, monkeypatch):
+    for name in "abcdef":
+        run_of(runs, f"run-{name}", start(100), *steps(1, 20))
+    async with opened() as screens:
+        table = screens.app.page.table
+        monkeypatch.setattr(type(table), "clear", lambda self, **_: pytest.fail("cleared"))
+        await screens.press("down", "down")
+        await screens.shows("\u25b8 run-d")
+        with written_to(screens, monkeypatch) as sent:
+            for _ in range(5):
+                screens.app.tick()
+                await screens.pilot.pause()
+            await screens.settled()
+            assert not sent
+            update_cell, changed = type(table).update_cell, []
+            monkeypatch.setattr(
+                type(table),
+                "update_cell",
+                lambda self, *cell, **_: changed.append(cell[:2]) or update_cell(self, *cell),
+            )
+            with JournalWriter(runs / "run-b" / "journal.jsonl") as journal:
+                journal.append(*steps(21, 40))
+            await screens.press("r")
+            await screens.shows("40%")
+            await screens.settled()
+            assert {key.rpartition("/")[2] for key, _ in changed} == {"run-b"}
+            assert {"done", "curve"} <= {title for _, title in changed} <= {"done", "curve", "size"}
+            assert len("".join(sent)) < 900 and "run-a" not in "".join(sent)
+        run_of(runs, "run-new", start(100))
+        await screens.press("r")
+        await screens.shows("run-new", "\u25b8 run-d")
+        await screens.press("o")
+        await screens.shows("\u25b4run", "\u25b8 run-a")
+        await screens.press("/", *"run-c", "enter")
+        await screens.shows("\u25b8 run-c", gone="run-a")
+        await screens.press("escape")
+        await screens.shows("run-a", "\u25b8 run-c")
+        assert table.row_count == 7
+
+
+@in_event_loop
+async def test_the_cursor_is_seen_without_colours_and_in_ascii(runs, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    for name in "ab":
+        run_of(runs, f"run-{name}", start(100), *steps(1, 20))
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, ASCII)) as screens:
+        await screens.press("5", "o", "O")
+        await screens.settled()
+        assert screens.text.isascii() and "vrun" in screens.lines[1] and screens.lines[2].startswith("> run-b")
+        rows = screens.app.screen._compositor.render_strips()
+        styles = [[segment.style for segment in strip] for strip in rows]
+        assert [all(style.reverse for style in line) for line in styles[1:4]] == [False, True, False]
+        colours = [colour for line in styles for style in line for colour in (style.color, style.bgcolor)]
+        assert all(colour is None or colour.is_default for colour in colours)
+
+
+@in_event_loop
+async def test_tags_and_a_note_are_kept_with_the_run_shown_and_found(runs):
+    for name in ("first", "second", "third"):
+        folder = run_of(runs, name, start(100), *steps(1, 20))
+    with RunLock(folder.lock):
+        async with opened() as screens:
+            await screens.press("#", *"a!", "enter")
+            await screens.shows("'a!' cannot be a tag")
+            await screens.press("ctrl+u", *"#Base, fp8", "enter")
+            await screens.shows("#base #fp8", "third training", gone="Esc back")
+            await screens.press("e", *"the one to beat", "enter")
+            await screens.shows("the one to beat", gone="Esc back")
+    async with opened() as screens:
+        await screens.press("down", "#", *"fp8", "enter")
+        await screens.shows("second interrupted #fp8")
+        await screens.press("/", *"#ba", "enter")
+        await screens.shows("1 with '#ba'", "third", gone="second")
+        await screens.press("N", "ctrl+u", *"renamed", "enter")
+        await screens.shows("renamed to renamed", "#base #fp8", "the one to beat")
+        assert labels_of(RunFolder(runs / "renamed")).note == "the one to beat"
+        await screens.press("escape", "/", *"beat", "enter", "#", "ctrl+u", "enter")
+        await screens.shows("renamed interrupted \u2500")
+        await screens.press("e", "ctrl+u", "enter")
+        await screens.until(lambda: not RunFolder(runs / "renamed").labels.exists())
+
+
+@in_event_loop
+async def test_a_folder_that_cannot_be_written_says_so(runs, monkeypatch):
+    run_of(runs, "a", start(100))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tui_trainer.runs.labels.write_atomically", refuse)
+    async with opened() as screens:
+        await screens.press("#", *"x", "enter")
+        await screens.shows("tags and note cannot be kept: Permission denied")
+        await screens.press("escape")
+        await screens.shows("a ", gone="#x")
+
+
+@in_event_loop
+async def test_the_marked_are_deleted_after_one_question_but_one_that_runs(runs):
+    folders = [run_of(runs, f"run-{name}", start(100), *steps(1, 20)) for name in "abcd"]
+    with RunLock(folders[3].lock):
+        async with opened() as screens:
+            await screens.press("*")
+            await screens.shows("4 marked", "D delete")
+            await screens.press("/", *"run-b", "enter", "D")
+            text = await screens.shows("Delete 3 runs?", "run-d is running: it stays; S stops it", "D delete 3")
+            assert "KiB are freed" in text and "2 of them are not shown" in text
+            await screens.press("D")
+            await screens.shows("deleted 3 runs", "KiB freed")
+            assert [folder.root.exists() for folder in folders] == [False, False, False, True]
+            await screens.press("escape", "D")
+            await screens.shows("run-d is running: it stays")
+            assert folders[3].journal.exists()
+
+
+@in_event_loop
+async def test_the_marked_are_exported_one_after_another_and_each_result_is_told(runs, monkeypatch):
+    for name in "abc":
+        run_of(runs, f"run-{name}", start(20), *steps(1, 20), *[end(20)] * (name != "c"))
+    without = {"run-c": "it is interrupted"}
+
+    def choices(folder):
+        if why := without.get(folder.name):
+            raise InputError(why)
+        return CHOICES
+
+    monkeypatch.setattr(export_process, "choices", choices)
+    monkeypatch.setattr(FakeProcess, "poll", lambda self: not self.alive)
+    monkeypatch.setattr(export_process, "ExportProcess", FakeProcess)
+    async with opened((120, 24)) as screens:
+        exports = screens.bench.exports
+        await screens.press("*", "x")
+        await screens.shows("Export 3 runs", "2 of 3 runs, ~8.0 MiB", "not run-c: it is interrupted")
+        await screens.press("down")
+        await screens.shows("not run-a: llama.cpp's converter", gone="Enter export")
+        await screens.press("up", "enter")
+        await screens.shows("exporting 1 of 2: run-b to adapter, 25%")
+        await screens.press("escape", "end", "up", "D")
+        await screens.shows("delete: run-b is being exported")
+        exports.process.outcome = ExportOutcome(is_good=True, words=("as it was",), folder="/x/export/adapter")
+        screens.app.tick()
+        await screens.shows("run-b is exported to adapter", "exporting 2 of 2: run-a to adapter")
+        exports.process.outcome = ExportOutcome(is_good=False, words=("the disk is full",))
+        screens.app.tick()
+        await screens.shows("1 of 2 are exported; run-a is not exported to adapter: the disk is full", gone="exporting")
+
+
+@in_event_loop
+async def test_four_runs_are_compared_by_two_metrics_over_any_axis(runs):
+    for at, name in enumerate("abcd"):
+        evals = [held_out(10 * n, 5 - n / 10, macro_f1=(n + at) / 10) for n in range(1, 5)]
+        run_of(runs, f"run-{name}", start(100), *steps(1, 40), *evals)
+    async with opened((120, 40)) as screens:
+        await screens.press(*["space"] * 4, "C")
+        await screens.shows("training loss over steps", "\u25c6 held out", "D run-a")
+        await screens.press("v", "V")
+        await screens.shows("held-out loss over steps", "\u2500\u2500 training loss over steps")
+        await screens.press("V", "V", "x")
+        text = await screens.shows("held-out loss over tokens", "macro_f1, held out over tokens")
+        chart = screens.app.dialog._second
+        assert [curve.sign for curve in chart.curves] == list("ABCD")
+        assert [x for x, _ in chart.curves[0].points] == [1_000, 2_000, 3_000, 4_000]
+        assert [round(y, 1) for _, y in chart.curves[3].points] == [0.1, 0.2, 0.3, 0.4]
+        assert all(f" {sign}" in text or f"{sign}" in text for sign in "ABCD")
+        await screens.press("x", "y")
+        await screens.shows("macro_f1, held out over seconds, logarithmic")
+        await screens.resize(80, 24)
+        await screens.shows("held-out loss over seconds")
+
+
+@in_event_loop
+async def test_beside_the_list_stands_the_chosen_run_with_its_curve_and_what_differs_from_the_one_before(runs):
+    def made(name: str, day: int, lr: float, ancestors: list[dict[str, str]]) -> None:
+        at = f"2026-11-{day}T00:00:00.000Z"
+        folder = run_of(runs, name, replace(start(100), at=at), *steps(1, 20), held_out(10, 4.0, accuracy=0.5))
+        plan = {"config": {"training": {"learning_rate": lr, "seed": 1}}, "ancestors": ancestors}
+        folder.plan.write_text(json.dumps(plan))
+
+    made("oldest", 10, 1e-3, [])
+    made("middle", 11, 2e-3, [])
+    made("newest", 12, 3e-3, [{"name": "oldest", "method": "full"}])
+    async with opened((120, 35)) as screens:
+        await screens.shows("differs from oldest", "started from", "training.learning_rate 0.001 \u2192 0.003")
+        await screens.shows("loss  \u2847 steps")
+        await screens.press(*["v"] * 5)
+        await screens.shows("accuracy, held out")
+        await screens.press("down")
+        await screens.shows("differs from oldest", "the run before", "0.001 \u2192 0.002", "accuracy, held out")
+        await screens.press("down")
+        await screens.shows("no run of its task before it")
+        await screens.resize(80, 24)
+        await screens.press("v")
+        await screens.shows("the curve of a run stands beside the list from 120 columns on", gone="differs from")

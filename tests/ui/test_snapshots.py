@@ -33,6 +33,7 @@ from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.runs import events as e
+from tui_trainer.runs.state import RunState
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.spans import ASCII, UNICODE
 
@@ -90,7 +91,9 @@ def still(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("tui_trainer.ui.screens.runs._now", lambda: NOW)
     monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: RUNS)
-    monkeypatch.setattr("tui_trainer.ui.screens.runs.compare", lambda _: COMPARISON)
+    monkeypatch.setattr(
+        "tui_trainer.ui.screens.runs_dialogs.compare_and_states", lambda _: (COMPARISON, [RunState()] * 3)
+    )
 
 
 def path_of(name: str, size: tuple[int, int], kind: str = "") -> Path:

@@ -148,6 +148,25 @@ def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME"
 
 
 @app.command()
+def label(
+    run: RunReference,
+    tags: Annotated[str | None, option("--tags", '"A B"', "Its tags; an empty text takes them away.")] = None,
+    note: Annotated[str | None, option("--note", "TEXT", "A note of one line; an empty text takes it away.")] = None,
+) -> None:
+    """Give a run tags and a note, also while it trains; without an option print those that it has."""
+    from tui_trainer.runs import labels
+
+    folder = run_named(run)
+    found = labels.labels_of(folder)
+    if tags is not None or note is not None:
+        kept_tags = None if tags is None else labels.parsed_tags(tags)
+        kept_note = None if note is None else labels.parsed_note(note)
+        found = labels.label(folder.root, tags=kept_tags, note=kept_note)
+    words = " ".join(filter(None, (labels.tag_words(found.tags), found.note))) or "no tags and no note"
+    print(f"{one_line(folder.name)}: {words}")
+
+
+@app.command()
 def delete(run: RunReference, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
     """Delete a run that is not running: its journal, its checkpoints and its model. Asks first."""
     from tui_trainer.runs import at_rest

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.launching.other_cards import smallest_that_fits
 from tui_trainer.planning.summary import cost_words, model_words, place_words, tuning_words
 from tui_trainer.runs import events
+from tui_trainer.runs.labels import tag_words
 from tui_trainer.runs.result import (
     adapter_words,
     baselines_line,
@@ -360,12 +361,15 @@ def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> li
         "score",
         "last event",
         "size",
+        "tags and note",
         "from",
         "started (UTC)",
         "folder",
     )
     rows = [head, *(_run_row(one, now) for one in overviews)]
     if not any(one.came_from for one in overviews):
+        rows = [row[:9] + row[10:] for row in rows]
+    if not any(one.tags or one.note for one in overviews):
         rows = [row[:8] + row[9:] for row in rows]
     if not any(one.scores for one in overviews):  # only some tasks have scores beside the loss
         rows = [row[:5] + row[6:] for row in rows]
@@ -402,6 +406,7 @@ def _run_row(one: RunOverview, now: datetime) -> tuple[str, ...]:
         one_line(one.score, 24) or "--",
         age_words(one, now),
         format_bytes(one.size_bytes),
+        one_line(" ".join(filter(None, (tag_words(one.tags), one.note))), 60) or "--",
         one_line(one.came_from, 200) or "--",
         one_line(one.started_at[:16].replace("T", " ")),
         one_line(str(one.path)),

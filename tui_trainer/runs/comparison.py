@@ -7,7 +7,7 @@ import json
 import math
 import tomllib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -107,25 +107,45 @@ class Comparison:
     differences: tuple[Difference, ...] = ()
 
 
-def compare(folders: Sequence[RunFolder]) -> Comparison:
-    """Raises InputError for another number of runs than two to six, and for one that is named twice."""
-    if not LEAST_RUNS <= len(folders) <= MOST_RUNS:
-        raise InputError(f"{LEAST_RUNS} to {MOST_RUNS} runs can be compared, not {len(folders)}")
-    repeated = next((one.name for place, one in enumerate(folders) if one in folders[:place]), "")
-    if repeated:
-        raise InputError(f"{repeated} is named twice", hint="name runs that differ")
-    differences = tuple(_differences([settings_of(folder) for folder in folders]))
-    return Comparison(runs=tuple(map(_compared, folders)), differences=differences)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JournalSums:
+    """A journal read to its end: the state, and what the model read in all of its steps in so many seconds."""
+
+    state: RunState
+    input_tokens: int
+    step_seconds: float
 
 
-def _compared(folder: RunFolder) -> ComparedRun:
-    about = overview(folder)
+def read_journal(folder: RunFolder) -> JournalSums:
     state, input_tokens, step_seconds = RunState(), 0, 0.0
     for event in JournalReader(folder.journal).stream():
         state.apply(event)
         if isinstance(event, StepDone):
             input_tokens += event.input_tokens or event.tokens
             step_seconds += event.step_seconds
+    return JournalSums(state=state, input_tokens=input_tokens, step_seconds=step_seconds)
+
+
+def compare(folders: Sequence[RunFolder]) -> Comparison:
+    """Raises InputError for another number of runs than two to six, and for one that is named twice."""
+    return compare_and_states(folders)[0]
+
+
+def compare_and_states(folders: Sequence[RunFolder]) -> tuple[Comparison, tuple[RunState, ...]]:
+    """The same, and the states of the runs, from which any of their curves can be drawn."""
+    if not LEAST_RUNS <= len(folders) <= MOST_RUNS:
+        raise InputError(f"{LEAST_RUNS} to {MOST_RUNS} runs can be compared, not {len(folders)}")
+    repeated = next((one.name for place, one in enumerate(folders) if one in folders[:place]), "")
+    if repeated:
+        raise InputError(f"{repeated} is named twice", hint="name runs that differ")
+    differences = differing([settings_of(folder) for folder in folders])
+    journals = [read_journal(folder) for folder in folders]
+    runs = tuple(map(_compared, folders, journals))
+    return Comparison(runs=runs, differences=differences), tuple(one.state for one in journals)
+
+
+def _compared(folder: RunFolder, journal: JournalSums) -> ComparedRun:
+    about, state = overview(folder), journal.state
     lowest, best = lowest_evaluation(state), best_evaluation(state)
     finished, plan = state.finished, state.plan
     return ComparedRun(
@@ -147,7 +167,7 @@ def _compared(folder: RunFolder) -> ComparedRun:
         kept_step=kept_step(state),
         seconds=sum(state.step_seconds) if state.steps else None,
         tokens=sum(state.token_counts),
-        tokens_per_second=input_tokens / step_seconds if step_seconds else None,
+        tokens_per_second=journal.input_tokens / journal.step_seconds if journal.step_seconds else None,
         peak_memory_bytes=state.peak_memory_bytes or None,
         parameters=plan.parameters if plan else None,
         trained_parameters=plan.trained_parameters if plan else None,
@@ -209,9 +229,11 @@ def settings_of(folder: RunFolder) -> dict[str, Any]:
     return {}
 
 
-def _differences(settings: Sequence[dict[str, Any]]) -> Iterator[Difference]:
+def differing(settings: Sequence[dict[str, Any]]) -> tuple[Difference, ...]:
     """What at least two runs name and do not have in common. What only one names may be a preset of the other."""
+    found = []
     for key in dict.fromkeys(key for one in settings for key in one if key not in _NO_DIFFERENCE):
         known = {json.dumps(one[key], default=str, sort_keys=True) for one in settings if key in one}
         if len(known) > 1:
-            yield Difference(key=key, values=tuple(one.get(key) for one in settings))
+            found.append(Difference(key=key, values=tuple(one.get(key) for one in settings)))
+    return tuple(found)

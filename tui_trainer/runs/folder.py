@@ -29,7 +29,7 @@ _NAME_RULE: Final = "use up to 64 letters, digits, dots, hyphens and underscores
 _FILES: Final = (
     MARKER,
     *"config.toml plan.json journal.jsonl summary.json control.json run.lock job.sh job.json".split(),
-    *"report.md report.html".split(),
+    *"report.md report.html run-labels.json".split(),
 )
 _FOLDERS: Final = ("logs", "checkpoints", "model", "export", "tracking", "in_use", "base")
 OUR_NAMES: Final = frozenset(_FILES + _FOLDERS)
@@ -56,7 +56,7 @@ class RunFolder:
         return self.root.name
 
     config, plan, journal = _Inside("config.toml"), _Inside("plan.json"), _Inside("journal.jsonl")
-    summary = _Inside("summary.json")
+    summary, labels = _Inside("summary.json"), _Inside("run-labels.json")
     control, lock = _Inside("control.json"), _Inside("run.lock")
     script, job = _Inside("job.sh"), _Inside("job.json")
     """What Slurm runs, and the number that it gave it."""

@@ -30,6 +30,7 @@ from tui_trainer.runs.folder import (
     read_plain_file,
 )
 from tui_trainer.runs.journal import JournalReader
+from tui_trainer.runs.labels import Labels, labels_of
 from tui_trainer.runs.lock import owner
 from tui_trainer.runs.result import (
     best_evaluation,
@@ -104,6 +105,9 @@ class RunOverview:
     size_bytes: int | None = None
     freed_bytes: int | None = None
     """What deleting it frees; None, as the size, until it was measured."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    """As in `Labels`, which no summary keeps."""
 
     @property
     def score(self) -> str:
@@ -158,8 +162,8 @@ class _Summary:
 _SUMMARIES: Final = TypeAdapter(_Summary)
 
 
-class _Followed:
-    """A journal that is read as it grows."""
+class FollowedJournal:
+    """A journal that is read as it grows; `state` is what it adds up to so far."""
 
     def __init__(self, path: Path) -> None:
         self.reader = JournalReader(path)
@@ -180,8 +184,9 @@ class Overviews:
 
     def __init__(self) -> None:
         self._read: dict[Path, tuple[object, RunOverview]] = {}
-        self._followed: dict[Path, _Followed] = {}
+        self._followed: dict[Path, FollowedJournal] = {}
         self._sizes: dict[Path, FolderSize] = {}
+        self._labels: dict[Path, tuple[object, Labels]] = {}
 
     def read(self, runs_dirs: Iterable[Path] = ()) -> list[RunOverview]:
         """Every run of the index, the newest first; also those that are gone.
@@ -197,7 +202,7 @@ class Overviews:
             found.insert(next(older, len(found)), one)
         found += [one for one in others if not one.is_run]
         listed = {one.path for one in found}
-        for cache in (self._read, self._followed, self._sizes):
+        for cache in (self._read, self._followed, self._sizes, self._labels):
             for path in set(cache) - listed:
                 cache.pop(path, None)
         return [
@@ -227,10 +232,19 @@ class Overviews:
         if journal is None or known is None or known[0] != (alive, journal) or not known[1].is_run:
             followed = self._followed.pop(folder.root, None)
             if alive and journal is not None:
-                followed = self._followed[folder.root] = followed or _Followed(folder.journal)
+                followed = self._followed[folder.root] = followed or FollowedJournal(folder.journal)
             known = self._read[folder.root] = (alive, journal), _overview(folder, alive, followed)
-        # Its journal does not tell when it goes.
-        return replace(known[1], has_model=known[1].status == "finished" and folder.model.is_dir())
+        labels = self._labels_of(folder)
+        # Its journal does not tell when its model goes.
+        has_model = known[1].status == "finished" and folder.model.is_dir()
+        return replace(known[1], has_model=has_model, tags=labels.tags, note=labels.note)
+
+    def _labels_of(self, folder: RunFolder) -> Labels:
+        written = _signature(folder.labels)
+        known = self._labels.get(folder.root)
+        if known is None or known[0] != written:
+            known = self._labels[folder.root] = written, labels_of(folder) if written else Labels()
+        return known[1]
 
 
 def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
@@ -254,7 +268,7 @@ def overview(folder: RunFolder) -> RunOverview:
     return _overview(folder, _has_owner(folder.lock), None)
 
 
-def _overview(folder: RunFolder, alive: bool, followed: _Followed | None) -> RunOverview:
+def _overview(folder: RunFolder, alive: bool, followed: FollowedJournal | None) -> RunOverview:
     about = RunOverview(name=folder.name, path=folder.root, status="interrupted", alive=alive)
     journal = _signature(folder.journal)
     if journal is None:
@@ -263,7 +277,7 @@ def _overview(folder: RunFolder, alive: bool, followed: _Followed | None) -> Run
     made_from = _MadeFrom(version=_SUMMARY_VERSION, journal_bytes=journal[0], plan_bytes=plan[0] if plan else 0)
     if known := _summary(folder, made_from, alive):
         return replace(known, name=about.name, path=about.path, alive=alive)
-    followed = followed or _Followed(folder.journal)
+    followed = followed or FollowedJournal(folder.journal)
     try:
         followed.read_new()
     except OSError:
@@ -284,7 +298,7 @@ def _summary(folder: RunFolder, made_from: _MadeFrom, alive: bool) -> RunOvervie
     return None
 
 
-def _of_state(about: RunOverview, followed: _Followed, plan: dict[str, Any]) -> RunOverview:
+def _of_state(about: RunOverview, followed: FollowedJournal, plan: dict[str, Any]) -> RunOverview:
     state, metric = followed.state, "loss"
     with suppress(LookupError, TypeError):
         metric = str(plan["config"]["evaluation"]["metric_for_best_model"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from contextvars import copy_context
 from pathlib import Path
@@ -164,7 +164,13 @@ class OwnProcess(Generic[P]):
 
 
 class Exports(OwnProcess["ExportProcess"]):
-    """One goes on beside everything, and when the screens are left."""
+    """One goes on beside everything, and when the screens are left. Those that wait for it are begun by the screens."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench)
+        self.waiting: deque[tuple[RunFolder, str]] = deque()
+        self._several, self._failures = 0, list[str]()
+        """How many were asked for together, and why some of them are not exported."""
 
     def start(self, folder: RunFolder, name: str) -> None:
         from tui_trainer.launching.export_process import ExportProcess
@@ -172,8 +178,31 @@ class Exports(OwnProcess["ExportProcess"]):
         if not self.alive and (reason := self._begin(lambda: ExportProcess(folder, name))):
             self._bench.tell(reason, "bad")
 
+    def start_all(self, wanted: list[tuple[RunFolder, str]]) -> None:
+        """One after another."""
+        if not self.waiting and not self.alive:
+            self._several, self._failures = 0, []
+        self.waiting += wanted
+        self._several += len(wanted)
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        while self.waiting and not self.alive:
+            self.start(*self.waiting.popleft())
+
     def is_of(self, root: Path) -> bool:
-        return self.alive is not None and self.alive.run.root == root
+        alive = [self.alive.run] if self.alive else []
+        return any(folder.root == root for folder in [*alive, *(folder for folder, _ in self.waiting)])
+
+    @property
+    def words(self) -> str:
+        """Of several, how far they are: `exporting 2 of 4: chat to gguf, 40%`; empty where none goes on."""
+        if (export := self.alive) is None or self._several < 2:
+            return ""
+        what, done, total, _ = export.progress
+        share = f"{100 * done / total:.0f}%" if total else what
+        at = self._several - len(self.waiting)
+        return f"exporting {at} of {self._several}: {export.run.name} to {export.name}, {share}"
 
     def poll(self) -> None:
         """Once a second. How it ended is told, wherever one is."""
@@ -182,8 +211,17 @@ class Exports(OwnProcess["ExportProcess"]):
             return
         if export.outcome.is_good:
             self._bench.tell(f"{export.run.name} is exported to {export.name}: {export.outcome.folder}", "good")
-        elif not export.is_cancelled:
-            self._bench.tell(f"{export.run.name} is not exported to {export.name}: {export.outcome.words[0]}", "bad")
+        else:
+            words = f"{export.run.name} is not exported to {export.name}: {export.outcome.words[0]}"
+            self._failures.append(words)
+            if not export.is_cancelled:
+                self._bench.tell(words, "bad")
+        self._begin_next()
+        if self._several > 1 and not self.alive:
+            failed = len(self._failures)
+            words = "; ".join([f"{self._several - failed} of {self._several} are exported", *self._failures])
+            self._bench.tell(words, "bad" if failed else "good")
+            self._several, self._failures = 0, []
 
 
 class Measurement(OwnProcess[C]):

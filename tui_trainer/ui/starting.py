@@ -259,6 +259,8 @@ def offer_quit(bench: Workbench) -> None:
         ]
     elif export := bench.exports.alive:
         rows = [f"{one_line(export.run.name)} is being exported to {export.name}, and goes on without the screens."]
+        if waiting := len(bench.exports.waiting):
+            rows.append((f"{waiting} more that wait for it are not exported.", "warn"))
         answers = [("q", "leave", bench.app.leave), ("c", "cancel it, then leave", cancel_and_leave)]
     elif bench.has_unsaved_edits:
         rows = ["Settings that you changed are in no file yet."]

@@ -3,177 +3,66 @@ compared."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from time import monotonic
-from typing import Any, ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
-import numpy as np
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
-from textual.events import Click, ScreenResume
-from textual.widget import Widget
+from textual.containers import Container
+from textual.events import ScreenResume
+from textual.widgets import DataTable
 
 from tui_trainer.errors import FolderError, InputError, Problem
-from tui_trainer.lines.comparison_lines import comparison_lines
-from tui_trainer.lines.plan_and_events import age_words, loss_words, steps_words
+from tui_trainer.lines.plan_and_events import age_words
 from tui_trainer.runs import at_rest
-from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Comparison, CurvePoint, compare
-from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.overview import Overviews, RunOverview
-from tui_trainer.runs.result import number, plain
+from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Difference, differing, settings_of
+from tui_trainer.runs.folder import RunFolder, read_fields
+from tui_trainer.runs.labels import label, parsed_note, parsed_tags
+from tui_trainer.runs.overview import FollowedJournal, Overviews, RunOverview
+from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.chart import GUTTER, Bounds, Raster, column_of, row_of, settle, with_y_axis, x_axis
-from tui_trainer.ui.dialogs import Dialog, Row, TextDialog
+from tui_trainer.ui.chart import LossChart
+from tui_trainer.ui.dialogs import Row, TextDialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, ListPage, bindings
 from tui_trainer.ui.run_dialogs import ExportDialog
-from tui_trainer.ui.spans import Glyphs, Line, Role, beside, fit, pad, paragraph, sparkline
+from tui_trainer.ui.screens.runs_dialogs import CompareDialog, ExportMarkedDialog
+from tui_trainer.ui.screens.runs_view import (
+    RunsModel,
+    RunsTable,
+    detail_lines,
+    difference_lines,
+    empty_words,
+    run_before,
+    summary,
+)
+from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
-from tui_trainer.ui.widgets.lists import LineField, LineList
+from tui_trainer.ui.widgets.lists import LineField
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import GIB, format_bytes
+from tui_trainer.units import format_bytes
 
-# The list of runs as lines, what is known about the chosen one, and two to six runs beside each other.
-
-SIGNS: Final = "ABCDEF"
-"""What stands for the runs that are compared, in the order in which they were marked."""
-# Title, cells, and from which width of the screen on; the name has what is left.
-_COLUMNS: Final = (
-    ("state", 13, 0), ("done", 4, 0), ("curve", 6, 0), ("loss", 7, 100), ("held out", 8, 0), ("score", 18, 120),
-    ("OOM", 3, 140), ("began", 16, 130), ("last event", 11, 0), ("size", 10, 0), ("task", 20, 160), ("model", 26, 180),
-)  # fmt: skip
-_ORDERS: Final[dict[str, Callable[[RunOverview], Any]]] = {
-    "run": attrgetter("name"), "state": attrgetter("status_words"), "done": attrgetter("share_done"),
-    "loss": attrgetter("loss"), "held out": attrgetter("eval_loss"),
-    "score": lambda one: one.scores.get(one.metric, next(iter(one.scores.values()), None)),
-    "OOM": attrgetter("out_of_memory_events"), "began": attrgetter("started_at"),
-    "last event": attrgetter("last_event_at"), "size": attrgetter("size_bytes"), "task": attrgetter("task"),
-    "model": attrgetter("model"),
-}  # fmt: skip
-"""What a column is sorted by."""
-# Of these more is looked for first.
-_FALLING: Final = frozenset({"score", "done", "size", "began", "last event", "OOM"})
-_CONDITION: Final = re.compile(r"(loss|held_out|score|size_gib|steps)([<>])(\d+(?:\.\d*)?|\.\d+)")
-_MEASURES: Final[dict[str, Callable[[RunOverview], float | None]]] = {
-    "loss": _ORDERS["loss"], "held_out": _ORDERS["held out"], "score": _ORDERS["score"],
-    "size_gib": lambda one: None if one.size_bytes is None else one.size_bytes / GIB, "steps": attrgetter("step"),
-}  # fmt: skip
-_RIGHT: Final = frozenset({"done", "OOM", "loss", "held out", "last event", "size"})
-_STATE_ROLES: Final[dict[str, Role]] = {
-    "training": "good", "preparing": "good", "paused": "warn", "interrupted": "warn", "failed": "bad",
-    "unreadable": "bad", "half deleted": "warn", "finished": "text", "stopped": "text",
-    "submitted": "text",
-}  # fmt: skip
-_EXPLANATIONS: Final = {
-    "half deleted": "It was being deleted when that was interrupted: deleting it again removes the rest.",
-    "no run folder": "No run made what is here: it is left alone.",
-    "unreadable": "The system does not let its journal be read, or a link stands in its place.",
-    "gone": "Its folder is gone: deleting it takes it off the list.",
-}
-ROLES: Final[tuple[Role, ...]] = ("accent", "warn", "good", "bad", "text", "chart_raw")
-_Points = Sequence[tuple[float, float]]
-_FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
-
-
-@dataclass
-class RunsModel:
-    """The runs in their order, which of them match the filter, the chosen one, and those marked for comparing."""
-
-    found: Sequence[RunOverview] | None = None
-    """None: they were not read yet."""
-    words: str = ""
-    order: str = ""
-    """Title of the column that they are sorted by; empty: the newest first."""
-    is_reversed: bool = False
-    path: Path | None = None
-    """Of the chosen one."""
-    marked: list[Path] = field(default_factory=list)
-    shown: list[RunOverview] = field(default_factory=list)
-    place: int = 0
-    """Of the chosen one among those shown."""
-
-    def take(self, found: Sequence[RunOverview]) -> None:
-        """A newer list. The choice stays with its run, and with its place when the run is not there any more."""
-        self.found = found
-        listed = {one.path for one in found if one.is_run}
-        self.marked = [path for path in self.marked if path in listed]
-        self._settle()
-
-    def narrow(self, words: str) -> None:
-        """Show those whose name, state, task or model have all these words, and to which conditions such as `loss<1.5`
-        and `task:chat` apply. Runs that are gone are asked for."""
-        self.words = words.lower()
-        self._settle()
-
-    def _settle(self) -> None:
-        words = self.words.split()
-
-        def matches(one: RunOverview) -> bool:
-            text = f"{one.name} {one.status} {one.status_words} {one.task} {one.model}".lower()
-            return all(_applies(word, one, text) for word in words) and (one.status != "gone" or "gone" in words)
-
-        self.shown = [one for one in self.found or () if matches(one)]
-        if sorted_by := _ORDERS.get(self.order):
-            known = [one for one in self.shown if _is_known(sorted_by(one))]
-            falls = (self.order in _FALLING) != self.is_reversed
-            known.sort(key=sorted_by, reverse=falls)
-            self.shown = known + [one for one in self.shown if not _is_known(sorted_by(one))]
-        here = next((place for place, one in enumerate(self.shown) if one.path == self.path), self.place)
-        self.choose(here)
-
-    def sort_by(self, title: str) -> None:
-        """By that column, the first of them chosen; the other way round where it is sorted by it already."""
-        self.is_reversed = title == self.order and bool(title) and not self.is_reversed
-        self.order = title
-        self._settle()
-        self.choose(0)
-
-    def sort_by_next(self, width: int) -> None:
-        titles = ["", "run", *(title for title, _ in _columns(width) if title in _ORDERS)]
-        self.is_reversed = False
-        self.sort_by(titles[(titles.index(self.order) + 1) % len(titles)] if self.order in titles else "")
-
-    def choose(self, place: int) -> None:
-        self.place = max(min(place, len(self.shown) - 1), 0)
-        self.path = self.shown[self.place].path if self.shown else None
-
-    @property
-    def chosen(self) -> RunOverview | None:
-        return self.shown[self.place] if self.shown else None
-
-    def toggle_mark(self) -> str:
-        if self.path is None or self.path in self.marked:
-            self.marked = [path for path in self.marked if path != self.path]
-        elif len(self.marked) == MOST_RUNS:
-            return f"no more than {MOST_RUNS} runs are compared"
-        else:
-            self.marked.append(self.path)
-        return ""
-
-
-def _is_known(value: object) -> bool:
-    return value not in (None, "") and value == value
-
-
-def _applies(word: str, one: RunOverview, text: str) -> bool:
-    if found := _CONDITION.fullmatch(word):
-        value, limit = _MEASURES[found[1]](one), float(found[3])
-        return value is not None and (value < limit if found[2] == "<" else value > limit)
-    if word.startswith("task:"):
-        return word.removeprefix("task:") in one.task.lower()
-    return word in text
+T = TypeVar("T")
+WIDE: Final = 120
+"""From this width on the chosen run stands beside the list, with its curve."""
+_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
+_READ_EVERY_TICKS = 3
+# Sizes are measured in the thread of all slow work, which plans and checks as well.
+_MEASURING_SECONDS = 0.2
+_READING, _MEASURING, _LOOKING = "list of runs", "sizes of runs", "chosen run"
+_JOURNALS_KEPT = 8
+_NAMES_SHOWN = 6
 
 
 def refusal(action: str, one: RunOverview, stop_key: str) -> str:
-    if action in ("open", "resume", "stop", "mark", "new", "rename") and not one.is_run:
+    if action in ("open", "resume", "stop", "mark", "new", "rename", "tags", "note") and not one.is_run:
         return f"{one.name} is {'' if one.status == 'no run folder' else 'a run that is '}{one.status}"
     if action == "stop" and not one.alive:
         waits = "waits in the queue: open it, and stop it there"
@@ -189,288 +78,48 @@ def refusal(action: str, one: RunOverview, stop_key: str) -> str:
     return ""
 
 
-def empty_words(model: RunsModel, start_key: str) -> str:
-    """What stands in the place of the runs where none is shown."""
-    if model.found is None:
-        return "reading ..."
-    return "no run matches the filter" if model.words else f"no run yet; {start_key} starts one"
-
-
-def summary(model: RunsModel) -> str:
-    """`12 here, 3 with 'chat', 2 marked`."""
-    if model.found is None:
-        return "reading ..."
-    gone = sum(one.status == "gone" for one in model.found)
-    parts = [f"{len(model.found) - gone} here"]
-    parts += [f"{len(model.shown)} with {one_line(model.words, 30)!r}"] if model.words else []
-    parts += [f"sorted by {model.order}{', reversed' * model.is_reversed}"] if model.order else []
-    parts += [f"{gone} gone"] if gone else []
-    parts += [f"{len(model.marked)} marked"] if model.marked else []
-    return ", ".join(parts)
-
-
-def head(width: int, order: str = "") -> Line:
-    titles = {title: title for title in ("run", *(title for title, _ in _columns(width)))}
-    return [("  ", "text"), *((text, "bold" if title == order else "dim") for text, title in _cells(titles, width))]
-
-
-def column_at(x: int, width: int) -> str:
-    """The title of the column in that cell of the head; empty where there is none that can be sorted by."""
-    end = 2
-    for text, title in _cells(dict.fromkeys(("run", *(title for title, _ in _columns(width))), ""), width):
-        end += len(text)
-        if x < end:
-            return title if title in _ORDERS else ""
-    return ""
-
-
-class Head(Pane):
-    """The titles of the columns; a click on one sorts by it."""
-
-    ALLOW_SELECT = False
-
-    def __init__(self, page: RunsPage) -> None:
-        super().__init__(lambda width, _: [head(width, page.model.order)], id="head")
-        self._page = page
-
-    def on_click(self, event: Click) -> None:
-        if title := column_at(event.x, self.size.width):
-            self._page.model.sort_by(title)
-            self._page.bench.app.draw()
-
-
-def run_row(one: RunOverview, model: RunsModel, width: int, now: datetime, glyphs: Glyphs) -> Line:
-    is_chosen = one.path == model.path
-    sign = SIGNS[model.marked.index(one.path)] if one.path in model.marked else glyphs.pointer if is_chosen else " "
-    share = one.share_done
-    values = {
-        "run": _cut_inside(one_line(one.name), _name_cells(width), glyphs),
-        "state": one.status_words,
-        "done": "" if share is None else f"{int(100 * share)}%",
-        "curve": sparkline(one.loss_curve, dict(_columns(width))["curve"], glyphs),
-        "loss": loss_words(one.loss) if one.is_run else "",
-        "held out": loss_words(one.eval_loss) if one.is_run else "",
-        "score": one.score,
-        "OOM": str(one.out_of_memory_events or "") if one.is_run else "",
-        "began": one.started_at[:16].replace("T", " "),
-        "last event": age_words(one, now) if one.is_run else "",
-        "size": format_bytes(one.size_bytes) if one.size_bytes is not None else "",
-        "task": one.task,
-        "model": one_line(one.came_from.rpartition(" > ")[2]) or Path(one.model).name,
-    }
-    roles: dict[str, Role] = {"OOM": "warn", "state": _STATE_ROLES.get(one.status, "dim"), "curve": "chart_smooth"}
-    usual: Role = "text" if one.is_run else "dim"
-    line: Line = [(f"{sign} ", "accent")]
-    line += [(text, roles.get(title, usual)) for text, title in _cells(values, width)]
-    return [(text, "cursor") for text, _ in line] if is_chosen else line
-
-
-def _columns(width: int) -> list[tuple[str, int]]:
-    """Titles and cells. A curve is worth as many cells as it has values, where they are to be had."""
-    wider = 4 if width >= 160 else 2 if width >= 120 else 1
-    columns = [(title, cells) for title, cells, least in _COLUMNS if width >= least]
-    return [(title, cells * wider if title == "curve" else cells) for title, cells in columns]
-
-
-def _name_cells(width: int) -> int:
-    return width - 2 - sum(cells + 1 for _, cells in _columns(width))
-
-
-def _cells(values: dict[str, str], width: int) -> list[tuple[str, str]]:
-    cells = [(pad(one_line(values["run"]), _name_cells(width)), "run")]
-    for title, size in _columns(width):
-        text = one_line(values[title])
-        cells.append((" " + pad(text.rjust(size) if title in _RIGHT else text, size), title))
-    return cells
-
-
-def _cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
-    """A name that is too long without its middle: names differ at their ends, in the time."""
-    if len(name) <= cells:
-        return name
-    behind = min(cells * 3 // 4, 15)
-    return f"{name[: cells - behind - 1]}{glyphs.ellipsis}{name[-behind:]}"
-
-
-def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs) -> list[Line]:
-    begin: Line = [(glyphs.rule * 2 + " ", "rule"), (one_line(one.name), "title")]
-    begin += [(f" {one.status_words} ", _STATE_ROLES.get(one.status, "dim"))]
-    rows = _facts(one, now) if one.is_run else [_EXPLANATIONS[one.status], f"size {format_bytes(one.size_bytes)}"]
-    lines: list[Line] = [fit([*begin, (glyphs.rule * width, "rule")], width, glyphs.rule)]
-    lines += [row for text in rows for row in paragraph(text, width)]
-    return lines + paragraph(one_line(str(one.path)), width, "dim")
-
-
-def _facts(one: RunOverview, now: datetime) -> list[str]:
-    kept = one.stopped_early or one.kept_step is not None
-    steps = one.ending if kept else f"steps {steps_words(one)}"
-    epoch = "" if one.epoch is None else f", epoch {one.epoch:.2f}"
-    best = "" if one.best is None else f", best {plain(one.metric)} {number(one.best)}"
-    scores = "".join(f", {plain(name)} {number(value)}" for name, value in one.scores.items())
-    age = age_words(one, now) + ("" if one.clock_is_ahead(now) else " ago")
-    shortages = one.out_of_memory_events
-    memory = f", out of memory {'once' if shortages == 1 else f'{shortages} times'}" if shortages else ""
-    freed = "" if one.freed_bytes is None else f", frees {format_bytes(one.freed_bytes)}"
-    started = one.started_at[:16].replace("T", " ")
-    return [
-        f"{one.task or '--'}, {one_line(one.came_from) or one.model or 'from scratch'}, {steps}{epoch}{memory}",
-        f"training loss {loss_words(one.loss)}, held-out loss {loss_words(one.eval_loss)}{best}{scores}",
-        f"began {started or '--'} UTC, last event {age}, {format_bytes(one.size_bytes)}{freed}",
-    ]
-
-
 @dataclass(frozen=True, slots=True)
-class ComparedCurve:
-    """`points` (x, y) by growing x are joined; `marks` stand alone. `sign` is one character."""
+class ChosenRun:
+    """What stands beside the list about a run: its journal, and in what it differs from one before it."""
 
-    sign: str
-    points: _Points = ()
-    marks: _Points = ()
-
-    def scaled(self, log: bool) -> ComparedCurve:
-        points, marks = (
-            [(x, math.log10(y) if log else y) for x, y in found if math.isfinite(y) and (y > 0 or not log)]
-            for found in (self.points, self.marks)
-        )
-        return ComparedCurve(sign=self.sign, points=points, marks=marks)
+    journal: FollowedJournal
+    differences: tuple[Difference, ...] = ()
+    before: str = ""
+    """Name of the run before it; empty where there is none."""
+    is_ancestor: bool = False
 
 
-def curves_lines(
-    curves: Sequence[ComparedCurve], unit: str, width: int, height: int, glyphs: Glyphs, *, log: bool = False
-) -> list[Line]:
-    """The curves in `width` x `height` cells with their axes; a curve has the role of its place in `ROLES`."""
-    drawn = [(curve.scaled(log), role) for curve, role in zip(curves, ROLES, strict=False)]
-    every = [point for curve, _ in drawn for point in (*curve.points, *curve.marks)]
-    if not every or height < 4 or width < 3 * GUTTER:
-        return [[("there is no loss to draw", "dim")]]
-    raster = Raster(width - GUTTER, height - 2, glyphs)
-    window = Bounds(0, max(x for x, _ in every) or 1)
-    bounds = settle(None, min(y for _, y in every), max(y for _, y in every))
-
-    def mark(points: _Points, sign: str, role: Role) -> None:
-        for x, y in points:
-            raster.mark(column_of(x, window, raster.width), row_of(y, bounds, raster.height), sign, role)
-
-    # In layers: the signs of a curve are not covered by the marks of another one.
-    for curve, role in drawn:
-        _join(raster, curve.points, window, bounds, role)
-    for curve, role in drawn:
-        mark(curve.marks, glyphs.eval_mark, role)
-    for place, (curve, role) in enumerate(drawn):
-        mark(_signed(curve.points, place, len(drawn)), curve.sign, role)
-    rows = with_y_axis(raster.lines(), bounds, max(raster.height // 3, 2), glyphs, log=log)
-    return [*rows, *x_axis(raster.width, window, unit, glyphs)]
-
-
-def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role: Role) -> None:
-    if not points:
-        return
-    x, y = np.array(points, np.float64).T
-    at = np.linspace(window.low, window.high, raster.dots_across)
-    # A dot column may fall between two points; what lies before the first and behind the last is nothing.
-    values = np.interp(at, x, y, right=np.nan, left=np.nan)
-    values[np.argmin(np.abs(at - x[-1]))] = y[-1]
-    raster.curve(values, values, bounds, role)
-
-
-def _signed(points: _Points, place: int, count: int) -> _Points:
-    """Where the sign of a curve stands: at its end, and twice before, beside those of the others."""
-    shares = [(place + 0.5) / count / 2, 0.5 + (place + 0.5) / count / 2]
-    return [points[int(share * (len(points) - 1))] for share in (*shares, 1.0)] if points else []
-
-
-class Curves(Pane):
-    def __init__(self) -> None:
-        super().__init__(lambda w, h: curves_lines(self.curves, self.unit, w, h, self.glyphs, log=self.is_log))
-        self.curves: Sequence[ComparedCurve] = ()
-        self.unit, self.is_log = "steps", False
-
-
-class CompareDialog(Dialog):
-    heading = "Compare"
-    keys = (("x", "steps, tokens, seconds"), ("y", "log scale"), ("up down", "scroll"), ("escape", "close"))
-
-    def __init__(self, bench: Workbench, folders: Sequence[RunFolder]) -> None:
-        super().__init__()
-        self._bench, self._folders = bench, folders
-        self._answer: Comparison | str | None = None
-        self._curves = Curves()
-
-    def inside(self) -> Iterable[Widget]:
-        with VerticalScroll(id="inside", can_focus=False):
-            yield Pane(lambda *_: self._legend())
-            yield self._curves
-            yield Pane(lambda width, _: self.lines(width))
-
-    def on_mount(self) -> None:
-        self._bench.background.do("comparison", self._compare, self._compared)
-
-    def _compare(self) -> Comparison | str:
-        try:
-            return compare(self._folders)
-        except (InputError, OSError) as error:
-            return one_line(str(error))
-
-    def _compared(self, answer: Comparison | str) -> None:
-        self._answer = answer
-        if self.is_attached:
-            self._show_curves()
-            self.redraw()
-
-    def _show_curves(self) -> None:
-        def points(curve: Sequence[CurvePoint]) -> list[tuple[float, float]]:
-            return [(float(getattr(point, _FIELDS[self._curves.unit])), point.loss) for point in curve]
-
-        if isinstance(self._answer, Comparison):
-            signed = zip(SIGNS, self._answer.runs, strict=False)
-            self._curves.curves = [
-                ComparedCurve(sign, points(run.train_curve), points(run.eval_curve)) for sign, run in signed
-            ]
-
-    def _legend(self) -> list[Line]:
-        mark = self.glyphs.eval_mark
-        names: list[Line] = [
-            [(f"{sign} ", role), (one_line(folder.name), "text"), (f"  {one_line(str(folder.root.parent))}", "dim")]
-            for sign, role, folder in zip(SIGNS, ROLES, self._folders, strict=False)
-        ]
-        scale = ", logarithmic" if self._curves.is_log else ""
-        return [*names, [(f"training loss over {self._curves.unit}{scale}; {mark} held-out loss", "dim")]]
-
-    def lines(self, width: int) -> list[Line]:
-        if not isinstance(self._answer, Comparison):
-            return [[(self._answer or "reading the journals ...", "text")]]
-        rows = comparison_lines(self._answer, width, SIGNS[: len(self._answer.runs)])
-        return [[(row, "text")] for row in ["", *rows]]
-
-    def press(self, key: str, character: str | None) -> bool:
-        if key == "x":
-            units = list(_FIELDS)
-            self._curves.unit = units[(units.index(self._curves.unit) + 1) % len(units)]
-            self._show_curves()
-        elif key == "y":
-            self._curves.is_log = not self._curves.is_log
-        return True
-
-
-T = TypeVar("T")
-_READ_EVERY_TICKS = 3
-# Sizes are measured in the thread of all slow work, which plans and checks as well.
-_MEASURING_SECONDS = 0.2
-_READING, _MEASURING = "list of runs", "sizes of runs"
+def look_at(one: RunOverview, found: Sequence[RunOverview], journal: FollowedJournal) -> ChosenRun:
+    """Reads what is new in the journal, and the settings of both runs. A journal that cannot be read has no curve."""
+    folder = RunFolder(one.path)
+    with suppress(OSError):
+        journal.read_new()
+    links = read_fields(folder.plan).get("ancestors")
+    last = links[-1] if isinstance(links, list) and links else None
+    ancestor = str(last["name"]) if isinstance(last, dict) and last.get("method") and "name" in last else ""
+    before = run_before(one, found, ancestor)
+    if before is None:
+        return ChosenRun(journal)
+    differences = differing([settings_of(RunFolder(before.path)), settings_of(folder)])
+    return ChosenRun(journal, differences, before.name, is_ancestor=before.name == ancestor)
 
 
 class RunsPage(ListPage):
     place = "runs"
     BINDINGS = bindings("runs")
     AUTO_FOCUS = ""
+    table: RunsTable
+    chart: LossChart
+    HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
     ACTS: ClassVar[dict[str, Callable[[RunsPage], object]]] = {
         "resume": lambda page: offer_resume(page.bench, page.folder),
         "stop": lambda page: offer_stop(page.bench, page.folder),
-        "sort": lambda page: page.model.sort_by_next(page.size.width),
+        "sort": lambda page: page.model.sort_by_next(page.table.size.width),
         "reverse": lambda page: page.model.sort_by(page.model.order),
         "copy": lambda page: page.copy_path(page.folder.root),
         "report": lambda page: page.copy_report(),
-        "export": lambda page: page.bench.app.open(ExportDialog(page.bench, page.folder)),
+        "mark_all": lambda page: page.model.toggle_all(),
+        "metric": lambda page: page.chart.next_metric(),
         "compare": lambda page: page.bench.app.open(CompareDialog(page.bench, list(map(RunFolder, page.model.marked)))),
     }
 
@@ -478,38 +127,114 @@ class RunsPage(ListPage):
         super().__init__(bench)
         self.model: RunsModel = RunsModel()
         self._overviews = Overviews()
-        self._list = LineList(
-            self._row, lambda: (len(self.model.shown), self.model.place), id="runs",
-            empty=lambda: empty_words(self.model, self.bench.app.key_of("app.start")),
-        )  # fmt: skip
+        self.table = RunsTable(self.model, _now)
+        self._empty = Pane(lambda *_: [[(f"   {self._empty_words}", "dim")]], id="empty")
+        self._below = Pane(self._summary, id="summary")
+        self.chart = LossChart(lambda: self._state, id="curve")
         self._filter = LineField(id="filter")
-        self._filter.placeholder = "name, state, task or model; loss<1.5, held_out<2, score>0.8, task:chat, size_gib>10"
+        self._filter.placeholder = (
+            "name, state, task, model, note; #tag loss<1.5 held_out<2 score>0.8 task:chat size_gib>10"
+        )
         self._ticks = 0
         self._measured: dict[Path, object] = {}
         """At which `_stage` of its run the size of a folder was measured."""
+        self._looked_at: OrderedDict[Path, tuple[object, ChosenRun]] = OrderedDict()
+        """The runs that were chosen last, at which `_stage`."""
+        self._is_looking = False
 
     def body(self) -> ComposeResult:
-        yield Head(self)
-        yield self._list
-        yield self._filter
-        yield Pane(self._details, id="details")
-        yield Pane(self._summary, id="summary")
+        with Container(id="workspace"):
+            with Container(id="list"):
+                yield self.table
+                yield self._empty
+                yield self._filter
+            with Container(id="beside"):
+                yield Pane(self._details, id="details")
+                yield self.chart
+                yield Pane(self._differences, id="differences")
+        yield self._below
 
-    def _row(self, place: int, width: int) -> Line:
-        return run_row(self.model.shown[place], self.model, width, _now(), self.bench.glyphs)
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.watch(self.table, "scroll_y", self._scrolled, init=False)
+
+    def redraw(self) -> None:
+        if self.is_shown and self.is_attached:
+            self._empty.display = not self.model.shown
+            self.table.display = bool(self.model.shown)
+            self.table.redraw()
+            self._show_chosen()
+            super().redraw()
+
+    @property
+    def _empty_words(self) -> str:
+        return empty_words(self.model, self.bench.app.key_of("app.start"))
+
+    @property
+    def is_wide(self) -> bool:
+        return self.size.width >= WIDE
+
+    @property
+    def _state(self) -> RunState:
+        chosen = self._chosen_run
+        return chosen.journal.state if chosen else RunState()
+
+    @property
+    def _chosen_run(self) -> ChosenRun | None:
+        """None while its journal is being read, and where no run is chosen."""
+        known = self._looked_at.get(self.model.path) if self.model.path else None
+        return known[1] if known else None
+
+    def _show_chosen(self) -> None:
+        """Look at the chosen run where it is shown and not known yet: one at a time, and the newest choice next."""
+        one, chosen = self.model.chosen, self._chosen_run
+        self.chart.display = self.is_wide and chosen is not None and bool(chosen.journal.state.steps)
+        if not self.is_wide or one is None or not one.is_run or self._is_looking:
+            return
+        stage, known = _stage(one, one.step), self._looked_at.get(one.path)
+        if known is not None and known[0] == stage:
+            return
+        journal = known[1].journal if known else FollowedJournal(RunFolder(one.path).journal)
+
+        def looked(chosen: ChosenRun) -> None:
+            self._looked_at[one.path] = stage, chosen
+            self._looked_at.move_to_end(one.path)
+            while len(self._looked_at) > _JOURNALS_KEPT:
+                self._looked_at.popitem(last=False)
+            self._is_looking = False
+            self.bench.app.draw()
+
+        self._is_looking = True
+        work = partial(look_at, one, self.model.found or (), journal)
+        self.bench.background.do(_LOOKING, work, looked, _LOOKING)
+
+    def _differences(self, width: int, _: int) -> list[Line]:
+        one, chosen = self.model.chosen, self._chosen_run
+        if not self.is_wide or one is None or not one.is_run:
+            return []
+        if chosen is None:
+            return [[("reading its journal ...", "dim")]]
+        if not chosen.before:
+            return [[("no run of its task before it", "dim")]]
+        return difference_lines(chosen.differences, chosen.before, chosen.is_ancestor, width, self.bench.glyphs)
 
     def _details(self, width: int, _: int) -> list[Line]:
         chosen = self.model.chosen
         return detail_lines(chosen, _now(), width, self.bench.glyphs) if chosen else []
 
     def _summary(self, width: int, _: int) -> list[Line]:
-        seen, count = self._list.seen_places, len(self.model.shown)
+        seen, count = self.table.seen_places, len(self.model.shown)
         where = f"{seen.start + 1}-{seen.stop} of {count}" if len(seen) < count else ""
-        return [beside([(summary(self.model), "dim")], [(where, "dim")], width)]
+        words, key_of = self.bench.exports.words, self.bench.app.key_of
+        if self.model.marked and not words:
+            words = ", ".join(f"{key_of(f'runs.{name}')} {name}" for name in ("compare", "export", "delete"))
+        return [
+            beside([(summary(self.model), "dim"), (f"; {words}" if words else "", "accent")], [(where, "dim")], width)
+        ]
 
     def by_clock(self) -> object:
         now, shown = _now(), self.model.shown
-        return [age_words(shown[place], now) for place in self._list.seen_places]
+        return self.bench.exports.words, [age_words(shown[place], now) for place in self.table.seen_places]
 
     def on_screen_resume(self, event: ScreenResume) -> None:
         self._read()
@@ -529,6 +254,9 @@ class RunsPage(ListPage):
     def _found(self, found: list[RunOverview]) -> None:
         if found != self.model.found:
             self.model.take(found)
+            # A run that comes later may have the name of one that was deleted.
+            for path in set(self._looked_at) - {one.path for one in found}:
+                del self._looked_at[path]
             self.bench.app.draw()
         # The chosen one first: its size is waited for.
         stale = [one for one in found if self._measured.get(one.path) != _stage(one) and one.status != "gone"]
@@ -545,13 +273,17 @@ class RunsPage(ListPage):
             if monotonic() > until:
                 return
 
-    def on_line_list_scrolled(self) -> None:
-        self.query_one("#summary", Pane).redraw()
+    def _scrolled(self) -> None:
+        self._below.redraw()
 
-    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+    def on_runs_table_clicked(self, message: RunsTable.Clicked) -> None:
         self.model.choose(message.place)
         if message.opens:
             self.bench.app.carry_out("runs.open")
+        self.bench.app.draw()
+
+    def on_data_table_header_selected(self, message: DataTable.HeaderSelected) -> None:
+        self.model.sort_by(str(message.column_key.value))
         self.bench.app.draw()
 
     def move(self, lines: int) -> None:
@@ -559,7 +291,7 @@ class RunsPage(ListPage):
 
     @property
     def page_lines(self) -> int:
-        return self._list.size.height - 1
+        return self.table.size.height - 2
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:
@@ -603,6 +335,9 @@ class RunsPage(ListPage):
         one = self.model.chosen
         if action.name in ("filter", "again", "sort"):
             return ""
+        if action.name == "metric":
+            is_drawn = self.is_wide and one is not None and one.is_run
+            return "" if is_drawn else f"the curve of a run stands beside the list from {WIDE} columns on"
         if action.name == "reverse":
             return "" if self.model.order else f"the newest come first; {self.bench.app.key_of('runs.sort')} sorts"
         if action.name == "clear":
@@ -611,6 +346,8 @@ class RunsPage(ListPage):
         if action.name == "compare":
             can_compare = LEAST_RUNS <= len(self.model.marked) <= MOST_RUNS
             return "" if can_compare else f"mark two to six runs with {self.bench.app.key_of('runs.mark')}"
+        if action.name in ("delete", "export") and self.model.marked:
+            return ""
         if one is None:
             return "no run is shown"
         if action.name in ("rename", "delete") and self.bench.exports.is_of(one.path):
@@ -652,10 +389,52 @@ class RunsPage(ListPage):
         self._read()
 
     def action_mark(self) -> None:
-        if refusal := self.model.toggle_mark():
-            self.bench.tell(refusal, "warn")
-        else:
-            self.move(1)
+        self.model.toggle_mark()
+        self.move(1)
+
+    def label_of(self, action: Action) -> str:
+        marked = len(self.model.marked)
+        return f"{action.label} {marked}" if marked and action.name in ("delete", "export") else action.label
+
+    def action_export(self) -> None:
+        folders = [RunFolder(path) for path in self.model.marked]
+        several = len(folders) > 1
+        one = folders[0] if folders else self.folder
+        dialog = ExportMarkedDialog(self.bench, folders) if several else ExportDialog(self.bench, one)
+        self.bench.app.open(dialog)
+
+    def action_tags(self) -> None:
+        one = self._chosen
+        rows: list[Row] = [("Words; `#word` in the filter finds them. A blank line takes them away.", "dim"), ""]
+        self._ask_for_label(f"Tags of {one.name}", rows, " ".join(one.tags), parsed_tags, "tags")
+
+    def action_note(self) -> None:
+        one = self._chosen
+        rows: list[Row] = [("One line; a blank one takes it away.", "dim"), ""]
+        self._ask_for_label(f"Note on {one.name}", rows, one.note, parsed_note, "note")
+
+    def _ask_for_label(
+        self, heading: str, rows: Sequence[Row], text: str, parse: Callable[[str], object], name: str
+    ) -> None:
+        path = self._chosen.path
+
+        def accept(text: str) -> str | None:
+            try:
+                parsed = parse(text)
+            except InputError as error:
+                return one_line(f"{error.problems[0].message}; {error.problems[0].hint}".removesuffix("; "))
+            work = partial(_tried, lambda path: label(path, **{name: parsed}), path)  # type: ignore[arg-type]
+            self.bench.background.do(f"label {path}", work, labelled)
+            return None
+
+        def labelled(answer: object) -> None:
+            dialog.answered(answer if isinstance(answer, str) else "")
+            if isinstance(answer, str) and dialog.is_closed:
+                self.bench.tell(answer, "bad")
+            self._read()
+
+        dialog = TextDialog(heading, rows, text, accept)
+        self.bench.app.open(dialog)
 
     def action_rename(self) -> None:
         path = self._chosen.path
@@ -693,25 +472,76 @@ class RunsPage(ListPage):
         bench.background.do(f"rename {path}", work, renamed)
 
     def action_delete(self) -> None:
-        one = self._chosen
-        self.bench.tell("looking what that frees ...", "dim")
-        self.bench.background.do(
-            "deleting", partial(_tried, at_rest.bytes_to_free, one.path), partial(self._ask_to_delete, one)
-        )
-
-    def _ask_to_delete(self, one: RunOverview, freed: int | str) -> None:
-        self.bench.notice = (freed, "bad") if isinstance(freed, str) else None
-        self.bench.app.draw()
-        if isinstance(freed, str) or self.bench.app.takes_text:
+        runs = self.model.marked_runs or [self._chosen]
+        refused = [f"{one.name} is running: it stays; {self.bench.app.key_of('runs.stop')} stops it"
+                   for one in runs if one.alive]  # fmt: skip
+        refused += [f"{one.name} is being exported: it stays" for one in runs if self.bench.exports.is_of(one.path)]
+        runs = [one for one in runs if not one.alive and not self.bench.exports.is_of(one.path)]
+        if not runs:
+            self.bench.tell("; ".join(refused), "warn")
             return
-        what = f"{format_bytes(freed)} are freed: its journal, checkpoints, model and exports."
-        if one.status == "gone":
-            what = "It is only taken off the list: its folder is gone."
-        rows: list[Row] = [what, (one_line(str(one.path)), "dim")]
-        answers = [("D", "delete it", partial(self._delete, one))]
-        self.bench.app.ask(f"Delete {one_line(one.name, 50)}?", rows, answers)
+        self.bench.tell("looking what that frees ...", "dim")
 
-    def _delete(self, one: RunOverview) -> None:
+        def look() -> list[int | str]:
+            return [_tried(at_rest.bytes_to_free, one.path) for one in runs]
+
+        self.bench.background.do("deleting", look, partial(self._ask_to_delete, runs, refused))
+
+    def _ask_to_delete(self, runs: Sequence[RunOverview], refused: Sequence[str], freed: Sequence[int | str]) -> None:
+        sizes = [(one, size) for one, size in zip(runs, freed, strict=True) if not isinstance(size, str)]
+        why = [f"{one.name}: {size}" for one, size in zip(runs, freed, strict=True) if isinstance(size, str)]
+        refused = [*refused, *why]
+        self.bench.notice = None
+        if not sizes:
+            self.bench.tell("; ".join(refused), "bad")
+        self.bench.app.draw()
+        if not sizes or self.bench.app.takes_text:
+            return
+        runs = [one for one, _ in sizes]
+        total = format_bytes(sum(size for _, size in sizes))
+        if len(runs) == 1 and not refused:
+            what = f"{total} are freed: its journal, checkpoints, model and exports."
+            if runs[0].status == "gone":
+                what = "It is only taken off the list: its folder is gone."
+            rows: list[Row] = [what, (one_line(str(runs[0].path)), "dim")]
+            heading, answer = f"Delete {one_line(runs[0].name, 50)}?", "delete it"
+        else:
+            rows = [f"{total} are freed: journals, checkpoints, models and exports."]
+            rows += [(one_line(one.name), "dim") for one in runs[:_NAMES_SHOWN]]
+            rows += [(f"and {len(runs) - _NAMES_SHOWN} more", "dim")] * (len(runs) > _NAMES_SHOWN)
+            shown = {one.path for one in self.model.shown}
+            if hidden := sum(one.path not in shown for one in runs):
+                rows.append(
+                    (f"{hidden} of them {'is' if hidden == 1 else 'are'} not shown: the filter hides them", "warn")
+                )
+            rows += [(one_line(why), "warn") for why in refused]
+            heading = f"Delete {len(runs)} {'run' if len(runs) == 1 else 'runs'}?"
+            answer = "delete it" if len(runs) == 1 else f"delete {len(runs)}"
+        self.bench.app.ask(heading, rows, [("D", answer, partial(self._delete_all, runs))])
+
+    def _delete_all(self, runs: Sequence[RunOverview]) -> None:
+        answers: list[at_rest.Deleted | str] = []
+
+        def deleted(one: RunOverview, answer: at_rest.Deleted | str) -> None:
+            answers.append(answer)
+            if len(runs) == 1:
+                self._deleted(one, answer)
+            elif len(answers) < len(runs):
+                self.bench.tell(f"deleting {len(answers) + 1} of {len(runs)} ...", "dim")
+            else:
+                done = [answer for answer in answers if not isinstance(answer, str)]
+                failed = [f"{one.name}: {why}" for one, why in zip(runs, answers, strict=True) if isinstance(why, str)]
+                freed = format_bytes(sum(one.freed_bytes for one in done))
+                kept = [f"{sum(bool(one.kept) for one in done)} hold files that no run made"]
+                words = [f"deleted {len(done)} runs: {freed} freed", *kept * any(one.kept for one in done), *failed]
+                self.bench.tell("; ".join(words), "bad" if failed else "good")
+            self.bench.app.draw()
+            self._read()
+
+        for one in runs:
+            self._delete(one, partial(deleted, one))
+
+    def _delete(self, one: RunOverview, deleted: Callable[[at_rest.Deleted | str], None]) -> None:
         bench = self.bench
         bench.tell(f"deleting {one.name} ...", "dim")
         if bench.run is not None and bench.run.folder.root == one.path and not bench.run.alive:
@@ -720,15 +550,13 @@ class RunsPage(ListPage):
             bench.own_run = None
         # By its own name: to look at another run must not take its place while it waits.
         name = f"deleting {one.path}"
-        bench.background.do(name, partial(_tried, at_rest.delete, one.path), partial(self._deleted, one))
+        bench.background.do(name, partial(_tried, at_rest.delete, one.path), deleted)
 
     def _deleted(self, one: RunOverview, deleted: at_rest.Deleted | str) -> None:
         if isinstance(deleted, str):
             self.bench.tell(deleted, "bad")
         else:
             self.bench.tell("; ".join(deleted.words(one.name)), "good")
-        self.bench.app.draw()
-        self._read()
 
     def action_new(self) -> None:
         one = self._chosen
@@ -740,10 +568,10 @@ class RunsPage(ListPage):
         self.bench.app.ask(f"Replace them by those of {one_line(one.name, 40)}?", rows, answers)
 
 
-def _stage(one: RunOverview) -> object:
+def _stage(one: RunOverview, step: int = 0) -> object:
     """The minute of the last event, as the folder of a run that lives is measured once a minute; and whether it lives,
     as what is written at its end, the model above all, counts as well."""
-    return one.last_event_at[:16], one.alive
+    return one.last_event_at[:16], one.alive, step
 
 
 def _now() -> datetime:

@@ -1,0 +1,347 @@
+"""Dialogs of the Runs screen: the curves of two to six runs over each other, and the export of several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from textual.containers import Container, VerticalScroll
+from textual.widget import Widget
+
+from tui_trainer.errors import InputError
+from tui_trainer.lines.comparison_lines import comparison_lines
+from tui_trainer.runs.comparison import CURVE_POINTS, Comparison, CurvePoint, compare_and_states
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.state import RunState, means
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.chart import (
+    GUTTER,
+    LOSS,
+    METRICS,
+    Bounds,
+    Metric,
+    Raster,
+    column_of,
+    metric_of,
+    metrics_of,
+    row_of,
+    settle,
+    with_y_axis,
+    x_axis,
+)
+from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.screens.runs_view import SIGNS
+from tui_trainer.ui.spans import Glyphs, Line, Role, beside, pad, paragraph, title_rule
+from tui_trainer.ui.widgets.lists import LineList
+from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.workbench import Workbench
+from tui_trainer.units import format_bytes
+
+if TYPE_CHECKING:
+    from tui_trainer.launching.export_process import ExportChoice
+
+ROLES: Final[tuple[Role, ...]] = ("accent", "warn", "good", "bad", "text", "chart_raw")
+TRAINING_LOSS: Final = "training loss"
+HELD_OUT_LOSS: Final = "held-out loss"
+_Points = Sequence[tuple[float, float]]
+_FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
+_NAME_CELLS: Final = 11
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCurve:
+    """`points` (x, y) by growing x are joined; `marks` stand alone. `sign` is one character."""
+
+    sign: str
+    points: _Points = ()
+    marks: _Points = ()
+
+    def scaled(self, log: bool) -> ComparedCurve:
+        points, marks = (
+            [(x, math.log10(y) if log else y) for x, y in found if math.isfinite(y) and (y > 0 or not log)]
+            for found in (self.points, self.marks)
+        )
+        return ComparedCurve(sign=self.sign, points=points, marks=marks)
+
+
+def curves_lines(
+    curves: Sequence[ComparedCurve], unit: str, width: int, height: int, glyphs: Glyphs, *, log: bool = False
+) -> list[Line]:
+    """The curves in `width` x `height` cells with their axes; a curve has the role of its place in `ROLES`."""
+    drawn = [(curve.scaled(log), role) for curve, role in zip(curves, ROLES, strict=False)]
+    every = [point for curve, _ in drawn for point in (*curve.points, *curve.marks)]
+    if not every or height < 4 or width < 3 * GUTTER:
+        return [[("there is no value to draw", "dim")]]
+    raster = Raster(width - GUTTER, height - 2, glyphs)
+    window = Bounds(0, max(x for x, _ in every) or 1)
+    bounds = settle(None, min(y for _, y in every), max(y for _, y in every))
+
+    def mark(points: _Points, sign: str, role: Role) -> None:
+        for x, y in points:
+            raster.mark(column_of(x, window, raster.width), row_of(y, bounds, raster.height), sign, role)
+
+    # In layers: the signs of a curve are not covered by the marks of another one.
+    for curve, role in drawn:
+        _join(raster, curve.points, window, bounds, role)
+    for curve, role in drawn:
+        mark(curve.marks, glyphs.eval_mark, role)
+    for place, (curve, role) in enumerate(drawn):
+        mark(_signed(curve.points, place, len(drawn)), curve.sign, role)
+    rows = with_y_axis(raster.lines(), bounds, max(raster.height // 3, 2), glyphs, log=log)
+    return [*rows, *x_axis(raster.width, window, unit, glyphs)]
+
+
+def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role: Role) -> None:
+    if not points:
+        return
+    x, y = np.array(points, np.float64).T
+    at = np.linspace(window.low, window.high, raster.dots_across)
+    # A dot column may fall between two points; what lies before the first and behind the last is nothing.
+    values = np.interp(at, x, y, right=np.nan, left=np.nan)
+    values[np.argmin(np.abs(at - x[-1]))] = y[-1]
+    raster.curve(values, values, bounds, role)
+
+
+def _signed(points: _Points, place: int, count: int) -> _Points:
+    """Where the sign of a curve stands: at its end, and twice before, beside those of the others."""
+    shares = [(place + 0.5) / count / 2, 0.5 + (place + 0.5) / count / 2]
+    return [points[int(share * (len(points) - 1))] for share in (*shares, 1.0)] if points else []
+
+
+def metric_names(states: Sequence[RunState]) -> list[str]:
+    """What can be drawn of any of the runs: losses and scores first."""
+    found = dict.fromkeys(name for state in states for name in metrics_of(state))
+    return [
+        LOSS,
+        HELD_OUT_LOSS,
+        *(name for name in found if name not in METRICS),
+        *(name for name in METRICS if name != LOSS),
+    ]
+
+
+def metric_points(state: RunState, metric: Metric, unit: str) -> _Points:
+    """Up to `CURVE_POINTS` means of a metric, each at the last of its steps, in steps, tokens or seconds by then."""
+    values, steps = metric.values(state), metric.steps(state)
+    length = min(len(values), len(steps))
+    x = steps[:length].astype(float)
+    if unit != "steps":
+        taken = np.array(state.token_counts if unit == "tokens" else state.step_seconds, dtype=float)
+        done = np.concatenate([[0.0], np.cumsum(taken)])
+        x = done[np.searchsorted(np.array(state.steps), steps[:length], side="right")]
+    return means(x.tolist(), values[:length].tolist(), CURVE_POINTS)
+
+
+class Curves(Pane):
+    """One metric of the runs, over an axis that they share."""
+
+    def __init__(self, metric: str) -> None:
+        super().__init__(self._lines_of)
+        self.curves: Sequence[ComparedCurve] = ()
+        self.metric, self.unit, self.is_log = metric, "steps", False
+
+    def _lines_of(self, width: int, height: int) -> list[Line]:
+        scale = ", logarithmic" if self.is_log else ""
+        marks = f"{self.glyphs.eval_mark} held out" if any(curve.marks for curve in self.curves) else ""
+        name = TRAINING_LOSS if self.metric == LOSS else self.metric
+        title = title_rule(f"{name} over {self.unit}{scale}", width, self.glyphs, marks)
+        return [title, *curves_lines(self.curves, self.unit, width, height - 1, self.glyphs, log=self.is_log)]
+
+
+class CompareDialog(Dialog):
+    heading = "Compare"
+    keys = (
+        ("v", "metric"), ("V", "second metric"), ("x", "axis"), ("y", "log"),
+        ("up down", "scroll"), ("escape", "close"),
+    )  # fmt: skip
+
+    def __init__(self, bench: Workbench, folders: Sequence[RunFolder]) -> None:
+        super().__init__()
+        self._bench, self._folders = bench, folders
+        self._answer: Comparison | str | None = None
+        self._states: Sequence[RunState] = ()
+        self._first, self._second = Curves(LOSS), Curves("")
+        self._second.display = False
+
+    def inside(self) -> Iterable[Widget]:
+        with VerticalScroll(id="inside", can_focus=False):
+            yield Pane(lambda *_: self._legend())
+            with Container(id="charts"):
+                yield self._first
+                yield self._second
+            yield Pane(lambda width, _: self.lines(width))
+
+    def on_mount(self) -> None:
+        self._bench.background.do("comparison", self._compare, self._compared)
+
+    def _compare(self) -> tuple[Comparison, Sequence[RunState]] | str:
+        try:
+            return compare_and_states(self._folders)
+        except (InputError, OSError) as error:
+            return one_line(str(error))
+
+    def _compared(self, answer: tuple[Comparison, Sequence[RunState]] | str) -> None:
+        if isinstance(answer, str):
+            self._answer = answer
+        else:
+            self._answer, self._states = answer
+        if self.is_attached:
+            self._show_curves()
+            self.redraw()
+
+    def _show_curves(self) -> None:
+        for chart in (self._first, self._second):
+            chart.curves = self._curves_of(chart.metric, chart.unit) if chart.metric else ()
+
+    def _curves_of(self, name: str, unit: str) -> list[ComparedCurve]:
+        def points(curve: Sequence[CurvePoint]) -> _Points:
+            return [(float(getattr(point, _FIELDS[unit])), point.loss) for point in curve]
+
+        if not isinstance(self._answer, Comparison):
+            return []
+        curves = []
+        for sign, run, state in zip(SIGNS, self._answer.runs, self._states, strict=False):
+            if name == LOSS:
+                curves.append(ComparedCurve(sign, points(run.train_curve), points(run.eval_curve)))
+            elif name == HELD_OUT_LOSS:
+                curves.append(ComparedCurve(sign, points(run.eval_curve)))
+            else:
+                metric = metric_of(state, name)
+                curves.append(ComparedCurve(sign, metric_points(state, metric, unit) if metric else ()))
+        return curves
+
+    def _legend(self) -> list[Line]:
+        return [
+            [(f"{sign} ", role), (one_line(folder.name), "text"), (f"  {one_line(str(folder.root.parent))}", "dim")]
+            for sign, role, folder in zip(SIGNS, ROLES, self._folders, strict=False)
+        ]
+
+    def lines(self, width: int) -> list[Line]:
+        if not isinstance(self._answer, Comparison):
+            return [[(self._answer or "reading the journals ...", "text")]]
+        rows = comparison_lines(self._answer, width, SIGNS[: len(self._answer.runs)])
+        return [[(row, "text")] for row in ["", *rows]]
+
+    def press(self, key: str, character: str | None) -> bool:
+        charts = (self._first, self._second)
+        if character == "v":
+            self._first.metric = self._after(self._first.metric, metric_names(self._states))
+        elif character == "V":
+            # Behind the last one it goes again.
+            self._second.metric = self._after(self._second.metric, ["", *metric_names(self._states)])
+            self._second.display = bool(self._second.metric)
+            self.set_class(self._second.display, "-two")
+        elif key == "x":
+            units = list(_FIELDS)
+            for chart in charts:
+                chart.unit = units[(units.index(chart.unit) + 1) % len(units)]
+        elif key == "y":
+            for chart in charts:
+                chart.is_log = not chart.is_log
+        self._show_curves()
+        return True
+
+    @staticmethod
+    def _after(name: str, names: Sequence[str]) -> str:
+        return names[(names.index(name) + 1) % len(names)] if name in names else names[0]
+
+
+class ExportMarkedDialog(Dialog):
+    """One form for several runs: they are exported one after another, behind the screens."""
+
+    def __init__(self, bench: Workbench, folders: Sequence[RunFolder]) -> None:
+        super().__init__()
+        self.heading = f"Export {len(folders)} runs"
+        self._bench, self._folders = bench, folders
+        self._choices: dict[str, dict[RunFolder, ExportChoice]] = {}
+        """By the name of a form, what it is for each run that has a model."""
+        self._without: dict[RunFolder, str] = {}
+        """Why the other runs cannot be exported."""
+        self._chosen, self._is_ready = 0, False
+        self._list = LineList(self._row, lambda: (len(self._choices), self._chosen), id="formats")
+
+    def inside(self) -> Iterable[Widget]:
+        yield self._list
+        yield Pane(lambda width, _: self.lines(width), id="about")
+
+    def on_mount(self) -> None:
+        self._bench.background.do("formats", self._ask, self._found)
+
+    def _ask(self) -> dict[RunFolder, tuple[ExportChoice, ...] | str]:
+        from tui_trainer.launching.export_process import choices
+
+        def of(folder: RunFolder) -> tuple[ExportChoice, ...] | str:
+            try:
+                return choices(folder)
+            except (InputError, OSError) as error:
+                return one_line(str(error))
+
+        return {folder: of(folder) for folder in self._folders}
+
+    def _found(self, answer: dict[RunFolder, tuple[ExportChoice, ...] | str]) -> None:
+        self._is_ready = True
+        for folder, found in answer.items():
+            if isinstance(found, str):
+                self._without[folder] = found
+                continue
+            for one in found:
+                self._choices.setdefault(one.name, {})[folder] = one
+        names = list(self._choices)
+        self._chosen = next((at for at, name in enumerate(names) if self._possible(name)), 0)
+        if self.is_attached:
+            self._list.styles.height = max(len(names), 1)
+            self.redraw()
+
+    def _possible(self, name: str) -> list[RunFolder]:
+        return [folder for folder, one in self._choices[name].items() if not one.refusal]
+
+    @property
+    def _form(self) -> str:
+        return list(self._choices)[self._chosen] if self._choices else ""
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        enter = [("enter", "export")] * bool(self._form and self._possible(self._form))
+        return (*enter, ("up down", "choose"), ("escape", "close"))
+
+    def _row(self, place: int, width: int) -> Line:
+        name, found = list(self._choices.items())[place]
+        is_chosen, possible = place == self._chosen, self._possible(name)
+        usual: Role = "text" if possible else "dim"
+        line: Line = [(f"{self.glyphs.pointer if is_chosen else ' '} ", "accent"), (pad(name, _NAME_CELLS), usual)]
+        line.append((next(iter(found.values())).title, usual))
+        needed = sum(found[folder].needed_bytes for folder in possible)
+        state = f"{len(possible)} of {len(self._folders)} runs" + (f", ~{format_bytes(needed)}" if possible else "")
+        line = beside(line, [(state, "dim")], width)
+        return [(text, "cursor") for text, _ in line] if is_chosen else line
+
+    def lines(self, width: int) -> list[Line]:
+        if not self._is_ready:
+            return paragraph("looking what they can be exported to ...", width)
+        refused = dict(self._without)
+        if self._form:
+            refused |= {folder: one.refusal for folder, one in self._choices[self._form].items() if one.refusal}
+        lines = paragraph("One after another, behind the screens; each is compared with its trained model.", width)
+        for folder, why in refused.items():
+            lines += paragraph(f"not {one_line(folder.name)}: {why}", width, "warn")
+        return lines
+
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        self._chosen = message.place
+        if message.opens and self._start():
+            self.close()
+        self.redraw()
+
+    def press(self, key: str, character: str | None) -> bool:
+        if key == "enter":
+            return not self._start()
+        if steps := {"up": -1, "k": -1, "down": 1, "j": 1}.get(key):
+            self._chosen = min(max(self._chosen + steps, 0), max(len(self._choices) - 1, 0))
+        return True
+
+    def _start(self) -> bool:
+        wanted = self._possible(self._form) if self._form else []
+        self._bench.exports.start_all([(folder, self._form) for folder in wanted])
+        return bool(wanted)

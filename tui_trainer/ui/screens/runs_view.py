@@ -1,0 +1,476 @@
+"""The list of runs: which of them are shown and in which order, their cells in a table, and what is known of one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.events import Click, MouseMove
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.strip import Strip
+from textual.widgets import DataTable
+
+from tui_trainer.lines.plan_and_events import age_words, loss_words, steps_words
+from tui_trainer.runs.comparison import MOST_RUNS, Difference
+from tui_trainer.runs.labels import tag_words
+from tui_trainer.runs.overview import RunOverview
+from tui_trainer.runs.result import number, plain
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.spans import Glyphs, Line, Role, fit, pad, paragraph, sparkline, title_rule
+from tui_trainer.ui.theme import HasGlyphs, role_styles
+from tui_trainer.units import GIB, format_bytes
+
+SIGNS: Final = "ABCDEF"
+"""What stands for the runs that are compared, in the order in which they were marked."""
+# Title, cells, and from which width of the list on; the name has what is left.
+_COLUMNS: Final = (
+    ("state", 13, 0), ("done", 4, 0), ("curve", 6, 78), ("loss", 7, 100), ("held out", 8, 0), ("score", 18, 116),
+    ("OOM", 3, 140), ("began", 16, 126), ("last event", 11, 0), ("size", 10, 78), ("task", 20, 150), ("model", 26, 176),
+)  # fmt: skip
+# A list that is narrower shows tags in the place of the curve.
+_ROOM_FOR_BOTH: Final = 100
+_TAGS, _TAGS_CELLS = "tags", 10
+_ORDERS: Final[dict[str, Callable[[RunOverview], Any]]] = {
+    "run": attrgetter("name"), "state": attrgetter("status_words"), "done": attrgetter("share_done"),
+    "loss": attrgetter("loss"), "held out": attrgetter("eval_loss"),
+    "score": lambda one: one.scores.get(one.metric, next(iter(one.scores.values()), None)),
+    "OOM": attrgetter("out_of_memory_events"), "began": attrgetter("started_at"),
+    "last event": attrgetter("last_event_at"), "size": attrgetter("size_bytes"), "task": attrgetter("task"),
+    "model": attrgetter("model"), _TAGS: attrgetter("tags"),
+}  # fmt: skip
+"""What a column is sorted by."""
+# Of these more is looked for first.
+_FALLING: Final = frozenset({"score", "done", "size", "began", "last event", "OOM"})
+_CONDITION: Final = re.compile(r"(loss|held_out|score|size_gib|steps)([<>])(\d+(?:\.\d*)?|\.\d+)")
+_MEASURES: Final[dict[str, Callable[[RunOverview], float | None]]] = {
+    "loss": _ORDERS["loss"], "held_out": _ORDERS["held out"], "score": _ORDERS["score"],
+    "size_gib": lambda one: None if one.size_bytes is None else one.size_bytes / GIB, "steps": attrgetter("step"),
+}  # fmt: skip
+_RIGHT: Final = frozenset({"done", "OOM", "loss", "held out", "last event", "size"})
+_STATE_ROLES: Final[dict[str, Role]] = {
+    "training": "good", "preparing": "good", "paused": "warn", "interrupted": "warn", "failed": "bad",
+    "unreadable": "bad", "half deleted": "warn", "finished": "text", "stopped": "text",
+    "submitted": "text",
+}  # fmt: skip
+_EXPLANATIONS: Final = {
+    "half deleted": "It was being deleted when that was interrupted: deleting it again removes the rest.",
+    "no run folder": "No run made what is here: it is left alone.",
+    "unreadable": "The system does not let its journal be read, or a link stands in its place.",
+    "gone": "Its folder is gone: deleting it takes it off the list.",
+}
+_MOST_DIFFERENCES: Final = 30
+
+
+@dataclass
+class RunsModel:
+    """The runs in their order, which of them match the filter, the chosen one, and those that are marked."""
+
+    found: Sequence[RunOverview] | None = None
+    """None: they were not read yet."""
+    words: str = ""
+    order: str = ""
+    """Title of the column that they are sorted by; empty: the newest first."""
+    is_reversed: bool = False
+    path: Path | None = None
+    """Of the chosen one."""
+    marked: list[Path] = field(default_factory=list)
+    shown: list[RunOverview] = field(default_factory=list)
+    place: int = 0
+    """Of the chosen one among those shown."""
+
+    def take(self, found: Sequence[RunOverview]) -> None:
+        """A newer list. The choice stays with its run, and with its place when the run is not there any more."""
+        self.found = found
+        listed = {one.path for one in found if one.is_run}
+        self.marked = [path for path in self.marked if path in listed]
+        self._settle()
+
+    def narrow(self, words: str) -> None:
+        """Show those whose name, state, task, model, tags or note have all these words, and to which conditions such as
+        `loss<1.5`, `task:chat` and `#tag` apply. Runs that are gone are asked for."""
+        self.words = words.lower()
+        self._settle()
+
+    def _settle(self) -> None:
+        words = self.words.split()
+
+        def matches(one: RunOverview) -> bool:
+            parts = (one.name, one.status, one.status_words, one.task, one.model, *one.tags, one.note)
+            text = " ".join(parts).lower() if words else ""
+            return all(_applies(word, one, text) for word in words) and (one.status != "gone" or "gone" in words)
+
+        self.shown = [one for one in self.found or () if matches(one)]
+        if sorted_by := _ORDERS.get(self.order):
+            known = [one for one in self.shown if _is_known(sorted_by(one))]
+            known.sort(key=sorted_by, reverse=self.falls)
+            self.shown = known + [one for one in self.shown if not _is_known(sorted_by(one))]
+        here = next((place for place, one in enumerate(self.shown) if one.path == self.path), self.place)
+        self.choose(here)
+
+    @property
+    def falls(self) -> bool:
+        """Whether the largest value of the sorted column comes first."""
+        return (self.order in _FALLING) != self.is_reversed
+
+    def sort_by(self, title: str) -> None:
+        """By that column, the first of them chosen; the other way round where it is sorted by it already."""
+        if title and title not in _ORDERS:
+            return
+        self.is_reversed = title == self.order and bool(title) and not self.is_reversed
+        self.order = title
+        self._settle()
+        self.choose(0)
+
+    def sort_by_next(self, width: int) -> None:
+        titles = ["", "run", *(title for title, _ in self.columns(width) if title in _ORDERS)]
+        self.is_reversed = False
+        self.sort_by(titles[(titles.index(self.order) + 1) % len(titles)] if self.order in titles else "")
+
+    def choose(self, place: int) -> None:
+        self.place = max(min(place, len(self.shown) - 1), 0)
+        self.path = self.shown[self.place].path if self.shown else None
+
+    @property
+    def chosen(self) -> RunOverview | None:
+        return self.shown[self.place] if self.shown else None
+
+    @property
+    def marked_runs(self) -> list[RunOverview]:
+        """In the order in which they were marked, also those that the filter does not show."""
+        by_path = {one.path: one for one in self.found or ()}
+        return [by_path[path] for path in self.marked]
+
+    def toggle_mark(self) -> None:
+        if self.path in self.marked:
+            self.marked.remove(self.path)
+        elif self.path is not None:
+            self.marked.append(self.path)
+
+    def toggle_all(self) -> None:
+        """Mark all runs that are shown; where they are marked already, take their marks away."""
+        shown = [one.path for one in self.shown if one.is_run]
+        more = [path for path in shown if path not in self.marked]
+        self.marked = [*self.marked, *more] if more else [path for path in self.marked if path not in shown]
+
+    def sign(self, path: Path, glyphs: Glyphs) -> str:
+        """What stands before a run: its letter in a comparison, a mark where more are marked, else the pointer."""
+        if path in self.marked:
+            return SIGNS[self.marked.index(path)] if len(self.marked) <= MOST_RUNS else glyphs.changed
+        return glyphs.pointer if path == self.path else " "
+
+    def columns(self, width: int) -> list[tuple[str, int]]:
+        """Titles and cells. A curve is worth as many cells as it has values, where they are to be had."""
+        has_tags, is_roomy = any(one.tags for one in self.found or ()), width >= _ROOM_FOR_BOTH
+        wider = 4 if width >= 180 else 2 if width >= 140 else 1
+        tags = [(_TAGS, _TAGS_CELLS + 4 * is_roomy)] * has_tags
+        room = width - tags[0][1] if tags and is_roomy else width
+        columns = [(title, cells) for title, cells, least in _COLUMNS if room >= least]
+        if has_tags and not is_roomy:
+            columns = [column for column in columns if column[0] != "curve"]
+        return tags + [(title, cells * wider if title == "curve" else cells) for title, cells in columns]
+
+
+def _is_known(value: object) -> bool:
+    return value not in (None, "", ()) and value == value
+
+
+def _applies(word: str, one: RunOverview, text: str) -> bool:
+    if found := _CONDITION.fullmatch(word):
+        value, limit = _MEASURES[found[1]](one), float(found[3])
+        return value is not None and (value < limit if found[2] == "<" else value > limit)
+    if word.startswith("task:"):
+        return word.removeprefix("task:") in one.task.lower()
+    if word.startswith("#"):
+        return any(tag.startswith(word.removeprefix("#")) for tag in one.tags)
+    return word in text
+
+
+def empty_words(model: RunsModel, start_key: str) -> str:
+    """What stands in the place of the runs where none is shown."""
+    if model.found is None:
+        return "reading ..."
+    return "no run matches the filter" if model.words else f"no run yet; {start_key} starts one"
+
+
+def summary(model: RunsModel) -> str:
+    """`12 here, 3 with 'chat', 2 marked`."""
+    if model.found is None:
+        return "reading ..."
+    gone = sum(one.status == "gone" for one in model.found)
+    parts = [f"{len(model.found) - gone} here"]
+    parts += [f"{len(model.shown)} with {one_line(model.words, 30)!r}"] if model.words else []
+    parts += [f"sorted by {model.order}{', reversed' * model.is_reversed}"] if model.order else []
+    parts += [f"{gone} gone"] if gone else []
+    parts += [f"{len(model.marked)} marked"] if model.marked else []
+    return ", ".join(parts)
+
+
+def row_values(one: RunOverview, age: str, columns: dict[str, int], glyphs: Glyphs) -> dict[str, str]:
+    """The text of each column of a run, made safe."""
+    share = one.share_done
+    values = {
+        "state": one.status_words,
+        "done": "" if share is None else f"{int(100 * share)}%",
+        "curve": sparkline(one.loss_curve, columns["curve"], glyphs) if "curve" in columns else "",
+        "loss": loss_words(one.loss) if one.is_run else "",
+        "held out": loss_words(one.eval_loss) if one.is_run else "",
+        "score": one.score,
+        "OOM": str(one.out_of_memory_events or "") if one.is_run else "",
+        "began": one.started_at[:16].replace("T", " "),
+        "last event": age if one.is_run else "",
+        "size": format_bytes(one.size_bytes) if one.size_bytes is not None else "",
+        "task": one.task,
+        "model": one_line(one.came_from.rpartition(" > ")[2]) or Path(one.model).name,
+        _TAGS: tag_words(one.tags),
+    }
+    return {title: one_line(values[title]) for title in columns}
+
+
+def row_roles(one: RunOverview) -> dict[str, Role]:
+    """Of the columns that do not look as the rest of the row."""
+    return {"OOM": "warn", "state": _STATE_ROLES.get(one.status, "dim"), "curve": "chart_smooth", _TAGS: "accent"}
+
+
+def cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
+    """A name that is too long without its middle: names differ at their ends, in the time."""
+    if len(name) <= cells:
+        return name
+    behind = min(cells * 3 // 4, 15)
+    return f"{name[: max(cells - behind - 1, 0)]}{glyphs.ellipsis}{name[-behind:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text that fills its column exactly."""
+
+    text: str
+    style: Style
+    path: str = ""
+    """In the first column: of the run."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Segment(self.text, self.style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(len(self.text), len(self.text))
+
+
+class RunsTable(HasGlyphs, DataTable[Cell]):
+    """The runs of a model, a row each by its path. One that the filter hides stays behind them, without a height.
+
+    Keys are for the page, which chooses. A click chooses, a double click opens, one on a title sorts.
+    """
+
+    _is_updating = False
+
+    @dataclass
+    class Clicked(Message):
+        """A row was clicked; `opens` when it was clicked twice."""
+
+        place: int
+        opens: bool
+
+    def __init__(self, model: RunsModel, now: Callable[[], datetime]) -> None:
+        super().__init__(cursor_type="row", cell_padding=0, id="runs")
+        self.can_focus = False
+        self._model, self._now = model, now
+        self._columns: dict[str, int] = {}
+        self._width = self._name_cells = 0
+        self._styles: dict[str, Style] = {}
+        self._rows: dict[Path, tuple[object, ...]] = {}
+        """What each row was made of."""
+        self._order: tuple[object, ...] = ()
+
+    @property
+    def seen_places(self) -> range:
+        top = round(self.scroll_offset.y)
+        return range(top, max(min(top + self.size.height - 1, len(self._model.shown)), top))
+
+    def refresh(self, *regions: Region, **how: bool) -> RunsTable:
+        # A table draws itself whole for each changed cell: the rows that changed are enough.
+        if not self._is_updating or regions or how:
+            super().refresh(*regions, **how)
+        return self
+
+    def redraw(self) -> None:
+        """Show the model as it is now: what has changed of it is written, the rest stays."""
+        if not self.size.width or not self.is_attached:
+            return
+        self._lay_out()
+        self._is_updating = True
+        changed = self._write_rows()
+        self._is_updating = False
+        model = self._model
+        order = (model.order, model.falls, *(one.path for one in model.shown))
+        if order != self._order:
+            self._order = order
+            self._arrange()
+        else:
+            for path in changed:
+                self.refresh_row(self.get_row_index(str(path)))
+        if model.shown and self.cursor_row != model.place:
+            self.move_cursor(row=model.place)
+
+    def _lay_out(self) -> None:
+        width = self.size.width
+        columns = dict(self._model.columns(width))
+        styles = role_styles(self.app)
+        if (columns, width) == (self._columns, self._width) and styles is self._styles:
+            return
+        self._columns, self._width, self._styles = columns, width, styles
+        self._name_cells = width - 2 - sum(cells + 1 for cells in columns.values())
+        self.clear(columns=True)
+        self._rows, self._order = {}, ()
+        self.add_column("", key="run", width=2 + self._name_cells)
+        for title, cells in columns.items():
+            self.add_column("", key=title, width=cells + 1)
+
+    def _write_rows(self) -> list[Path]:
+        """Write what has changed of the runs that are shown; their paths."""
+        model, glyphs, now = self._model, self.glyphs, self._now()
+        changed = []
+        for one in model.shown:
+            made_of = (one, model.sign(one.path, glyphs), age_words(one, now))
+            before = self._rows.get(one.path)
+            if before is not None and before[0] is one and before[1:] == made_of[1:]:
+                continue
+            self._rows[one.path] = made_of
+            cells = self._cells(one, *made_of[1:])
+            key = str(one.path)
+            if before is None:
+                self.add_row(*cells.values(), key=key)
+                continue
+            other = {title: cell for title, cell in cells.items() if self.get_cell(key, title) != cell}
+            for title, cell in other.items():
+                self.update_cell(key, title, cell)
+            changed += [one.path] * bool(other)
+        return changed
+
+    def _cells(self, one: RunOverview, sign: str, age: str) -> dict[str, Cell]:
+        name = f"{sign} {pad(cut_inside(one_line(one.name), self._name_cells, self.glyphs), self._name_cells)}"
+        usual: Role = "text" if one.is_run else "dim"
+        roles, styles = row_roles(one), self._styles
+        cells = {"run": Cell(name, styles[usual], str(one.path))}
+        for title, text in row_values(one, age, self._columns, self.glyphs).items():
+            size = self._columns[title]
+            shown = " " + pad(text.rjust(size) if title in _RIGHT else text, size)
+            cells[title] = Cell(shown, styles[roles.get(title, usual)])
+        return cells
+
+    def _arrange(self) -> None:
+        """The rows in the order of the model; those of runs that are gone go, those that are not shown are hidden."""
+        model = self._model
+        places = {str(one.path): place for place, one in enumerate(model.shown)}
+        listed = {one.path for one in model.found or ()}
+        for path in set(self._rows) - listed:
+            del self._rows[path]
+            self.remove_row(str(path))
+        for key, row in self.rows.items():
+            row.height = int(key.value in places)
+        for title, column in self.columns.items():
+            column.label = self._title(str(title.value))
+        self.sort("run", key=lambda cell: places.get(cell.path, len(places)))
+        self.virtual_size = Size(self.virtual_size.width, len(places) + 1)
+
+    def _title(self, title: str) -> Text:
+        """The title of a column, with the direction where the runs are sorted by it."""
+        model, glyphs = self._model, self.glyphs
+        is_sorted = title == model.order
+        arrow = (glyphs.below if model.falls else glyphs.above) if is_sorted else " "
+        text, cells = arrow + title, self._columns.get(title, self._name_cells) + 1
+        text = " " + text if title == "run" else text.rjust(cells) if title in _RIGHT else text
+        return Text(text, style=self._styles["bold" if is_sorted else "dim"], no_wrap=True)
+
+    def get_component_rich_style(self, *names: str, **how: Any) -> Style:
+        """The cursor looks as in every other list; nothing follows the mouse."""
+        return role_styles(self.app)["cursor"] if names[0].endswith("cursor") else Style()
+
+    def render_line(self, y: int) -> Strip:
+        """A row is its cells. By way of Rich, which measures, wraps and pads each of them, a sort takes 40 ms more at
+        200x50."""
+        place = y - 1 + round(self.scroll_offset.y)
+        if y == 0 or place >= len(self._model.shown) or not self.is_valid_row_index(place):
+            return super().render_line(y)
+        look = Style.from_meta({"row": place})
+        if not self.app.native_ansi_color:
+            look += Style(bgcolor=self.rich_style.bgcolor)
+        cursor = self.get_component_rich_style("datatable--cursor") if place == self.cursor_row else None
+        segments = [Segment(cell.text, look + (cursor or cell.style)) for cell in self.get_row_at(place)]
+        return Strip(segments).simplify().adjust_cell_length(self.size.width, look)
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        # Each move would be sent to the terminal as two rows.
+        event.prevent_default()
+
+    def on_click(self, event: Click) -> None:
+        if (row := event.style.meta.get("row", -1)) >= 0:
+            event.prevent_default()
+            self.post_message(self.Clicked(row, opens=event.chain > 1))
+
+    def on_resize(self) -> None:
+        self.redraw()
+
+
+def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs) -> list[Line]:
+    begin: Line = [(glyphs.rule * 2 + " ", "rule"), (one_line(one.name), "title")]
+    begin += [(f" {one.status_words} ", _STATE_ROLES.get(one.status, "dim"))]
+    begin += [(f"{tag_words(one.tags)} ", "accent")] if one.tags else []
+    rows = _facts(one, now) if one.is_run else [_EXPLANATIONS[one.status], f"size {format_bytes(one.size_bytes)}"]
+    lines: list[Line] = [fit([*begin, (glyphs.rule * width, "rule")], width, glyphs.rule)]
+    lines += paragraph(one.note, width, "bold") if one.note else []
+    lines += [row for text in rows for row in paragraph(text, width)]
+    return lines + paragraph(one_line(str(one.path)), width, "dim")
+
+
+def _facts(one: RunOverview, now: datetime) -> list[str]:
+    kept = one.stopped_early or one.kept_step is not None
+    steps = one.ending if kept else f"steps {steps_words(one)}"
+    epoch = "" if one.epoch is None else f", epoch {one.epoch:.2f}"
+    best = "" if one.best is None else f", best {plain(one.metric)} {number(one.best)}"
+    scores = "".join(f", {plain(name)} {number(value)}" for name, value in one.scores.items())
+    age = age_words(one, now) + ("" if one.clock_is_ahead(now) else " ago")
+    shortages = one.out_of_memory_events
+    memory = f", out of memory {'once' if shortages == 1 else f'{shortages} times'}" if shortages else ""
+    freed = "" if one.freed_bytes is None else f", frees {format_bytes(one.freed_bytes)}"
+    started = one.started_at[:16].replace("T", " ")
+    return [
+        f"{one.task or '--'}, {one_line(one.came_from) or one.model or 'from scratch'}, {steps}{epoch}{memory}",
+        f"training loss {loss_words(one.loss)}, held-out loss {loss_words(one.eval_loss)}{best}{scores}",
+        f"began {started or '--'} UTC, last event {age}, {format_bytes(one.size_bytes)}{freed}",
+    ]
+
+
+def run_before(one: RunOverview, found: Sequence[RunOverview], ancestor: str) -> RunOverview | None:
+    """What a run is compared with: the run that its model was started from, else the one of its task before it."""
+    others = [other for other in found if other.is_run and other.path != one.path]
+    if started_from := [other for other in others if ancestor and other.name == ancestor]:
+        return max(started_from, key=lambda other: other.started_at)
+    earlier = [other for other in others if other.task == one.task and "" < other.started_at < one.started_at]
+    return max(earlier, key=lambda other: other.started_at, default=None)
+
+
+def difference_lines(
+    differences: Sequence[Difference], before: str, is_ancestor: bool, width: int, glyphs: Glyphs
+) -> list[Line]:
+    """The settings of a run that another one before it does not have: `training.learning_rate  3e-3 -> 1e-3`."""
+    why = "started from" if is_ancestor else "the run before"
+    name = cut_inside(one_line(before), max(width - 36, 12), glyphs)
+    lines: list[Line] = [title_rule(f"differs from {name}", width, glyphs, why)]
+    if not differences:
+        return [*lines, [("no setting differs", "dim")]]
+    for one in differences[:_MOST_DIFFERENCES]:
+        old, new = (one_line("--" if value is None else str(value), width) for value in one.values)
+        lines += paragraph(f"{one_line(one.key)}  {old} {glyphs.arrow} {new}", width)
+    more = len(differences) - _MOST_DIFFERENCES
+    return [*lines, [(f"and {more} more", "dim")]] if more > 0 else lines
