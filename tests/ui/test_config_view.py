@@ -13,9 +13,12 @@ from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.explain import groups
 from tui_trainer.config.load import Request, all_settings
+from tui_trainer.config.sections import Config
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.launching.drafts import Draft
 from tui_trainer.planning.planned import estimated
+from tui_trainer.planning.unread_settings import unread_settings
+from tui_trainer.tasks import find_task, task_names
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens import config_dialogs as config_files
@@ -59,9 +62,17 @@ def first_row(text: str) -> str:
 
 @in_event_loop
 async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_differs_can_be_shown():
-    everyday, every = sum(not one.advanced for one in SETTINGS), len(SETTINGS)
+    every = len(SETTINGS)
     async with opened() as (screens, _, press):
+        loaded = screens.bench.document.loaded
+        unread = unread_settings(loaded.config, has_gpu=False)
+        read = {one.key for one in SETTINGS if not one.advanced} - set(unread)
+        everyday = len(read | {change.key for change in screens.bench.document.changes()})
         assert f"{everyday} of {every}" in screens.text
+        rare = sum(one.advanced and one.key not in unread for one in SETTINGS)
+        shown = await press("G")
+        assert f"{every - everyday} more: {rare} rarely changed, {len(unread)} not read by this run; + shows" in shown
+        await press("g")
         for letters, best in (("=lr", "lr_scheduler_type"), ("=espa", "early_stopping_patience"),
                               ("=beta2", "adam_beta2"), ("=learn", "learning_rate")):  # fmt: skip
             shown = await press(f"/ ctrl+u {letters} enter")
@@ -73,7 +84,7 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
         await press("enter")
         await screens.shows("edit: nothing to do now")
         await press("escape x")
-        await screens.shows("advanced settings too", f"{every} of {every}")
+        await screens.shows("all settings, also those", f"{every} of {every}", gone="more:")
         shown = await press("x c")
         assert "learning_rate" in shown and "max_length" not in shown
 
@@ -183,9 +194,9 @@ async def test_the_mouse_chooses_edits_and_ends_an_editor():
         await screens.until(lambda: first_row(screens.text) == "hardware_profile")
         await screens.click(" type  ", times=2)
         await screens.shows("Enter accept", "[char_lm")
-        await screens.click(" loss_on ")
+        await screens.click(" name  ")
         await screens.shows("Enter edit", gone="[char_lm")
-        assert first_row(screens.text) == "loss_on"
+        assert first_row(screens.text) == "name"
 
 
 @in_event_loop
@@ -291,3 +302,30 @@ async def test_a_broken_profile_of_the_users_own_ends_nothing(tmp_path, monkeypa
         await screens.settled()
         await press("escape 1")
         await screens.until(lambda: "is not valid TOML" in " ".join(screens.text.split()))
+
+
+@in_event_loop
+async def test_what_the_run_does_not_read_is_folded_says_why_and_is_found_and_a_change_brings_it_back():
+    async with opened() as (screens, _, press):
+        shown = await press("/ =source_prefix enter")
+        assert "source_prefix" in shown and "Not read: the task char_lm does not read it." in shown
+        shown = await press("escape G")
+        assert "source_prefix" not in shown
+        await press("/ =source_prefix enter enter x enter escape")
+        await screens.shows("source_prefix")
+        await press("u")
+
+
+def test_every_task_folds_what_is_not_its_own_and_nothing_that_is():
+    ends = {key.partition(".")[2] for key in all_settings() if key.startswith("task.")} - {"type"}
+    for name in task_names():
+        task = find_task(name)
+        config = Config.model_validate({"task": {"type": name}, "data": {"path": "data.txt"}})
+        folded = unread_settings(config, has_gpu=True)
+        assert {key.partition(".")[2] for key in folded if key.startswith("task.")} == ends - set(task.reads)
+        assert ("data.packing" in folded) != task.packs
+        assert set(folded) <= set(all_settings())
+        assert "tuning.r" in folded and "training.tf32" not in folded
+        own = {"tuning": {"method": "qlora"}, "model": {"model_name_or_path": "m"}}
+        qlora = Config.model_validate({**config.model_dump(include={"task", "data"}), **own})
+        assert not {"tuning.r", "quantization.bnb_4bit_quant_type"} & set(unread_settings(qlora, has_gpu=True))

@@ -150,7 +150,7 @@ def test_capitals_and_a_blank_are_taken_as_terminals_report_them():
         ({"config.undo": ("r",)}, "config.reset"),
         ({"config.reset": ("u",)}, "config.undo"),
         ({"config.undo": ("?",)}, "app.help"),
-        ({"app.quit": ("x",)}, "config.advanced"),
+        ({"app.quit": ("x",)}, "config.show_all"),
     ],
 )
 def test_an_own_key_takes_a_key_from_another_action_and_that_is_told(own, loser):

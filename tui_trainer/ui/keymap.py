@@ -114,7 +114,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "filter", "/", "filter", "Show settings whose name has these letters.", 50),
     _action("config", "clear", "escape", "clear", "Take the filter away."),
     _action("config", "changed_only", "c", "changed", "Only what differs from the presets, or all again.", 60),
-    _action("config", "advanced", "x", "advanced", "Show the settings that are rarely changed, or hide them."),
+    _action("config", "show_all", "+ x", "all", "Show what is rarely changed or not read by this run too, or hide it."),
     _action("config", "next_problem", "!", "next problem", "To the next setting with a problem."),
     _action("config", "save", "s", "save", "Write what differs from the presets to the config file.", 40),
     _action("config", "save_as", "S", "save as", "Write it to another file."),

@@ -72,7 +72,7 @@ class ConfigPage(ListPage):
         names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
         # The cache may be large, and on a disk of another machine.
         self.bench.background.do("cached data sets", names_in_the_cache, data_sets.extend, "cached data sets")
-        return ConfigModel(self.bench.document, names)
+        return ConfigModel(self.bench.document, names, has_gpu=bool(self.bench.hardware.gpus))
 
     @cached_property
     def panes(self) -> ConfigPanes:
@@ -298,9 +298,10 @@ class ConfigPage(ListPage):
         self.model.only_changed = not self.model.only_changed
         self.bench.tell("only what differs from the presets" if self.model.only_changed else "all settings")
 
-    def action_advanced(self) -> None:
-        self.model.show_advanced = not self.model.show_advanced
-        self.bench.tell("advanced settings too" if self.model.show_advanced else "basic settings, and what was changed")
+    def action_show_all(self) -> None:
+        self.model.show_all = not self.model.show_all
+        everyday = "what people change for this task and method, and what was changed"
+        self.bench.tell("all settings, also those that this run does not read" if self.model.show_all else everyday)
 
     def action_next_problem(self) -> None:
         key, elsewhere = self.model.next_problem(self.key)

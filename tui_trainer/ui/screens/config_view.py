@@ -38,6 +38,7 @@ from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule
 from tui_trainer.ui.widgets.lists import MARK_CELLS, ListRow, shortened, value_cells
@@ -161,28 +162,50 @@ def reason(problem: Problem) -> str:
 class ConfigModel:
     """`names` are completions by key that config does not know itself (samples, tasks)."""
 
-    def __init__(self, document: ConfigDocument, names: Mapping[str, Sequence[str]] | None = None) -> None:
-        self.document, self.names = document, names or {}
-        self.only_changed = self.show_advanced = False
+    def __init__(
+        self, document: ConfigDocument, names: Mapping[str, Sequence[str]] | None = None, *, has_gpu: bool = True
+    ) -> None:
+        self.document, self.names, self._has_gpu = document, names or {}, has_gpu
+        self.only_changed = self.show_all = False
         self.filter = ""
         self._rows: tuple[object, list[ListRow]] = (None, [])
+        self._unread: tuple[object, dict[str, str]] = (None, {})
 
     @property
     def rows(self) -> list[ListRow]:
         """Headings and settings that are shown now: the same list while nothing changed."""
         document = self.document
-        state = (document.revision, document.problems, self.only_changed, self.show_advanced, self.filter)
+        state = (document.revision, document.problems, self.only_changed, self.show_all, self.filter)
         if self._rows[0] != state:
-            self._rows = (state, table_rows(document, self._wanted(), self.filter))
+            rows = table_rows(document, self._wanted(), self.unread, self.filter)
+            if not (self.only_changed or self.show_all or self.filter):
+                rows.append(ListRow(name=self._folded_words({row.key for row in rows})))
+            self._rows = (state, rows)
         return self._rows[1]
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """Settings that mean nothing to this run, and why; of the last config that could be read."""
+        document = self.document
+        if document.loaded is not None and self._unread[0] != document.revision:
+            self._unread = (document.revision, unread_settings(document.loaded.config, has_gpu=self._has_gpu))
+        return self._unread[1]
+
+    def _folded_words(self, shown: set[str]) -> str:
+        """What is not shown: settings that are rarely changed, and those that mean nothing here."""
+        folded = [setting for _, _, settings in groups() for setting in settings if setting.key not in shown]
+        unread = sum(setting.key in self.unread for setting in folded)
+        rare = len(folded) - unread
+        parts = [f"{rare} rarely changed"] * bool(rare) + [f"{unread} not read by this run"] * bool(unread)
+        return f"{settings_count(len(folded))} more: {', '.join(parts)}; + shows them"
 
     @property
     def count(self) -> str:
         return f"{sum(bool(row.key) for row in self.rows)} of {sum(len(settings) for _, _, settings in groups())}"
 
     def _wanted(self) -> frozenset[str]:
-        """What was changed and what has a problem is shown whether it is advanced or not; a filter looks at all."""
-        everything = not self.only_changed and (self.show_advanced or bool(self.filter))
+        """What was changed and what has a problem is always shown; a filter looks at all."""
+        everything = not self.only_changed and (self.show_all or bool(self.filter))
         troubled = {problem.key for problem in self.document.problems}
         return frozenset(
             setting.key
@@ -190,12 +213,16 @@ class ConfigModel:
             for setting in settings
             if everything
             or self.document.is_changed(setting.key)
-            or (not self.only_changed and (not setting.advanced or setting.key in troubled))
+            or (not self.only_changed and self._is_everyday(setting))
+            or (not self.only_changed and setting.key in troubled)
         )
+
+    def _is_everyday(self, setting: Setting) -> bool:
+        return not setting.advanced and setting.key not in self.unread
 
     def reveal(self, key: str) -> None:
         if not any(row.key == key for row in self.rows):
-            self.filter, self.only_changed, self.show_advanced = "", False, True
+            self.filter, self.only_changed, self.show_all = "", False, True
 
     def next_problem(self, key: str) -> tuple[str, str]:
         """(the next setting with a problem, round the end; a problem that no setting has, where all were seen)."""
@@ -249,7 +276,9 @@ class ConfigModel:
         return f"{key} = {toml_text(self.document.value(key))}"
 
 
-def table_rows(document: ConfigDocument, wanted: frozenset[str], query: str) -> list[ListRow]:
+def table_rows(
+    document: ConfigDocument, wanted: frozenset[str], unread: Mapping[str, str], query: str
+) -> list[ListRow]:
     """The wanted settings under their headings; with a query only those that match, the best group and row first."""
     matches = {key: match for key in wanted if (match := match_of(query, all_settings()[key]))}
     best = min((rank for rank, _ in matches.values()), default=0)
@@ -258,18 +287,18 @@ def table_rows(document: ConfigDocument, wanted: frozenset[str], query: str) -> 
         shown = [one for one in settings if one.key in matches and (matches[one.key][0] < LOOSE or best >= LOOSE)]
         shown.sort(key=lambda one: matches[one.key][0])
         if shown:
-            rows = [_row(document, one, matches[one.key][1]) for one in shown]
+            rows = [_row(document, one, matches[one.key][1], one.key in unread) for one in shown]
             found.append((matches[shown[0].key][0], [ListRow(name=title), *rows]))
     found.sort(key=lambda pair: pair[0])
     return [row for _, rows in found for row in rows]
 
 
-def _row(document: ConfigDocument, setting: Setting, matched: tuple[int, ...]) -> ListRow:
+def _row(document: ConfigDocument, setting: Setting, matched: tuple[int, ...], is_unread: bool) -> ListRow:
     value, changed = document.value(setting.key), document.is_changed(setting.key)
     return ListRow(
         key=setting.key, name=setting.name, value=value_text(setting, value), matched=matched, is_changed=changed,
         preset=display_text(setting, document.preset_value(setting.key)) if changed else "",
-        has_problem=bool(document.problems_of(setting.key)), is_advanced=setting.advanced,
+        has_problem=bool(document.problems_of(setting.key)), is_advanced=setting.advanced or is_unread,
         is_placeholder=value in ("", EMPTY, "auto"),
     )  # fmt: skip
 
@@ -542,7 +571,7 @@ class ConfigPanes:
 
     def names(self, width: int, _: int) -> list[Line]:
         model = self._model
-        kind = ", changed only" if model.only_changed else ", with advanced" if model.show_advanced else ""
+        kind = ", changed only" if model.only_changed else ", all of them" if model.show_all else ""
         line = " " * MARK_CELLS + pad(f"setting{kind}", name_cells() + 1)
         line += pad("value", value_cells(width, name_cells()) + 1) + "preset"
         return [beside([("" if self.is_filtering else line, "dim")], [(model.count, "dim")], width)]
@@ -553,7 +582,15 @@ class ConfigPanes:
             words = f"No setting matches {one_line(query, 40)!r}." if query else "Nothing differs from the presets."
             return [title_rule("", width, self._glyphs), [(words, "dim")]]
         setting = all_settings()[self.key]
-        lines = detail_lines(self._model.document, setting, self.editor, width, height - 1, self._glyphs)
+        lines = detail_lines(
+            self._model.document,
+            setting,
+            self.editor,
+            self._model.unread.get(self.key, ""),
+            width,
+            height - 1,
+            self._glyphs,
+        )
         return [title_rule(self.key, width, self._glyphs), *lines]
 
     def plan(self, width: int, height: int) -> list[Line]:
@@ -607,9 +644,11 @@ class ConfigPanes:
 
 
 def detail_lines(
-    document: ConfigDocument, setting: Setting, editor: Editor | None, width: int, height: int, glyphs: Glyphs
-) -> list[Line]:
-    """Problem, help, what it takes, where it comes from, effects; whole parts only, the last ones left out first."""
+    document: ConfigDocument, setting: Setting, editor: Editor | None, unread: str, width: int, height: int,
+    glyphs: Glyphs,
+) -> list[Line]:  # fmt: skip
+    """Problem, why this run does not read it, help, what it takes, where it comes from, effects; whole parts only, the
+    last ones left out first."""
     problems = [editor.error] if editor else [reason(problem) for problem in document.problems_of(setting.key)]
     told = [line for text in problems if text for line in paragraph(one_line(f"{glyphs.bad} {text}"), width, "bad")]
     if len(told) > height > 0:
@@ -618,6 +657,8 @@ def detail_lines(
     parts = [told]
     if editor and editor.options:
         parts.append(_option_lines(editor, width, height - len(parts[0]), glyphs))
+    if unread:
+        parts.append(paragraph(f"Not read: {unread}.", width, "warn"))
     parts.append(paragraph(setting.help, width))
     takes = setting.expected
     if document.where(setting.key) != "default":

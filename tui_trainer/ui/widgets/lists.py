@@ -19,7 +19,6 @@ from tui_trainer.ui.widgets.pane import Area, Pane
 _WHEEL_LINES = 3
 MARK_CELLS = 3
 PRESET_CELLS = 23
-WIDEST_VALUE = 44
 _MOST_SIGNS_A_CELL = 4
 
 
@@ -110,7 +109,7 @@ class ListRow:
 
 def value_cells(width: int, name_cells: int) -> int:
     """Cells of the values in a table of this width; while the screen is resized it may be too narrow for them."""
-    return min(max(width - MARK_CELLS - name_cells - 1 - 1 - PRESET_CELLS, 3), WIDEST_VALUE)
+    return max(width - MARK_CELLS - name_cells - 1 - 1 - PRESET_CELLS, 3)
 
 
 def row_line(

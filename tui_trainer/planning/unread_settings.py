@@ -1,0 +1,78 @@
+"""Which settings mean nothing to a run: its task, method, model or machine does not read them.
+
+They are folded away on the Config screen. Most of them are refused when they are set all the same (`conflicts.py`, and
+the tasks' own `problems`).
+"""
+
+from collections.abc import Iterator
+
+from tui_trainer.config.load import all_settings
+from tui_trainer.config.sections import Config
+from tui_trainer.errors import ConfigError
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES
+from tui_trainer.tasks import find_task
+from tui_trainer.tasks.parts.learns_from_data import COLUMNS
+
+_ANY_METHOD = ("method", "trainable_layers", "continue_adapter")
+_OF_A_GPU = (
+    "training.tf32", "training.empty_cache_steps", "dataloader.pin_memory", "distributed.cpu_offload",
+    "tuning.fused_adapters",
+)  # fmt: skip
+_OF_SEVERAL = ("distributed.strategy", "distributed.cpu_offload", "distributed.rendezvous")
+
+
+def unread_settings(config: Config, *, has_gpu: bool) -> dict[str, str]:
+    """Key and why, as the end of a sentence: `the task char_lm has no use for it`."""
+    found: dict[str, str] = {}
+    for why, keys in _unread(config, has_gpu):
+        for key in keys:
+            found.setdefault(key, why)
+    return found
+
+
+def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
+    def section(name: str, *read: str) -> list[str]:
+        start = f"{name}."
+        inside = [key for key in all_settings() if key.startswith(start)]
+        return [key for key in inside if key.removeprefix(start) not in read]
+
+    tuning, training = config.tuning, config.training
+    try:
+        task = find_task(config.task.type)
+    except ConfigError:
+        task = None
+    if task is not None:
+        why = f"the task {task.name} does not read it"
+        yield why, section("task", "type", *task.reads)
+        yield why, [f"data.{name}" for name in COLUMNS if name not in task.reads_columns]
+        yield why, ["evaluation.generate_rows"] * (not task.answers_in_evaluations)
+        yield f"rows of {task.name} are never packed", ["data.packing"] * (not task.packs)
+        yield "a table is read row by row", ["data.max_chars"] * (task.rows == "examples")
+        yield "the rows of one text are equally long", ["data.group_by_length"] * (task.rows == "stream")
+    if config.is_from_scratch:
+        names = ("revision", "trust_remote_code", "towers", "text_only")
+        yield "the model begins with random weights", [f"model.{name}" for name in names] + section("tuning", "method")
+    else:
+        yield "the model is a trained one", section("model.scratch")
+    if config.model.rope_scaling.rope_type == "default":
+        yield "positions are not scaled (rope_type)", section("model.rope_scaling", "rope_type")
+    if tuning.has_adapter:
+        yield f"{tuning.method} trains an adapter alone", ["tuning.trainable_layers"]
+    else:
+        yield f"tuning.method = {tuning.method} has no adapter", section("tuning", *_ANY_METHOD)
+    if not tuning.in_four_bits:
+        yield f"tuning.method = {tuning.method} has no weights in 4 bits", section("quantization")
+    schedule = LR_SCHEDULES[training.lr_scheduler_type]
+    words = f"the {training.lr_scheduler_type} schedule does not read it"
+    yield words, ["training.min_lr_rate"] * (not schedule.has_floor)
+    yield words, ["training.num_decay_steps", "training.decay_type"] * (not schedule.has_decay_steps)
+    if not training.torch_compile:
+        yield "training.torch_compile is false", ["training.torch_compile_mode"]
+    if not config.evaluation.early_stopping_patience:
+        yield "evaluation.early_stopping_patience is 0", ["evaluation.early_stopping_threshold"]
+    if len(config.data.paths) < 2:
+        yield "there is one source of data", ["data.weights"]
+    if not has_gpu:
+        yield "this machine has no GPU", list(_OF_A_GPU)
+    if config.distributed.nodes == 1 and config.distributed.processes in ((1,) if has_gpu else (1, "auto")):
+        yield "the run is one process", list(_OF_SEVERAL)
