@@ -100,6 +100,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     *_moves("hardware", "Scroll up.", "Scroll down.", "To the top.", "To the end.", "to the top", "to the end"),
     _action("hardware", "next_gpu", "c", "next GPU", "Choose another card; after the last comes the freest again.", 20),
     _action("hardware", "try_out", "m", "measure", "Try precisions, attention, rates and disks, in some seconds.", 15),
+    _action("hardware", "processes", "p", "processes", "Who uses the cards and the CPU; end a process of yours.", 12),
     _action("hardware", "look_again", "r", "look again", "Read the machine anew: cards, memory, disks.", 10),
     #
     *_moves("config", "To the setting above.", "To the setting below.", "To the first setting.",
