@@ -101,6 +101,8 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("hardware", "next_gpu", "c", "next GPU", "Choose another card; after the last comes the freest again.", 20),
     _action("hardware", "try_out", "m", "measure", "Try precisions, attention, rates and disks, in some seconds.", 15),
     _action("hardware", "processes", "p", "processes", "Who uses the cards and the CPU; end a process of yours.", 12),
+    _action("hardware", "download", "d", "download", "Fetch a model or a data set; its size is shown first."),
+    _action("hardware", "install", "i", "install", "Install an extra of this program, or a library it can use."),
     _action("hardware", "look_again", "r", "look again", "Read the machine anew: cards, memory, disks.", 10),
     #
     *_moves("config", "To the setting above.", "To the setting below.", "To the first setting.",
@@ -127,6 +129,10 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "preview", "v", "preview", "Rows of a batch as the model gets them, trained tokens marked.", 55),
     _action("config", "rehearse", "d", "rehearse", "Try the largest batches, an evaluation and a save first.", 57),
     _action("config", "tune", "m", "tune", "Measure which settings are the fastest here; `a` takes them.", 58),
+    _action("config", "sizes", "M", "rows of a step", "Measure how many rows behind a step make this machine full."),
+    _action("config", "switches", "b", "bench switches", "Measure what each switch of training gains here; minutes."),
+    _action("config", "import", "i", "import", "Take the config of another tool; see each rewrite first."),
+    _action("config", "download", "D", "download", "Fetch the model from the hub, or on data.path the data set."),
     _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),
     #
     *_moves("checklist", "To the check above.", "To the check below.", "To the first check.", "To the last check."),
@@ -135,6 +141,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("checklist", "apply_all", "A", "apply all", "Apply every fix that is proposed, as one change.", 15),
     _action("checklist", "measure", "m", "measure", "Measure here what this check gains, with and without it.", 25),
     _action("checklist", "measure_all", "M", "measure all", "Measure every check that has something to switch."),
+    _action("checklist", "install", "i", "install", "Install what this check names; its command is shown first."),
     _action("checklist", "cancel", "escape", "end measuring", "End the measuring; what is measured is kept.", 5),
     _action("checklist", "undo", "u", "undo", "Take the last change of the config back.", 20),
     _action("checklist", "open_only", "o", "only open", "Only what needs a look, or all checks again.", 40),
@@ -163,6 +170,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "down", "down j", "newer", "Newer events."),
     _action("train", "try_model", "w", "try the model", "Let the newest weights continue a text.", 70),
     _action("train", "export", "x", "export", "Write the model of the run in another form, and compare it.", 80),
+    _action("train", "more", "M", "more", "Evaluate, predict, measure, publish: what else a run is for.", 82),
     _action("train", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
     #
     *_moves("runs", "To the run above.", "To the run below.", "To the newest run.", "To the oldest run."),
@@ -176,6 +184,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("runs", "delete", "D", "delete", "Delete a run that is not running; see first what that frees.", 50),
     _action("runs", "copy", "y", "copy path", "Copy the path of the run's folder (OSC 52), and show it."),
     _action("runs", "export", "x", "export", "Write the model of the run in another form, and compare it.", 65),
+    _action("runs", "more", "M", "more", "Evaluate, predict, measure, publish: what else a run is for.", 55),
     _action("runs", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
     _action("runs", "sort", "o", "sort", "Sort by the next column, and at the end the newest first again."),
     _action("runs", "reverse", "O", "reverse", "The other way round."),
