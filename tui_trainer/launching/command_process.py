@@ -17,6 +17,7 @@ SENTENCE: Final = "tui-trainer: "
 _PATIENCE_SECONDS: Final = 5.0
 _CHUNK_BYTES: Final = 1 << 16
 _SENTENCE_CHARACTERS: Final = 600
+_NOTHING_DONE: Final = (0.0, None, "")
 
 
 def program(*arguments: str) -> list[str]:
@@ -114,7 +115,7 @@ class JsonProcess(CommandProcess):
     is none."""
 
     cancelled = "cancelled"
-    progress: tuple[float, float | None, str] = (0.0, None, "")
+    progress: tuple[float, float | None, str] = _NOTHING_DONE
     _indented: tuple[str, ...] = ()
     """Lines of an object that is not whole yet."""
 
@@ -138,7 +139,7 @@ class JsonProcess(CommandProcess):
     def _hear(self, line: str) -> None:
         if line.startswith(SENTENCE):
             self.part = self.reason = one_line(line.removeprefix(SENTENCE), _SENTENCE_CHARACTERS)
-            self.progress = JsonProcess.progress
+            self.progress = _NOTHING_DONE
             return
         if self._indented or line == "{":
             self._indented += (line,)
