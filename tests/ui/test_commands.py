@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from tests.downloading.fake_hub import FakeHub, environment_of, serving
 from tests.models.conftest import llama_folder
 from tests.trained_runs import asked_row, write_rows
 from tests.ui.bare_app import seen
-from tests.ui.canned import CannedBench
+from tests.ui.canned import CannedBench, finding
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tests.ui.test_hardware_page import CPU_ONLY
@@ -318,6 +319,26 @@ async def test_a_config_of_another_tool_is_shown_and_taken_as_one_step(tmp_path,
         assert screens.bench.document.own_values() != before
         await screens.press("u")
         assert screens.bench.document.own_values() == before
+
+
+@in_event_loop
+async def test_what_a_check_names_is_installed_from_the_checklist(monkeypatch):
+    begun = []
+    monkeypatch.setattr(
+        "tui_trainer.launching.command_process.JsonProcess", lambda arguments, _: begun.append(arguments) or Told()
+    )
+    async with opened() as screens:
+        await screens.press("3", "i")
+        await screens.shows("this check names nothing to install")
+        one = finding("four bits", "fail", 1, "no bitsandbytes here")
+        verdict = replace(one.verdict, advice="install it: uv pip install bitsandbytes, then try again")
+        screens.bench._checked([replace(one, verdict=verdict)])
+        await screens.press("i")
+        await screens.shows("Install bitsandbytes", "c cancel")
+        assert begun == [["install", "bitsandbytes"]]
+        # It goes on, and ends when the screens are left.
+        await screens.press("escape", "q")
+        await screens.shows("installing bitsandbytes goes on, and ends when the screens are left")
 
 
 def test_what_is_installed_is_an_extra_or_a_library_with_its_versions_and_without_an_installer_a_command(monkeypatch):

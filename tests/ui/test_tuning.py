@@ -42,6 +42,7 @@ def test_the_table_is_shown_and_the_winner_is_applied_with_one_key(bench):
     assert "group_by_length = true, 8 rows x 4" in shown and "1.62" in shown and "a apply the fastest" in shown
     assert bench.applied == [(PATCH, "what tune found")]
     assert "tokens/s" in shown or "speed-up" in shown
+    assert "others used 0.4 to 1.2 of 2 cores meanwhile" in shown
 
 
 def test_where_the_default_is_best_there_is_nothing_to_apply(bench):

@@ -85,8 +85,10 @@ class CommandProcess:
         killer = subprocess.Popen(
             ["/bin/sh", "-c", later], stdin=none, stdout=none, stderr=none, start_new_session=True
         )
-        # It outlives this process, which does not wait for it.
+        # Both may outlive this process, which does not wait for them.
         killer.returncode = 0
+        if self._process.poll() is None:
+            self._process.returncode = 0
 
     def let_go(self) -> None:
         """Nobody reads any more: it must not wait for a reader."""

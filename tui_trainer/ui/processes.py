@@ -64,6 +64,9 @@ def since_words(started_at: float, now: float) -> str:
 def cells(one: ProcessUse, now: float) -> dict[str, str]:
     """What the columns show of a process, as safe text."""
     here = one.started_at is not None
+    program, _, rest = one.command.partition(" ")
+    # Where the program lies is said of the chosen one.
+    command = f"{program.rpartition('/')[2]} {rest}" if program.startswith("/") else one.command
     return {
         "user": one_line(one.user or "?", 10),
         "pid": str(one.pid),
@@ -71,7 +74,7 @@ def cells(one: ProcessUse, now: float) -> dict[str, str]:
         "memory": "--" if one.memory_bytes is None else format_bytes(one.memory_bytes),
         "card": _card_words(one),
         "since": "--" if one.started_at is None else since_words(one.started_at, now),
-        "command": one_line(one.command, _COMMAND_CHARACTERS) if here else "a process outside this container",
+        "command": one_line(command, _COMMAND_CHARACTERS) if here else "a process outside this container",
     }
 
 

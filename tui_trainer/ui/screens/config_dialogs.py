@@ -247,12 +247,13 @@ class SizesDialog(OwnProcessDialog):
             drawn = bar(one["rows_per_second"] / most, max(width - _CURVE_CELLS, _BAR_CELLS // 3), self.glyphs)
             words = f" {one['rows_per_second']:,.1f} rows/s"
             lines.append([(f"{one['rows']:>6} ", "text"), (drawn, "good" if is_best else "accent"), (words, "text")])
-        table = sizes_table(found)
-        if rows := table[1:]:
+        if measured:
+            table = sizes_table(found)
+            rows = table_lines(table, width, right=table[0])
             lines.append([])
-            lines += [[(text, "text")] for text in table_lines([table[0], *rows], width, right=table[0])]
-        lines += [[], *paragraph(found["sentence"], width, "good" if found["patch"] else "text")]
-        return lines
+            lines += [[(text, "text")] for text in rows]
+            lines.append([])
+        return [*lines, *paragraph(found["sentence"], width, "good" if found["patch"] else "text")]
 
 
 class SwitchesDialog(OwnProcessDialog):
