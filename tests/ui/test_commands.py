@@ -164,6 +164,17 @@ def test_the_end_is_a_notice_and_the_box_of_a_command_that_goes_on_is_the_same(b
     assert bench.told[-1] == ("evaluating chat on its held-out rows: no such file", "bad")
 
 
+def test_predictions_stand_beside_their_file_under_a_name_that_is_free(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, data = RunFolder(Path("/data/runs/chat")), tmp_path / "in"
+    data.mkdir()
+    (data / "a b.csv").touch()
+    assert commands._out_for(run, str(data / "a b.csv")) == data / "a-b.chat.jsonl"
+    (data / "a-b.chat.jsonl").touch()
+    assert commands._out_for(run, str(data / "a b.csv")) == data / "a-b.chat-2.jsonl"
+    assert commands._out_for(run, "hub:org/rows") == tmp_path / "rows.chat.jsonl"
+
+
 SPEED = {
     "run": "chat", "rows": 32, "rounds": 2, "writes": False, "cut_short": "", "inference_samples_per_second": None,
     "variants": [

@@ -77,7 +77,7 @@ class OwnProcessDialog(Dialog):
         if process is None:
             return self.about(width)
         lines = self.told(process, width)
-        if process.alive:
+        if process.alive and not process.result:
             return [*lines, self._now(process, width)]
         return lines if process.result else [*lines, *paragraph(process.reason, width, "bad")]
 

@@ -4,8 +4,10 @@ and what is shown of its result.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,9 +51,18 @@ def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
     open_tool(bench, tool, f"Evaluate {name}", list(filter(None, about)), evaluation_lines)
 
 
+def _out_for(folder: RunFolder, data: str) -> Path:
+    """Beside the data where that is a file, else here; a new one, but for one that was begun and is gone on with."""
+    source = at_home(data).absolute()
+    place = source.parent if source.exists() else Path.cwd()
+    words = re.sub(r"[^\w-]+", "-", source.name.partition(".")[0]) or "rows"
+    stem = f"{words}.{folder.name[:_NAME]}"
+    names = (f"{stem}{f'-{number}' if number > 1 else ''}.jsonl" for number in count(1))
+    return next(path for name in names if not (path := place / name).exists())
+
+
 def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
-    name, source = one_line(folder.name, _NAME), Path(at_home(data))
-    out = source.absolute().with_name(f"{source.name.partition('.')[0] or 'rows'}.{folder.name[:40]}.jsonl")
+    name, out = one_line(folder.name, _NAME), _out_for(folder, data)
 
     def words(found: Mapping[str, Any], width: int = 0) -> list[str]:
         before = f", {found['rows_before']:,} of them were there" if found["rows_before"] else ""
