@@ -27,7 +27,7 @@ from tui_trainer.launching.command_process import JsonProcess
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.ui import commands
 from tui_trainer.ui.background import BESIDE_A_RUN, Measurement, Tool
-from tui_trainer.ui.command_dialogs import ToolDialog, offer
+from tui_trainer.ui.command_dialogs import MenuDialog, ToolDialog, offer
 from tui_trainer.ui.screens.config_dialogs import SizesDialog, SwitchesDialog
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench
@@ -162,6 +162,17 @@ def test_the_end_is_a_notice_and_the_box_of_a_command_that_goes_on_is_the_same(b
     tool.process.poll = lambda: True
     tool.poll()
     assert bench.told[-1] == ("evaluating chat on its held-out rows: no such file", "bad")
+
+
+@in_event_loop
+async def test_a_line_of_a_menu_is_clicked(monkeypatch):
+    chosen = []
+    async with opened((80, 24)) as screens:
+        answers = [(key, f"do {key}", lambda key=key: chosen.append(key)) for key in "aB"]
+        screens.app.open(MenuDialog("More", answers))
+        await screens.click("do B")
+        await screens.until(lambda: chosen == ["B"])
+        assert screens.app.dialog is None
 
 
 def test_predictions_stand_beside_their_file_under_a_name_that_is_free(tmp_path, monkeypatch):

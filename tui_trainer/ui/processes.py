@@ -89,6 +89,8 @@ class ProcessTable(DataTable[Text]):
 
     def __init__(self) -> None:
         super().__init__(cursor_type="row", zebra_stripes=False, id="processes")
+        # Textual would show the cursor by a colour alone.
+        self.set_class("NO_COLOR" in os.environ, "-no-color")
         self.shown: dict[str, ProcessUse] = {}
         self.sorted_by = "cpu"
         self._texts: dict[str, dict[str, str]] = {}
@@ -177,6 +179,7 @@ class ProcessesDialog(Dialog):
     ProcessesDialog {
         #box { width: 100%; height: 100%; }
         ProcessTable { height: 1fr; scrollbar-size: 0 1; }
+        ProcessTable.-no-color > .datatable--cursor { text-style: reverse; }
         .notes { height: auto; max-height: 6; }
     }
     ProcessesDialog.-wide #box { max-width: 100%; }
