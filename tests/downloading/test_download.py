@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -51,6 +52,16 @@ def environment(hub, tmp_path) -> dict[str, str]:
 
 def download(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return run("-m", "tui_trainer", "download", *arguments, environment=environment)
+
+
+def test_as_json_the_offer_is_told_and_with_yes_the_folder(environment):
+    offered = download("org/tiny", "--json", environment=environment)
+    told = json.loads(offered.stdout)
+    assert offered.returncode == 3 and any("are free there" in line for line in told["offer"])
+    done = download("org/tiny", "--json", "--yes", environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["words"][0].startswith("org/tiny is in ")
+    assert json.loads(done.stderr.splitlines()[-1])["unit"] == "bytes"
 
 
 def test_a_model_is_downloaded_found_and_not_fetched_again(hub, environment, llama_folder):

@@ -9,7 +9,8 @@ import pytest
 from tests.ui.bare_app import seen
 from tests.ui.tuned import PATCH, RESULT, FakeTune
 from tui_trainer.ui.background import Measurement
-from tui_trainer.ui.screens.config_dialogs import TuneDialog, offer
+from tui_trainer.ui.command_dialogs import offer
+from tui_trainer.ui.screens.config_dialogs import TuneDialog
 from tui_trainer.ui.spans import UNICODE
 
 
@@ -19,7 +20,8 @@ def bench():
     bench = SimpleNamespace(run_is_alive=False, glyphs=UNICODE, applied=applied, told=told, document=None, opened=[])
     bench.rehearsals = Measurement(bench, "a rehearsal", "RehearsalProcess")
     bench.tunings = Measurement(bench, "tune", "TuneProcess")
-    bench.measuring = SimpleNamespace(alive=False)
+    bench.measuring = SimpleNamespace(alive=False, what="the measuring")
+    bench.measurements = (bench.measuring, bench.rehearsals, bench.tunings)
     bench.apply = lambda patch, label: applied.append((patch, label)) or ()
     bench.tell = lambda words, role: told.append((words, role))
     bench.config_changed = lambda: told.append("planned anew")
@@ -40,6 +42,7 @@ def test_the_table_is_shown_and_the_winner_is_applied_with_one_key(bench):
     assert "group_by_length = true, 8 rows x 4" in shown and "1.62" in shown and "a apply the fastest" in shown
     assert bench.applied == [(PATCH, "what tune found")]
     assert "tokens/s" in shown or "speed-up" in shown
+    assert "others used 0.4 to 1.2 of 2 cores meanwhile" in shown
 
 
 def test_where_the_default_is_best_there_is_nothing_to_apply(bench):
@@ -79,7 +82,7 @@ def test_one_measurement_at_a_time(bench):
     bench.measuring.alive = False
     offer(TuneDialog(bench), bench)
     assert [words for words, _ in bench.told[1:]] == [
-        "gains are being measured: each would disturb the other", "the config is still being read"
+        "the measuring goes on: each would disturb the other", "the config is still being read"
     ]  # fmt: skip
     bench.tunings.process = FakeTune(is_over=False)
     offer(TuneDialog(bench), bench)

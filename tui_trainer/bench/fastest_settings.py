@@ -18,7 +18,7 @@ from tui_trainer.advice.fixes import patched
 from tui_trainer.advice.measured_gains import Gain
 from tui_trainer.bench.gains import refuse_beside_a_run
 from tui_trainer.bench.rounds import Measured, Rounds
-from tui_trainer.bench.training import ask_for_steps, figures, no_change, steps_variant, table
+from tui_trainer.bench.training import ask_for_steps, figures, no_change, others_words, steps_variant, table
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import LoadedConfig, Request, all_settings
 from tui_trainer.errors import ConfigError, InputError, RunError
@@ -218,6 +218,7 @@ class Tuned:
         return DEFAULT_IS_BEST
 
     def as_json(self) -> dict[str, Any]:
+        variants = figures(Rounds(measured=self.measured, cut_short=self.cut_short))
         return {
             "sentence": self.sentence,
             "patch": dict(self.patch),
@@ -230,7 +231,8 @@ class Tuned:
                  "peak_memory_bytes": one.peak_memory_bytes or None}
                 for one in sorted(self.tries.tried.values(), key=lambda one: one.rows)
             ],
-            "variants": figures(Rounds(measured=self.measured, cut_short=self.cut_short)),
+            "variants": variants,
+            "disturbed_by": others_words(variants, probe().usable_cores),
             "cut_short": self.cut_short,
         }  # fmt: skip
 
@@ -466,4 +468,5 @@ def notes_of(found: Mapping[str, Any]) -> list[str]:
     columns = "speed-up: tokens a second; loss: held out"
     if split := next((match for row in found["variants"] if (match := _SPLIT.fullmatch(row["name"]))), None):
         columns = f"{split[0]}: {split[1]} rows in a pass, {split[2]} passes in a step; {columns}"
-    return [columns] + [f"{row['name']}: {row['reason']}" for row in found["variants"] if row["reason"]]
+    disturbed = [found["disturbed_by"]] if found["disturbed_by"] else []
+    return [columns, *disturbed] + [f"{row['name']}: {row['reason']}" for row in found["variants"] if row["reason"]]

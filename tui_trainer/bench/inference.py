@@ -11,7 +11,17 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.bench.rounds import Columns, Measured, Rounds, Variant, chosen, measure_in_turns, table_of, with_spread
+from tui_trainer.bench.rounds import (
+    Columns,
+    Measured,
+    Rounds,
+    Variant,
+    chosen,
+    measure_in_turns,
+    table_of,
+    turns_words,
+    with_spread,
+)
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
@@ -19,6 +29,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_devic
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.processor import BF16_FLAGS
+from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER
 from tui_trainer.models.writing import Sampling
 from tui_trainer.reporting.facts import certificates
@@ -352,6 +363,22 @@ def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
         "same": lambda row: f"{row['same_predictions']:.0%}",
     }
     return table_of(columns, rows)
+
+
+def speed_lines(found: Mapping[str, Any], width: int) -> list[str]:
+    """The table and what its columns are; `found` as `bench RUN --json` prints it; none without figures."""
+    rows, writes = found["variants"], found["writes"]
+    if not any(row["turns"] for row in rows):
+        return []
+    texts = f"texts, {NEW_TOKENS} new tokens at most," if writes else "rows"
+    cells = table(rows, writes=writes)
+    lines = [f"{found['run']}: {found['rows']} held-out {texts} in each turn, {turns_words(found['rounds'])}"]
+    lines += table_lines(cells, width, right=cells[0][1:])
+    lines.append(f"50 % and 95 %: seconds of one row alone; same: predictions equal to those of `{ONE_BY_ONE}`")
+    lines.append(f"all but `{ONE_BY_ONE}` run as `{BATCHED}`, an adapter merged, where nothing else is said")
+    if target := found["inference_samples_per_second"]:
+        lines.append(f"target {target['words']}: {target['verdict']}")
+    return lines
 
 
 def _score(name: str, row: Mapping[str, Any]) -> str:

@@ -3,10 +3,8 @@
 Where memory runs out, settings that take less are tried until some work: they are the remedy that is told.
 """
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from tui_trainer.errors import ConfigError, RunError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.hardware.storage import nearest_existing
-from tui_trainer.launching.command_process import SENTENCE, CommandProcess
+from tui_trainer.launching.command_process import SENTENCE, JsonProcess
 from tui_trainer.launching.micro_batches import cut_patch, question_of, with_settings
 from tui_trainer.launching.open_run import load_config, name_problems, start_problems
 from tui_trainer.launching.prepare import estimated_plan
@@ -29,7 +27,6 @@ from tui_trainer.planning.batch_cut import MICRO
 from tui_trainer.planning.disk import run_bytes, space_words
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.steps_and_eta import times
-from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL
 from tui_trainer.units import format_bytes, format_seconds
 from tui_trainer.worker.asking import WorkerFailed, ask
@@ -250,57 +247,29 @@ def _words(figures: Mapping[str, Any]) -> Iterator[str]:
         yield format_bytes(figures["bytes"])
 
 
-# Commands about a config, in processes that the screens begin: `rehearse`, `tune` and `check --measure`.
+# Commands about a config, in processes that the screens begin.
 
 
-class ConfigProcess(CommandProcess):
-    """`part` is what it does now, `lines` are what it has told so far; `result` is None until it is over, and `reason`
-    says why there is none."""
-
-    cancelled = "cancelled"
-
-    def __init__(self, loaded: LoadedConfig, gpu: GpuChoice, command: str, *options: str) -> None:
+class ConfigProcess(JsonProcess):
+    def __init__(self, loaded: LoadedConfig, gpu: GpuChoice, command: Sequence[str], *options: str) -> None:
         """Raises OSError where no process can be started."""
-        self.lines: list[str] = []
-        self.part, self.reason = "loading libraries", ""
-        self.result: dict[str, Any] | None = None
-        self.exit_code: int | None = None
         settings = [part for one in as_request(loaded, {}).assignments for part in ("--set", one)]
         card = [] if gpu is None else ["--gpu", str(gpu)]
-        super().__init__([command, *settings, *options, *card, "--json"], {})
-
-    @property
-    def patch(self) -> dict[str, Any]:
-        """Settings that are better; empty: none were found."""
-        return {}
+        super().__init__([*command, *settings, *options, *card], {})
 
     @property
     def verdict(self) -> tuple[str, bool]:
         raise NotImplementedError
 
     def _take(self, told: dict[str, Any]) -> None:
-        """One line of JSON. Raises LookupError or TypeError where it is not of the command."""
-
-    def _hear(self, line: str) -> None:
-        if line.startswith(SENTENCE):
-            self.part = self.reason = one_line(line.removeprefix(SENTENCE), 600)
-            return
-        # Libraries warn on standard error.
-        with suppress(ValueError, LookupError, TypeError):
-            self._take(json.loads(line))
-
-    def _end(self, exit_code: int) -> None:
-        self.exit_code = exit_code
-        if self.is_cancelled:
-            self.reason = self.cancelled
-        self.reason = self.reason or f"its process was ended with exit code {exit_code}"
+        pass
 
 
 class RehearsalProcess(ConfigProcess):
     cancelled = "cancelled; nothing is left of it"
 
     def __init__(self, loaded: LoadedConfig, gpu: GpuChoice) -> None:
-        super().__init__(loaded, gpu, "rehearse")
+        super().__init__(loaded, gpu, ["rehearse"])
 
     @property
     def patch(self) -> dict[str, Any]:
@@ -326,11 +295,13 @@ class RehearsalProcess(ConfigProcess):
 
 
 class TuneProcess(ConfigProcess):
-    cancelled = "cancelled before anything was known"
+    """The fastest settings. Its sentences are kept."""
 
-    def __init__(self, loaded: LoadedConfig, gpu: GpuChoice, *, effective: bool = False) -> None:
-        """`effective`: how many rows behind a step make the machine full, not the fastest settings at as many."""
-        super().__init__(loaded, gpu, "tune", *(["--effective"] if effective else []))
+    cancelled = "cancelled before anything was known"
+    _command: Sequence[str] = ("tune",)
+
+    def __init__(self, loaded: LoadedConfig, gpu: GpuChoice) -> None:
+        super().__init__(loaded, gpu, self._command)
 
     @property
     def patch(self) -> dict[str, Any]:
@@ -350,11 +321,35 @@ class TuneProcess(ConfigProcess):
             self.lines.append(self.part)
 
 
+class SizesProcess(TuneProcess):
+    """How many rows behind a step make the machine full, not the fastest settings at as many."""
+
+    _command = ("tune", "--effective")
+
+
+class SwitchesProcess(TuneProcess):
+    """What each switch of training gains here. Nothing is chosen."""
+
+    _command = ("bench", "train")
+
+    @property
+    def patch(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def verdict(self) -> tuple[str, bool]:
+        return ("each switch is measured", True) if self.result else (f"not measured: {self.reason}", False)
+
+    def _take(self, told: dict[str, Any]) -> None:
+        if "variants" in told:
+            self.result = told
+
+
 class GainProcess(ConfigProcess):
     """The checks of these `names`, or of `all`. Each gain is kept as soon as it is measured."""
 
     def __init__(self, loaded: LoadedConfig, names: Sequence[str], gpu: GpuChoice) -> None:
-        super().__init__(loaded, gpu, "check", *(f"--measure={name}" for name in names))
+        super().__init__(loaded, gpu, ["check"], *(f"--measure={name}" for name in names))
 
     @property
     def check(self) -> str:

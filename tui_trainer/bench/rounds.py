@@ -128,6 +128,10 @@ def table_of(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> list[list[s
     return [[*columns], *([show(row) for show in columns.values()] for row in rows if row["turns"])]
 
 
+def turns_words(rounds: int) -> str:
+    return ("one turn" if rounds == 1 else f"medians of up to {rounds} turns") + " in fresh processes"
+
+
 def with_spread(value: float, spread: float | None) -> str:
     """`12.3 ±4%`, a median and half of its spread."""
     return f"{value:,.1f}" + ("" if spread is None else f" ±{spread:.0%}")

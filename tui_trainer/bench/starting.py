@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tui_trainer.bench.rounds import Columns, Rounds, Variant, measure_in_turns, table_of, with_spread
+from tui_trainer.bench import training
+from tui_trainer.bench.rounds import Columns, Rounds, Variant, measure_in_turns, table_of, turns_words, with_spread
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.micro_batches import question_of, request_of
 from tui_trainer.launching.open_run import load_config
+from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.models.facts import find_model, require_folder
 from tui_trainer.models.files.shards import files_of
 from tui_trainer.models.heads import Head
@@ -132,3 +134,31 @@ def figures(bench: Rounds) -> list[dict[str, Any]]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return table_of(_COLUMNS, rows)
+
+
+def trial_lines(found: Mapping[str, Any], width: int) -> list[str]:
+    """The tables of `bench train` and what their columns are; `found` as it prints it with --json. None without
+    figures."""
+    rows = found["variants"]
+    if not rows[0]["turns"]:
+        return []
+    taken = "all steps of the run" if found["whole"] else f"{found['steps']} steps in each turn"
+    cells = training.table(rows)
+    lines = [
+        f"{taken}, {turns_words(found['rounds'])}",
+        f"baseline: {found['batch']} padded rows in one pass, fp32, plain attention, batches made between the steps",
+        *table_lines(cells, width, right=cells[0][1:]),
+        f"speed-up: tokens a second; loss: held out, after {'the run' if found['whole'] else 'equal steps'}; "
+        "+ : with all that stand above it with a +",
+        "whole run: all steps of the run that was asked for, at that rate",
+        *found["doubts"],
+    ]
+    if any(row["turns"] for row in found["starts"]):
+        starts = table(found["starts"])
+        lines += ["", *table_lines(starts, width, right=starts[0][1:])]
+    return lines
+
+
+def reasons(found: Mapping[str, Any]) -> list[str]:
+    """What was not measured, and why."""
+    return [f"{row['name']}: {row['reason']}" for row in (*found["variants"], *found["starts"]) if row["reason"]]

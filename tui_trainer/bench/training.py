@@ -402,13 +402,20 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 _BUSY_SHARE = 0.1
 
 
+def others_words(rows: Sequence[Mapping[str, Any]], cores: int) -> str:
+    """What others took of the cores while these were measured; empty: next to nothing."""
+    others = [row["others_cores"] for row in rows if row["others_cores"] is not None]
+    if not others or max(others) < _BUSY_SHARE * cores:
+        return ""
+    used = f"others used {min(others):.1f} to {max(others):.1f} of {cores} cores meanwhile"
+    return f"{used}: measure again when they are gone"
+
+
 def doubts(rows: Sequence[Mapping[str, Any]], cores: int) -> list[str]:
     """What the figures do not show: speed-ups within what turns vary by, and a machine that others kept busy."""
     unclear = [row["name"] for row in rows if row["is_clear"] is False]
     found = [f"within what turns vary by, neither faster nor slower (?): {', '.join(unclear)}"] if unclear else []
-    others = [row["others_cores"] for row in rows if row["others_cores"] is not None]
-    if others and max(others) >= _BUSY_SHARE * cores:
-        used = f"others used {min(others):.1f} to {max(others):.1f} of {cores} cores meanwhile"
-        found.append(f"{used}: measure again when they are gone")
+    if others := others_words(rows, cores):
+        found.append(others)
     slowed = sorted({row["slowed_by"] for row in rows if row["slowed_by"]})
     return found + ([f"the card was slowed down by {' and '.join(slowed)} meanwhile"] if slowed else [])

@@ -57,34 +57,24 @@ def bench_model(
     as_json: AsJson = False,
 ) -> None:
     """A trained model at work: one by one, in batches, with beams, in fewer bits, compiled, exported."""
-    from tui_trainer.bench.inference import (
-        BATCHED,
-        NEW_TOKENS,
-        ONE_BY_ONE,
-        InferenceBench,
-        inference_target,
-        notes,
-        table,
-    )
+    from tui_trainer.bench.inference import InferenceBench, inference_target, notes, speed_lines
 
     trained = trained_model(run_in_use(run, "bench"))
     asked = InferenceBench(trained, rows, rounds, gpu, tell, only or ())
-    found = asked.measure()
-    figures = asked.figures(found)
+    measured = asked.measure()
+    figures = asked.figures(measured)
     target = inference_target(trained, figures)
-    if as_json:
-        about = {"run": trained.run.name, "rows": rows, "cut_short": found.cut_short}
-        verdict = target and {"requested": target.requested, "measured": target.measured, "met": target.met}
-        print_json({**about, "inference_samples_per_second": verdict, "variants": figures})
-    elif any(row["turns"] for row in figures):
-        texts = f"texts, {NEW_TOKENS} new tokens at most," if trained.writes else "rows"
-        print(f"{trained.run.name}: {rows} held-out {texts} in each turn, {_medians(rounds)} in fresh processes")
-        _print_table(table(figures, writes=trained.writes))
-        print(f"50 % and 95 %: seconds of one row alone; same: predictions equal to those of `{ONE_BY_ONE}`")
-        print(f"all but `{ONE_BY_ONE}` run as `{BATCHED}`, an adapter merged, where nothing else is said")
-        if target:
-            print(f"target {target.words}: {target.verdict}")
-    _end(figures, found.cut_short, [] if as_json else notes(figures))
+    found = {
+        "run": trained.run.name, "rows": rows, "rounds": rounds, "writes": trained.writes,
+        "cut_short": measured.cut_short,
+        "inference_samples_per_second": target and {
+            "requested": target.requested, "measured": target.measured, "met": target.met,
+            "words": target.words, "verdict": target.verdict,
+        },
+        "variants": figures,
+    }  # fmt: skip
+    _print_found(found, speed_lines(found, _WIDTH), as_json)
+    _end(figures, measured.cut_short, [] if as_json else notes(figures))
 
 
 @bench.command("train")
@@ -105,7 +95,7 @@ def bench_train(
 ) -> None:
     """Training: a plain baseline, each switch alone, other batch sizes, and the switches one upon the other."""
     from tui_trainer.bench import starting
-    from tui_trainer.bench.training import BASELINE, TrainingBench, doubts, figures, table
+    from tui_trainer.bench.training import BASELINE, TrainingBench, doubts, figures
     from tui_trainer.hardware.probe import probe
 
     if whole and steps:
@@ -115,32 +105,23 @@ def bench_train(
     trial = TrainingBench(
         asked.request, steps, rounds, gpu, tell, of_steps or ([BASELINE] if only else ()), whole=whole
     )
-    found = trial.measure()
+    measured = trial.measure()
     began = starting.measure_start(asked.request, rounds, gpu, _START_SECONDS, tell, only or ())
-    starts = starting.figures(began)
-    rows = figures(found, trial.whole_tokens)
-    doubtful = doubts(rows, probe().usable_cores)
+    rows = figures(measured, trial.whole_tokens)
+    found = {
+        "steps": trial.steps, "batch": trial.batch, "rounds": trial.rounds, "whole": whole,
+        "cut_short": measured.cut_short, "doubts": doubts(rows, probe().usable_cores), "variants": rows,
+        "starts": starting.figures(began),
+    }  # fmt: skip
+    _print_found(found, starting.trial_lines(found, _WIDTH), as_json)
+    _end(rows, measured.cut_short, [] if as_json else starting.reasons(found))
+
+
+def _print_found(found: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
     if as_json:
-        about = {"steps": trial.steps, "batch": trial.batch, "cut_short": found.cut_short, "doubts": doubtful}
-        print_json({**about, "variants": rows, "starts": starts})
-    elif rows[0]["turns"]:
-        taken = "all steps of the run" if whole else f"{trial.steps} steps in each turn"
-        print(f"{taken}, {_medians(trial.rounds)} in fresh processes")
-        print(f"baseline: {trial.batch} padded rows in one pass, fp32, plain attention, batches made between the steps")
-        _print_table(table(rows))
-        after = "the run" if whole else "equal steps"
-        print(f"speed-up: tokens a second; loss: held out, after {after}; + : with all that stand above it with a +")
-        print("whole run: all steps of the run that was asked for, at that rate")
-        print("\n".join(doubtful), end="\n" if doubtful else "")
-        if any(row["turns"] for row in starts):
-            print()
-            _print_table(starting.table(starts))
-    reasons = [f"{row['name']}: {row['reason']}" for row in (*rows, *starts) if row["reason"]]
-    _end(rows, found.cut_short, [] if as_json else reasons)
-
-
-def _medians(rounds: int) -> str:
-    return "one turn" if rounds == 1 else f"medians of up to {rounds} turns"
+        print_json(found)
+    elif lines:
+        print("\n".join(lines))
 
 
 def _print_table(rows: list[list[str]]) -> None:

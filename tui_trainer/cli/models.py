@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import app, option
+from tui_trainer.cli.application import AsJson, app, option, print_json
 from tui_trainer.errors import EXIT_STOPPED, InputError
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.terminal.standard_files import show_progress, tell
+from tui_trainer.terminal.standard_files import show_progress, tell, write_progress
 
 if TYPE_CHECKING:
+    from tui_trainer.data.progress import Progress
     from tui_trainer.downloading.hub import DownloadOffer
     from tui_trainer.exporting.publishing import PublishOffer
 
@@ -23,6 +24,7 @@ def download(
     data: Annotated[str, option("--data", "PATH", "A data set instead: owner/name[@revision][/folder].")] = "",
     revision: Annotated[str, option("--revision", "R", "A branch, a tag or a commit.")] = "main",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fetch a model or a data set from the Hugging Face Hub: says its size and licence, and asks first."""
     if bool(name) == bool(data):
@@ -31,13 +33,14 @@ def download(
     from tui_trainer.downloading.hub import download_model
 
     def ask(offer: "DownloadOffer") -> bool:
-        print("\n".join(offer_lines(offer)), flush=True)
-        return agrees("download", yes)
+        return agrees("download", offer_lines(offer), yes=yes, as_json=as_json)
 
-    if data and _fetch_data(data, revision, ask):
+    progress = transfer_progress(as_json)
+    if data and (lines := _fetch_data(data, revision, ask, progress)):
+        print_done(lines, as_json=as_json)
         return
-    if name and (folder := download_model(name, revision, ask=ask, progress=transfer_progress())) is not None:
-        print(one_line(f"{name} is in {folder}"))
+    if name and (folder := download_model(name, revision, ask=ask, progress=progress)) is not None:
+        print_done([one_line(f"{name} is in {folder}")], as_json=as_json)
         return
     tell("nothing was downloaded")
     raise typer.Exit(EXIT_STOPPED)
@@ -45,38 +48,59 @@ def download(
 
 @app.command()
 def install(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="unsloth.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="unsloth, an extra such as gpu, or a library.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Make the environment in which runs with model.provider = unsloth train: shows the commands, and asks first."""
-    from tui_trainer.downloading.environment import SIZE_GIB, commands, make_environment
-    from tui_trainer.errors import name_hint
+    """Install what a check names: an extra of this program, a library, or unsloth with an environment of its own. Shows
+    the commands, and asks first."""
+    from tui_trainer.downloading.environment import SIZE_GIB, commands, install_here, installation, make_environment
     from tui_trainer.models.unsloth import NAME, environment_folder, version_here
 
-    if name != NAME:
-        raise InputError(f"there is nothing to install by the name {name[:40]!r}", hint=name_hint(name, [NAME]))
-    folder = environment_folder()
-    there = f", in the place of {version_here()}" if version_here() else ""
-    print(f"{NAME} with torch of its own, about {SIZE_GIB:g} GiB, in {folder}{there}:")
-    for command in commands(folder):
-        print("  " + shlex.join(command))
-    if not agrees("install", yes):
+    is_unsloth = names == [NAME]
+    if is_unsloth:
+        folder = environment_folder()
+        there = f", in the place of {version_here()}" if version_here() else ""
+        what = f"{NAME} with torch of its own, about {SIZE_GIB:g} GiB, in {folder}{there}:"
+        steps = commands(folder)
+    else:
+        what = f"into the environment of this program, {sys.prefix}:"
+        steps = [installation(names)]
+    lines = [what, *(f"  {shlex.join(command)}" for command in steps)]
+    if not agrees("install", lines, yes=yes, as_json=as_json):
         tell("nothing was installed")
         raise typer.Exit(EXIT_STOPPED)
-    print(f"{NAME} {make_environment(tell)} is in {folder}; model.provider = {NAME} trains with it")
+    if is_unsloth:
+        done = [f"{NAME} {make_environment(tell)} is in {folder}; model.provider = {NAME} trains with it"]
+    else:
+        done = [*install_here(steps[0], tell), "programs that are running see it after a restart"]
+    print_done(done, as_json=as_json)
 
 
-def agrees(verb: str, yes: bool) -> bool:
-    """Whether the user wants it. Raises InputError where nobody can be asked."""
+def agrees(verb: str, lines: Sequence[str], *, yes: bool, as_json: bool = False) -> bool:
+    """Whether the user wants what the lines say. As JSON they are the answer, as nobody is asked. Raises InputError
+    where nobody can be asked."""
+    if not as_json:
+        print("\n".join(lines), flush=True)
     if yes:
         return True
+    if as_json:
+        print_json({"offer": list(lines), "hint": f"--yes to {verb} it"})
+        raise typer.Exit(EXIT_STOPPED)
     if sys.stdin is None or not sys.stdin.isatty():
         raise InputError("there is no terminal to ask on", hint=f"add --yes to {verb} without a question")
     return typer.confirm(f"{verb} it?", default=False)
 
 
-def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]") -> bool:
-    """Ends with the lines to use, and what else can be chosen of the data set."""
+def print_done(lines: Sequence[str], *, as_json: bool, **more: str) -> None:
+    if as_json:
+        print_json({"words": list(lines), **more})
+    else:
+        print("\n".join(lines))
+
+
+def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]", progress: "Progress") -> list[str]:
+    """Where it is, what else can be chosen of the data set, and the line to use; empty: it was not wanted."""
     from tui_trainer.config.editing import toml_text
     from tui_trainer.data.sources.hub import parse_hub_path
     from tui_trainer.data.sources.source import open_source
@@ -85,28 +109,29 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
     from tui_trainer.terminal.safe_text import one_line
 
     wanted = parse_hub_path(path, revision)
-    folder = download_data(wanted, ask=ask, progress=transfer_progress())
+    folder = download_data(wanted, ask=ask, progress=progress)
     if folder is None:
-        return False
-    print(one_line(f"{wanted.name} is in {folder}"))
+        return []
+    lines = [one_line(f"{wanted.name} is in {folder}")]
     try:
         found = open_source(str(wanted))
     except DataError as error:
-        print(one_line(str(error)))
+        lines.append(one_line(str(error)))
     else:
         if found.others:
             labels = ", ".join(one_line(split.label, 60) for split in (found.split, *found.others) if split)
-            print(f"its splits are {labels}: train trains, validation evaluates, test is left alone;")
-            print("data.split and data.eval_split choose others")
-    print(f"data.path = {toml_text(str(wanted))}")
-    return True
+            lines.append(f"its splits are {labels}: train trains, validation evaluates, test is left alone;")
+            lines.append("data.split and data.eval_split choose others")
+    return [*lines, f"data.path = {toml_text(str(wanted))}"]
 
 
 def offer_lines(offer: "DownloadOffer") -> list[str]:
     """What is downloaded, how large it is, under which licence, from where, and where it goes."""
     from tui_trainer.downloading.hub import host
+    from tui_trainer.hardware.storage import read_place
     from tui_trainer.units import format_bytes
 
+    free = read_place("model cache", offer.target).free_bytes
     rest = "" if offer.missing_bytes == offer.size_bytes else f", {format_bytes(offer.missing_bytes)} still missing"
     gate = " (only for accounts that accepted it on its page)" if offer.gated else ""
     rows = [
@@ -116,6 +141,7 @@ def offer_lines(offer: "DownloadOffer") -> list[str]:
         ("licence", f"{offer.license or 'not stated'}{gate}"),
         ("from", host()),
         ("folder", str(offer.target)),
+        ("disk", f"{format_bytes(free)} are free there" if free is not None else ""),
     ]
     return labelled(rows)
 
@@ -133,8 +159,10 @@ def labelled(rows: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{label:<8} {one_line(text)}" for label, text in rows if text]
 
 
-def transfer_progress() -> Callable[[str, float, float | None, str], None]:
-    """In place on a terminal; elsewhere a line for each tenth."""
+def transfer_progress(as_json: bool = False) -> "Progress":
+    """As JSON for programs, in place on a terminal; elsewhere a line for each tenth."""
+    if as_json:
+        return write_progress
     if sys.stderr is not None and sys.stderr.isatty():
         return show_progress
     tenths = -1

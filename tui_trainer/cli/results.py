@@ -16,7 +16,7 @@ from tui_trainer.cli.application import (
     run_named,
     trained_model,
 )
-from tui_trainer.cli.models import agrees, labelled, size_words, transfer_progress
+from tui_trainer.cli.models import agrees, labelled, print_done, size_words, transfer_progress
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError, system_reason
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import show_progress, tell, write_progress
@@ -119,6 +119,7 @@ def publish(
     export: Annotated[str, option("--export", "FORMAT", "An export instead of the model.")] = "",
     private: Annotated[bool, typer.Option("--private/--public", help="Who may see a new repository.")] = True,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send a run's model to the Hugging Face Hub: shows what would go there, and asks first."""
     from tui_trainer.exporting.publishing import make_offer, source_of
@@ -134,11 +135,11 @@ def publish(
         # Another export would take its place while it is sent.
         UNTIL_THE_END.enter_context(target_lock(source, f"publish {folder.name}"))
     offer = make_offer(folder, source, to, private=private)
-    print("\n".join(_offer_lines(offer)), flush=True)
-    if not agrees("publish", yes):
+    if not agrees("publish", _offer_lines(offer), yes=yes, as_json=as_json):
         tell("nothing was published")
         raise typer.Exit(EXIT_STOPPED)
-    print(f"{one_line(folder.name)} is at {send(offer, transfer_progress())}")
+    url = send(offer, transfer_progress(as_json))
+    print_done([f"{one_line(folder.name)} is at {url}"], as_json=as_json, url=str(url))
 
 
 def _offer_lines(offer: "PublishOffer") -> list[str]:

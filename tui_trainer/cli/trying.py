@@ -25,11 +25,10 @@ from tui_trainer.errors import EXIT_STOPPED, DataError, FolderError, InputError
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.writing import TEMPERATURE, Sampling
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.terminal.standard_files import show_progress, tell
+from tui_trainer.terminal.standard_files import show_progress, tell, write_progress
 from tui_trainer.units import format_rate
 
 if TYPE_CHECKING:
-    from tui_trainer.exporting.evaluating import MeasuredModel, ModelEvaluation
     from tui_trainer.exporting.trained_model import TrainedModel
 
 Temperature = Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")]
@@ -149,52 +148,21 @@ def evaluate(
 
     from tui_trainer.exporting.evaluating import Evaluator, run_of
     from tui_trainer.exporting.predicting import inference_device
+    from tui_trainer.lines.evaluation import evaluation_lines
 
     for name in {*models, against} - {"base", "none", ""}:
         # What cannot be evaluated is refused below; a folder may also be no run's.
         with suppress(FolderError):
             run_in_use(str(run_of(name).root), "evaluate")
     trained = trained_model(run_of(models[0]))
-    evaluator = Evaluator(trained, inference_device(gpu), show_progress)
+    evaluator = Evaluator(trained, inference_device(gpu), write_progress if as_json else show_progress)
     found = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
     for note in found.notes:
         tell(note)
     if as_json:
         print_json(asdict(found))
     else:
-        print("\n".join(_lines(found)))
-
-
-def _lines(found: "ModelEvaluation") -> list[str]:
-    from tui_trainer.lines.plan_and_events import table_lines
-    from tui_trainer.runs.result import plain
-
-    names = list(found.models[0].scores)
-    table = [["", "loss", *map(plain, names)]]
-
-    def add(label: str, values: list[float], sign: str = "") -> None:
-        table.append([label, *(f"{value:{sign}.4f}" for value in values)])
-
-    def values(one: "MeasuredModel") -> list[float]:
-        return [one.loss, *(one.scores[name] for name in names)]
-
-    if found.reference:
-        add(one_line(found.reference.name, 40), values(found.reference))
-    for one in found.models:
-        add(one_line(one.name, 40), values(one))
-        if found.reference:
-            pairs = zip(values(one), values(found.reference), strict=True)
-            add("  difference", [after - before for after, before in pairs], "+")
-    lines = [f"{found.rows:,} rows: {one_line(found.data)}", *table_lines(table, 160, right=table[0][1:])]
-    if found.changed and found.reference:
-        names_of = f"{one_line(found.reference.name, 40)} to {one_line(found.models[0].name, 40)}"
-        lines += ["", f"changed most from {names_of}:"]
-        for row in found.changed:
-            losses = f"loss {row.loss_before:.3f} -> {row.loss_after:.3f}"
-            lines.append(f"  row {row.number}: {losses}  {one_line(row.text.strip(), 100)}")
-            lines.append(f"    before {one_line(row.before.strip(), 150)}")
-            lines.append(f"    after  {one_line(row.after.strip(), 150)}")
-    return lines
+        print("\n".join(evaluation_lines(asdict(found))))
 
 
 # The command that lets a trained model predict the rows of a file.
@@ -251,7 +219,7 @@ def predict(
         overwrite=overwrite,
     )
     try:
-        done = predict_file(trained, asked, lambda: inference_device(gpu), _told_now_and_then())
+        done = predict_file(trained, asked, lambda: inference_device(gpu), _told_now_and_then(as_json))
     except DataError as error:
         named = (replace(one, hint=one.hint.replace("data.text_column", "--column")) for one in error.problems)
         raise DataError(named) from None
@@ -271,8 +239,10 @@ def predict(
     print(f"{one_line(str(out))}: {done.rows:,} rows{before}, {took}")
 
 
-def _told_now_and_then() -> Callable[[str, float, float | None, str], None]:
-    """In place on a terminal; else a line after each half minute."""
+def _told_now_and_then(as_json: bool) -> Callable[[str, float, float | None, str], None]:
+    """As JSON for programs, in place on a terminal; else a line after each half minute."""
+    if as_json:
+        return write_progress
     if sys.stderr is not None and sys.stderr.isatty():
         return show_progress
     last = monotonic()

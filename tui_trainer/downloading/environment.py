@@ -1,14 +1,16 @@
-"""The environment of its own in which Unsloth trains, made by uv."""
+"""What is installed: the environment of its own in which Unsloth trains; extras and libraries into this program's."""
 
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import metadata, util
 from pathlib import Path
 
-from tui_trainer.errors import FolderError, InputError, RunError, system_reason
+from tui_trainer.errors import FolderError, InputError, RunError, name_hint, system_reason
+from tui_trainer.hardware.libraries import LIBRARIES
 from tui_trainer.models.unsloth import NAME, environment_folder, environment_python, mark_made, requirements
 
 SIZE_GIB = 6.1
@@ -61,3 +63,60 @@ def _run(command: list[str]) -> str:
     if done.returncode:
         raise RunError(f"`{Path(command[0]).name} {command[1]}` has failed (exit code {done.returncode})")
     return done.stdout.strip()
+
+
+_PROGRAM = "tui-trainer"
+# What checks and trackers name beside the extras.
+_TRACKERS = ("wandb", "mlflow", "trackio")
+
+
+def extras() -> dict[str, list[str]]:
+    """The extras of this program, each with what it requires here."""
+    from packaging.requirements import Requirement
+
+    found: dict[str, list[str]] = {}
+    for text in metadata.requires(_PROGRAM) or []:
+        required, named = text.partition(";")[0].strip(), Requirement(text)
+        for extra in metadata.metadata(_PROGRAM).get_all("Provides-Extra") or []:
+            if named.marker and named.marker.evaluate({"extra": extra}) and not named.marker.evaluate({"extra": ""}):
+                found.setdefault(extra, []).append(required)
+    return found
+
+
+def installation(names: Sequence[str]) -> list[str]:
+    """The command that installs extras and libraries into the environment of this program. Raises InputError for a name
+    that nothing here asks for, and where no installer is there: then its hint is the command."""
+    from packaging.requirements import Requirement
+
+    found = extras()
+    known = {one: [one] for one in (*LIBRARIES, *_TRACKERS)}
+    known |= {Requirement(one).name: [one] for required in found.values() for one in required} | found
+    wanted: dict[str, None] = {}
+    for name in names:
+        if name not in known:
+            message = f"there is nothing to install by the name {name[:40]!r}"
+            raise InputError(message, hint=name_hint(name, [NAME, *found, *known]) or f"extras: {', '.join(found)}")
+        wanted |= dict.fromkeys(known[name])
+    if shutil.which("uv"):
+        return ["uv", "pip", "install", "--python", sys.executable, *wanted]
+    pip = [sys.executable, "-m", "pip", "install", *wanted]
+    if util.find_spec("pip") is None:
+        raise InputError("neither uv nor pip is here to install it", hint=f"with pip: {shlex.join(pip)}")
+    return pip
+
+
+def install_here(command: Sequence[str], told: Callable[[str], None]) -> list[str]:
+    """Run what `installation` gives; every line of it is told. Raises RunError."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as one:
+        assert one.stdout is not None
+        lines = []
+        for line in one.stdout:
+            if text := line.strip():
+                lines.append(text)
+                told(text)
+    if one.returncode:
+        last = lines[-1] if lines else f"exit code {one.returncode}"
+        raise RunError(f"`{shlex.join(command[:3])}` has failed: {last}")
+    return [f"installed by {shlex.join(command)}"]

@@ -6,7 +6,7 @@ Calls may hang when a driver is sick: ask from a thread of your own, or with `de
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -90,6 +90,15 @@ _CORRECTED, _UNCORRECTED, _OVER_ITS_LIFE = 0, 1, 1
 _SLOWED_BY = {"heat": 0x20 | 0x40, "power": 0x04 | 0x80}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CardUsers:
+    """`memory_by_pid` is None where this user may not see the processes; in a container it has those inside of it."""
+
+    index: int
+    used_bytes: int | None
+    memory_by_pid: dict[int, int | None] | None
+
+
 class Nvml:
     """One session with the driver. `library` is the module pynvml or a fake with its functions."""
 
@@ -121,6 +130,19 @@ class Nvml:
         if (self._driver or self.driver()).problem:
             return ()
         return tuple(self._live(index) for index in range(self._count()))
+
+    def users(self) -> tuple[CardUsers, ...]:
+        """Who is on each card now. As `live`: a driver with a problem has none."""
+        if (self._driver or self.driver()).problem:
+            return ()
+        found = []
+        for index in range(self._count()):
+            handle, problem = self._handle(index)
+            if problem:
+                continue
+            used = self._ask("nvmlDeviceGetMemoryInfo", handle, get=lambda info: info.total - info.free)
+            found.append(CardUsers(index=index, used_bytes=used, memory_by_pid=self._process_memory(handle)))
+        return tuple(found)
 
     def in_use(self, uuid: str, pid: int) -> tuple[Gpu, int | None] | None:
         """The card or MIG instance of that `cuda_uuid` as `live` reports it, and the bytes on it of that process, None

@@ -1,5 +1,6 @@
 """A command of this program in a process of its own, for screens that neither load torch nor wait."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,12 +8,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Final
+from typing import Any, Final
+
+from tui_trainer.terminal.safe_text import one_line
 
 SENTENCE: Final = "tui-trainer: "
 """Stands before what the program itself says, beside warnings of libraries."""
 _PATIENCE_SECONDS: Final = 5.0
 _CHUNK_BYTES: Final = 1 << 16
+_SENTENCE_CHARACTERS: Final = 600
+_NOTHING_DONE: Final = (0.0, None, "")
 
 
 def program(*arguments: str) -> list[str]:
@@ -80,8 +85,10 @@ class CommandProcess:
         killer = subprocess.Popen(
             ["/bin/sh", "-c", later], stdin=none, stdout=none, stderr=none, start_new_session=True
         )
-        # It outlives this process, which does not wait for it.
+        # Both may outlive this process, which does not wait for them.
         killer.returncode = 0
+        if self._process.poll() is None:
+            self._process.returncode = 0
 
     def let_go(self) -> None:
         """Nobody reads any more: it must not wait for a reader."""
@@ -102,3 +109,55 @@ class CommandProcess:
             *lines, self._rest = (self._rest + new).split(b"\n")
             for line in lines:
                 self._hear(line.decode(errors="replace"))
+
+
+class JsonProcess(CommandProcess):
+    """A command that prints JSON. `part` is what it does now, `progress` how much of that is done, of how much and in
+    which unit, and `lines` are what it has told so far; `result` is None until it is over, and `reason` says why there
+    is none."""
+
+    cancelled = "cancelled"
+    progress: tuple[float, float | None, str] = _NOTHING_DONE
+    _indented: tuple[str, ...] = ()
+    """Lines of an object that is not whole yet."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Raises OSError where no process can be started."""
+        self.lines: list[str] = []
+        self.part, self.reason = "loading libraries", ""
+        self.result: dict[str, Any] | None = None
+        self.exit_code: int | None = None
+        super().__init__([*arguments, "--json"], environment)
+
+    @property
+    def patch(self) -> dict[str, Any]:
+        """Settings that are better; empty: none were found."""
+        return {}
+
+    def _take(self, told: dict[str, Any]) -> None:
+        """One object of JSON. Raises LookupError or TypeError where it is not of the command."""
+        self.result = told
+
+    def _hear(self, line: str) -> None:
+        if line.startswith(SENTENCE):
+            self.part = self.reason = one_line(line.removeprefix(SENTENCE), _SENTENCE_CHARACTERS)
+            self.progress = _NOTHING_DONE
+            return
+        if self._indented or line == "{":
+            self._indented += (line,)
+            if line != "}":
+                return
+            line, self._indented = "\n".join(self._indented), ()
+        # Libraries warn on standard error.
+        with suppress(ValueError, LookupError, TypeError):
+            told = json.loads(line)
+            if told.keys() == {"what", "done", "total", "unit"}:
+                self.part, self.progress = str(told["what"]), (float(told["done"]), told["total"], str(told["unit"]))
+            else:
+                self._take(told)
+
+    def _end(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        if self.is_cancelled:
+            self.reason = self.cancelled
+        self.reason = self.reason or f"its process was ended with exit code {exit_code}"

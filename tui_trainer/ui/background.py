@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tui_trainer.bench.rehearsal import ConfigProcess, GainProcess
     from tui_trainer.config.document import ConfigDocument
     from tui_trainer.hardware.diagnosis import GpuChoice
-    from tui_trainer.launching.command_process import CommandProcess
+    from tui_trainer.launching.command_process import CommandProcess, JsonProcess
     from tui_trainer.launching.export_process import ExportProcess
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.spans import Role
@@ -268,6 +268,64 @@ class Measurement(OwnProcess[C]):
     def _verdict(self, process: C) -> tuple[str, Role]:
         words, is_good = process.verdict
         return words, "good" if is_good else "bad"
+
+    def end(self) -> None:
+        if process := self.alive:
+            process.end()
+
+
+class Tool(OwnProcess["JsonProcess"]):
+    """A command that is not about the config: its `arguments`, and with `yes` those that it is only begun with after
+    it has told what it would do. It goes on until it is over, or the screens are left."""
+
+    process: JsonProcess | None
+
+    def __init__(
+        self,
+        bench: Bench,
+        what: str,
+        arguments: Sequence[str],
+        *,
+        yes: Sequence[str] = (),
+        measures: bool = False,
+        done: Callable[[dict[str, Any]], str] = lambda _: "",
+    ) -> None:
+        """`what` it is, in a sentence; `done` is the sentence of its end. One that `measures` begins beside no run, and
+        ends where one begins."""
+        super().__init__(bench)
+        self.what, self.measures = what, measures
+        self._arguments, self._yes, self._done = tuple(arguments), tuple(yes), done
+        self._agreed = not yes
+
+    @property
+    def asks(self) -> dict[str, Any] | None:
+        """What it would do, once it has told; None: nothing is to be agreed to."""
+        result = self.process.result if self.process and not self.process.alive else None
+        return result if result and not self._agreed and "offer" in result else None
+
+    def start(self) -> str:
+        """Why not; empty: it goes on."""
+        from tui_trainer.launching import command_process
+
+        if self.alive:
+            return ""
+        if self.measures and self._bench.run_is_alive:
+            return BESIDE_A_RUN
+        self._agreed = not self._yes or self.asks is not None
+        arguments = [*self._arguments, *(self._yes if self._agreed else ())]
+        return self._begin(lambda: command_process.JsonProcess(arguments, {}))
+
+    def poll(self) -> None:
+        """Once a second. How it ended is told, wherever one is."""
+        process, bench = self.process, self._bench
+        if process is None:
+            return
+        if self.measures and process.alive and bench.run_is_alive and not process.is_cancelled:
+            process.cancel()
+            bench.tell(f"{self.what} ends: {BESIDE_A_RUN}", "warn")
+        if process.poll() and self.asks is None:
+            words = self._done(process.result) if process.result else ""
+            bench.tell(words or f"{self.what}: {process.reason}", "good" if process.result else "bad")
 
     def end(self) -> None:
         if process := self.alive:

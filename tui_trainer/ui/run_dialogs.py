@@ -239,6 +239,21 @@ def offer_try(bench: Workbench) -> None:
             bench.tell(str(error), "bad")
 
 
+def show_and_try(bench: Workbench, folder: RunFolder) -> None:
+    """Show a run that is over on the Train screen, and try its model there."""
+    run = WatchedRun(folder)
+
+    def shown(_: bool) -> None:
+        if bench.run_is_ours_and_alive:
+            bench.tell("a run of this process is alive: the Train screen stays with it", "warn")
+        else:
+            bench.take_run(run)
+            offer_try(bench)
+        bench.app.draw()
+
+    bench.background.do("a run", run.poll, shown, f"try {folder.root}")
+
+
 class ExportDialog(Dialog):
     def __init__(self, bench: Workbench, folder: RunFolder) -> None:
         super().__init__()

@@ -15,8 +15,9 @@ from tui_trainer.planning.summary import batch_of_plan, threads_words, tuning_wo
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import GivenUp
+from tui_trainer.ui.command_dialogs import offer
 from tui_trainer.ui.dialogs import Answer, Row
-from tui_trainer.ui.screens.config_dialogs import RehearsalDialog, offer
+from tui_trainer.ui.screens.config_dialogs import RehearsalDialog
 from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
@@ -262,6 +263,9 @@ def offer_quit(bench: Workbench) -> None:
         if waiting := len(bench.exports.waiting):
             rows.append((f"{waiting} more that wait for it are not exported.", "warn"))
         answers = [("q", "leave", bench.app.leave), ("c", "cancel it, then leave", cancel_and_leave)]
+    elif going := [one.what for one in bench.tools.values() if one.alive]:
+        rows = [f"{one_line(what)} goes on, and ends when the screens are left." for what in going]
+        answers = [("q", "leave", bench.app.leave)]
     elif bench.has_unsaved_edits:
         rows = ["Settings that you changed are in no file yet."]
         rows.append(("They are kept aside and offered at the next start.", "dim"))

@@ -17,7 +17,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.background import Exports, Gains, Measurement
+from tui_trainer.ui.background import Exports, Gains, Measurement, Tool
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.worker.asking import end_workers, shapes_worker
@@ -160,7 +160,11 @@ class Workbench:
         self.exports = Exports(self)
         self.rehearsals: Measurement[ConfigProcess] = Measurement(self, "a rehearsal", "RehearsalProcess")
         self.tunings: Measurement[ConfigProcess] = Measurement(self, "tune", "TuneProcess")
+        self.sizes: Measurement[ConfigProcess] = Measurement(self, "tune --effective", "SizesProcess")
+        self.switches: Measurement[ConfigProcess] = Measurement(self, "bench train", "SwitchesProcess")
         self.measuring = Gains(self, "the measuring", "GainProcess")
+        self.tools: dict[str, Tool] = {}
+        """Commands about runs, models and this program, by what they do."""
         self.leaving: Leaving | None = None
         self.opened: OpenRun | InputError | None = None
         """What became of the key that starts a run, until the screens have taken it in."""
@@ -196,8 +200,8 @@ class Workbench:
         self.background.end()
         self._sampler.stop()
         self.exports.let_go()
-        for measurement in (self.measuring, self.rehearsals, self.tunings):
-            measurement.end()
+        for command in (*self.measurements, *self.tools.values()):
+            command.end()
         if not self.run_is_ours_and_alive:
             # A run that is being prepared asks them as well.
             end_workers()
@@ -230,8 +234,15 @@ class Workbench:
             self.background.do(_DRAFT, keeping(self.document, below=self.old_edits), self._kept, _DRAFT)
 
     @property
-    def _commands(self) -> tuple[Exports, *tuple[Measurement[Any], ...]]:
-        return self.exports, self.rehearsals, self.tunings, self.measuring
+    def measurements(self) -> tuple[Measurement[Any] | Tool, ...]:
+        """One of them at a time: each would disturb the other."""
+        tools = [one for one in self.tools.values() if one.measures]
+        return self.measuring, self.rehearsals, self.tunings, self.sizes, self.switches, *tools
+
+    @property
+    def _commands(self) -> tuple[Exports | Measurement[Any] | Tool, ...]:
+        tools = [one for one in self.tools.values() if not one.measures]
+        return self.exports, *self.measurements, *tools
 
     def attend(self) -> None:
         """Somebody is there."""

@@ -1,6 +1,7 @@
 """3 Checklist: is it ready, and is it fast? Fixes are applied to the config, and undone, with one key."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -13,6 +14,7 @@ from tui_trainer.advice.contract import STATUSES, Status
 from tui_trainer.config.changes import settings_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import BESIDE_A_RUN
+from tui_trainer.ui.commands import install
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.screens.config_view import settings_count
@@ -25,6 +27,8 @@ _LABEL_COLUMNS: Final = 7
 _ROLES: Final[dict[Status, Role]] = {"pass": "good", "warn": "warn", "fail": "bad", "error": "bad", "n/a": "dim"}
 _COUNTED: Final[tuple[Status, ...]] = ("pass", "warn", "fail", "n/a", "error")
 _LEAST_EVIDENCE: Final = 12
+# As checks write it.
+_INSTALLS: Final = re.compile(r"uv pip install ([a-z][\w-]*)")
 
 
 @dataclass
@@ -213,6 +217,8 @@ class ChecklistPage(ListPage):
             return "" if any(one.fix and one.is_open for one in self.model.findings) else NOTHING_TO_DO
         if action.name in ("measure", "measure_all"):
             return self._why_not_measured([self.model.selected] if action.name == "measure" else self.model.findings)
+        if action.name == "install":
+            return "" if self._named_libraries else "this check names nothing to install"
         if action.name == "cancel":
             return "" if self.bench.measuring.alive else NOTHING_TO_DO
         document = self.bench.document
@@ -224,7 +230,7 @@ class ChecklistPage(ListPage):
             return reasons[0] if len(reasons) == 1 else NOTHING_TO_DO
         if self.bench.measuring.alive:
             return f"one at a time: {self.bench.app.key_of('checklist.cancel')} ends what is being measured"
-        for other in (self.bench.rehearsals, self.bench.tunings):
+        for other in self.bench.measurements:
             if other.alive:
                 return f"{other.what} goes on: one at a time"
         return BESIDE_A_RUN if self.bench.run_is_alive else ""
@@ -281,6 +287,16 @@ class ChecklistPage(ListPage):
         else:
             self.bench.tell("no fix can be applied", "warn")
         self.bench.app.draw()
+
+    @property
+    def _named_libraries(self) -> list[str]:
+        """What the chosen check says to install."""
+        verdict = self.model.selected.verdict if self.model.selected else None
+        found = _INSTALLS.search(f"{verdict.evidence}\n{verdict.advice}") if verdict else None
+        return found[1].split() if found else []
+
+    def action_install(self) -> None:
+        install(self.bench, self._named_libraries)
 
     @property
     def _undo_key(self) -> str:

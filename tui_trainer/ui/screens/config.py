@@ -10,9 +10,11 @@ from textual.widget import Widget
 from tui_trainer.data.samples import samples
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.errors import ConfigError
-from tui_trainer.files.hub_layout import SAMPLE_PREFIX
+from tui_trainer.files.hub_layout import SAMPLE_PREFIX, is_hub_name
 from tui_trainer.tasks import task_names
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.command_dialogs import offer
+from tui_trainer.ui.commands import download, offer_import
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.screens import config_dialogs as files
@@ -21,8 +23,9 @@ from tui_trainer.ui.screens.config_dialogs import (
     RecipeChooser,
     RecipeDialog,
     RehearsalDialog,
+    SizesDialog,
+    SwitchesDialog,
     TuneDialog,
-    offer,
 )
 from tui_trainer.ui.screens.config_view import ConfigModel, ConfigPanes, Editor, name_cells
 from tui_trainer.ui.spans import Line, pad
@@ -50,6 +53,9 @@ class ConfigPage(ListPage):
         "reset_all": lambda page: page.bench.note_change(page.model.reset_all()),
         "rehearse": lambda page: offer(RehearsalDialog(page.bench), page.bench),
         "tune": lambda page: offer(TuneDialog(page.bench), page.bench),
+        "sizes": lambda page: offer(SizesDialog(page.bench), page.bench),
+        "switches": lambda page: offer(SwitchesDialog(page.bench), page.bench),
+        "import": lambda page: offer_import(page.bench),
         "save": lambda page: files.save(page.bench, page.model.document),
         "save_as": lambda page: files.save_as(page.bench, page.model.document),
     }
@@ -321,6 +327,14 @@ class ConfigPage(ListPage):
             text = self.model.copied_text(self.key)
             self.app.copy_to_clipboard(text)
             self.bench.tell(f"copied, if your terminal allows it: {one_line(text)}")
+
+    def action_download(self) -> None:
+        """Of the data set where the cursor is on one, else of the model."""
+        loaded = self.model.document.loaded
+        is_data = self.key in ("data.path", "data.eval_path")
+        config = loaded.config if loaded else None
+        name = (config.data.path if is_data else config.model.model_name_or_path) if config else ""
+        download(self.bench, "data set" if is_data else "model", name if is_hub_name(name) else "")
 
     def action_editor(self) -> None:
         self._refused_text = files.edit(self.app, self.bench, self.model.document, self._refused_text)

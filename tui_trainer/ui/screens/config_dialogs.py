@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,8 +30,10 @@ from tui_trainer.config.toml_files import Profile, all_profiles
 from tui_trainer.errors import ConfigError, InputError
 from tui_trainer.files.local_paths import at_home, from_the_root
 from tui_trainer.launching.drafts import Draft
+from tui_trainer.planning.batch_cut import EFFECTIVE
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.background import GivenUp, Measurement
+from tui_trainer.ui.background import GivenUp
+from tui_trainer.ui.command_dialogs import OwnProcessDialog
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row, TextDialog
 from tui_trainer.ui.screens.config_view import name_cells, settings_count
 from tui_trainer.ui.spans import Glyphs, Line, Role, bar, fit, pad, paragraph, title_rule, wrapped
@@ -199,68 +200,16 @@ if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig
     from tui_trainer.launching.preview import Preview
 
-# Of what it has told, while it goes on.
-_SHOWN = 12
 PREVIEW: Final = "preview"
 _SAMPLES = 16
 _MOST_CHARACTERS = 20_000
 _BAR_CELLS = 30
+# Beside a bar of the curve.
+_CURVE_CELLS = 26
 _ROLES: Final[dict[str, Role]] = {
     "head": "bold", "text": "text", "trained": "good", "special": "accent", "note": "dim",
 }  # fmt: skip
 LOW = 30
-
-
-class OwnProcessDialog(Dialog):
-    """It goes on when this is closed, and is shown again when it is opened. `command_of` the bench begins it, and has
-    the process; `patch_words` names its patch in the list of what can be undone."""
-
-    command_of: attrgetter[Measurement[Any]]
-    apply_words, patch_words = "", ""
-
-    def __init__(self, bench: Workbench) -> None:
-        super().__init__()
-        self._bench, self.command = bench, self.command_of(bench)
-
-    @abstractmethod
-    def told(self, process: ConfigProcess, width: int) -> list[Line]:
-        """What it has told so far, or its result."""
-
-    def by_clock(self) -> object:
-        process = self.command.process
-        return process and (len(process.lines), process.part, process.alive, process.is_cancelled)
-
-    @property
-    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        process = self.command.process
-        if process is not None and process.alive:
-            return (("c", "cancel"), ("escape", "close, it goes on"))
-        apply = (("a", self.apply_words),) if process is not None and process.patch else ()
-        return (*apply, ("enter", "again"), ("escape", "close"))
-
-    def lines(self, width: int) -> list[Line]:
-        process = self.command.process
-        if process is None:
-            return paragraph("not begun", width)
-        lines = self.told(process, width)
-        if process.alive:
-            words = "ending ..." if process.is_cancelled else f"{process.part} ..."
-            return [*lines, [(words, "accent")]]
-        return lines if process.result else [*lines, *paragraph(process.reason, width, "bad")]
-
-    def press(self, key: str, character: str | None) -> bool:
-        process = self.command.process
-        if process is not None and process.alive:
-            if character == "c":
-                process.cancel()
-            return True
-        if character == "a" and process is not None and process.patch:
-            for problem in self._bench.apply(process.patch, self.patch_words):
-                self._bench.tell(str(problem), "bad")
-            return False
-        if key == "enter" and (reason := self.command.start()):
-            self._bench.tell(reason, "warn")
-        return True
 
 
 class TuneDialog(OwnProcessDialog):
@@ -269,15 +218,54 @@ class TuneDialog(OwnProcessDialog):
 
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
         if process.result is None:
-            # The newest stands below, as what it does now.
-            earlier = process.lines[:-1] if process.alive else process.lines
-            return [line for text in earlier[-_SHOWN:] for line in paragraph(text, width)]
+            return self.so_far(process, width)
         from tui_trainer.bench.fastest_settings import measured_table, notes_of
 
         lines: list[Line] = [[(text, "text")] for text in measured_table(process.result, width)]
         lines += [line for note in notes_of(process.result) for line in paragraph(note, width, "dim")]
         role: Role = "good" if process.result["patch"] else "text"
         return [*lines, *paragraph(process.result["sentence"], width, role)]
+
+
+class SizesDialog(OwnProcessDialog):
+    """The sizes of a step as a curve of rows a second, and in numbers."""
+
+    heading, command_of = "Rows of a step", attrgetter("sizes")
+    apply_words, patch_words = "apply the best size", "what tune --effective found"
+
+    def told(self, process: ConfigProcess, width: int) -> list[Line]:
+        if (found := process.result) is None:
+            return self.so_far(process, width)
+        from tui_trainer.bench.effective_batches import sizes_table
+        from tui_trainer.lines.plan_and_events import table_lines
+
+        lines: list[Line] = []
+        measured = [one for one in found["sizes"] if not one["failed"]]
+        most = max((one["rows_per_second"] for one in measured), default=0.0)
+        for one in measured:
+            is_best = one["rows"] == found["patch"].get(EFFECTIVE, found["effective_batch_size"])
+            drawn = bar(one["rows_per_second"] / most, max(width - _CURVE_CELLS, _BAR_CELLS // 3), self.glyphs)
+            words = f" {one['rows_per_second']:,.1f} rows/s"
+            lines.append([(f"{one['rows']:>6} ", "text"), (drawn, "good" if is_best else "accent"), (words, "text")])
+        if measured:
+            table = sizes_table(found)
+            rows = table_lines(table, width, right=table[0])
+            lines.append([])
+            lines += [[(text, "text")] for text in rows]
+            lines.append([])
+        return [*lines, *paragraph(found["sentence"], width, "good" if found["patch"] else "text")]
+
+
+class SwitchesDialog(OwnProcessDialog):
+    heading, command_of = "What each switch of training gains", attrgetter("switches")
+
+    def told(self, process: ConfigProcess, width: int) -> list[Line]:
+        if process.result is None:
+            return self.so_far(process, width)
+        from tui_trainer.bench.starting import reasons, trial_lines
+
+        lines: list[Line] = [[(text, "text")] for text in trial_lines(process.result, width)]
+        return [*lines, *(line for text in reasons(process.result) for line in paragraph(text, width, "dim"))]
 
 
 class RehearsalDialog(OwnProcessDialog):
@@ -289,19 +277,6 @@ class RehearsalDialog(OwnProcessDialog):
             return "bad" if "FAILED" in text else "good" if text.startswith("nothing failed") else "text"
 
         return [line for text in process.lines for line in paragraph(text, width, role(text))]
-
-
-def offer(dialog: OwnProcessDialog, bench: Workbench) -> None:
-    if bench.measuring.alive:
-        bench.tell("gains are being measured: each would disturb the other", "warn")
-        return
-    other = next((one for one in (bench.rehearsals, bench.tunings) if one is not dialog.command and one.alive), None)
-    if other is not None:
-        bench.tell(f"{other.what} goes on: each would disturb the other", "warn")
-    elif reason := dialog.command.start():
-        bench.tell(reason, "warn")
-    else:
-        bench.app.open(dialog)
 
 
 class PreviewDialog(Dialog):

@@ -325,7 +325,7 @@ class HardwarePage(ListPage):
             if self.bench.run_is_alive:
                 return BESIDE_A_RUN
             return "it is being tried" if self._is_trying else ""
-        return "" if can or action.name == "look_again" else NOTHING_TO_DO
+        return "" if can or action.name in ("look_again", "processes", "download", "install") else NOTHING_TO_DO
 
     def move(self, lines: int) -> None:
         self._scroller.scroll_lines(lines)
@@ -357,6 +357,21 @@ class HardwarePage(ListPage):
         self.bench.machine_changed()
         gpu = self._diagnosis.gpu
         self.bench.tell(f"GPU {gpu.index}: {self._diagnosis.gpu_reason}" if gpu else "no GPU can be used")
+
+    def action_processes(self) -> None:
+        from tui_trainer.ui.processes import ProcessesDialog
+
+        self.bench.app.open(ProcessesDialog(self.bench))
+
+    def action_download(self) -> None:
+        from tui_trainer.ui.commands import offer_download
+
+        offer_download(self.bench)
+
+    def action_install(self) -> None:
+        from tui_trainer.ui.commands import offer_install
+
+        offer_install(self.bench)
 
     def action_try_out(self) -> None:
         """What the machine really does: in a child process, while the screens go on."""

@@ -28,10 +28,11 @@ from tui_trainer.runs.overview import FollowedJournal, Overviews, RunOverview
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import LossChart
-from tui_trainer.ui.dialogs import Row, TextDialog
+from tui_trainer.ui.commands import offer_more
+from tui_trainer.ui.dialogs import Answer, Row, TextDialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, ListPage, bindings
-from tui_trainer.ui.run_dialogs import ExportDialog
+from tui_trainer.ui.run_dialogs import ExportDialog, show_and_try
 from tui_trainer.ui.screens.runs_dialogs import CompareDialog, ExportMarkedDialog
 from tui_trainer.ui.screens.runs_view import (
     RunsModel,
@@ -71,6 +72,8 @@ def refusal(action: str, one: RunOverview, stop_key: str) -> str:
         return f"{one.name} is running; {stop_key} stops it"
     if action == "resume" and one.status == "finished" and one.has_model:
         return f"{one.name} is finished"
+    if action == "more" and (not one.is_run or one.alive):
+        return f"{one.name} {'is running' if one.alive else f'is {one.status}'}"
     if action == "export" and one.status != "finished":
         return f"{one.name} is {one.status}: a finished run has a model to export"
     if action == "delete" and one.status == "no run folder":
@@ -117,6 +120,7 @@ class RunsPage(ListPage):
         "sort": lambda page: page.model.sort_by_next(page.table.size.width),
         "reverse": lambda page: page.model.sort_by(page.model.order),
         "copy": lambda page: page.copy_path(page.folder.root),
+        "more": lambda page: page.offer_more(),
         "report": lambda page: page.copy_report(),
         "mark_all": lambda page: page.model.toggle_all(),
         "metric": lambda page: page.chart.next_metric(),
@@ -383,6 +387,14 @@ class RunsPage(ListPage):
             self.bench.tell("a run of this process is alive: the Train screen stays with it", "warn")
         else:
             self.bench.attach_to(folder)
+
+    def offer_more(self) -> None:
+        has_model = self._chosen.status == "finished"
+        own: list[Answer] = []
+        if has_model:
+            own.append(("x", "export", partial(self.action_do, "export")))
+            own.append(("w", "try the model", partial(show_and_try, self.bench, self.folder)))
+        offer_more(self.bench, self.folder, own, has_model=has_model)
 
     def action_again(self) -> None:
         self._measured.clear()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Final
 
 from textual.app import ComposeResult
@@ -11,6 +12,8 @@ from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs.result import memory_words, targets_summary
 from tui_trainer.runs.state import slowest_rank
 from tui_trainer.ui.chart import METRICS, MOST_HALVINGS, ChartView, LossChart
+from tui_trainer.ui.commands import offer_more
+from tui_trainer.ui.dialogs import Answer
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
 from tui_trainer.ui.run_dialogs import DoctorDialog, ExportDialog, offer_try
@@ -30,7 +33,7 @@ Heading = Callable[[TrainScene], tuple[str, str]]
 _LOG_ROWS = 200
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
 _WITHOUT_A_RUN = ("log", "freeze", "up", "down")
-_BESIDE_THE_PICTURE = (*_OF_THE_RUN, "freeze", "doctor", "try_model", "export", "report")
+_BESIDE_THE_PICTURE = (*_OF_THE_RUN, "freeze", "doctor", "try_model", "export", "report", "more")
 _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
@@ -148,6 +151,7 @@ class TrainPage(Page):
         "try_model": lambda page: offer_try(page.bench),
         "export": lambda page: page.bench.app.open(ExportDialog(page.bench, page.run.folder)),
         "report": lambda page: page.copy_path(page.run.folder.report),
+        "more": lambda page: page.offer_more(),
         "doctor": lambda page: page.bench.app.open(DoctorDialog(page.bench, page.run)),
         "zoom_in": lambda page: page.chart.zoom(1),
         "zoom_out": lambda page: page.chart.zoom(-1),
@@ -279,6 +283,8 @@ class TrainPage(Page):
             return "it can be tried when the run has stopped or ended"
         if name == "try_model":
             return "" if run.state.checkpoints or run.state.finished else NOTHING_TO_DO
+        if name == "more":
+            return "it goes on" if run.alive else ""
         if name == "export":
             finished = run.state.finished
             return "" if finished and finished.model_path and not run.alive else "this run has no final model yet"
@@ -310,6 +316,15 @@ class TrainPage(Page):
         """For actions that are refused without one."""
         assert self.bench.run is not None
         return self.bench.run
+
+    def offer_more(self) -> None:
+        actions = {action.name: action for action in self.bench.app.keymap.of("train")}
+        offered: list[Answer] = [
+            (key, actions[name].label, partial(self.action_do, name))
+            for key, name in (("x", "export"), ("w", "try_model"))
+            if not self.refusal(actions[name])
+        ]
+        offer_more(self.bench, self.run.folder, offered, has_model=not self.refusal(actions["export"]))
 
     @property
     def chart(self) -> LossChart:

@@ -1,0 +1,308 @@
+"""The commands that screens can begin about a run, a model or this program: what each is given, what is said before,
+and what is shown of its result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tui_trainer.errors import ConfigError, Problem, system_reason
+from tui_trainer.files.local_paths import at_home
+from tui_trainer.launching.choices_here import Choice
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.background import Tool
+from tui_trainer.ui.command_dialogs import MenuDialog, open_tool
+from tui_trainer.ui.dialogs import Answer, Dialog, Row, TextDialog
+from tui_trainer.ui.new_run import ChoiceOfPath, DataDialog
+from tui_trainer.ui.spans import Line, paragraph
+from tui_trainer.units import format_bytes, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    from tui_trainer.importing.imported import Imported
+    from tui_trainer.runs.folder import RunFolder
+    from tui_trainer.ui.workbench import Workbench
+
+_NAME: Final = 40
+_SHOWN_LINES: Final = 40
+
+
+def _card(bench: Workbench) -> list[str]:
+    """A run that trains keeps its card."""
+    chosen = "none" if bench.run_is_alive else bench.chosen_gpu
+    return [] if chosen is None else ["--gpu", str(chosen)]
+
+
+def _where(bench: Workbench) -> str:
+    return "It computes on the CPU: the card is the run's that trains." if bench.run_is_alive else ""
+
+
+def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
+    from tui_trainer.lines.evaluation import evaluation_lines
+
+    name, rows = one_line(folder.name, _NAME), f"the rows of {one_line(data, 60)}" if data else "its held-out rows"
+    arguments = ["evaluate", str(folder.root), *(["--data", data] if data else []), *_card(bench)]
+    about = [f"Loss and scores of {name} on {rows}, beside those of its base model.", _where(bench)]
+    tool = Tool(bench, f"evaluating {name} on {rows}", arguments, done=lambda _: f"{name} is evaluated")
+    open_tool(bench, tool, f"Evaluate {name}", list(filter(None, about)), evaluation_lines)
+
+
+def _out_for(folder: RunFolder, data: str) -> Path:
+    """Beside the data where that is a file, else here; a new one, but for one that was begun and is gone on with."""
+    source = at_home(data).absolute()
+    place = source.parent if source.exists() else Path.cwd()
+    words = re.sub(r"[^\w-]+", "-", source.name.partition(".")[0]) or "rows"
+    stem = f"{words}.{folder.name[:_NAME]}"
+    names = (f"{stem}{f'-{number}' if number > 1 else ''}.jsonl" for number in count(1))
+    return next(path for name in names if not (path := place / name).exists())
+
+
+def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
+    name, out = one_line(folder.name, _NAME), _out_for(folder, data)
+
+    def words(found: Mapping[str, Any], width: int = 0) -> list[str]:
+        before = f", {found['rows_before']:,} of them were there" if found["rows_before"] else ""
+        rate = format_rate(found["rows_per_second"], "rows")
+        return [f"{found['rows']:,} rows{before}, {format_seconds(found['seconds'])}, {rate}", str(found["out"])]
+
+    arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_card(bench)]
+    about = [f"{name} predicts every row of {one_line(data, 80)}.", f"Into {one_line(str(out))}", _where(bench)]
+    about.append("Cancelled, the same command goes on where it was.")
+    tool = Tool(bench, f"predicting {one_line(data, 60)}", arguments, done=lambda found: ": ".join(words(found)[::-1]))
+    open_tool(bench, tool, f"Predict with {name}", list(filter(None, about)), words)
+
+
+def bench_run(bench: Workbench, folder: RunFolder) -> None:
+    def show(found: Mapping[str, Any], width: int) -> list[str]:
+        from tui_trainer.bench.inference import notes, speed_lines
+
+        return [*speed_lines(found, width), *notes(found["variants"])]
+
+    name = one_line(folder.name, _NAME)
+    about = [
+        f"How fast {name} answers here: one by one, in batches, with beams, in fewer bits, compiled, exported.",
+        "Each in a fresh process, on its held-out rows; it takes minutes.",
+    ]
+    card = [] if bench.chosen_gpu is None else ["--gpu", str(bench.chosen_gpu)]
+    tool = Tool(
+        bench, f"bench {name}", ["bench", "run", str(folder.root), *card], measures=True,
+        done=lambda _: f"the speed of {name} is measured",
+    )  # fmt: skip
+    open_tool(bench, tool, f"Speed of {name}", about, show)
+
+
+def report(bench: Workbench, folder: RunFolder) -> None:
+    """Written at once: it takes a second."""
+
+    def write() -> str | OSError:
+        from tui_trainer.reporting.page import write_report
+
+        try:
+            return "  ".join(str(path) for path in write_report(folder, None))
+        except OSError as error:
+            return error
+
+    def written(result: str | OSError) -> None:
+        bench.tell(f"the report cannot be written: {result}" if isinstance(result, OSError) else f"written: {result}",
+                   "bad" if isinstance(result, OSError) else "good")  # fmt: skip
+        bench.app.draw()
+
+    bench.background.do("report", write, written)
+
+
+def publish(bench: Workbench, folder: RunFolder) -> None:
+    def begin(text: str) -> str | None:
+        if not (name := text.strip()):
+            return "write OWNER/NAME"
+        arguments = ["publish", str(folder.root), "--to", name]
+        done = f"{one_line(folder.name, _NAME)} is at {one_line(name, 80)}"
+        tool = Tool(bench, f"publishing to {one_line(name, 60)}", arguments, yes=["--yes"], done=lambda _: done)
+        open_tool(bench, tool, f"Publish {one_line(folder.name, _NAME)}", show=lambda found, _: found["words"])
+        return ""
+
+    rows: list[Row] = [("What would go there is shown first; a new repository is private.", "dim"), ""]
+    bench.app.open_next(TextDialog("Publish to the hub as", rows, "", begin))
+
+
+def download(bench: Workbench, kind: str, name: str = "") -> None:
+    """A `kind` of `model` or `data set`: its size and the room on the disk are shown before anything is fetched."""
+
+    def begin(text: str) -> str | None:
+        if not (name := text.strip()):
+            return "write OWNER/NAME"
+        arguments = ["download", *(["--data"] if kind == "data set" else []), name]
+        what = f"downloading {one_line(name, 60)}"
+        tool = Tool(bench, what, arguments, yes=["--yes"], done=lambda _: f"{one_line(name, 60)} is here")
+        open_tool(bench, tool, f"Download the {kind} {one_line(name, 60)}", show=lambda found, _: found["words"])
+        return ""
+
+    rows: list[Row] = [("A name on the hub, such as owner/name. Its size is shown before anything is fetched.", "dim")]
+    bench.app.open_next(TextDialog(f"Download a {kind}", [*rows, ""], name, begin))
+
+
+def offer_download(bench: Workbench) -> None:
+    kinds = (("m", "model"), ("d", "data set"))
+    answers: list[Answer] = [(key, f"a {kind}", partial(download, bench, kind)) for key, kind in kinds]
+    bench.app.ask("Download", ["From the hub into its cache here."], answers)
+
+
+def install(bench: Workbench, names: Sequence[str]) -> None:
+    words = one_line(" ".join(names), 60)
+    tool = Tool(
+        bench, f"installing {words}", ["install", *names], yes=["--yes"],
+        done=lambda _: f"{words} is installed: leave and start again to use it",
+    )  # fmt: skip
+    open_tool(bench, tool, f"Install {words}", show=lambda found, _: found["words"])
+
+
+def offer_install(bench: Workbench) -> None:
+    def begin(text: str) -> str | None:
+        if not (names := text.split()):
+            return "write the name of an extra or a library"
+        install(bench, names)
+        return ""
+
+    rows: list[Row] = [("Extras: gpu, deepspeed, onnx, track, torchao; or a library that a check names.", "dim"), ""]
+    bench.app.open(TextDialog("Install", rows, "", begin))
+
+
+def offer_more(bench: Workbench, folder: RunFolder, first: Sequence[Answer], *, has_model: bool) -> None:
+    """What else can be done with a run; `first` are the keys that its screen has itself."""
+    answers = [*first]
+    if has_model:
+        answers += [
+            ("e", "evaluate", lambda: evaluate(bench, folder)),
+            ("E", "evaluate on a file", lambda: _ask_for_data(bench, "Evaluate on", partial(evaluate, bench, folder))),
+            ("p", "predict a file", lambda: _ask_for_data(bench, "Predict", partial(predict, bench, folder))),
+            ("b", "bench: its speed", lambda: bench_run(bench, folder)),
+            ("u", "publish", lambda: publish(bench, folder)),
+        ]
+    answers.append(("r", "write its report", lambda: report(bench, folder)))
+    bench.app.open(MenuDialog(f"More with {one_line(folder.name, _NAME)}", answers))
+
+
+class FileDialog(DataDialog):
+    """Data for something else than a new run."""
+
+    def __init__(self, bench: Workbench, heading: str, use: Callable[[str], None]) -> None:
+        super().__init__(bench)
+        self.heading, self._use = heading, use
+
+    def use(self, value: str) -> None:
+        self._use(value)
+
+
+def _ask_for_data(bench: Workbench, heading: str, use: Callable[[str], None]) -> None:
+    bench.app.open_next(FileDialog(bench, heading, use))
+
+
+class ImportedDialog(Dialog):
+    """What a config of another tool becomes here: each rewrite, and what is left out. Nothing is taken before Enter."""
+
+    def __init__(self, bench: Workbench, path: str) -> None:
+        super().__init__()
+        self.heading = f"Import {one_line(path, 60)}"
+        self._bench, self._path = bench, Path(path)
+        self._found: Imported | None = None
+        self._problems: tuple[Problem, ...] = ()
+        self._refused: list[str] = []
+        """Keys of the file without which the rest can be taken."""
+
+    def on_mount(self) -> None:
+        self._read([])
+
+    def _read(self, without: Sequence[str]) -> None:
+        def read() -> tuple[Imported | None, list[str], tuple[Problem, ...]]:
+            from tui_trainer.importing.imported import import_file
+            from tui_trainer.importing.rules import REFUSALS
+
+            try:
+                found = import_file(self._path, without=without)
+                refused = list(dict.fromkeys(one.key for one in found.left_out if one.why in REFUSALS))
+            except ConfigError as error:
+                return None, [], error.problems
+            try:
+                found.refuse_other_runs()
+            except ConfigError as error:
+                return found, refused, error.problems
+            return found, [], ()
+
+        def answered(result: tuple[Imported | None, list[str], tuple[Problem, ...]]) -> None:
+            self._found, self._refused, self._problems = result
+            if self.is_attached:
+                self.redraw()
+
+        self._bench.background.do("import", read, answered, "import")
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        take = (("enter", "take it into Config"),) if self._found and not self._problems else ()
+        rest = (("w", "without these keys"),) if self._refused else ()
+        return (*take, *rest, ("up down", "scroll"), ("escape", "back"))
+
+    def lines(self, width: int) -> list[Line]:
+        if self._found is None and not self._problems:
+            return [[("reading ...", "dim")]]
+        lines = [line for one in self._problems for line in paragraph(one_line(str(one)), width, "bad")]
+        report = self._found.report_lines(width) if self._found else []
+        rows: list[Line] = [[(one_line(text), "text")] for text in report]
+        return [*lines, [], *rows] if lines and rows else lines + rows
+
+    def press(self, key: str, character: str | None) -> bool:
+        if character == "w" and self._refused:
+            self._read(self._refused)
+        elif key == "enter" and self._found and not self._problems:
+            self._take(self._found)
+            return False
+        return True
+
+    def _take(self, found: Imported) -> None:
+        bench, name = self._bench, one_line(self._path.name, _NAME)
+        if bench.document is None:
+            bench.tell("the config is not open yet", "dim")
+            return
+        try:
+            bench.document.take(found.toml, f"the import of {name}")
+        except ConfigError as error:
+            bench.tell(one_line(str(error.problems[0])), "bad")
+            return
+        left = f", {len(found.left_out)} keys of the file left out" if found.left_out else ""
+        asks = f"; {found.asks[0]}" if found.asks else ""
+        undo = bench.app.key_of("config.undo")
+        bench.note_change(f"{len(found.rewrites)} settings of {name}{left}; {undo} takes it back{asks}", "good")
+
+
+def _configs_here() -> list[Choice]:
+    kinds = (".yaml", ".yml", ".json")
+    found = sorted(path for path in Path().iterdir() if path.suffix.lower() in kinds and path.is_file())
+    return [Choice(value=str(path), note=format_bytes(path.stat().st_size)) for path in found]
+
+
+class ConfigFileDialog(ChoiceOfPath):
+    heading = "Import a config of another tool"
+
+    def __init__(self, bench: Workbench) -> None:
+        words = "A YAML or JSON file of axolotl, LLaMA-Factory, TRL, DeepSpeed ...: what it becomes is shown first."
+        super().__init__(bench, "data.path", words, _configs_here)
+
+    def look(self, value: str) -> object:
+        try:
+            with Path(at_home(value)).open(encoding="utf-8", errors="replace") as file:
+                return [line.rstrip() for _, line in zip(range(_SHOWN_LINES), file, strict=False)]
+        except OSError as error:
+            return [system_reason(error)]
+
+    def about(self, value: str, known: object, width: int, height: int) -> list[Line]:
+        rows = known if isinstance(known, list) else ["reading ..."]
+        return [[(one_line(str(row), width), "dim")] for row in rows[: max(height, 0)]]
+
+    def use(self, value: str) -> None:
+        self._bench.app.open_next(ImportedDialog(self._bench, str(at_home(value))))
+
+
+def offer_import(bench: Workbench) -> None:
+    bench.app.open(ConfigFileDialog(bench))

@@ -1,0 +1,338 @@
+"""Who uses the cards and the CPU: a table of processes that follows the machine, and how one's own are ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from time import monotonic, time
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rich.text import Text
+from textual.widgets import DataTable
+
+from tui_trainer.hardware.processes import ProcessLook, ProcessReader, ProcessUse, descendants, end_process, lives
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.dialogs import Answer, Dialog, Row
+from tui_trainer.ui.spans import Line, Role, paragraph
+from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from textual.events import Key, Resize
+    from textual.widget import Widget
+
+    from tui_trainer.runs.folder import RunFolder
+    from tui_trainer.ui.workbench import Workbench
+
+PROCESSES: Final = "processes"
+_PERIOD_SECONDS, _UNATTENDED_SECONDS, _SECOND_LOOK_SECONDS = 2.0, 7.0, 0.5
+# Looking at thousands of processes is to take no more of a core than this.
+_SHARE_OF_A_CORE = 0.02
+# One that has not ended so long after it was asked to may be killed.
+PATIENCE_SECONDS = 5.0
+_RUNS_LOOKED_AT = 20
+_COMMAND_CHARACTERS = 300
+# Beside the command: the frame, a blank on each side of each column.
+_FRAME_CELLS, _LEAST_COMMAND_CELLS = 4, 12
+_NEVER = -1.0
+Sort = Callable[[ProcessUse], float]
+SORTS: Final[dict[str, tuple[str, Sort]]] = {
+    "cpu": ("CPU", lambda one: _NEVER if one.cores is None else one.cores),
+    "memory": ("memory", lambda one: one.memory_bytes or 0),
+    "card": ("on cards", lambda one: one.bytes_on_cards if one.card_bytes else _NEVER),
+    "since": ("since", lambda one: one.started_at or 0.0),
+}
+
+
+def _card_words(one: ProcessUse) -> str:
+    """`0: 12.0 GiB`, of each card that it is on."""
+    sizes = sorted(one.card_bytes.items())
+    return " ".join(f"{index}: {'--' if size is None else format_bytes(size)}" for index, size in sizes)
+
+
+def since_words(started_at: float, now: float) -> str:
+    """`14:05` of today, else `27 Nov`, else `2025-11-27`; it changes once a day."""
+    began, today = datetime.fromtimestamp(started_at), datetime.fromtimestamp(now)
+    if began.date() == today.date():
+        return f"{began:%H:%M}"
+    return f"{began:%d %b}" if began.year == today.year else f"{began:%Y-%m-%d}"
+
+
+def cells(one: ProcessUse, now: float) -> dict[str, str]:
+    """What the columns show of a process, as safe text."""
+    here = one.started_at is not None
+    program, _, rest = one.command.partition(" ")
+    # Where the program lies is said of the chosen one.
+    command = f"{program.rpartition('/')[2]} {rest}" if program.startswith("/") else one.command
+    return {
+        "user": one_line(one.user or "?", 10),
+        "pid": str(one.pid),
+        "cpu": "--" if one.cores is None else f"{100 * one.cores:.0f} %",
+        "memory": "--" if one.memory_bytes is None else format_bytes(one.memory_bytes),
+        "card": _card_words(one),
+        "since": "--" if one.started_at is None else since_words(one.started_at, now),
+        "command": one_line(command, _COMMAND_CHARACTERS) if here else "a process outside this container",
+    }
+
+
+class ProcessTable(DataTable[Text]):
+    """The rows by what was looked at last: only cells that differ are changed, and the cursor stays on its process."""
+
+    HEADINGS: ClassVar = {
+        "user": "user", "pid": "pid", "cpu": "CPU", "memory": "memory", "card": "on cards", "since": "since",
+        "command": "command",
+    }  # fmt: skip
+    _RIGHT = ("pid", "cpu", "memory", "since")
+
+    def __init__(self) -> None:
+        super().__init__(cursor_type="row", zebra_stripes=False, id="processes")
+        # Textual would show the cursor by a colour alone.
+        self.set_class("NO_COLOR" in os.environ, "-no-color")
+        self.shown: dict[str, ProcessUse] = {}
+        self.sorted_by = "cpu"
+        self._texts: dict[str, dict[str, str]] = {}
+        self._order: list[str] = []
+
+    @property
+    def chosen(self) -> ProcessUse | None:
+        return self.shown.get(self._key_at_cursor)
+
+    @property
+    def _key_at_cursor(self) -> str:
+        return self._order[self.cursor_row] if 0 <= self.cursor_row < len(self._order) else ""
+
+    def show(self, look: ProcessLook, now: float) -> None:
+        at = self._key_at_cursor
+        if not self.columns:
+            for name in self.HEADINGS:
+                if name != "card" or look.has_cards:
+                    self.add_column(Text(self._heading(name)), key=name)
+        self.shown = {one.key: one for one in look.processes}
+        rows = {key: cells(one, now) for key, one in self.shown.items()}
+        self._cut_commands(rows)
+        for key in self._texts.keys() - rows.keys():
+            self.remove_row(key)
+        for key, texts in rows.items():
+            before = self._texts.get(key)
+            if before is None:
+                self.add_row(*(self._cell(name, texts[name]) for name in self._names), key=key)
+                continue
+            for name in self._names:
+                if texts[name] != before[name]:
+                    self.update_cell(key, name, self._cell(name, texts[name]), update_width=True)
+        self._texts = rows
+        self._sort_rows(at)
+
+    @property
+    def _names(self) -> list[str]:
+        return [str(column.value) for column in self.columns]
+
+    def _cut_commands(self, rows: dict[str, dict[str, str]]) -> None:
+        """To what is left of the width by the other columns: nothing has to be scrolled to the side."""
+        others = [name for name in self._names if name != "command"]
+        taken = sum(max([len(self.HEADINGS[name]) + 2, *(len(one[name]) for one in rows.values())]) for name in others)
+        room = self.size.width - taken - 2 * (len(others) + 1) - self.scrollbar_size_vertical
+        for one in rows.values():
+            one["command"] = one_line(one["command"], max(room, _LEAST_COMMAND_CELLS))
+
+    def _cell(self, name: str, text: str) -> Text:
+        return Text(text, justify="right" if name in self._RIGHT else "left", no_wrap=True)
+
+    def _heading(self, name: str) -> str:
+        # With room for the mark: a column does not grow by its title afterwards.
+        return (
+            f"{self.HEADINGS[name]} {'v' if name == self.sorted_by else ' '}" if name in SORTS else self.HEADINGS[name]
+        )
+
+    def sort_by(self, name: str) -> None:
+        if name not in SORTS or name not in self._names:
+            return
+        self.sorted_by = name
+        for column in self.columns.values():
+            column.label = Text(self._heading(str(column.key.value)))
+        self._sort_rows(self._key_at_cursor, is_new=True)
+
+    def sort_by_next(self) -> None:
+        names = [name for name in SORTS if name in self._names]
+        self.sort_by(names[(names.index(self.sorted_by) + 1) % len(names)] if names else "")
+
+    def _sort_rows(self, at: str, *, is_new: bool = False) -> None:
+        measure = SORTS[self.sorted_by][1]
+        # Of equal ones those with more memory come first, and then always in the same order.
+        place = {key: (-measure(one), -(one.memory_bytes or 0), one.pid) for key, one in self.shown.items()}
+        self._order = sorted(place, key=place.__getitem__)
+        if is_new or self._order != [row.key.value for row in self.ordered_rows]:
+            rank = {self._texts[key]["pid"]: number for number, key in enumerate(self._order)}
+            self.sort("pid", key=lambda pid: rank[pid.plain])
+        if at in place and self._order.index(at) != self.cursor_row:
+            self.move_cursor(row=self._order.index(at), animate=False)
+
+
+class ProcessesDialog(Dialog):
+    """The table, what it does not show, and a question before anything is ended."""
+
+    heading = "Processes"
+    CSS = """
+    ProcessesDialog {
+        #box { width: 100%; height: 100%; }
+        ProcessTable { height: 1fr; scrollbar-size: 0 1; }
+        ProcessTable.-no-color > .datatable--cursor { text-style: reverse; }
+        .notes { height: auto; max-height: 6; }
+    }
+    ProcessesDialog.-wide #box { max-width: 100%; }
+    """
+    AUTO_FOCUS = "#processes"
+
+    def __init__(self, bench: Workbench, reader: ProcessReader | None = None) -> None:
+        super().__init__()
+        self._bench, self._reader = bench, reader or ProcessReader()
+        self._look: ProcessLook | None = None
+        self._asked: dict[str, float] = {}
+        """When each was asked to end."""
+        self._said: tuple[str, Role] = ("", "text")
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        return (("k", "end it"), ("s", "sort"), ("up down", "choose"), ("escape", "close"))
+
+    def inside(self) -> Iterable[Widget]:
+        yield ProcessTable()
+        yield Pane(lambda width, _: self._notes(width), classes="notes")
+
+    @property
+    def table(self) -> ProcessTable:
+        return self.query_one(ProcessTable)
+
+    def on_mount(self) -> None:
+        self._read()
+
+    def _read(self) -> None:
+        if not self.is_closed:
+            self._bench.background.do(PROCESSES, self._reader.look, self._found, PROCESSES)
+
+    def _found(self, look: ProcessLook) -> None:
+        if not self.is_attached:
+            return
+        is_first, self._look = self._look is None, look
+        self.table.show(look, time())
+        self.redraw()
+        seconds = _UNATTENDED_SECONDS if self._bench.is_unattended else _PERIOD_SECONDS
+        # What each keeps busy is known from the second look on.
+        self.set_timer(
+            _SECOND_LOOK_SECONDS if is_first else max(seconds, look.cpu_seconds / _SHARE_OF_A_CORE), self._read
+        )
+
+    def on_resize(self, event: Resize) -> None:
+        super().on_resize(event)
+        if self._look is not None:
+            self.call_after_refresh(self.table.show, self._look, time())
+
+    def _notes(self, width: int) -> list[Line]:
+        if self._look is None:
+            return [[("looking ...", "dim")]]
+        chosen, lines = self.table.chosen, list[Line]()
+        said, role = self._said
+        if chosen is not None and chosen.command:
+            # What was cut in its row.
+            lines = paragraph(one_line(chosen.command, 2 * width), width, "dim")
+        lines += paragraph(said, width, role) if said else []
+        return [*lines, *(line for note in self._look.notes for line in paragraph(one_line(note), width, "warn"))]
+
+    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        self.table.sort_by(str(event.column_key.value))
+
+    def on_data_table_row_highlighted(self) -> None:
+        self.redraw()
+
+    def take_key(self, event: Key) -> bool:
+        if event.key in ("up", "down", "pageup", "pagedown"):
+            return False  # the table's own
+        if event.key in ("home", "end", "enter"):
+            # The table's own go to a column, of which none is chosen here.
+            last = 0 if event.key == "home" else self.table.row_count - 1
+            self.table.move_cursor(row=self.table.cursor_row if event.key == "enter" else last, animate=False)
+            return True
+        return super().take_key(event)
+
+    def press(self, key: str, character: str | None) -> bool:
+        if character == "s":
+            self.table.sort_by_next()
+        elif character == "k" and (chosen := self.table.chosen):
+            self._bench.background.do(
+                "run of a process", partial(run_of, chosen.pid), partial(self._ask, chosen), PROCESSES
+            )
+        return True
+
+    def _refusal(self, one: ProcessUse) -> str:
+        stop, leave = self._bench.app.key_of("train.stop"), self._bench.app.key_of("app.quit")
+        ours = descendants({use.pid: use for use in self._look.processes}, os.getpid()) if self._look else {os.getpid()}
+        if one.started_at is None:
+            return "it is outside this container, and can be ended only there"
+        if one.pid in ours:
+            what = "this is tui-trainer itself" if one.pid == os.getpid() else "it is a part of tui-trainer"
+            of_run = f"{stop} on Train saves and stops the run; " if self._bench.run_is_ours_and_alive else ""
+            return f"{what}: {of_run}{leave} leaves"
+        if not one.is_own:
+            return f"it belongs to {one_line(one.user or 'another user', 40)}: only they can end it, or root"
+        return ""
+
+    def _ask(self, one: ProcessUse, run: RunFolder | None, again: bool = False) -> None:
+        if not self.is_attached:
+            return
+        if reason := self._refusal(one):
+            self._bench.app.ask("Not ended", [reason], [])
+            return
+        rows: list[Row] = [one_line(one.command, 300) or "a process without a command"]
+        words = [f"process {one.pid} of {one_line(one.user or '?', 40)}"]
+        words += [f"since {format_seconds(time() - one.started_at)}"] if one.started_at else []
+        words += [f"memory {format_bytes(one.memory_bytes)}"] * bool(one.memory_bytes)
+        words += [f"on GPU {card}" for card in [_card_words(one)] if card]
+        rows.append((", ".join(words), "dim"))
+        if run is not None:
+            stop = self._bench.app.key_of("runs.stop")
+            rows.append((f"It is the run {one_line(run.name, 60)}: {stop} on Runs saves and stops it.", "warn"))
+        answers: list[Answer] = [("k", "end it (SIGTERM)", partial(self._end, one, run, signal.SIGTERM))]
+        asked = self._asked.get(one.key)
+        if asked is not None and monotonic() - asked >= PATIENCE_SECONDS:
+            rows.append((f"It was asked to end {format_seconds(monotonic() - asked)} ago, and has not.", "warn"))
+            answers.append(("K", "kill it (SIGKILL)", partial(self._end, one, run, signal.SIGKILL)))
+        self._bench.app.ask("Still there" if again else "End this process?", rows, answers)
+
+    def _end(self, one: ProcessUse, run: RunFolder | None, number: signal.Signals) -> None:
+        bench, is_kill = self._bench, number == signal.SIGKILL
+
+        def ended(reason: str) -> None:
+            if reason:
+                self._said = f"process {one.pid}: {reason}", "bad"
+            else:
+                self._said = f"process {one.pid} was {'killed' if is_kill else 'asked to end'}", "good"
+                self._asked.setdefault(one.key, monotonic())
+                if not is_kill and self.is_attached:
+                    self.set_timer(PATIENCE_SECONDS, partial(self._look_whether_it_lives, one, run))
+            self._read()
+
+        work = partial(end_process, one.pid, one.started_at, kill=is_kill)
+        bench.background.do(f"end {one.pid}", work, ended, PROCESSES)
+
+    def _look_whether_it_lives(self, one: ProcessUse, run: RunFolder | None) -> None:
+        def looked(is_there: bool) -> None:
+            if is_there and self.is_active:
+                self._ask(one, run, again=True)
+
+        work = partial(lives, one.pid, one.started_at)
+        self._bench.background.do(f"whether {one.pid} lives", work, looked, PROCESSES)
+
+
+def run_of(pid: int) -> RunFolder | None:
+    """The run that this process carries out, of the newest."""
+    from tui_trainer.runs.lock import owner
+    from tui_trainer.runs.registry import known_runs
+
+    for folder in reversed(known_runs()[-_RUNS_LOOKED_AT:]):
+        holder = owner(folder.lock)
+        if holder is not None and holder.here and holder.pid == pid:
+            return folder
+    return None
