@@ -197,11 +197,12 @@ class ConfigModel:
         unread = sum(setting.key in self.unread for setting in folded)
         rare = len(folded) - unread
         parts = [f"{rare} rarely changed"] * bool(rare) + [f"{unread} not read by this run"] * bool(unread)
-        return f"{settings_count(len(folded))} more: {', '.join(parts)}; + shows them"
+        return f"{len(folded)} more: {', '.join(parts)}; + shows them"
 
     @property
     def count(self) -> str:
-        return f"{sum(bool(row.key) for row in self.rows)} of {sum(len(settings) for _, _, settings in groups())}"
+        shown, every = sum(bool(row.key) for row in self.rows), sum(len(settings) for _, _, settings in groups())
+        return f"{shown} of {every}" + ", + all" * (not self.show_all and not self.filter)
 
     def _wanted(self) -> frozenset[str]:
         """What was changed and what has a problem is always shown; a filter looks at all."""

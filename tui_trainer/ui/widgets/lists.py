@@ -173,7 +173,8 @@ class SettingsTable(Area):
         self._place = 0
         self._list = _Rows(
             self._line,
-            lambda: (len(self.rows), self._place),
+            # What stands below the last setting is in sight with it.
+            lambda: (len(self.rows), len(self.rows) - 1 if self._place == self._last else self._place),
             # The heading is to be in sight with the first setting of its group.
             lead=lambda place: 0 < place <= len(self.rows) and not self.rows[place - 1].key,
             empty=lambda: self.empty,
@@ -216,6 +217,10 @@ class SettingsTable(Area):
     @property
     def _settings(self) -> list[int]:
         return [place for place, row in enumerate(self.rows) if row.key]
+
+    @property
+    def _last(self) -> int:
+        return max(self._settings, default=0)
 
     def _go(self, place: int) -> None:
         self._place, self.key = place, self.rows[place].key
