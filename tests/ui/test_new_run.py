@@ -131,3 +131,83 @@ async def test_somebody_without_runs_is_told_how_to_begin(folder):
         await screens.shows("begin here", "t  trains an example", "n  your own data")
         await screens.press("n")
         await screens.shows("1 of 2")
+
+
+def table_of_labels(work: Path) -> str:
+    lines = ["text,label"] + [f'"review {n}, as it was written",{"good" if n % 3 else "bad"}' for n in range(90)]
+    (work / "reviews.csv").write_text("\n".join(lines))
+    return "reviews.csv"
+
+
+def conversations(work: Path) -> str:
+    turns = [{"role": "user", "content": "How much is 2 + 2?"}, {"role": "assistant", "content": "It is 4."}]
+    rows = [json.dumps({"messages": [turns[0] | {"content": f"How much is {n} + 2?"}, turns[1]]}) for n in range(90)]
+    (work / "talks.jsonl").write_text("\n".join(rows))
+    return "talks.jsonl"
+
+
+def folder_of_texts(work: Path) -> str:
+    (work / "prose").mkdir()
+    for n in range(60):
+        (work / "prose" / f"{n}.txt").write_text(f"Text {n} of a folder, with some words in it.\n" * 9)
+    return "prose/"
+
+
+def questions_of_squad(work: Path) -> str:
+    paragraphs = [
+        {"context": f"Lake {n} has {n} islands.", "qas": [{
+            "id": str(n), "question": f"How many islands has lake {n}?", "is_impossible": False,
+            "answers": [{"text": f"{n} islands", "answer_start": len(f"Lake {n} has ")}]}]}
+        for n in range(60)
+    ]  # fmt: skip
+    (work / "squad.json").write_text(json.dumps({"version": "2.0", "data": [{"title": "L", "paragraphs": paragraphs}]}))
+    return "squad.json"
+
+
+def data_set_in_the_cache(work: Path) -> str:
+    snapshot = work.parent / "hf" / "hub" / "datasets--org--lines" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    refs = snapshot.parents[1] / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("0" * 40)
+    rows = [json.dumps({"text": f"line {n} of a data set", "label": n % 2}) for n in range(90)]
+    (snapshot / "train.jsonl").write_text("\n".join(rows))
+    return "org/lines"
+
+
+MOST_KEYS = 12
+
+
+@pytest.mark.parametrize(
+    ("write", "family", "task"),
+    [
+        (table_of_labels, "bert", "sequence_classification"),
+        pytest.param(conversations, "llama", "chat", marks=pytest.mark.e2e),
+        pytest.param(folder_of_texts, "llama", "causal_lm", marks=pytest.mark.e2e),
+        pytest.param(questions_of_squad, "bert", "question_answering", marks=pytest.mark.e2e),
+        pytest.param(data_set_in_the_cache, "bert", "sequence_classification", marks=pytest.mark.e2e),
+    ],
+)
+def test_own_data_and_model_train_after_at_most_twelve_keys(write, family, task, open_terminal, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    name = write(work)
+    save_tiny_model(work / "mine", family)
+    terminal, keys = open_terminal(HF_HOME=str(tmp_path / "hf")), 0
+
+    def press(*pressed: str, counts: bool = True) -> None:
+        nonlocal keys
+        terminal.press(*pressed)
+        keys += len(pressed) * counts
+
+    terminal.wait_for("n new run")
+    press("n")
+    terminal.wait_for("1 of 2: your data", name)
+    press(*name, counts=False)
+    press("enter")
+    terminal.wait_for("2 of 2: the model", "./mine", f"task {task}", "steps")
+    press("enter")
+    terminal.wait_for("Start ", "Enter start")
+    press("enter")
+    terminal.wait_for_steps(1)
+    assert keys <= MOST_KEYS
