@@ -12,7 +12,8 @@ from tui_trainer.errors import ConfigError
 TWO = {"distributed.processes": 2}
 FULL = {"tuning.method": "full"}
 MUON = FULL | {"training.optim": "muon", "training.weight_decay": 0.1}
-# The loss of routers is that of each micro-batch by itself: one row in each is the same split in any number of processes.
+# The loss of routers is that of each micro-batch by itself, and one row in each is the same split for any number of
+# processes.
 ROUTERS = FULL | ACCUMULATED | {"training.router_aux_loss_coef": 0.5, "data.packing": "false"}
 TOKENS = {"model.add_tokens": "sheep,runs home"}
 
