@@ -18,11 +18,11 @@ import pytest
 import torch
 from packaging.version import Version
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from tests.combinations import in_the_sweep
 from tests.programs import run_program
-from tests.tiny_models import save_tiny_model
+from tests.tiny_models import TOWERS, save_tiny_model, save_tiny_model_with_towers
 from tui_trainer.cli import main
 from tui_trainer.exporting.contract import Tolerance, format_names, format_of
 from tui_trainer.exporting.export import Certificate, MeasuredExport, expected_seconds
@@ -372,6 +372,43 @@ def test_a_graph_answers_as_the_trained_model_in_onnx_runtime_alone(family, meth
         wanted = own(input_ids=torch.arange(3, 23)[None]).logits
     torch.testing.assert_close(torch.tensor(alone["logits"]), wanted, atol=1e-4, rtol=1e-4)
     assert alone["written"] == written_by(own)
+
+
+NEW_TOKENS = {"model.add_tokens": '"<|sheep|>,said the"'}
+TEXT_ONLY = {"model.text_only": "true"}
+
+
+@needs_exporter
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("family", "method", "changes", "formats"),
+    [
+        ("llama", "lora", NEW_TOKENS, ("merged", "onnx", "onnx-int8", "int8")),
+        ("qwen2", "full", NEW_TOKENS, ("onnx", "onnx-int8", "int8")),
+        ("gemma3", "full", TEXT_ONLY, ("onnx", "onnx-int8", "int8")),
+        *(
+            pytest.param(family, "full", TEXT_ONLY, ("onnx", "onnx-int8", "int8"), marks=pytest.mark.slow)
+            for family in TOWERS
+            if family != "gemma3"
+        ),
+    ],
+)
+def test_new_tokens_and_text_models_are_in_every_format(family, method, changes, formats, trained, tmp_path, capsys):
+    if family in TOWERS:
+        base = save_tiny_model_with_towers(tmp_path / f"{family}-with-towers", family)
+        changes = changes | {"model.model_name_or_path": base}
+    model = trained("llama" if family in TOWERS else family, method, changes)
+    for name in formats:
+        if name == "int8" and not find_spec("torchao"):
+            continue
+        assert format_of(name).reason_against(model) == ""
+        assert main(["export", model.run.name, "--to", name, "--json"]) == 0, name
+        found = json.loads(capsys.readouterr().out)
+        assert found["logit_difference"] < (0.25 if "int8" in name else 1e-3), name
+        if changes.keys() & NEW_TOKENS.keys():
+            tokenizer = AutoTokenizer.from_pretrained(found["folder"])
+            assert tokenizer.convert_tokens_to_ids(["<|sheep|>", "said the"]) == [384, 385]
+            assert tokenizer("<|sheep|>")["input_ids"][-1] == 384
 
 
 @needs_exporter

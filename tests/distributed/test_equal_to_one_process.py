@@ -69,7 +69,7 @@ def weights(folder):
     return load_file(path)
 
 
-def check_equal(alone, together, rel=1e-6):
+def check_equal(alone, together, rel=1e-6, weights_abs=1e-5):
     steps, other = events(alone, StepDone), events(together, StepDone)
     assert len(steps) == len(other) == STEPS
     for one, two in zip(steps, other, strict=True):
@@ -85,7 +85,7 @@ def check_equal(alone, together, rel=1e-6):
     mine, theirs = weights(alone), weights(together)
     assert mine.keys() == theirs.keys()
     for name, tensor in mine.items():
-        assert (tensor - theirs[name]).abs().max() < 1e-5, name
+        assert (tensor - theirs[name]).abs().max() < weights_abs, name
 
 
 def compare(tmp_path, task, changes, processes):

@@ -542,6 +542,20 @@ def test_a_schedule_with_other_arguments_is_refused(read, kind, given, reason):
 
 
 @pytest.mark.parametrize(
+    ("template", "model", "is_taken"),
+    [
+        ("qwen2_vl", "Qwen/Qwen2.5-VL-7B-Instruct", True),
+        ("qwen3_vl_nothink", "Qwen/Qwen3-VL-4B-Instruct", True),
+        ("qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct", False),
+        ("kimi_vl", "moonshotai/Kimi-VL-A3B-Instruct", False),
+    ],
+)
+def test_a_model_with_towers_learns_conversations_by_its_own_template(read, template, model, is_taken):
+    given = {"stage": "sft", "template": template, "model_name_or_path": model, "finetuning_type": "lora"}
+    assert (why(read(given, "llama_factory"))["template"] is Why.ALWAYS) == is_taken
+
+
+@pytest.mark.parametrize(
     ("tool", "given", "tokens"),
     [
         ("axolotl", {"base_model": "a/b", "tokens": ["<|im_start|>", "a, b"]}, "<|im_start|>, a\\, b"),
@@ -551,6 +565,15 @@ def test_a_schedule_with_other_arguments_is_refused(read, kind, given, reason):
             "gene, protein, <|cell|>",
         ),
         ("training_script", {"model_name": "a/b", "lr": 1e-4, "new_tokens": ["gene"]}, "gene"),
+        (
+            "axolotl",
+            {
+                "base_model": "a/b",
+                "tokens": ["gene"],
+                "special_tokens": {"pad_token": "<pad>", "additional_special_tokens": ["<|cell|>"]},
+            },
+            "gene, <|cell|>",
+        ),
     ],
 )
 def test_new_tokens_of_other_tools_are_added(read, tool, given, tokens):
@@ -566,6 +589,8 @@ def test_new_tokens_of_other_tools_are_added(read, tool, given, tokens):
         ("llama_factory", {"stage": "sft", "init_special_tokens": "desc_init"}, "init_special_tokens"),
         ("axolotl", {"base_model": "a/b", "added_tokens_overrides": {9: "<|im_start|>"}}, "added_tokens_overrides"),
         ("axolotl", {"base_model": "a/b", "tokens": [1, 2]}, "tokens"),
+        ("axolotl", {"base_model": "a/b", "special_tokens": {"bos_token": "<s>"}}, "special_tokens"),
+        ("axolotl", {"base_model": "a/b", "special_tokens": {"additional_special_tokens": ["gene"]}}, "special_tokens"),
         ("axolotl", {"base_model": "a/b", "rope_scaling": {"type": "ntk", "factor": 2}}, "rope_scaling"),
         ("axolotl", {"base_model": "a/b", "rope_scaling": {"type": "yarn", "alpha": 2}}, "rope_scaling"),
         ("axolotl", {"base_model": "a/b", "model_config": {"attention_dropout": 0}}, "model_config"),

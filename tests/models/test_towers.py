@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Llama4Config, Llama4ForConditionalGeneration
 
 from tests.tiny_models import TOWERS, save_tiny_model_with_towers, tiny_model_with_towers
 from tui_trainer.config.sections import Config, TuningSection
@@ -170,9 +171,33 @@ def test_adapters_are_counted_in_the_language_model_alone(folders):
 def test_kinds_that_were_not_tried_are_refused_and_those_that_were_are_named(folders, tmp_path):
     folder = Path(shutil.copytree(folders / "gemma3", tmp_path / "other"))
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "llama4"}))
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "llava"}))
     with pytest.raises(ConfigError, match=r"of a kind that is not trained here; on text these are trained: gemma3, m"):
+        find_model(str(folder))
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "llama4"}))
+    with pytest.raises(ConfigError, match="every forward pass of it fails"):
         find_model(str(folder))
     (folder / "config.json").write_text(json.dumps(config | {"architectures": ["Gemma3ForSequenceClassification"]}))
     with pytest.raises(ConfigError, match="is a classifier of texts"):
         find_model(str(folder))
+
+
+@pytest.mark.versions
+def test_transformers_fails_in_every_forward_pass_of_llama_4():
+    """Once it does not, Llama 4 can be trained on text: see `NOT_TRAINED`."""
+    text = {
+        "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "intermediate_size_mlp": 64,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "num_local_experts": 2, "num_experts_per_tok": 1, "pad_token_id": 0,
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "image_size": 28, "patch_size": 14, "vision_output_dim": 32, "projector_input_dim": 32,
+        "projector_output_dim": 32,
+    }  # fmt: skip
+    config = Llama4Config(text_config=text, vision_config=vision, image_token_index=3)
+    ids = torch.arange(6, 26)[None]
+    whole = Llama4ForConditionalGeneration(config)
+    with pytest.raises(AttributeError, match="image_outputs"):
+        whole(input_ids=ids)
+    assert whole.language_model(input_ids=ids).logits.shape == (1, 20, 64)

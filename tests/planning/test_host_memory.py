@@ -61,6 +61,13 @@ def test_a_model_from_scratch_is_made_on_the_host_and_counted_there():
     assert parts(plan)["loading"] == 4 * plan.parameters.value
 
 
+def test_a_text_model_is_taken_out_of_the_whole_on_the_host():
+    named = {"model__model_name_or_path": "google/gemma-3-4b-it", "tuning__method": "full", "data__path": "rows.jsonl"}
+    plan = planned("finetune", model__text_only="true", **named)
+    assert parts(plan)["loading"] == 4 * plan.parameters.value
+    assert parts(planned("finetune", **named)).get("loading", 0) < parts(plan)["loading"]
+
+
 def test_on_a_cpu_there_is_one_memory():
     plan = planned("quickstart", replace(MACHINE, gpus=(), driver=None))
     assert plan.device == "cpu" and plan.host_memory_bytes is None and plan.host_memory_parts == ()

@@ -7,12 +7,22 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from peft import PeftModel
+from PIL import Image
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    Gemma3ImageProcessorPil,
+    PixtralImageProcessorPil,
+    Qwen2VLImageProcessorPil,
+)
 
 from tests.combinations import first_by_default
 from tests.compilations import counted_compilations
@@ -135,6 +145,39 @@ def assert_towers_are_the_same(family: str, before: Path, after: Path) -> None:
     assert any(not torch.equal(old[name], new[name]) for name in old.keys() - set(of_towers))
 
 
+def save_image_processor(folder: Path, family: str) -> None:
+    """That of the family, for images as its tiny tower takes them."""
+    if family == "gemma3":
+        made: Any = Gemma3ImageProcessorPil(size={"height": 16, "width": 16})
+    elif family == "mistral3":
+        made = PixtralImageProcessorPil(size={"longest_edge": 32}, patch_size={"height": 16, "width": 16})
+    else:
+        made = Qwen2VLImageProcessorPil(min_pixels=256, max_pixels=256, patch_size=4)
+    made.save_pretrained(folder)
+
+
+def asked_about_an_image(folder: Path) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """(logits, what the towers put out for an image) of the model and the processor in a folder, as transformers loads
+    both."""
+    dots = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    inputs = AutoImageProcessor.from_pretrained(folder)(images=Image.fromarray(dots), return_tensors="pt")
+    model = AutoModelForImageTextToText.from_pretrained(folder).eval()
+    found: list[torch.Tensor] = []
+
+    def keep(_module: Any, _args: Any, output: Any) -> None:
+        parts = [output] if isinstance(output, torch.Tensor) else output.values()
+        found.extend(part for part in parts if isinstance(part, torch.Tensor))
+
+    for tower in tower_modules(model).values():
+        tower.register_forward_hook(keep)
+    # An image of any of them is four tokens.
+    ids = torch.tensor([[1, 40, 5, 3, 3, 3, 3, 6, 41, 42]])
+    marks = {"mm_token_type_ids": (ids == 3).long()} if "image_grid_thw" in inputs else {}
+    inputs.pop("num_crops", None)
+    with torch.no_grad():
+        return model(input_ids=ids, **inputs, **marks).logits, found
+
+
 def image_features(model: Any, family: str) -> torch.Tensor:
     torch.manual_seed(1)
     if family.startswith("qwen"):
@@ -204,6 +247,26 @@ def test_an_adapter_learns_a_conversation_is_resumed_merged_and_loaded_by_transf
         assert words in format_of(other).reason_against(trained)
         assert "model.text_only = true" in format_of(other).reason_against(trained)
     assert "AutoModelForImageTextToText" in (folder.model / "README.md").read_text()
+
+
+@pytest.mark.parametrize("family", TOWERS)
+def test_an_image_is_answered_as_before_where_the_language_model_did_not_change(family, tmp_path):
+    base = save_tiny_model_with_towers(tmp_path / family, family)
+    save_image_processor(base, family)
+    before, towers = asked_about_an_image(base)
+    assert towers
+    still = {"training.learning_rate": 1e-12, "training.max_steps": 1}
+    for name, changes in (("still", still), ("moved", {})):
+        folder = trained_run(base, tmp_path, **{"tuning.method": "lora", "output.name": name, **changes})
+        merged = tmp_path / f"merged-{name}"
+        merged.mkdir()
+        find_format("merged").write(TrainedModel.of(folder), merged, lambda *told: None)
+        after, again = asked_about_an_image(merged)
+        assert all(torch.equal(one, two) for one, two in zip(towers, again, strict=True))
+        assert torch.equal(before, after) == (name == "still")
+    whole = trained_run(base, tmp_path, **{"tuning.method": "full", "output.name": "whole"})
+    after, again = asked_about_an_image(whole.model)
+    assert all(torch.equal(one, two) for one, two in zip(towers, again, strict=True)) and not torch.equal(before, after)
 
 
 @pytest.mark.parametrize("family", PACKED_TOWERS)

@@ -233,6 +233,8 @@ class Conversion:
 SETTING = "task.chat_template"
 # How a model is called whose own template is meant: those that give a row without a system message the same one.
 QWEN2_5 = re.compile(r"qwen2\.5-(coder-)?[\d.]+b-instruct(-1m)?")
+QWEN2_5_VL = re.compile(r"qwen2\.5-vl-[\d.]+b-instruct")
+QWEN3_VL = re.compile(r"qwen3-vl-[\d.]+b(-a\d+b)?-instruct")
 QWEN3 = re.compile(r"qwen3-[\d.]+b(-a\d+b)?(-base)?")
 PHI4 = re.compile("phi-4")
 

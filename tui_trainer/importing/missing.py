@@ -17,8 +17,8 @@ _ARGUMENTS = "transformers trl training_script modelforge llama_factory axolotl"
 _PLUGINS = "*liger*|*cut_cross_entropy*|*swanlab*|*lm_eval*|*lmeval*|*kernels*|*expert_parallel*"
 _INITS = "eva|corda|loftq|orthogonal|lora_ga|mica|false"
 _LOSSES = "!=cross_entropy|crossentropy|crossentropyloss|cross-entropy|ce|nll|mse|bce*"
-# Templates of models that see or hear, as LLaMA-Factory and axolotl call them.
-_SEEING = "*_vl|*_vl_*|*llava*|*_omni|*paligemma*|pixtral|mllama|minicpm_v|minicpm_o|*internvl*|intern_vl|*_vision|*_audio|glm4v|glm4_5v"  # noqa: E501
+# Templates of models that see or hear, as LLaMA-Factory and axolotl call them; Qwen's are trained on text.
+_SEEING = "[!q]*_vl|[!q]*_vl_*|*llava*|*_omni|*paligemma*|pixtral|mllama|minicpm_v|minicpm_o|*internvl*|intern_vl|*_vision|*_audio|glm4v|glm4_5v"  # noqa: E501
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,25 +111,26 @@ def tokens(*ordinary: str, special: tuple[str, ...] = ()) -> KeyGroup:
 
     def read(done: Conversion) -> None:
         given = (done.first(name) for name in (*ordinary, *special))
-        named = [one[0] for one in given if one and not off(one[1])]
-        found: list[str] = []
-        for name in named:
-            value = done.given[name]
-            words = list(names_in(value)) if isinstance(value, str) else value
-            if not isinstance(words, list) or not all(isinstance(word, str) and word.strip() for word in words):
-                done.leave(Why.DOES_NOT_FIT, f"{TOKENS} must be texts", name)
-                return
-            if name in special and (other := [word for word in words if not is_chat_mark(word)]):
-                why = "special tokens are those written as <|name|> or by a chat template"
-                done.leave(
-                    Why.REFUSED, f"{why}, and {one_line(other[0], 40)} is none; ordinary ones are {TOKENS}", name
-                )
-                return
-            found += words
-        if named:
-            marks = [word for word in found if is_chat_mark(word)]
-            is_special = f"; {one_line(marks[0], 40)} and its like are special tokens" if marks else ""
-            reason = f"{_MEAN}; beside LoRA adapters these rows alone train{is_special}"
-            done.write(TOKENS, list(dict.fromkeys(found)), *named, reason=reason)
+        write_tokens(done, dict(one for one in given if one and not off(one[1])), special)
 
     return KeyGroup((*ordinary, *special), read)
+
+
+def write_tokens(done: Conversion, given: Mapping[str, Any], special: tuple[str, ...] = ()) -> None:
+    """`given`: lists of new tokens by the key of the file that has them."""
+    found: list[str] = []
+    for name, value in given.items():
+        words = list(names_in(value)) if isinstance(value, str) else value
+        if not isinstance(words, list) or not all(isinstance(word, str) and word.strip() for word in words):
+            done.leave(Why.DOES_NOT_FIT, f"{TOKENS} must be texts", name)
+            return
+        if name in special and (other := [word for word in words if not is_chat_mark(word)]):
+            why = "special tokens are those written as <|name|> or by a chat template"
+            done.leave(Why.REFUSED, f"{why}, and {one_line(other[0], 40)} is none; ordinary ones are {TOKENS}", name)
+            return
+        found += words
+    if given:
+        marks = [word for word in found if is_chat_mark(word)]
+        is_special = f"; {one_line(marks[0], 40)} and its like are special tokens" if marks else ""
+        reason = f"{_MEAN}; beside LoRA adapters these rows alone train{is_special}"
+        done.write(TOKENS, list(dict.fromkeys(found)), *given, reason=reason)

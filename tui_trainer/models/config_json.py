@@ -9,7 +9,7 @@ from typing import Any
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.heads import CAUSAL, ENCODERS, Head, instead, is_unfit, lack_of
-from tui_trainer.models.towers import TRAINED_ON_TEXT, has_towers, is_of_several_kinds
+from tui_trainer.models.towers import NOT_TRAINED, TRAINED_ON_TEXT, has_towers, is_of_several_kinds
 from tui_trainer.terminal.safe_text import one_line
 
 MODEL_KEY = "model.model_name_or_path"
@@ -150,7 +150,8 @@ def _refuse_towers(config: Mapping[str, Any], name: str, where: str, head: Head 
     what = "a model of several kinds of input (images or sound beside text)"
     if not has_towers(config.get("model_type")):
         hint = f"on text these are trained: {', '.join(TRAINED_ON_TEXT)}; or take a model that reads text only"
-        raise bad_model(f"{name} is {what}, and of a kind that is not trained here", hint, where)
+        why = NOT_TRAINED.get(str(config.get("model_type")), "of a kind that is not trained here")
+        raise bad_model(f"{name} is {what}, and {why}", hint, where)
     if other := _no_decoder(config, name):
         raise bad_model(f"{name} is {other}, and does not continue a text", "take the whole model", where)
     if head not in (None, CAUSAL):

@@ -70,8 +70,7 @@ def load_text_model(
     with torch.device("meta"):
         skeleton = auto_class(CAUSAL, whole.model_type).from_config(whole)
     towers = {path.rpartition(".")[2]: 0 for path in tower_modules(skeleton)}
-    tensors = dict(stored_tensors(folder))
-    own = {_text_name(name): tensor for name, tensor in tensors.items() if not is_of_tower(name, towers)}
+    own = {_text_name(name): tensor for name, tensor in stored_tensors(folder) if not is_of_tower(name, towers)}
     config = text_config(whole, tied="lm_head.weight" not in own)
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     made, report = kind.from_pretrained(

@@ -7,11 +7,11 @@ facts, they are exact, and that plan is written to `plan.json` before step 1. A 
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.load import LoadedConfig, Origin
 from tui_trainer.config.sections import Config
 from tui_trainer.data.preparing.row_selection import SourceRows
 from tui_trainer.data.sources.splits import SplitUse
@@ -68,6 +68,8 @@ from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.runs.events import ComputeRates
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
+
+CHECKPOINTING = "training.gradient_checkpointing"
 
 
 class Plan(BaseModel):
@@ -195,7 +197,34 @@ class MemoryShortage(ConfigError):
         self.shortage, self.basis, self.budget_bytes = shortage, basis, budget_bytes
 
 
-def make(
+def make(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, **known: Any) -> Plan:
+    """The plan for a config on this machine. Raises ConfigError with all problems, MemoryShortage among them.
+
+    Where a hardware profile undoes the recipe's checkpointing and the run does not fit without, the recipe's counts.
+
+    `data_key` names the prepared data that `facts` were counted on, `data_fingerprint` what it was made from, and
+    `model_key` and `model_commit` the weights that the run starts from; empty while they are estimates. `versions` are
+    those of the libraries that the run begins with.
+    """
+    try:
+        return _make(loaded, hardware, facts, **known)
+    except MemoryShortage:
+        if (checkpointed := _with_checkpointing_of_recipe(loaded)) is None:
+            raise
+        return _make(checkpointed, hardware, facts, **known)
+
+
+def _with_checkpointing_of_recipe(loaded: LoadedConfig) -> LoadedConfig | None:
+    recipe = loaded.recipe.values.get("training", {}) if loaded.recipe else {}
+    is_undone = loaded.origin(CHECKPOINTING) == Origin.HARDWARE and not loaded.config.training.gradient_checkpointing
+    if not is_undone or not recipe.get("gradient_checkpointing"):
+        return None
+    why = "gradient checkpointing as the recipe has it: the run does not fit without"
+    reason = "; ".join(filter(None, (loaded.hardware_reason, why)))
+    return replace(loaded.fitted(CHECKPOINTING, True, why), hardware_reason=reason)
+
+
+def _make(
     loaded: LoadedConfig,
     hardware: Hardware,
     facts: DataFacts,
@@ -207,12 +236,6 @@ def make(
     versions: dict[str, str] | None = None,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
-    """The plan for a config on this machine. Raises ConfigError with all problems, MemoryShortage among them.
-
-    `data_key` names the prepared data that `facts` were counted on, `data_fingerprint` what it was made from, and
-    `model_key` and `model_commit` the weights that the run starts from; empty while they are estimates. `versions` are
-    those of the libraries that the run begins with.
-    """
     asked = loaded
     loaded, facts = with_rows_of_step(asked, hardware, facts, chosen_gpu)
     decisions = decide(loaded, hardware, facts, chosen_gpu)

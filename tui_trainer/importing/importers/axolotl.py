@@ -9,7 +9,16 @@ from typing import Any
 
 from tui_trainer.config.changes import same
 from tui_trainer.data.columns.conversations import ROLES
-from tui_trainer.importing.conversion import QWEN2_5, QWEN3, SETTING, Conversion, Importer, KeyGroup, write_template
+from tui_trainer.importing.conversion import (
+    QWEN2_5,
+    QWEN2_5_VL,
+    QWEN3,
+    SETTING,
+    Conversion,
+    Importer,
+    KeyGroup,
+    write_template,
+)
 from tui_trainer.importing.groups import (
     DEEPSPEED,
     EFFECTIVE,
@@ -44,7 +53,7 @@ from tui_trainer.importing.rules import (
     share_of_rows,
     whole,
 )
-from tui_trainer.importing.tokens_and_positions import changed_config, rope_table, tokens
+from tui_trainer.importing.tokens_and_positions import changed_config, rope_table, write_tokens
 from tui_trainer.terminal.safe_text import one_line
 
 _CONVERSATIONS = ("chat_template", "sharegpt")
@@ -60,7 +69,7 @@ _TEMPLATES = {
     "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi_3": "phi3", "phi_35": "phi3",
 }  # fmt: skip
 _ANY_MODEL = re.compile(".*", re.DOTALL)
-_OWN_TEMPLATES = {"tokenizer_default": _ANY_MODEL, "qwen_25": QWEN2_5, "qwen3": QWEN3}
+_OWN_TEMPLATES = {"tokenizer_default": _ANY_MODEL, "qwen_25": QWEN2_5, "qwen2_vl": QWEN2_5_VL, "qwen3": QWEN3}
 
 
 def _sources(done: Conversion) -> None:
@@ -172,15 +181,21 @@ def _template_of_run(done: Conversion) -> None:
             done.leave(Why.NOT_NEEDED, "chat_template says how rows are written", own[0])
 
 
-def _special_tokens(done: Conversion) -> None:
-    found = done.first("special_tokens")
-    if not found or not isinstance(found[1], dict):
-        return
-    others = one_line(", ".join(str(name) for name, token in found[1].items() if name != "pad_token" and token), 60)
-    if others:
-        done.leave(Why.REFUSED, f"the tokenizer stays as it is, and not with another {others}", found[0])
-    else:
-        done.leave(Why.NOT_NEEDED, "padding is never learnt", found[0])
+def _tokens(done: Conversion) -> None:
+    """New ones, of two keys; special ones under other names are another tokenizer."""
+    ordinary, found = done.first("tokens"), done.first("special_tokens")
+    given = dict([ordinary]) if ordinary and not off(ordinary[1]) else {}
+    if found and isinstance(found[1], dict):
+        named = {str(name): token for name, token in found[1].items() if name != "pad_token" and token}
+        added = named.pop("additional_special_tokens", None)
+        if named:
+            others = one_line(", ".join(named), 60)
+            done.leave(Why.REFUSED, f"the tokenizer stays as it is, and not with another {others}", found[0])
+        elif added:
+            given[found[0]] = added
+        else:
+            done.leave(Why.NOT_NEEDED, "padding is never learnt", found[0])
+    write_tokens(done, given, special=("special_tokens",))
 
 
 def _usual_roles(roles: Any) -> bool:
@@ -445,8 +460,8 @@ IMPORTER = Importer(
         ),
         KeyGroup(("datasets", "test_datasets", "pretraining_dataset"), _sources),
         KeyGroup(("chat_template", "chat_template_jinja"), _template_of_run),
-        KeyGroup(("special_tokens",), _special_tokens),
-        rope_table("rope_scaling"), changed_config("overrides_of_model_config", "model_config"), tokens("tokens"),
+        KeyGroup(("tokens", "special_tokens"), _tokens),
+        rope_table("rope_scaling"), changed_config("overrides_of_model_config", "model_config"),
         own_files("base_model_config", "tokenizer_config"),
         KeyGroup(("lora_target_linear", "lora_target_modules"), _all_layers),
     ),

@@ -7,7 +7,17 @@ from pathlib import Path
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.files.hub_layout import HUB_PREFIX
-from tui_trainer.importing.conversion import PHI4, QWEN2_5, QWEN3, Conversion, Importer, KeyGroup, write_template
+from tui_trainer.importing.conversion import (
+    PHI4,
+    QWEN2_5,
+    QWEN2_5_VL,
+    QWEN3,
+    QWEN3_VL,
+    Conversion,
+    Importer,
+    KeyGroup,
+    write_template,
+)
 from tui_trainer.importing.dataset_info import find_list, read_list
 from tui_trainer.importing.groups import batch, method, schedule
 from tui_trainer.importing.importers import transformers as hf
@@ -41,7 +51,9 @@ _TEMPLATES = {
     "alpaca": "alpaca", "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi": "phi3",
     "qwen3_nothink": "chatml", "smollm": "chatml", "vicuna": "vicuna", "yi": "chatml",
 }  # fmt: skip
-_OWN_TEMPLATES = {"qwen": QWEN2_5, "qwen3": QWEN3, "phi4": PHI4}
+_OWN_TEMPLATES = {
+    "qwen": QWEN2_5, "qwen2_vl": QWEN2_5_VL, "qwen3": QWEN3, "qwen3_vl_nothink": QWEN3_VL, "phi4": PHI4,
+}  # fmt: skip
 _THINKS = "qwen3"
 
 

@@ -89,6 +89,8 @@ def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryP
     if setup.zero_stage != 2 and (setup.shards > 1 or setup.cpu_offload):
         merge = static.merge_bytes if setup.merged_parameters else 0
         return MemoryPart("loading", whole + merge, "the whole model, before it is split over the processes")
+    if config.model.text_only:
+        return MemoryPart("loading", whole, "the language model, which is taken out of the whole on the host")
     if config.is_from_scratch:
         return MemoryPart("loading", whole, "a model from scratch is made on the host, then copied")
     if setup.merged_parameters and setup.has_adapter:
