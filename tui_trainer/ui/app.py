@@ -73,6 +73,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.add_mode(place, partial(self.pages.__getitem__, place))
         self.add_mode(_TOO_SMALL, partial(TooSmall, bench))
         self.guard: TerminalGuard | None = None
+        self.terminal: PatientDriver | None = None
+        # The log would get pages of an error; `main` writes it to a file and says one sentence.
+        self.error_console.quiet = True
         self.crash, self._has_begun = "", False
         self.preferences = Preferences.load()
         self._run_was_alive = False
@@ -213,7 +216,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._notify_of_the_end()
         if has_news or self._by_clock() != self._shown_by_clock:
             self.draw()
-        if isinstance(self._driver, PatientDriver) and self._driver.take_lost():
+        if self.guard is not None and self.guard.terminal.take_lost():
             self.refresh(layout=True)
 
     def _pace(self) -> None:
@@ -230,8 +233,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._run_was_alive = self.bench.run_is_alive
         if run is None or not was_alive or self._run_was_alive or self.app_focus:
             return
-        if isinstance(self._driver, PatientDriver):
-            self._driver.write(f"\x1b]9;{one_line(run.folder.name, 60)}: {run.state.status_words}\x07")
+        if self.terminal is not None:
+            self.terminal.write(f"\x1b]9;{one_line(run.folder.name, 60)}: {run.state.status_words}\x07")
         if self.preferences.bell:
             self.bell()
 
@@ -382,7 +385,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         note = "tui-trainer is stopped: `fg` brings it back"
         if self.bench.run_is_ours_and_alive:
             note = "tui-trainer is stopped, and the training with it: `bg` lets it train on, `fg` brings this back"
-        if not (isinstance(self._driver, PatientDriver) and self._driver.suspend(note)):
+        if self.terminal is None or not self.terminal.suspend(note):
             self.bench.tell("no shell would bring this back: it is not stopped", "warn")
 
     def action_quit(self) -> None:  # type: ignore[override]
@@ -391,17 +394,15 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         offer_quit(self.bench)
 
     def _background_failed(self, error: Exception) -> None:
-        if not self.is_running:
-            return
-        # Textual reads the error from the frame that handles it.
-        try:
+        def fail() -> None:
             raise error
-        except Exception as again:
-            self._handle_exception(again)
 
-    def _handle_exception(self, error: Exception) -> None:
-        """An error of ours: the terminal is given back, `main` tells it and takes care of the run."""
-        self.crash = "".join(traceback.format_exception(error))
-        super()._handle_exception(error)
-        # Textual would print pages of it; `main` writes it to a file and says one sentence.
-        self._exit_renderables.clear()
+        if self.is_running:
+            self.call_next(fail)
+
+    def bell(self) -> None:
+        """Textual rings it for an error that nobody has caught: `main` tells it and takes care of the run."""
+        if sys.exc_info()[0] is None:
+            super().bell()
+        else:
+            self.crash = self.crash or traceback.format_exc()

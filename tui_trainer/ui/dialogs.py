@@ -13,7 +13,6 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.driver import tighten
 from tui_trainer.ui.keymap import TITLES, Action, Keymap, Place, key_sign, textual_key
 from tui_trainer.ui.spans import Glyphs, Line, Span, beside, folded, hanging, pad, paragraph, width_of
 from tui_trainer.ui.theme import HasGlyphs
@@ -112,10 +111,6 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     keys: Sequence[tuple[str, str]] = (("escape", "close"),)
     """What the last line says: `(key, what it does)`."""
     is_closed = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        tighten(self)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:

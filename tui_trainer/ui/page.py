@@ -20,7 +20,6 @@ from tui_trainer.hardware import describe
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import KeyHint, KeyLine, footer_hints, help_hint
-from tui_trainer.ui.driver import tighten
 from tui_trainer.ui.keymap import ACTIONS, PLACES, TITLES, Action, Place, TakesKeys
 from tui_trainer.ui.spans import Glyphs, Line, beside, sparkline, width_of
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
@@ -159,7 +158,6 @@ class Page(Screen[None], inherit_bindings=False):
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
-        tighten(self)
         self.bench = bench
         self._styled_for = ""
 
