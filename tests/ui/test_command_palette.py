@@ -9,7 +9,7 @@ from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.keymap import ActionCommands
+from tui_trainer.ui.commands import ActionCommands
 from tui_trainer.ui.spans import UNICODE
 
 

@@ -24,9 +24,9 @@ from textual.widget import AwaitMount
 from tui_trainer.errors import system_reason
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import Background
-from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
+from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.keymap import PLACES, Action, ActionCommands, Keymap, KeysInOrder, Place, key_sign, textual_key
+from tui_trainer.ui.keymap import PLACES, Action, Keymap, KeysInOrder, Place, key_sign, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, Preferences
@@ -35,8 +35,10 @@ from tui_trainer.ui.workbench import Leaving, Workbench
 if TYPE_CHECKING:
     from tui_trainer.advice.checklist import Finding
     from tui_trainer.launching.drafts import Draft
+    from tui_trainer.lines.guides import Section
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.screens.checklist import ChecklistPage
+    from tui_trainer.ui.screens.config import ConfigPage
     from tui_trainer.ui.screens.train import TrainPage
 
 TICK_SECONDS = 1.0
@@ -54,7 +56,6 @@ _ABOVE_DIALOGS = ("save_screen", "suspend")
 class TrainerApp(KeysInOrder, inherit_bindings=False):
     TITLE = "tui-trainer"
     CSS_PATH = "app.tcss"
-    COMMANDS: ClassVar = {ActionCommands}
     # Textual would open it with a key of its own, also above dialogs.
     ENABLE_COMMAND_PALETTE = False
     DEFAULT_MODE: ClassVar[Place] = PLACES[1]
@@ -348,11 +349,45 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         offer_new_run(self.bench)
 
+    def do_on(self, place: Place, do: Callable[[], object]) -> None:
+        """Go to a screen, and do something there once it is whole."""
+        self.bench.go(PLACES[1:].index(place))
+        if self.page.is_mounted:
+            self.call_next(do)
+        else:
+            self.page.when_whole = do
+
+    def show_setting(self, key: str) -> None:
+        self.do_on("config", lambda: cast("ConfigPage", self.page).show_setting(key))
+
+    def show_recipe(self, name: str) -> None:
+        self.do_on("config", lambda: cast("ConfigPage", self.page).show_recipe(name))
+
     def action_help(self) -> None:
+        from tui_trainer.ui.help import HelpDialog
+
         self.open(HelpDialog(self.keymap, self.page.place))
 
+    def read_guide(self, section: "Section") -> None:
+        from tui_trainer.ui.help import HelpDialog
+
+        if isinstance(self.screen, HelpDialog):
+            self.screen.call_next(self.screen.show, section)
+        else:
+            self.open(HelpDialog(self.keymap, self.page.place, section))
+
+    def find_guide(self) -> None:
+        from tui_trainer.ui.commands import GuideCommands
+
+        self.push_screen(CommandPalette(providers=[GuideCommands], placeholder="Find a page of a guide"))
+
     def action_palette(self) -> None:
-        self.push_screen(CommandPalette(placeholder="Find an action by its name"))
+        from tui_trainer.ui import commands
+
+        kinds = (commands.ActionCommands, commands.ElsewhereCommands, commands.SettingCommands, commands.RunCommands,
+                 commands.RecipeCommands, commands.GuideSearch, commands.ThemeCommands)  # fmt: skip
+        words = "Find an action, a setting, a run, a recipe, a guide, a theme"
+        self.push_screen(CommandPalette(providers=kinds, placeholder=words))
 
     def action_interrupt(self) -> None:
         if selected := self.screen.get_selected_text():

@@ -13,8 +13,8 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.keymap import TITLES, Action, Keymap, Place, key_sign, textual_key
-from tui_trainer.ui.spans import Glyphs, Line, Span, beside, folded, hanging, pad, paragraph, width_of
+from tui_trainer.ui.keymap import Action, key_sign, textual_key
+from tui_trainer.ui.spans import Glyphs, Line, Span, beside, folded, paragraph, width_of
 from tui_trainer.ui.theme import HasGlyphs
 from tui_trainer.ui.widgets.lists import LineInput
 from tui_trainer.ui.widgets.pane import Pane
@@ -257,40 +257,3 @@ class TextDialog(FieldDialog):
             self.close()
         elif self.is_attached:
             self.redraw()
-
-
-class HelpDialog(Dialog):
-    """What every key does, on this screen and everywhere. A click on an action does it."""
-
-    heading = "Keys"
-    keys = (("up down", "scroll"), ("escape", "close"))
-
-    def __init__(self, keymap: Keymap, place: Place) -> None:
-        super().__init__()
-        self._keymap, self._place = keymap, place
-
-    def lines(self, width: int) -> list[Line]:
-        return [line for _, line in self._rows(width)]
-
-    def press(self, key: str, character: str | None) -> bool:
-        found = self._keymap.find("app", key, character)
-        return key != "enter" and (found is None or found.id != "app.help")
-
-    def on_click(self, event: Click) -> None:
-        pane, _ = self.get_widget_at(*event.screen_offset)
-        rows = [action for action, _ in self._rows(pane.size.width)]
-        if pane is self.query_one("#inside Pane") and (action := rows[event.screen_y - pane.region.y]):
-            self.close()
-            self.app.call_next(self.app.carry_out, action.id)
-
-    def _rows(self, width: int) -> list[tuple[Action | None, Line]]:
-        rows: list[tuple[Action | None, Line]] = []
-        for place in (self._place, "app"):
-            rows.append((None, [(TITLES[place], "title")]))
-            for action in self._keymap.of(place):
-                keys = " ".join(key_sign(key, ascii_only=self.glyphs.ascii) for key in action.keys)
-                start: Line = [(pad(f"  {keys}", _KEYS_WIDTH), "key")]
-                text = paragraph(action.help, max(width - _KEYS_WIDTH, 20))
-                rows += [(action, line) for line in hanging(start, text)]
-            rows.append((None, []))
-        return rows[:-1]

@@ -1,4 +1,4 @@
-"""Which key does what: the registry's keys, changed by the user's own `keys.toml`; and the actions in the palette.
+"""Which key does what: the registry's keys, changed by the user's own `keys.toml`.
 
 `~/.config/tui-trainer/keys.toml` gives other keys to actions by their id:
 
@@ -8,19 +8,15 @@
 
 import os
 import tomllib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from textual.app import App
 from textual.binding import Binding
-from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.events import Event, Key
 from textual.keys import Keys
-from textual.markup import escape
 
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.terminal.safe_text import one_line
@@ -87,8 +83,8 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "previous_screen", "shift+tab", "previous screen", "Go to the previous screen."),
     _action("app", "start", "t", "start", "Show what would happen, and start the run after one more key.", 5),
     _action("app", "new", "n", "new run", "Start from your own data and model: choose them, see what follows.", 35),
-    _action("app", "help", "? f1", "help", "What every key does here."),
-    _action("app", "palette", ": ctrl+p", "commands", "Find an action by its name, and do it."),
+    _action("app", "help", "? f1", "help", "What every key does here, and the guides."),
+    _action("app", "palette", ": ctrl+p", "commands", "Find an action, a setting, a run, a guide ... by its name."),
     _action("app", "redraw", "ctrl+l", "redraw", "Draw the whole screen again, when something else has written on it."),
     _action("app", "save_screen", "f12", "save screen", "Write this screen as a picture (SVG) to a file."),
     _action("app", "theme", "T", "theme", "Choose the colours of the screens; the choice is kept."),
@@ -203,7 +199,6 @@ FAILING_KEYS: Final = {
     "ctrl+left_square_bracket": "is Escape",
 }  # fmt: skip
 _NAMED_KEYS: Final = frozenset(key.value for key in Keys)
-_LEAST_SCORE = 1e-6
 
 
 @runtime_checkable
@@ -318,32 +313,3 @@ def textual_key(key: str) -> str:
     """A key of the registry as Textual names it: `?` is `question_mark`."""
     # A comma stands between keys there.
     return "comma" if key == "," else next(iter(Binding.make_bindings([Binding(key, "")]))).key
-
-
-class ActionCommands(Provider):
-    """What can be done now, on this screen and everywhere: see `TrainerApp.offered_actions` and `carry_out`."""
-
-    app: Any
-
-    def _offered(self) -> Iterable[tuple[Action, dict[str, Any]]]:
-        """The actions of the footer first: to move is nothing that is looked for here."""
-        for action in sorted(self.app.offered_actions, key=lambda one: one.footer or 100):
-            keys = " ".join(key_sign(key, ascii_only=self.app.has_class("-ascii")) for key in action.keys)
-            help = escape(f"{keys or 'no key'}: {action.help}")
-            yield action, {"command": partial(self.app.carry_out, action.id), "help": help}
-
-    async def discover(self) -> Hits:
-        for action, more in self._offered():
-            yield DiscoveryHit(_name(action), **more)
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for action, more in self._offered():
-            # The name counts more than the sentence about it, in which letters far from each other are found by chance.
-            score = matcher.match(_name(action)) or _LEAST_SCORE * (query.casefold() in action.help.casefold())
-            if score > 0:
-                yield Hit(score, matcher.highlight(_name(action)), **more)
-
-
-def _name(action: Action) -> str:
-    return f"{TITLES[action.place]}: {action.label}"

@@ -160,6 +160,8 @@ class Page(Screen[None], inherit_bindings=False):
         super().__init__()
         self.bench = bench
         self._styled_for = ""
+        self.when_whole: Callable[[], object] = lambda: None
+        """Called once, when it is there for the first time."""
 
     def compose(self) -> ComposeResult:
         yield TopLine(self.bench)
@@ -168,6 +170,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         self._styled_for = self.app.theme
+        self.call_after_refresh(self.when_whole)
 
     def body(self) -> ComposeResult:
         raise NotImplementedError
