@@ -262,11 +262,16 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             if ended:
                 self.draw()
             meant = self.keymap.find("app", event.key, None)
-            if self.dialog and meant and meant.name in _ABOVE_DIALOGS and not event.is_printable:
+            if self.dialog and meant and self._is_above(self.dialog, meant, event):
                 await self.run_action(meant.name)  # a dialog takes all other keys
                 self.page.redraw()
                 return
         await super().on_event(event)
+
+    def _is_above(self, dialog: Dialog, meant: Action, event: Key) -> bool:
+        if meant.name == "jump":
+            return not dialog.takes(event.character or event.key)
+        return meant.name in _ABOVE_DIALOGS and not event.is_printable
 
     def on_resize(self) -> None:
         # Behind Textual's own handler, which takes the size in.
@@ -380,6 +385,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         from tui_trainer.ui.commands import GuideCommands
 
         self.push_screen(CommandPalette(providers=[GuideCommands], placeholder="Find a page of a guide"))
+
+    def action_jump(self) -> None:
+        from tui_trainer.ui.jump import JumpDialog, spots_on
+
+        self.open(JumpDialog(spots_on(self.screen)))
 
     def action_palette(self) -> None:
         from tui_trainer.ui import commands

@@ -1,7 +1,7 @@
 """Questions, texts and the help: screens that lie on another one and take the keys until they are closed; and the line
 of keys at the end of every screen."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -82,6 +82,10 @@ class KeyLine(Pane):
     def line(self, width: int) -> Line:
         return hints_line(self.hints(width), width, self.glyphs)
 
+    def spots(self) -> Iterator[tuple[int, int]]:
+        width = self.size.width
+        yield from ((begin, 0) for begin, _ in _placed(self.hints(width), width, self.glyphs))
+
     def on_click(self, event: Click) -> None:
         if hint := hint_at(self.hints(self.size.width), event.x, self.size.width, self.glyphs):
             self.app.simulate_key(textual_key(hint.key.split()[0]))
@@ -128,6 +132,10 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     def press(self, key: str, character: str | None) -> bool:
         """A key that does not close; whether the dialog stays."""
         return True
+
+    def takes(self, key: str) -> bool:
+        """Whether the key means something in it, where it means something everywhere."""
+        return self.focused is not None and self.focused.check_consume_key(key, key)
 
     def by_clock(self) -> object:
         """As of a page: what changes without a key or an answer."""
@@ -191,6 +199,9 @@ class ChoiceDialog(Dialog):
     def lines(self, width: int) -> list[Line]:
         return [row for line in self._lines for row in folded(line, width)]
 
+    def takes(self, key: str) -> bool:
+        return any(key == one for one, _, _ in self._answers)
+
     def take_key(self, event: Key) -> bool:
         # Before everything else: an answer may have the key that closes other dialogs.
         for key, _, do in self._answers:
@@ -215,6 +226,9 @@ class FieldDialog(Dialog):
 
     def take(self) -> None:
         raise NotImplementedError
+
+    def takes(self, key: str) -> bool:
+        return True
 
     def take_key(self, event: Key) -> bool:
         if event.key == "enter":

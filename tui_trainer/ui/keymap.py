@@ -85,6 +85,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "new", "n", "new run", "Start from your own data and model: choose them, see what follows.", 35),
     _action("app", "help", "? f1", "help", "What every key does here, and the guides."),
     _action("app", "palette", ": ctrl+p", "commands", "Find an action, a setting, a run, a guide ... by its name."),
+    _action("app", "jump", "f", "jump", "Letters over all that can be pressed: a letter presses it."),
     _action("app", "redraw", "ctrl+l", "redraw", "Draw the whole screen again, when something else has written on it."),
     _action("app", "save_screen", "f12", "save screen", "Write this screen as a picture (SVG) to a file."),
     _action("app", "theme", "T", "theme", "Choose the colours of the screens; the choice is kept."),

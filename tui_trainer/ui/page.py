@@ -3,7 +3,7 @@ in the registry."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partialmethod
 from importlib import import_module
 from pathlib import Path
@@ -59,14 +59,19 @@ class TopLine(Pane):
         host, machine = one_line(hardware.host, _HOST_CELLS), machine_summary(hardware, _MACHINE_CELLS)
         return [header(host, machine, _tabs(bench, width), bench.current, width)]
 
-    def on_click(self, event: Click) -> None:
+    def spots(self) -> Iterator[tuple[int, int]]:
+        """The first cells of the screens' names, from the last to the first."""
         begin = self.size.width
         for page, tab in reversed(list(enumerate(_tabs(self._bench, begin)))):
             begin -= cell_len(_tab_text(page, *tab))
-            if begin <= event.x:
-                self._bench.go(page)
-                self._bench.app.draw()
-                return
+            yield begin, 0
+
+    def on_click(self, event: Click) -> None:
+        behind = [begin for begin, _ in self.spots() if begin > event.x]
+        page = len(PLACES[1:]) - 1 - len(behind)
+        if page >= 0:
+            self._bench.go(page)
+            self._bench.app.draw()
 
 
 def header(host: str, machine: str, tabs: Sequence[Tab], current: int, width: int) -> Line:
