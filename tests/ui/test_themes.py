@@ -17,9 +17,11 @@ from tui_trainer.ui import app as app_module
 from tui_trainer.ui.app import TERMINAL_THEME
 from tui_trainer.ui.spans import ASCII, UNICODE
 
-SCENES = ("1", "2", "3", "4", "5", "2 /", "2 ?", "2 ? G", "2 ? right right", "5 f", "2 p", "t", "5 ctrl+p")
+SCENES = ("1", "2", "3", "4", "5", "2 /", "2 ?", "2 ? G", "2 ? right right", "2 p", "t", "5 ctrl+p")
 # A ratio of luminances (WCAG 2). Textual's own dimmest words have less than what is wanted of prose.
 LEAST_CONTRAST = 1.2
+# No theme is changed below what it opens.
+_CLOSE_FIRST = ("ctrl+p",)
 Rgb = tuple[int, int, int]
 
 
