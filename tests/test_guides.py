@@ -27,11 +27,11 @@ from tui_trainer.advice.checklist import all_checks
 from tui_trainer.cli import main
 from tui_trainer.cli.application import app
 from tui_trainer.cli.explain import explanation
-from tui_trainer.cli.settings import FOLDER
 from tui_trainer.config.load import Request, all_settings, all_tables, load
 from tui_trainer.config.removed import REMOVED
 from tui_trainer.config.toml_files import all_profiles
 from tui_trainer.errors import InputError
+from tui_trainer.lines.guides import FOLDER
 from tui_trainer.ui.keymap import ACTIONS
 
 for module in pkgutil.iter_modules(cli.__path__):

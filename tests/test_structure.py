@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.structure import Structure, main, seconds_of_tests, structure_of
+import tui_trainer
+from tests.benchmarks.structure import Structure, main, private_names, read_modules, seconds_of_tests, structure_of
 
 SOURCES = {
     "__main__.py": '"""`python -m tui_trainer`: the program. And more."""\nfrom tui_trainer import app\n',
@@ -64,7 +65,7 @@ def run(model):
 from textual.app import App
 class Ours(App):
     def _handle_exception(self, error): ...
-    def _of_our_own(self): ...
+    def _of_our_own(self): return self._driver
 """,
 }
 
@@ -124,7 +125,7 @@ def test_children_are_named_with_what_they_answer(found):
 
 
 def test_private_names_of_libraries_are_told_from_our_own(found):
-    assert found.details["private names of Textual"] == ["_handle_exception: ui/app.py:4"]
+    assert found.details["private names of Textual"] == ["_driver: ui/app.py:5", "_handle_exception: ui/app.py:4"]
     assert found.details["private names of torch"] == [
         "_compiled_call_impl: training/step.py:6",
         "torch._dynamo: training/step.py:5",
@@ -162,3 +163,10 @@ def test_two_checkouts_stand_beside_each_other(checkout, tmp_path, capsys):
     assert rows["entries for child processes"] == ["2", "0"]
     assert rows["in tests/ui/"] == ["14", "-"] and "seconds of tests" in rows
     assert dearest.splitlines()[1].split() == ["13.8", "s", "tests/ui/test_app.py"]
+
+
+def test_the_screens_use_no_private_name_of_textual():
+    everything = read_modules(Path(tui_trainer.__file__).parents[1])
+    modules = [module for module in everything if module.path.startswith("ui/")]
+    assert sum("textual" in module.text for module in modules) > 10
+    assert private_names(modules)["Textual"] == {}

@@ -263,7 +263,7 @@ def traffic() -> None:
             rate = (program.bytes_read - bytes_before) / STEADY_SECONDS
             steps = (steps_of(folder) - steps_before) / STEADY_SECONDS
             program.kill()
-        wanted = 2000 if size[0] == 80 else 4000
+        wanted = 3000 if size[0] == 80 else 10_000
         print(
             f"traffic at {size[0]}x{size[1]}: {rate:,.0f} bytes/s over {STEADY_SECONDS:.0f} s of training at "
             f"{steps:.1f} steps/s (wanted: under {wanted:,}); first screen {first_paint:,} bytes"

@@ -22,6 +22,7 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from itertools import zip_longest
 from pathlib import Path
+from typing import TypeGuard
 from xml.etree import ElementTree
 
 PACKAGE = "tui_trainer"
@@ -483,7 +484,7 @@ def _defined_names(modules: Iterable[Module]) -> set[str]:
 
 
 def _overridden(modules: Iterable[Module]) -> Iterator[tuple[str, str]]:
-    """Private names that a subclass of Textual's defines and that one of its bases there defines as well."""
+    """Private names that a subclass of Textual's defines or uses, and that one of its bases there defines."""
     classes, bases = {}, {}
     for module in modules:
         bases.update({name: full for name, full in _aliases(module) if full.startswith("textual.")})
@@ -499,7 +500,7 @@ def _overridden(modules: Iterable[Module]) -> Iterator[tuple[str, str]]:
     for name, (module, node) in classes.items():
         taken = {private for base in set(of_textual(name)) for private in _private_of_class(base)}
         for one in ast.walk(node):
-            if (private := _assigned(one)) in taken:
+            if (private := one.attr if _is_of_self(one) else _assigned(one)) in taken:
                 yield private, f"{module.path}:{one.lineno}"
 
 
@@ -519,9 +520,11 @@ def _assigned(node: ast.AST) -> str:
     """The method, or the attribute of `self`, that this makes; empty where it makes none."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return node.name
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
-        return node.attr
-    return ""
+    return node.attr if _is_of_self(node) and isinstance(node.ctx, ast.Store) else ""
+
+
+def _is_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _names_in_sources(library: str, names: Iterable[str]) -> set[str]:

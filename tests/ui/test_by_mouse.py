@@ -68,8 +68,8 @@ def test_a_run_is_set_up_started_read_opened_again_and_left_by_mouse_alone(open_
     mouse.click("? help")
     terminal.wait_for("Keys", "To the check above.")
     mouse.turn("To the check above.", until=lambda text: "Write this screen as a picture" in text)
-    mouse.click("Find an action by its name")
-    terminal.wait_for("Find an action by its name", gone="Esc close")
+    mouse.click("Find an action, a setting")
+    terminal.wait_for("Find an action, a setting", gone="Esc close")
     mouse.click("Checklist: check again")
     terminal.wait_for("finding", gone="Checklist: check again")
 

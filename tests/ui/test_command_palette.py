@@ -10,7 +10,7 @@ from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.palette import found
+from tui_trainer.ui.palette import actions_here, found
 from tui_trainer.ui.spans import UNICODE
 
 
@@ -27,7 +27,7 @@ async def test_letters_find_actions_the_best_first_and_enter_does_the_chosen_one
         search = FuzzySearch()
 
         def ids(letters: str) -> list[str]:
-            return [command.do.args[1] for command, _ in found(screens.app.commands, letters, search)]
+            return [command.do.args[1] for command, _ in found(actions_here(screens.app), letters, search)]
 
         offered = sorted(screens.app.offered_actions, key=lambda one: one.footer or 100)
         assert ids("") == [action.id for action in offered], "those of the last line come first"

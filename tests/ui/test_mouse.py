@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.ui.canned import CPU, CannedBench, CannedRun, trained
@@ -79,8 +81,7 @@ async def test_a_terminal_that_is_not_looked_at_is_told_once_when_a_run_ended(mo
     written: list[str] = []
     async with open_screens(bench=bench()) as screens:
         app = screens.app
-        monkeypatch.setattr(app_module, "PatientDriver", type(app._driver))
-        monkeypatch.setattr(app._driver, "write", written.append)
+        app.terminal = SimpleNamespace(write=written.append)
         screens.bench.run = run = CannedRun(trained(3), True)
         for focused in (True, False):
             run.alive, app.app_focus = True, focused

@@ -208,7 +208,7 @@ def test_all_screens_and_dialogs_on_every_kind_of_terminal(open_terminal, small_
     terminal.press("3")
     terminal.wait_for("finding", gone="looking")
     terminal.press(":")
-    terminal.wait_for("Find an action by its name", "Checklist: up")
+    terminal.wait_for("Find an action, a setting", "Checklist: up")
     terminal.press("\u00fc")
     terminal.wait_for("No matches found")
     terminal.press("escape")

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 
 from tests.ui.canned import CPU, CannedBench, CannedRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.ui import app as app_module
+from tui_trainer.ui.dialogs import footer_hints, hints_line
 from tui_trainer.ui.keymap import ACTIONS, FAILING_KEYS, PLACES, Action, Keymap, key_sign
-from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.palette import actions_here
+from tui_trainer.ui.spans import UNICODE, text_of
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +69,7 @@ async def test_last_line_and_commands_offer_what_can_be_done_on_every_page_and_e
                 ids = [action.id for action in sorted(offered, key=lambda one: one.footer or 100)]
                 assert ("app.start" in ids) != is_alive
                 assert place != "train" or ("train.stop" in ids) == is_alive
-                assert [command.do.args[1] for command in app.commands] == ids
+                assert [command.do.args[1] for command in actions_here(app)] == ids
                 line = screens.lines[-1]
                 shown = [one for one in offered if f"{key_sign(one.keys[0])} " in line and one.footer]
                 assert len(shown) > 1 and line.endswith("? help")
@@ -76,3 +79,16 @@ async def test_last_line_and_commands_offer_what_can_be_done_on_every_page_and_e
                     assert not is_here or callable(getattr(owner, f"action_{action.name}", None)), action.id
                     swept += is_here
     assert swept > 2 * len(ACTIONS)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_last_line_has_the_help_at_its_end_and_whole_keys_before_it_at_every_width(width):
+    for place in PLACES[1:]:
+        actions = [action for action in Keymap().actions if action.place in (place, "app")]
+        hints = footer_hints(actions, lambda action: action.label, width)
+        text = text_of([hints_line(hints, width, UNICODE)])
+        assert cell_len(text) == width and text.endswith("? help"), text
+        shown = text.removesuffix("? help").split("   ")
+        assert len([one for one in shown if one.strip()]) >= 4
+        labels = [f"{key_sign(hint.key)} {hint.label}" for hint in hints]
+        assert all(one.strip() in labels for one in shown if one.strip())

@@ -76,7 +76,7 @@ async def test_keys_of_the_screens_do_nothing_below_a_dialog_or_the_commands():
         await screens.press("3", "ctrl+p", ":", "t", "tab", "ctrl+c", "ctrl+l")
         assert "To the setting above." in await screens.settled()
         await screens.press("escape", ":")
-        await screens.shows("Find an action by its name")
+        await screens.shows("Find an action, a setting")
         await screens.press("tab", "ctrl+q", "ctrl+p", *"reset")
         await screens.shows("All settings as the presets have them")
         await screens.press("escape")

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-import tui_trainer
 from tui_trainer.cli.application import AsJson, Asked, GpuName, app, option, shares_options
 from tui_trainer.errors import InputError, name_hint
 from tui_trainer.terminal.safe_text import one_line
@@ -114,9 +113,6 @@ def import_config(
         print(imported.toml, end="")
 
 
-# The guides of the package, as `tui_trainer/guides/TOPIC.md` has them.
-
-FOLDER = Path(tui_trainer.__file__).parent / "guides"
 # Prose is hard to read in longer lines.
 WIDEST_COLUMNS = 120
 
@@ -128,20 +124,19 @@ def guide(
     ] = "",
 ) -> None:
     """Print a guide on one topic, or list the topics."""
-    guides = {path.stem: path for path in sorted(FOLDER.glob("*.md"))}
+    from tui_trainer.lines.guides import FOLDER, guides
+
     if not topic:
-        longest = max(map(len, guides))
-        for name, path in guides.items():
-            with path.open(encoding="utf-8") as file:
-                title = file.readline().strip("# \n")
+        longest = max(map(len, guides()))
+        for name, title in guides().items():
             print(f"{name:<{longest}}  {title}")
         print("\n`tui-trainer guide TOPIC` prints one; begin with start")
         return
     # Guides link to each other by their files.
     name = topic.lower().removesuffix(".md")
-    if name not in guides:
-        raise InputError(f"there is no guide {one_line(topic, 40)!r}", hint=name_hint(name, guides))
-    text = guides[name].read_text(encoding="utf-8")
+    if name not in guides():
+        raise InputError(f"there is no guide {one_line(topic, 40)!r}", hint=name_hint(name, guides()))
+    text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
     if not sys.stdout.isatty():
         print(text, end="")
         return

@@ -21,21 +21,12 @@ from textual.widget import AwaitMount
 
 from tui_trainer.errors import system_reason
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui import palette
 from tui_trainer.ui.background import Background
-from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, HelpDialog, Row
+from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.keymap import (
-    PLACES,
-    TITLES,
-    Action,
-    Keymap,
-    KeysInOrder,
-    Place,
-    key_sign,
-    textual_key,
-)
+from tui_trainer.ui.keymap import PLACES, Action, Keymap, KeysInOrder, Place, key_sign, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
-from tui_trainer.ui.palette import Command, Palette
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, Preferences
 from tui_trainer.ui.workbench import Leaving, Workbench
@@ -43,8 +34,10 @@ from tui_trainer.ui.workbench import Leaving, Workbench
 if TYPE_CHECKING:
     from tui_trainer.advice.checklist import Finding
     from tui_trainer.launching.drafts import Draft
+    from tui_trainer.lines.guides import Section
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.screens.checklist import ChecklistPage
+    from tui_trainer.ui.screens.config import ConfigPage
     from tui_trainer.ui.screens.train import TrainPage
 
 TICK_SECONDS = 1.0
@@ -80,6 +73,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.add_mode(place, partial(self.pages.__getitem__, place))
         self.add_mode(_TOO_SMALL, partial(TooSmall, bench))
         self.guard: TerminalGuard | None = None
+        self.terminal: PatientDriver | None = None
+        # The log would get pages of an error; `main` writes it to a file and says one sentence.
+        self.error_console.quiet = True
         self.crash, self._has_begun = "", False
         self.preferences = Preferences.load()
         self._run_was_alive = False
@@ -220,7 +216,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._notify_of_the_end()
         if has_news or self._by_clock() != self._shown_by_clock:
             self.draw()
-        if isinstance(self._driver, PatientDriver) and self._driver.take_lost():
+        if self.guard is not None and self.guard.terminal.take_lost():
             self.refresh(layout=True)
 
     def _pace(self) -> None:
@@ -237,8 +233,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._run_was_alive = self.bench.run_is_alive
         if run is None or not was_alive or self._run_was_alive or self.app_focus:
             return
-        if isinstance(self._driver, PatientDriver):
-            self._driver.write(f"\x1b]9;{one_line(run.folder.name, 60)}: {run.state.status_words}\x07")
+        if self.terminal is not None:
+            self.terminal.write(f"\x1b]9;{one_line(run.folder.name, 60)}: {run.state.status_words}\x07")
         if self.preferences.bell:
             self.bell()
 
@@ -265,11 +261,16 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             if ended:
                 self.draw()
             meant = self.keymap.find("app", event.key, None)
-            if self.dialog and meant and meant.name in _ABOVE_DIALOGS and not event.is_printable:
+            if self.dialog and meant and self._is_above(self.dialog, meant, event):
                 await self.run_action(meant.name)  # a dialog takes all other keys
                 self.page.redraw()
                 return
         await super().on_event(event)
+
+    def _is_above(self, dialog: Dialog, meant: Action, event: Key) -> bool:
+        if meant.name == "jump":
+            return not dialog.takes(event.character or event.key)
+        return meant.name in _ABOVE_DIALOGS and not event.is_printable
 
     def on_resize(self) -> None:
         # Behind Textual's own handler, which takes the size in.
@@ -352,22 +353,46 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         offer_new_run(self.bench)
 
+    def do_on(self, place: Place, do: Callable[[], object]) -> None:
+        """Go to a screen, and do something there once it is whole."""
+        self.bench.go(PLACES[1:].index(place))
+        if self.page.is_mounted:
+            self.call_next(do)
+        else:
+            self.page.when_whole = do
+
+    def show_setting(self, key: str) -> None:
+        self.do_on("config", lambda: cast("ConfigPage", self.page).show_setting(key))
+
+    def show_recipe(self, name: str) -> None:
+        self.do_on("config", lambda: cast("ConfigPage", self.page).show_recipe(name))
+
     def action_help(self) -> None:
+        from tui_trainer.ui.help import HelpDialog
+
         self.open(HelpDialog(self.keymap, self.page.place))
 
-    @property
-    def commands(self) -> list[Command]:
-        def command(action: Action) -> Command:
-            keys = " ".join(key_sign(key, ascii_only=self.bench.glyphs.ascii) for key in action.keys)
-            do = partial(self.call_next, self.carry_out, action.id)
-            return Command(name=f"{TITLES[action.place]}: {action.label}", help=action.help, note=keys, do=do)
+    def read_guide(self, section: "Section") -> None:
+        from tui_trainer.ui.help import HelpDialog
 
-        # Those of the last line first: to move is nothing that is looked for here.
-        actions = sorted(self.offered_actions, key=lambda one: one.footer or 100)
-        return [command(action) for action in actions]
+        if isinstance(self.screen, HelpDialog):
+            self.screen.call_next(self.screen.show, section)
+        else:
+            self.open(HelpDialog(self.keymap, self.page.place, section))
+
+    def find_guide(self) -> None:
+        self.open(palette.Palette("Find a page of a guide", palette.guide_commands(self)))
+
+    def action_jump(self) -> None:
+        from tui_trainer.ui.jump import JumpDialog, spots_on
+
+        self.open(JumpDialog(spots_on(self.screen)))
 
     def action_palette(self) -> None:
-        self.open(Palette("Find an action by its name", self.commands))
+        words = "Find an action, a setting, a run, a recipe, a guide, a theme"
+        found = palette.Palette(words, palette.all_commands(self))
+        palette.add_runs(self, found)
+        self.open(found)
 
     def action_interrupt(self) -> None:
         if selected := self.screen.get_selected_text():
@@ -380,15 +405,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def action_theme(self) -> None:
         before = self.theme
-
-        def command(theme: str) -> Command:
-            show = partial(setattr, self, "theme", theme)
-            words = "the terminal's own colours" if theme == TERMINAL_THEME else ""
-            return Command(name=theme, help=words, note="now" if theme == before else "", do=show, show=show)
-
         back = partial(setattr, self, "theme", before)
-        themes = sorted(self.available_themes, key=lambda theme: (theme != TERMINAL_THEME, theme))
-        self.open(Palette("Find a theme by its name", [command(theme) for theme in themes], back))
+        self.open(palette.Palette("Find a theme by its name", palette.theme_commands(self, shows=True), back))
 
     def action_bell(self) -> None:  # type: ignore[override]
         self.preferences.bell = not self.preferences.bell
@@ -410,7 +428,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         note = "tui-trainer is stopped: `fg` brings it back"
         if self.bench.run_is_ours_and_alive:
             note = "tui-trainer is stopped, and the training with it: `bg` lets it train on, `fg` brings this back"
-        if not (isinstance(self._driver, PatientDriver) and self._driver.suspend(note)):
+        if self.terminal is None or not self.terminal.suspend(note):
             self.bench.tell("no shell would bring this back: it is not stopped", "warn")
 
     def action_quit(self) -> None:  # type: ignore[override]
@@ -419,17 +437,15 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         offer_quit(self.bench)
 
     def _background_failed(self, error: Exception) -> None:
-        if not self.is_running:
-            return
-        # Textual reads the error from the frame that handles it.
-        try:
+        def fail() -> None:
             raise error
-        except Exception as again:
-            self._handle_exception(again)
 
-    def _handle_exception(self, error: Exception) -> None:
-        """An error of ours: the terminal is given back, `main` tells it and takes care of the run."""
-        self.crash = "".join(traceback.format_exception(error))
-        super()._handle_exception(error)
-        # Textual would print pages of it; `main` writes it to a file and says one sentence.
-        self._exit_renderables.clear()
+        if self.is_running:
+            self.call_next(fail)
+
+    def bell(self) -> None:
+        """Textual rings it for an error that nobody has caught: `main` tells it and takes care of the run."""
+        if sys.exc_info()[0] is None:
+            super().bell()
+        else:
+            self.crash = self.crash or traceback.format_exc()

@@ -1,7 +1,7 @@
 """Questions, texts and the help: screens that lie on another one and take the keys until they are closed; and the line
 of keys at the end of every screen."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,9 +13,8 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.driver import tighten
-from tui_trainer.ui.keymap import TITLES, Action, Keymap, Place, key_sign, textual_key
-from tui_trainer.ui.spans import Glyphs, Line, Span, beside, folded, hanging, pad, paragraph, width_of
+from tui_trainer.ui.keymap import Action, key_sign, textual_key
+from tui_trainer.ui.spans import Glyphs, Line, Span, beside, folded, paragraph, width_of
 from tui_trainer.ui.theme import HasGlyphs
 from tui_trainer.ui.widgets.lists import LineInput
 from tui_trainer.ui.widgets.pane import Pane
@@ -83,6 +82,10 @@ class KeyLine(Pane):
     def line(self, width: int) -> Line:
         return hints_line(self.hints(width), width, self.glyphs)
 
+    def spots(self) -> Iterator[tuple[int, int]]:
+        width = self.size.width
+        yield from ((begin, 0) for begin, _ in _placed(self.hints(width), width, self.glyphs))
+
     def on_click(self, event: Click) -> None:
         if hint := hint_at(self.hints(self.size.width), event.x, self.size.width, self.glyphs):
             self.app.simulate_key(textual_key(hint.key.split()[0]))
@@ -113,10 +116,6 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     """What the last line says: `(key, what it does)`."""
     is_closed = False
 
-    def __init__(self) -> None:
-        super().__init__()
-        tighten(self)
-
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = one_line(self.heading).replace("[", r"\[")
@@ -133,6 +132,10 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     def press(self, key: str, character: str | None) -> bool:
         """A key that does not close; whether the dialog stays."""
         return True
+
+    def takes(self, key: str) -> bool:
+        """Whether the key means something in it, where it means something everywhere."""
+        return self.focused is not None and self.focused.check_consume_key(key, key)
 
     def by_clock(self) -> object:
         """As of a page: what changes without a key or an answer."""
@@ -196,6 +199,9 @@ class ChoiceDialog(Dialog):
     def lines(self, width: int) -> list[Line]:
         return [row for line in self._lines for row in folded(line, width)]
 
+    def takes(self, key: str) -> bool:
+        return any(key == one for one, _, _ in self._answers)
+
     def take_key(self, event: Key) -> bool:
         # Before everything else: an answer may have the key that closes other dialogs.
         for key, _, do in self._answers:
@@ -220,6 +226,9 @@ class FieldDialog(Dialog):
 
     def take(self) -> None:
         raise NotImplementedError
+
+    def takes(self, key: str) -> bool:
+        return True
 
     def take_key(self, event: Key) -> bool:
         if event.key == "enter":
@@ -262,40 +271,3 @@ class TextDialog(FieldDialog):
             self.close()
         elif self.is_attached:
             self.redraw()
-
-
-class HelpDialog(Dialog):
-    """What every key does, on this screen and everywhere. A click on an action does it."""
-
-    heading = "Keys"
-    keys = (("up down", "scroll"), ("escape", "close"))
-
-    def __init__(self, keymap: Keymap, place: Place) -> None:
-        super().__init__()
-        self._keymap, self._place = keymap, place
-
-    def lines(self, width: int) -> list[Line]:
-        return [line for _, line in self._rows(width)]
-
-    def press(self, key: str, character: str | None) -> bool:
-        found = self._keymap.find("app", key, character)
-        return key != "enter" and (found is None or found.id != "app.help")
-
-    def on_click(self, event: Click) -> None:
-        pane, _ = self.get_widget_at(*event.screen_offset)
-        rows = [action for action, _ in self._rows(pane.size.width)]
-        if pane is self.query_one("#inside Pane") and (action := rows[event.screen_y - pane.region.y]):
-            self.close()
-            self.app.call_next(self.app.carry_out, action.id)
-
-    def _rows(self, width: int) -> list[tuple[Action | None, Line]]:
-        rows: list[tuple[Action | None, Line]] = []
-        for place in (self._place, "app"):
-            rows.append((None, [(TITLES[place], "title")]))
-            for action in self._keymap.of(place):
-                keys = " ".join(key_sign(key, ascii_only=self.glyphs.ascii) for key in action.keys)
-                start: Line = [(pad(f"  {keys}", _KEYS_WIDTH), "key")]
-                text = paragraph(action.help, max(width - _KEYS_WIDTH, 20))
-                rows += [(action, line) for line in hanging(start, text)]
-            rows.append((None, []))
-        return rows[:-1]

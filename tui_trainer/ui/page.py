@@ -3,7 +3,7 @@ in the registry."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partialmethod
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,6 @@ from tui_trainer.hardware import describe
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import KeyHint, KeyLine, footer_hints, help_hint
-from tui_trainer.ui.driver import tighten
 from tui_trainer.ui.keymap import ACTIONS, PLACES, TITLES, Action, Place, TakesKeys
 from tui_trainer.ui.spans import Glyphs, Line, beside, sparkline, width_of
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
@@ -60,14 +59,19 @@ class TopLine(Pane):
         host, machine = one_line(hardware.host, _HOST_CELLS), machine_summary(hardware, _MACHINE_CELLS)
         return [header(host, machine, _tabs(bench, width), bench.current, width)]
 
-    def on_click(self, event: Click) -> None:
+    def spots(self) -> Iterator[tuple[int, int]]:
+        """The first cells of the screens' names, from the last to the first."""
         begin = self.size.width
         for page, tab in reversed(list(enumerate(_tabs(self._bench, begin)))):
             begin -= cell_len(_tab_text(page, *tab))
-            if begin <= event.x:
-                self._bench.go(page)
-                self._bench.app.draw()
-                return
+            yield begin, 0
+
+    def on_click(self, event: Click) -> None:
+        behind = [begin for begin, _ in self.spots() if begin > event.x]
+        page = len(PLACES[1:]) - 1 - len(behind)
+        if page >= 0:
+            self._bench.go(page)
+            self._bench.app.draw()
 
 
 def header(host: str, machine: str, tabs: Sequence[Tab], current: int, width: int) -> Line:
@@ -159,9 +163,10 @@ class Page(Screen[None], inherit_bindings=False):
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
-        tighten(self)
         self.bench = bench
         self._styled_for = ""
+        self.when_whole: Callable[[], object] = lambda: None
+        """Called once, when it is there for the first time."""
 
     def compose(self) -> ComposeResult:
         yield TopLine(self.bench)
@@ -170,6 +175,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         self._styled_for = self.app.theme
+        self.call_after_refresh(self.when_whole)
 
     def body(self) -> ComposeResult:
         raise NotImplementedError

@@ -6,26 +6,43 @@ its list was drawn, Enter and a click at once, a letter before Escape)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from textual.events import Key
 from textual.fuzzy import FuzzySearch
 from textual.widget import Widget
 
+from tui_trainer.errors import ConfigError
+from tui_trainer.lines.guides import guides, sections
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import FieldDialog
+from tui_trainer.ui.keymap import PLACES, TITLES, Action, key_sign
 from tui_trainer.ui.spans import Line, beside, fit, paragraph
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import Pane
 
+if TYPE_CHECKING:
+    from tui_trainer.config.toml_files import Profile
+    from tui_trainer.runs.folder import RunFolder
+
 _NAME_CELLS, _PAGE_LINES = 44, 10
+# What is done here comes before what has as good a name elsewhere.
+_ELSEWHERE = 0.9
+# They need something chosen by eye on their screen.
+_MOVES = ("up", "down", "page_up", "page_down", "first", "last", "clear", "cancel", "older", "newer")
+_READING = "runs for the palette"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """`name` is what letters are looked for in, `note` and `help` stand beside it. Texts were made safe before.
 
-    `show` is done while it is the chosen one, to see what it would be like.
+    `show` is done while it is the chosen one, to see what it would be like. What is of `elsewhere` is found by letters
+    only, behind what has as good a name here; `text` has further words by which it is found.
     """
 
     name: str
@@ -33,6 +50,8 @@ class Command:
     do: Callable[[], object]
     note: str = ""
     show: Callable[[], object] | None = None
+    elsewhere: bool = False
+    text: str = ""
 
 
 def found(commands: Iterable[Command], letters: str, search: FuzzySearch) -> list[tuple[Command, Sequence[int]]]:
@@ -40,14 +59,14 @@ def found(commands: Iterable[Command], letters: str, search: FuzzySearch) -> lis
     whose help has the words. Without letters all of them, as they come."""
     letters = letters.strip()
     if not letters:
-        return [(one, ()) for one in commands]
+        return [(one, ()) for one in commands if not one.elsewhere]
     named, helping = list[tuple[float, Command, Sequence[int]]](), list[tuple[Command, Sequence[int]]]()
     for one in commands:
         # Every way to find letters is tried: a long name is not looked through for a sentence.
         score, places = search.match(letters, one.name) if len(letters) <= len(one.name) else (0.0, ())
         if score > 0:
-            named.append((score, one, places))
-        elif letters.casefold() in one.help.casefold():
+            named.append((score * (_ELSEWHERE if one.elsewhere else 1), one, places))
+        elif letters.casefold() in f"{one.help} {one.text}".casefold():
             helping.append((one, ()))
     named.sort(key=lambda hit: -hit[0])
     return [(one, places) for _, one, places in named] + helping
@@ -62,6 +81,13 @@ class Palette(FieldDialog):
         self.heading, self._commands, self._back = heading, commands, back
         self._search, self._chosen = FuzzySearch(), 0
         self._hits = found(commands, "", self._search)
+
+    def add(self, commands: Sequence[Command]) -> None:
+        """What is known later."""
+        self._commands = [*self._commands, *commands]
+        if self.field.value and not self.is_closed:
+            self._hits = found(self._commands, self.field.value, self._search)
+            self._choose(self._chosen)
 
     def inside(self) -> Iterable[Widget]:
         yield self.field
@@ -117,3 +143,90 @@ class Palette(FieldDialog):
             self._choose(self._chosen + steps[event.key])
             return True
         return super().take_key(event)
+
+
+def _command(app: Any, action: Action, do: Callable[[], object], *, elsewhere: bool = False) -> Command:
+    keys = " ".join(key_sign(key, ascii_only=app.bench.glyphs.ascii) for key in action.keys)
+    name = f"{TITLES[action.place]}: {action.label}"
+    return Command(name, action.help, do, keys or "no key", elsewhere=elsewhere)
+
+
+def actions_here(app: Any) -> list[Command]:
+    """What can be done now, on this screen and everywhere: see `TrainerApp.offered_actions` and `carry_out`."""
+    # Those of the last line first: to move is nothing that is looked for here.
+    actions = sorted(app.offered_actions, key=lambda one: one.footer or 100)
+    return [_command(app, action, partial(app.call_next, app.carry_out, action.id)) for action in actions]
+
+
+def all_commands(app: Any) -> list[Command]:
+    """What is done here, what the other screens do, settings, recipes, pages of guides and themes."""
+    here = app.page.place
+    others = [
+        _command(app, action, partial(app.do_on, place, partial(app.carry_out, action.id)), elsewhere=True)
+        for place in PLACES[1:]
+        if place != here
+        for action in app.keymap.of(place)
+        if action.name not in _MOVES
+    ]
+    themes = [replace(one, name=f"Theme: {one.name}", elsewhere=True) for one in theme_commands(app)]
+    guide_pages = [replace(one, elsewhere=True) for one in guide_commands(app)]
+    return [*actions_here(app), *others, *_of_the_config(app), *guide_pages, *themes]
+
+
+def _of_the_config(app: Any) -> list[Command]:
+    if app.bench.document is None:
+        return []
+    from tui_trainer.config.explain import groups
+    from tui_trainer.config.toml_files import all_profiles
+
+    recipes: dict[str, Profile] = {}
+    # One that cannot be read is named by the list of recipes.
+    with suppress(ConfigError):
+        recipes = all_profiles("recipes")
+    return [
+        *(
+            Command(f"Setting: {one.key}", one.help, partial(app.show_setting, one.key), elsewhere=True)
+            for _, _, settings in groups()
+            for one in settings
+        ),
+        *(
+            Command(f"Recipe: {name}", one_line(recipe.summary), partial(app.show_recipe, name), elsewhere=True)
+            for name, recipe in recipes.items()
+        ),
+    ]
+
+
+def guide_commands(app: Any) -> list[Command]:
+    """Every section of every guide, found by its title, and by the words in it."""
+    found = []
+    for name, title in guides().items():
+        for one in sections(name):
+            subject = title.partition(":")[0]
+            shown = f"{subject}: {one.title}" if one.title else subject
+            found.append(Command(f"Guide: {shown}", title, partial(app.read_guide, one), text=one.text))
+    return found
+
+
+def theme_commands(app: Any, *, shows: bool = False) -> list[Command]:
+    """The terminal's own colours first; with `shows` a theme is seen while it is the chosen one."""
+    commands = []
+    for name, theme in sorted(app.available_themes.items(), key=lambda pair: (not pair[1].ansi, pair[0])):
+        take = partial(setattr, app, "theme", name)
+        about = "the terminal's own colours" if theme.ansi else "dark" if theme.dark else "light"
+        note = "now" if name == app.theme else ""
+        commands.append(Command(name, about, take, note, show=take if shows else None))
+    return commands
+
+
+def add_runs(app: Any, palette: Palette) -> None:
+    """Runs by their names, once they are read: a disk may be slow."""
+    from tui_trainer.runs.registry import known_runs
+
+    def take(runs: list[RunFolder]) -> None:
+        palette.add([
+            Command(f"Run: {one_line(folder.name)}", one_line(str(folder.root.parent)),
+                    partial(app.bench.attach_to, folder), elsewhere=True)
+            for folder in reversed(runs)
+        ])  # fmt: skip
+
+    app.bench.background.do(_READING, known_runs, take, _READING)

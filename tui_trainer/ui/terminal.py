@@ -35,7 +35,9 @@ class PatientWriter(PatientStream):
     About two pictures of a large terminal have room: more would be the past, and a slow link shows it for seconds.
     """
 
-    _lost = False
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self._lost = False
 
     def _let_go(self, text: str) -> None:
         # Nobody wants to see the past when the link is back: only the newest mode switches stay.
@@ -46,6 +48,11 @@ class PatientWriter(PatientStream):
 
     def _wait(self) -> None:
         pass
+
+    def settle(self) -> None:
+        """Wait, a second at most, until what was written is on the terminal: before somebody else writes there."""
+        with self._changed:
+            super()._wait()
 
     def take_lost(self) -> bool:
         """Whether pictures were let go and the terminal reads again: then the whole screen must be drawn anew."""
@@ -122,18 +129,22 @@ class TerminalGuard:
                 stream.flush()
         self._streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
         self._kept = [os.dup(1), os.dup(2)]
-        terminal = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", closefd=True)
+        self.terminal = PatientWriter(os.dup(2))
+        self.terminal.start()
         log_fd = self._open_log()
         os.dup2(log_fd, 1)
         os.dup2(log_fd, 2)
         os.close(log_fd)
         self.log = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace", buffering=1)
-        sys.__stdout__ = sys.__stderr__ = terminal  # type: ignore[misc]
+        sys.__stdout__ = sys.__stderr__ = self.terminal  # type: ignore[misc, assignment]
         sys.stdout = sys.stderr = self.log
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         assert self.log is not None
+        self.terminal.stop()
+        if not self.terminal.is_alive():
+            os.close(self.terminal.fileno())
         with suppress(OSError, ValueError):
             self.log.flush()
         for number, kept in zip((1, 2), self._kept, strict=True):

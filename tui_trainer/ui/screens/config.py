@@ -283,12 +283,19 @@ class ConfigPage(ListPage):
             self.bench.note_change(getattr(self.model, how)(self.key, *steps))
 
     def action_recipe(self) -> None:
+        self.show_recipe(self.model.document.recipe_name)
+
+    def show_recipe(self, name: str) -> None:
+        """The list of recipes, this one chosen, with what it would change."""
+
         def take(chooser: RecipeChooser) -> None:
             problem = chooser.document.choose_recipe(chooser.recipe.name, keep_own=chooser.keep_own)
             self.bench.note_change(str(problem) if problem else f"recipe {chooser.recipe.name}")
 
         try:
-            self.bench.app.open(RecipeDialog(RecipeChooser(self.bench, self.model.document), take))
+            chooser = RecipeChooser(self.bench, self.model.document)
+            chooser.choose_name(name)
+            self.bench.app.open(RecipeDialog(chooser, take))
         except ConfigError as error:
             self.bench.tell(str(error.problems[0]), "bad")
 
@@ -312,11 +319,15 @@ class ConfigPage(ListPage):
     def action_next_problem(self) -> None:
         key, elsewhere = self.model.next_problem(self.key)
         if key:
-            self.model.reveal(key)
-            self.filter_field.put(self.model.filter)
-            self._show_rows(key)
+            self.show_setting(key)
         if elsewhere:
             self.bench.tell(elsewhere)
+
+    def show_setting(self, key: str) -> None:
+        self.model.reveal(key)
+        self.filter_field.put(self.model.filter)
+        self._show_rows(key)
+        self.redraw()
 
     def action_preview(self) -> None:
         if plain := self.model.document.plain:

@@ -416,6 +416,9 @@ class RecipeChooser:
             self.chosen = place % len(self.recipes)
             self.look()
 
+    def choose_name(self, name: str) -> None:
+        self.choose(next((n for n, recipe in enumerate(self.recipes) if recipe.name == name), self.chosen))
+
     def look(self) -> None:
         self._waits_for = None
         self._show(self._fit_behind_the_keys)

@@ -1,6 +1,6 @@
 """Lists of any length of which one line is chosen, and the table of settings under headings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -71,6 +71,9 @@ class LineList(Pane):
         self.follow()
         super().on_resize()
         self.post_message(self.Scrolled())
+
+    def spots(self) -> Iterator[tuple[int, int]]:
+        yield from ((0, y) for y in range(len(self.seen_places)))
 
     def on_click(self, event: Click) -> None:
         if event.y < len(self.seen_places):

@@ -25,10 +25,7 @@ _Cell = tuple[str, str]
 
 
 class Area(Widget):
-    """A container without a colour where nothing stands: Textual's filter for NO_COLOR makes the default black."""
-
-    def render_line(self, y: int) -> Strip:
-        return Strip.blank(self.size.width, role_styles(self.app)["text"])
+    """A container whose children say how high they are."""
 
 
 class Pane(HasGlyphs, Widget):
@@ -108,8 +105,7 @@ class Pane(HasGlyphs, Widget):
 
     def render_line(self, y: int) -> Strip:
         if y >= len(self._strips):
-            # Never without a style: Textual's filters for NO_COLOR read its colours.
-            return Strip.blank(self.size.width, role_styles(self.app)["text"])
+            return self._strip([])
         strip = self._strips[y]
         if self.text_selection is not None and (span := self.text_selection.get_span(y)) is not None:
             start, end = span[0], strip.cell_length if span[1] == -1 else span[1]
@@ -118,9 +114,9 @@ class Pane(HasGlyphs, Widget):
         return strip.apply_offsets(0, y)
 
     def _strip(self, line: Line) -> Strip:
-        width, _, styles = self._look
+        styles = role_styles(self.app)
         strip = Strip([Segment(text, styles[role]) for text, role in line if text])
-        strip = strip.adjust_cell_length(width, styles["text"])
+        strip = strip.adjust_cell_length(self.size.width, styles["text"])
         # A theme's background lies below; the terminal's own needs no code.
         return strip if self.app.native_ansi_color else strip.apply_style(Style(bgcolor=self.rich_style.bgcolor))
 
@@ -174,7 +170,7 @@ class Section(Pane):
         super().__init__(with_heading, id=id)
 
 
-class _Scrolled(VerticalScroll, Area, can_focus=False):
+class _Scrolled(VerticalScroll, can_focus=False):
     DEFAULT_CSS = "_Scrolled { scrollbar-size: 0 0; }"
 
 

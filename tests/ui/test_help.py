@@ -1,0 +1,73 @@
+"""The help of a screen, and the guides, a section at a time."""
+
+from __future__ import annotations
+
+import pytest
+from textual.widgets import Markdown
+
+from tests.ui.canned import CPU, CannedBench
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import open_screens
+from tui_trainer.config.load import Request
+from tui_trainer.lines.guides import guides, sections
+from tui_trainer.ui import app as app_module
+from tui_trainer.ui.help import page_of
+from tui_trainer.ui.keymap import PLACES, TITLES
+from tui_trainer.ui.spans import ASCII, UNICODE
+
+
+@pytest.fixture(autouse=True)
+def no_clock(monkeypatch):
+    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
+
+
+def test_every_line_of_every_guide_is_in_one_of_its_sections_and_every_screen_has_one():
+    for name in guides():
+        title, text = "", ""
+        for section in sections(name):
+            title, text = section.title, text + section.text
+            assert section.text and (title or section == sections(name)[0])
+        assert len(text) > 300
+    assert len(guides()) > 15
+    assert [page_of(place).title for place in PLACES[1:]] == [TITLES[place] for place in PLACES[1:]]
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+@in_event_loop
+async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_guides(glyphs, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, glyphs), size=(100, 40)) as screens:
+        await screens.press("3", "?")
+        await screens.shows("Keys", "Change the config as this check proposes.", "Esc close")
+        await screens.press("G")
+        await screens.shows("Over 50 checks of this machine and this config")
+        shown = screens.app.screen
+        await screens.press("right")
+        await screens.shows("The loss as it falls", gone="Change the config")
+        assert len(shown.query(Markdown)) == 1 and len(list(shown.walk_children())) < 40
+        await screens.press("left")
+        await screens.shows("Change the config as this check proposes.")
+        await screens.press("/", *"exit codes")
+        await screens.shows("Guide: While it runs: Exit codes")
+        await screens.press("enter")
+        text = await screens.shows("While it runs: attach, pause, stop, resume", "Exit codes")
+        assert screens.app.screen is shown and (glyphs is UNICODE or (text.isascii() and "?" not in text))
+        await screens.press("?")
+        await screens.shows("3 Checklist", gone="Esc close")
+
+
+@in_event_loop
+async def test_a_link_of_a_guide_leads_to_its_section_and_one_elsewhere_does_nothing():
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=(100, 40)) as screens:
+        await screens.press("1", "?")
+        dialog = screens.app.screen
+        for href, section in (
+            ("running.md#when-the-connection-drops", "When the connection drops"),
+            ("https://example.org/", "When the connection drops"),
+            ("#exit-codes", "Exit codes"),
+            ("memory.md", ""),
+        ):
+            dialog.on_markdown_link_clicked(Markdown.LinkClicked(dialog.query_one(Markdown), href))
+            await screens.pilot.pause()
+            assert dialog.section.title == section, href
+        assert dialog.section.guide == "memory"

@@ -1,0 +1,93 @@
+"""Jump mode: a letter over everything that can be pressed, and it presses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ui.canned import CPU, CannedBench
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import open_screens
+from tui_trainer.config.load import Request
+from tui_trainer.ui import app as app_module
+from tui_trainer.ui.jump import JumpDialog
+from tui_trainer.ui.spans import ASCII, UNICODE
+
+
+@pytest.fixture(autouse=True)
+def no_clock(monkeypatch):
+    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
+
+
+def opened(glyphs=UNICODE, size=(80, 24)):
+    return open_screens(bench=CannedBench(lambda: Request(), CPU, glyphs), size=size)
+
+
+async def jump_to(screens, text: str) -> None:
+    """Press `f`, and the letter over the beginning of a text of the screen."""
+    await screens.shows(text)
+    lines = screens.lines
+    y = next(y for y, line in enumerate(lines) if text in line)
+    x = lines[y].index(text)
+    await screens.press("f")
+    dialog = screens.app.screen
+    assert isinstance(dialog, JumpDialog)
+    _, sign = max((spot.x, sign) for sign, spot in dialog.spots.items() if spot.y == y and spot.x <= x)
+    spot = dialog.spots[sign]
+    await screens.until(lambda: screens.lines[y][spot.x :].startswith(sign))
+    await screens.press(*sign)
+    await screens.until(lambda: screens.app.screen is not dialog)
+
+
+@in_event_loop
+async def test_screens_rows_and_keys_are_pressed_by_a_letter():
+    async with opened() as screens:
+        await jump_to(screens, "3 Checklist")
+        await screens.until(lambda: screens.app.page.place == "checklist")
+        await screens.settled()
+        await jump_to(screens, "2 Config")
+        await screens.until(lambda: screens.app.page.place == "config")
+        await screens.shows("Enter edit")
+        before = screens.app.page.key
+        rows = [line.split()[0] for line in screens.lines[5:12] if "  " in line.strip() and line.startswith("   ")]
+        await jump_to(screens, f"{rows[-1]} ")
+        await screens.until(lambda: screens.app.page.key != before)
+        await jump_to(screens, "? help")
+        await screens.shows("Keys", "Esc close")
+
+
+@in_event_loop
+async def test_what_a_dialog_offers_is_pressed_too_and_what_is_typed_stays_text():
+    async with opened() as screens:
+        await screens.press("2", "p")
+        await screens.shows("Choose a recipe")
+        await jump_to(screens, "Esc back")
+        await screens.shows("Enter edit", gone="Choose a recipe")
+        await screens.press("/", "f")
+        assert screens.app.page.filter_field.value == "f"
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+@in_event_loop
+async def test_escape_and_a_letter_of_nothing_leave(glyphs):
+    async with opened(glyphs) as screens:
+        for key in ("escape", "9"):
+            before = await screens.settled()
+            await screens.press("f")
+            assert isinstance(screens.app.screen, JumpDialog)
+            await screens.press(key)
+            await screens.until(lambda: screens.app.screen is screens.app.page)
+            assert await screens.settled() == before
+
+
+@in_event_loop
+async def test_more_spots_than_letters_have_two_letters_each():
+    async with opened(size=(200, 70)) as screens:
+        await screens.press("2")
+        await screens.settled()
+        await screens.press("f")
+        dialog = screens.app.screen
+        assert len(dialog.spots) > 52 and all(len(sign) == 2 for sign in dialog.spots)
+        await screens.press("escape")
+        await screens.settled()
+        await jump_to(screens, "5 Runs")
+        await screens.until(lambda: screens.app.page.place == "runs")

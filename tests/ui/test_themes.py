@@ -1,0 +1,133 @@
+"""Every theme of Textual on every screen: no cell without a background of the theme, no foreign colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+from textual.app import App
+from textual.color import Color, ColorParseError
+
+from tests.ui.canned import COMPARISON, CPU, NOW, RUNS, CannedBench, CannedRun, trained
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import open_screens
+from tui_trainer.config.load import Request
+from tui_trainer.runs.state import RunState
+from tui_trainer.ui import app as app_module
+from tui_trainer.ui.app import TERMINAL_THEME
+from tui_trainer.ui.spans import ASCII, UNICODE
+
+SCENES = ("1", "2", "3", "4", "5", "2 /", "2 ?", "2 ? G", "2 ? right right", "2 p", "t", "5 ctrl+p")
+# A ratio of luminances (WCAG 2). Textual's own dimmest words have less than what is wanted of prose.
+LEAST_CONTRAST = 1.2
+# No theme is changed below what it opens.
+_CLOSE_FIRST = ("ctrl+p",)
+Rgb = tuple[int, int, int]
+
+
+@pytest.fixture(autouse=True)
+def still(monkeypatch):
+    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("tui_trainer.ui.screens.runs._now", lambda: NOW)
+    monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: RUNS)
+    compared = "tui_trainer.ui.screens.runs_dialogs.compare_and_states"
+    monkeypatch.setattr(compared, lambda _: (COMPARISON, [RunState()] * 3))
+
+
+def known_colours(app: App) -> set[Rgb]:
+    """The theme's colours, its translucent ones laid on each of the others, and all below a dialog's shade.
+
+    What is mixed may be off by one, as it is rounded at each layer.
+    """
+    colours = set()
+    for value in app.theme_variables.values():
+        try:
+            colours.add(Color.parse(value))
+        except ColorParseError:  # a style, a number
+            continue
+    plain = {colour for colour in colours if colour.a == 1 and colour.ansi is None}
+    plain |= {below + colour for below in plain for colour in colours if colour.a < 1 and colour.auto is False}
+    shade = app.screen.styles.background
+    return {colour.rgb for colour in plain | {below + shade for below in plain if shade.a < 1}}
+
+
+def cells(app: App) -> Iterator[tuple[int, int, str, Rgb | None, Rgb | None]]:
+    """Column, row, text, colour and background of all that is shown; None for the terminal's own."""
+    for y, strip in enumerate(app.screen._compositor.render_strips()):
+        x = 0
+        for segment in strip:
+            ink, ground = (
+                tuple(colour.triplet) if colour is not None and colour.triplet is not None else None
+                for colour in ((segment.style.color, segment.style.bgcolor) if segment.style else (None, None))
+            )
+            yield x, y, segment.text, ink, ground
+            x += segment.cell_length
+        assert x == app.size.width
+
+
+def contrast(ink: Rgb, ground: Rgb) -> float:
+    lights = sorted(map(_luminance, (ink, ground)))
+    return (lights[1] + 0.05) / (lights[0] + 0.05)
+
+
+def _luminance(colour: Rgb) -> float:
+    red, green, blue = (part / 3294.6 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+@in_event_loop
+async def test_no_cell_of_any_theme_on_any_screen_has_a_colour_from_elsewhere(glyphs):
+    wrong, swept = [], 0
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, glyphs)) as screens:
+        screens.bench.run = CannedRun(trained(60), True)
+        app = screens.app
+        themes = [name for name, theme in app.available_themes.items() if not theme.ansi]
+        for scene in SCENES:
+            await screens.press(*scene.split())
+            await screens.settled()
+            for app.theme in themes if glyphs is UNICODE else themes[:2]:
+                await screens.pilot.pause()
+                if "ctrl+p" in scene:  # what is chosen there closes it: no theme changes below it
+                    await screens.press("escape")
+                    await screens.until(lambda: app.screen is app.page)
+                    await screens.press("ctrl+p")
+                    await screens.settled()
+                known = known_colours(app)
+                for x, y, text, ink, ground in cells(app):
+                    where = f"{app.theme}, {scene!r}: {text.strip()[:20]!r} at {x}, {y}"
+                    if ground is None or not known & set(product(*((n - 1, n, n + 1) for n in ground))):
+                        wrong.append(f"{where} is on {ground}")
+                    elif text.strip() and (ink is None or contrast(ink, ground) < LEAST_CONTRAST):
+                        wrong.append(f"{where} is {ink} on {ground}")
+                    swept += 1
+            await close_all(screens)
+    assert wrong == []
+    assert len(themes) > 15 and swept > 2_000
+
+
+@in_event_loop
+async def test_in_the_terminals_own_colours_no_cell_has_a_background_but_the_chosen_ones():
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+        screens.bench.run = CannedRun(trained(60), True)
+        assert screens.app.theme == TERMINAL_THEME
+        for scene in SCENES:
+            await screens.press(*scene.split())
+            await screens.settled()
+            strips = screens.app.screen._compositor.render_strips()
+            on_a_colour = [
+                segment.text
+                for strip in strips
+                for segment in strip
+                if segment.style and segment.style.bgcolor is not None and not segment.style.bgcolor.is_default
+            ]
+            assert sum(map(len, on_a_colour)) < 3 * screens.app.size.width, (scene, on_a_colour)
+            await close_all(screens)
+
+
+async def close_all(screens) -> None:
+    while len(screens.app.screen_stack) > 1 or screens.app.page.is_typing:
+        await screens.press("escape")
+        await screens.pilot.pause()

@@ -1,0 +1,40 @@
+"""The guides, cut into sections: short enough to be shown one at a time."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import tui_trainer
+
+FOLDER: Final = Path(tui_trainer.__file__).parent / "guides"
+_PICTURE = re.compile(r"^!\[.*\]\(.*\)\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`title` is empty for what stands below the title of its guide; `text` is Markdown without the title."""
+
+    guide: str
+    title: str
+    text: str
+
+
+@cache
+def guides() -> dict[str, str]:
+    """The title of each guide by its name."""
+    return {path.stem: _text(path.stem).partition("\n")[0].strip("# ") for path in sorted(FOLDER.glob("*.md"))}
+
+
+@cache
+def sections(guide: str) -> tuple[Section, ...]:
+    """A guide's sections in order. Pictures are left out: there is a screen in their place."""
+    first, *others = re.split(r"^## ", _PICTURE.sub("", _text(guide)), flags=re.MULTILINE)
+    parts = [("", first.partition("\n")[2])]
+    parts += [(title.strip(), body) for title, _, body in (one.partition("\n") for one in others)]
+    return tuple(Section(guide, title, body.strip()) for title, body in parts)
+
+
+def _text(guide: str) -> str:
+    return (FOLDER / f"{guide}.md").read_text(encoding="utf-8")

@@ -1,0 +1,107 @@
+"""The help: the keys of a screen, and the guides, one section at a time."""
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+from textual.containers import VerticalScroll
+from textual.events import Click
+from textual.widget import Widget
+from textual.widgets import Markdown
+
+from tui_trainer.lines.guides import Section, guides, sections
+from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.keymap import TITLES, Action, Keymap, Place, key_sign
+from tui_trainer.ui.spans import Line, hanging, pad, paragraph
+from tui_trainer.ui.widgets.pane import Pane
+
+_KEYS_WIDTH = 16
+_SCREENS = "screens"
+
+
+def page_of(place: Place) -> Section:
+    """The section of a guide that is about a screen."""
+    return next(section for section in sections(_SCREENS) if section.title == TITLES[place])
+
+
+class GuideText(Markdown):
+    BULLETS = ["- "]  # noqa: RUF012
+
+
+class HelpDialog(Dialog):
+    """What every key does on a screen and everywhere, with the page about the screen; or a page of any guide.
+
+    A click on an action does it. A guide as a whole would take a second to lay out: there is one section at a time.
+    """
+
+    keys = (("up down", "scroll"), ("left right", "page"), ("/", "all guides"), ("escape", "close"))
+    app: Any
+
+    def __init__(self, keymap: Keymap, place: Place, section: Section | None = None) -> None:
+        super().__init__()
+        self._keymap, self._place = keymap, place
+        self.section = section or page_of(place)
+        self._actions = Pane(lambda width, _: [line for _, line in self._rows(width)])
+        self._guide = GuideText(open_links=False)
+
+    @property
+    def _has_keys(self) -> bool:
+        return self.section == page_of(self._place)
+
+    @property
+    def heading(self) -> str:  # type: ignore[override]
+        section = self.section
+        return "Keys" if self._has_keys else section.title or guides()[section.guide]
+
+    def inside(self) -> Iterable[Widget]:
+        with VerticalScroll(id="inside", can_focus=False):
+            yield self._actions
+            yield self._guide
+
+    async def on_mount(self) -> None:
+        await self.show(self.section)
+
+    async def show(self, section: Section) -> None:
+        self.section, self._actions.display = section, section == page_of(self._place)
+        self.query_one("#box").border_title = self.heading.replace("[", r"\[")
+        self.query_one("#inside").scroll_home(animate=False, immediate=True)
+        about = guides()[section.guide]
+        await self._guide.update(f"*{about}*\n\n{section.text}" if section.title else section.text)
+        self.redraw()
+
+    def press(self, key: str, character: str | None) -> bool:
+        if key in ("left", "right"):
+            pages = list(chain(*map(sections, guides())))
+            self.call_next(self.show, pages[(pages.index(self.section) + (1 if key == "right" else -1)) % len(pages)])
+        elif character == "/":
+            self.app.find_guide()
+        found = self._keymap.find("app", key, character)
+        return key != "enter" and (found is None or found.id != "app.help")
+
+    def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
+        """A link to another guide, as the guides have them: `running.md#exit-codes`."""
+        guide, _, anchor = event.href.removesuffix("/").partition("#")
+        name = guide.removesuffix(".md") or self.section.guide
+        if name in guides():
+            pages = sections(name)
+            wanted = [page for page in pages if page.title.lower().replace(" ", "-").startswith(anchor or " ")]
+            self.call_next(self.show, (wanted or pages)[0])
+
+    def on_click(self, event: Click) -> None:
+        if self.get_widget_at(*event.screen_offset)[0] is self._actions:
+            action, _ = self._rows(self._actions.size.width)[event.screen_y - self._actions.region.y]
+            if action:
+                self.close()
+                self.app.call_next(self.app.carry_out, action.id)
+
+    def _rows(self, width: int) -> list[tuple[Action | None, Line]]:
+        rows: list[tuple[Action | None, Line]] = []
+        for place in (self._place, "app"):
+            rows.append((None, [(TITLES[place], "title")]))
+            for action in self._keymap.of(place):
+                keys = " ".join(key_sign(key, ascii_only=self.glyphs.ascii) for key in action.keys)
+                start: Line = [(pad(f"  {keys}", _KEYS_WIDTH), "key")]
+                text = paragraph(action.help, max(width - _KEYS_WIDTH, 20))
+                rows += [(action, line) for line in hanging(start, text)]
+            rows.append((None, []))
+        return rows
