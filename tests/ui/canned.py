@@ -144,6 +144,19 @@ class CannedRun(WatchedRun):
         return False
 
 
+class NewsRun(CannedRun):
+    """A run that can have news."""
+
+    waiting: tuple[e.Event, ...] = ()
+
+    def take(self) -> bool:
+        news, self.waiting = self.waiting, ()
+        for event in news:
+            self.state.apply(event)
+            self._note(event)
+        return bool(news)
+
+
 class CannedBench(Workbench):
     """Facts instead of work: nothing is read, measured or planned behind the screens."""
 

@@ -158,10 +158,10 @@ def test_every_size_is_drawn_right_while_it_trains(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=100_000), size=(200, 50))
     terminal.start_run()
     terminal.wait_for("of 100,000", "machine", "time of a step")
-    for columns, rows in ((80, 24), (60, 20), (200, 50)):
+    for columns, rows in ((80, 24), (60, 20), (59, 20), (200, 50)):
         terminal.resize(columns, rows)
-        if columns < 80:
-            terminal.wait_for("needs 80x24", f"this is {columns}x{rows}", "training goes on", gone="events")
+        if columns < 60:
+            terminal.wait_for("needs 60x20", f"this is {columns}x{rows}", "training goes on", gone="events")
             assert len([line for line in terminal.lines if line.strip()]) == 3
             continue
         terminal.wait_for("4 Train", "step", "events", "machine" if columns == 200 else "speed", gone="needs")

@@ -6,11 +6,13 @@ import gc
 from contextlib import nullcontext
 
 import pytest
+from rich.cells import cell_len
 
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import CPU, CannedBench, CannedRun, NewsRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
+from tui_trainer.runs.events import RunFailed, RunProblem
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui import main
 from tui_trainer.ui.app import TrainerApp
@@ -31,26 +33,26 @@ async def test_a_window_that_becomes_too_small_says_so_and_gives_everything_back
     async with open_screens(bench=bench()) as screens:
         await screens.press("2", "?")
         await screens.shows("To the setting above.")
-        for width, height in ((60, 20), (79, 24), (20, 3)):
+        for width, height in ((60, 19), (59, 24), (20, 3)):
             await screens.resize(width, height)
             lines = [line for line in (await screens.settled()).splitlines() if line]
-            assert lines == ["needs 80x24", f"this is {width}x{height}"]
+            assert lines == ["needs 60x20", f"this is {width}x{height}"]
             await screens.press("1", "t", "escape", "ctrl+p", "x")
         await screens.resize(120, 35)
         await screens.shows("To the setting above.", gone="needs")
         await screens.press("escape")
         await screens.shows("max_length", "Enter edit"), "keys went nowhere"
-        await screens.resize(60, 20)
+        await screens.resize(60, 19)
         screens.bench.go(3)
         screens.app.ask("Sure?", [], [("y", "yes", lambda: pytest.fail("nobody saw it"))])
-        await screens.shows("needs 80x24", gone="Sure?")
+        await screens.shows("needs 60x20", gone="Sure?")
         await screens.press("y")
         await screens.resize(80, 24)
         await screens.shows("Sure?", "4 Train")
         await screens.press("escape")
         await screens.shows("Press t to start", gone="Sure?")
         await screens.resize(60, 15)
-        await screens.shows("needs 80x24")
+        await screens.shows("needs 60x20")
         await screens.press("q")
         await screens.until(lambda: screens.ended)
 
@@ -120,3 +122,52 @@ def test_garbage_is_looked_for_again_once_the_screens_are_shown_or_have_failed(m
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+@in_event_loop
+@pytest.mark.parametrize(("size", "glyphs"), [((60, 20), UNICODE), ((80, 23), ASCII)])
+async def test_every_screen_and_its_questions_work_in_a_small_window(size, glyphs):
+    async with open_screens(bench=bench(glyphs), size=size) as screens:
+        screens.bench.run = CannedRun(trained(60), True)
+        for key, words in (
+            ("1", "computes"),
+            ("2", "learning_rate"),
+            ("3", "finding"),
+            ("4", "held out"),
+            ("5", "here"),
+        ):
+            await screens.press(key)
+            text = await screens.shows(words, "? help")
+            tab = screens.lines[0].split(key)[1].strip()
+            assert "5 Runs" in screens.lines[0] and tab and max(map(cell_len, text.splitlines())) <= size[0]
+        await screens.press("4")
+        await screens.shows("step  60 of 500", "ETA", "loss 2.1", "p pause", "S stop")
+        for keys, words in (("S", ("save and stop", "Esc back")), ("D", ("Enter detach", "Esc back")),
+                            ("q", ("d detach", "l leave", "s save, stop", "Esc back"))):  # fmt: skip
+            await screens.press(keys)
+            await screens.shows(*words)
+            await screens.press("escape")
+        await screens.press("2", "p")
+        await screens.shows("Choose a recipe", "Enter take it")
+
+
+@in_event_loop
+async def test_what_happens_on_a_screen_that_is_not_shown_is_told_and_marked_until_it_is_looked_at():
+    async with open_screens(bench=bench()) as screens:
+        screens.bench.run = run = NewsRun(trained(60), True)
+        await screens.press("2")
+        await screens.shows("Enter edit")
+        run.waiting = [RunProblem(step=61, kind="disk", message="[b]the disk\x1b is nearly full", hint="free some")]
+        screens.bench.poll_run()
+        await screens.shows("[b]the disk", "4 Train \u25cf 12%")
+        run.waiting = [RunFailed(step=61, message="it broke", log_path="/data/log")]
+        screens.bench.poll_run()
+        await screens.shows("the run failed: it broke")
+        await screens.press("down")
+        await screens.shows("Enter edit", gone="it broke")
+        await screens.press("4")
+        await screens.shows("p pause", gone="\u25cf")
+        run.waiting = [RunProblem(step=62, kind="disk", message="again", hint="")]
+        screens.bench.poll_run()
+        await screens.settled()
+        assert not screens.bench.has_news, "it is seen there"

@@ -266,8 +266,8 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
         await screens.press("enter")
         await screens.shows("checks", "finding")
 
-        await screens.resize(60, 20)
-        await screens.shows("needs 80x24", "this is 60x20")
+        await screens.resize(60, 19)
+        await screens.shows("needs 60x20", "this is 60x19")
         await screens.resize(80, 24)
         await screens.shows("? help")
         await screens.press("ctrl+c")

@@ -13,7 +13,7 @@ from textual.events import MouseScrollDown, MouseScrollUp
 
 from tests.combinations import in_the_sweep
 from tests.runs.journals import end, run_of, start, steps
-from tests.ui.canned import CPU, DONE, FAILED, GIB, GPUS, LORA, STOPPED, WORK, CannedBench, CannedRun, trained
+from tests.ui.canned import CPU, DONE, FAILED, GIB, GPUS, LORA, STOPPED, WORK, CannedBench, NewsRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
@@ -47,19 +47,6 @@ class Bench(CannedBench):
     @property
     def gauges(self):
         return Gauges(cpu_share=self.share, memory_used_bytes=12 * GIB, memory_bytes=32 * GIB)
-
-
-class NewsRun(CannedRun):
-    """A run that can have news."""
-
-    waiting: tuple[e.Event, ...] = ()
-
-    def take(self) -> bool:
-        news, self.waiting = self.waiting, ()
-        for event in news:
-            self.state.apply(event)
-            self._note(event)
-        return bool(news)
 
 
 @pytest.fixture(autouse=True)

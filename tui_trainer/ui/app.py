@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.events import AppFocus, Event, InputEvent, Key, Resize
 from textual.filter import LineFilter
+from textual.notifications import SeverityLevel
 from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import AwaitMount
@@ -25,7 +26,7 @@ from tui_trainer.ui import palette
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.keymap import PLACES, Action, Keymap, KeysInOrder, Place, key_sign, textual_key
+from tui_trainer.ui.keymap import PLACES, TITLES, Action, Keymap, KeysInOrder, Place, key_sign, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, Preferences
@@ -46,6 +47,7 @@ UNATTENDED_TICK_SECONDS = 7.0
 _ANSWER_SECONDS = (0.1, 0.3, 0.6)
 # The terminal's own colours: they fit light and dark terminals, and a changed cell costs few bytes.
 TERMINAL_THEME = "ansi-dark"
+_NEWS_SECONDS, _UNTIL_A_KEY = 6.0, 1e6
 _NO_KEY = "unbound"
 _RUNS_LOOKED_AT = 20
 _TOO_SMALL = "too small"
@@ -78,7 +80,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.error_console.quiet = True
         self.crash, self._has_begun = "", False
         self.preferences = Preferences.load()
-        self._run_was_alive = False
+        self._run_was_alive = self._has_lasting_news = False
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self.when_shown: Callable[[], None] = lambda: None
         self._shown_by_clock: object = None
@@ -172,6 +174,12 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT:
             self.switch_mode(_TOO_SMALL)
 
+    def notify_of(self, text: str, severity: SeverityLevel) -> None:
+        """What happened on another screen; an error stays until a key is pressed."""
+        self._has_lasting_news |= severity == "error"
+        seconds = _UNTIL_A_KEY if severity == "error" else _NEWS_SECONDS
+        self.notify(text, title=TITLES["train"], severity=severity, timeout=seconds, markup=False)
+
     def delay_update(self, delay: float = 0.05) -> None:
         """Textual hides for so long how a page comes together; one that was shown before is whole at once."""
         if not self.page.is_mounted:
@@ -256,6 +264,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
                 self.tick()
         if isinstance(event, Key) and not event.is_forwarded:
             ended, self.bench.notice = self.bench.notice, None
+            if self._has_lasting_news:
+                self._has_lasting_news = False
+                self.clear_notifications()
             # Whoever goes on with something else does not wait for the start any more.
             self.bench.start_wanted = False
             if ended:

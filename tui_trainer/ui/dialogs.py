@@ -23,7 +23,7 @@ _WIDE = 120
 _KEYS_NARROW, _KEYS_WIDE = 6, 10
 _KEYS_WIDTH = 16
 _BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
-_FRAME_AND_KEYS_LINES = 4
+_FRAME_LINES, _FRAME_CELLS = 3, 4
 _VI_KEYS = {"k": "up", "j": "down", "g": "home", "G": "end"}
 Answer = tuple[str, str, Callable[[], object]]
 """A key, what it does, and the doing."""
@@ -76,18 +76,23 @@ class KeyLine(Pane):
     ALLOW_SELECT = False
 
     def __init__(self, hints: Callable[[int], Sequence[KeyHint]]) -> None:
-        super().__init__(lambda width, _: [self.line(width)])
+        super().__init__(lambda width, _: self.drawn(width))
         self.hints = hints
 
-    def line(self, width: int) -> Line:
-        return hints_line(self.hints(width), width, self.glyphs)
+    def rows(self, width: int) -> list[Sequence[KeyHint]]:
+        return [self.hints(width)]
+
+    def drawn(self, width: int) -> list[Line]:
+        return [hints_line(row, width, self.glyphs) for row in self.rows(width)]
 
     def spots(self) -> Iterator[tuple[int, int]]:
         width = self.size.width
-        yield from ((begin, 0) for begin, _ in _placed(self.hints(width), width, self.glyphs))
+        for y, row in enumerate(self.rows(width)):
+            yield from ((begin, y) for begin, _ in _placed(row, width, self.glyphs))
 
     def on_click(self, event: Click) -> None:
-        if hint := hint_at(self.hints(self.size.width), event.x, self.size.width, self.glyphs):
+        rows = self.rows(self.size.width)
+        if event.y < len(rows) and (hint := hint_at(rows[event.y], event.x, self.size.width, self.glyphs)):
             self.app.simulate_key(textual_key(hint.key.split()[0]))
 
 
@@ -158,7 +163,8 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
 
     def on_resize(self, event: Resize) -> None:
         for inside in self.query("#inside"):
-            inside.styles.max_height = event.size.height - _FRAME_AND_KEYS_LINES
+            keys = self.query_one(DialogKeys).rows(event.size.width - _FRAME_CELLS)
+            inside.styles.max_height = event.size.height - _FRAME_LINES - len(keys)
 
     def close(self) -> None:
         self.is_closed = True
@@ -176,11 +182,21 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
 
 
 class DialogKeys(KeyLine):
-    DEFAULT_CSS = "DialogKeys { width: auto; min-width: 100%; margin-top: 1; }"
+    """In several lines where they do not fit into one."""
+
+    DEFAULT_CSS = "DialogKeys { width: auto; min-width: 100%; max-width: 100%; height: auto; margin-top: 1; }"
 
     def __init__(self, dialog: Dialog) -> None:
         super().__init__(lambda _: [KeyHint(key, label) for key, label in dialog.keys])
         self._dialog = dialog
+
+    def rows(self, width: int) -> list[Sequence[KeyHint]]:
+        rows: list[list[KeyHint]] = [[]]
+        for hint in self.hints(width):
+            if rows[-1] and sum(width_of(one.line(self.glyphs)) for one in [*rows[-1], hint]) > width:
+                rows.append([])
+            rows[-1].append(hint)
+        return list(rows)
 
     def get_content_width(self, container: object, viewport: object) -> int:
         # The heading on the frame has a blank and a piece of it on each side.

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from tui_trainer.runs.state import RunState
 
 _NARROW = 120
+# Below this width the titles of the screens are short.
+_NARROWEST = 80
+_SHORT: dict[Place, str] = {"hardware": "HW", "config": "Conf", "checklist": "Check", "train": "Train", "runs": "Runs"}
 _HOST_CELLS, _MACHINE_CELLS = 24, 30
 _CURVE_PARTS = 12
 _CURVE_SAMPLES = 600
@@ -94,7 +97,10 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
     run = _run_mark(bench.run.state) if bench.run else ""
     if bench.run is not None and width >= _NARROW and (curve := _loss_curve(bench.run.state, bench.glyphs)):
         run = f"{run} {curve}"
-    titles, marks = [TITLES[place] for place in PLACES[1:]], bench.checks_mark()[0]
+    if bench.has_news:
+        run = f"{bench.glyphs.changed} {run}"
+    short = width < _NARROWEST
+    titles, marks = [_SHORT[place] if short else TITLES[place] for place in PLACES[1:]], bench.checks_mark()[0]
     if width < _NARROW:
         # The worst of them: there is no room for more.
         marks = " ".join(marks.split()[:2])
@@ -274,12 +280,12 @@ class KeyHints(KeyLine):
         super().__init__(self._hints)
         self._page = page
 
-    def line(self, width: int) -> Line:
+    def drawn(self, width: int) -> list[Line]:
         notice = self._page.bench.notice
         if notice is None:
-            return super().line(width)
+            return super().drawn(width)
         helps = [span for hint in self.hints(width) for span in hint.line(self.glyphs)]
-        return beside([notice], helps, width)
+        return [beside([notice], helps, width)]
 
     def _hints(self, width: int) -> list[KeyHint]:
         page = self._page

@@ -244,9 +244,11 @@ def offer_quit(bench: Workbench) -> None:
         return
     if bench.run_is_ours_and_alive:
         rows = ["A run is alive in this process."]
-        rows.append(("Detached it goes on in a process of its own, and this terminal is free. Without the", "dim"))
-        rows.append(("screens it trains on here and prints lines; you may close the terminal.", "dim"))
-        rows.append(("`tui-trainer attach` shows the run again.", "dim"))
+        words = (
+            "Detached it goes on in a process of its own, and this terminal is free. Without the screens it trains on "
+        )
+        words += "here and prints lines; you may close the terminal. `tui-trainer attach` shows the run again."
+        rows.append((words, "dim"))
         answers: list[Answer] = [
             ("d", "detach it, then leave", lambda: detach(bench, then_leave=True)),
             ("l", "leave the screens, train on", lambda: bench.app.leave(Leaving.TRAINING_ON)),

@@ -24,8 +24,8 @@ from tui_trainer.terminal.standard_files import PatientStream
 # Mode switches and the brackets around a frame: never let go, or the terminal stays in a mode.
 _ALWAYS_KEPT_CHARACTERS = 64
 _SWITCHES_KEPT = 200
-SMALLEST_WIDTH = 80
-SMALLEST_HEIGHT = 24
+SMALLEST_WIDTH = 60
+SMALLEST_HEIGHT = 20
 _LOGS_KEPT = 5
 
 

@@ -8,6 +8,8 @@ from collections import deque
 from pathlib import Path
 from threading import Lock
 
+from textual.notifications import SeverityLevel
+
 from tui_trainer.advice.examine import Doctor
 from tui_trainer.errors import EXIT_FAILED, FolderError, Problem, RunError
 from tui_trainer.launching.carry_out import Outcome, RunThread
@@ -46,6 +48,8 @@ class WatchedRun:
         self._is_alive = False
         self._seen = (False, False)
         self._last_kind: type[events.Event] | None = None
+        self.news: list[tuple[str, SeverityLevel]] = []
+        """What somebody should hear who looks at another screen: for whoever takes it away."""
 
     @property
     def alive(self) -> bool:
@@ -84,6 +88,8 @@ class WatchedRun:
             self._note(event)
         if verdict := self.doctor.look():
             self._add(f"step {verdict.step}: doctor: {verdict.words}", "text" if verdict.leading is None else "warn")
+            if verdict.leading is not None:
+                self.news.append((verdict.words, "warning"))
         if (words := self._job.words) != self._job_words:
             self._job_words = words
             self._add(words, "text")
@@ -111,10 +117,13 @@ class WatchedRun:
             return
         if isinstance(event, events.RunFailed):
             self._add(f"failed: {one_line(event.message)}", "bad")
+            self.news.append((f"the run failed: {event.message}", "error"))
         elif text := lines.event_line(event, self.state):
             role: Role = "warn" if isinstance(event, events.RunProblem) else "text"
             if isinstance(event, events.CheckpointSaved) or (isinstance(event, events.EvalDone) and not event.best):
                 role = "dim"
+            elif isinstance(event, events.RunProblem | events.RunFinished | events.EvalDone):
+                self.news.append((text, "warning" if isinstance(event, events.RunProblem) else "information"))
             passing = isinstance(event, events.EvalDone | events.EpochDone)
             again = passing and self._last_kind is type(event)
             for line in text.split("\n"):
@@ -189,6 +198,8 @@ class CurrentRun(WatchedRun):
         reason = self._journal.failing
         if reason and reason != self._told_failing:
             self._told_failing = reason
-            self._add(f"the journal cannot be written ({one_line(reason)}): training goes on, unseen", "bad")
+            words = f"the journal cannot be written ({one_line(reason)}): training goes on, unseen"
+            self._add(words, "bad")
+            self.news.append((words, "error"))
             return True
         return news

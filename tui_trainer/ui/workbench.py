@@ -25,6 +25,8 @@ from tui_trainer.worker.asking import end_workers, shapes_worker
 # What the workbench and the screens ask of the application that shows them.
 
 if TYPE_CHECKING:
+    from textual.notifications import SeverityLevel
+
     from tui_trainer.advice.checklist import Finding
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.ui.dialogs import Answer, Dialog, Row
@@ -51,6 +53,7 @@ class Application(Protocol):
     def carry_out(self, action_id: str) -> None: ...
     def draw(self) -> None: ...
     def show_page(self, number: int) -> None: ...
+    def notify_of(self, text: str, severity: SeverityLevel) -> None: ...
     def soon(self) -> None: ...
     def open(self, dialog: Dialog) -> None: ...
     def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None: ...
@@ -83,6 +86,7 @@ if TYPE_CHECKING:
 _NOTICE_SECONDS = 6
 _NAMED_CELLS = 60
 TRAIN_PAGE = 3
+_NEWS_SECONDS, _MOST_NEWS, _NEWS_CHARACTERS = 10.0, 3, 160
 # The pages that show gauges. Behind the others they are read for the trail alone, once in each of its parts.
 _GAUGE_PAGES = (0, TRAIN_PAGE)
 _SECONDS_UNSEEN = 5.0
@@ -154,6 +158,7 @@ class Workbench:
         self.guard: TerminalGuard | None = None
         self.current = self._notice_seconds = 0
         self.notice: tuple[str, Role] | None = None
+        self.has_news, self._news_at = False, 0.0
         self.run: WatchedRun | None = None
         self.own_run: CurrentRun | None = None
         """The newest that this process carries out, or carried out before another one was opened."""
@@ -308,6 +313,7 @@ class Workbench:
 
     def go(self, page: int) -> None:
         self.current = page
+        self.has_news = self.has_news and page != TRAIN_PAGE
         self.pace()
         self.app.show_page(page)
 
@@ -335,12 +341,28 @@ class Workbench:
 
         def looked(_: None) -> None:
             if run is self.run and run.take():
+                self._hand_on_news(run)
                 self.app.draw()
 
         self.background.do(lane, run.look, looked, lane)
 
+    def _hand_on_news(self, run: WatchedRun) -> None:
+        """To whoever looks at another screen; a mark stays on the tab until the run is looked at."""
+        news, run.news = run.news, []
+        if self.current == TRAIN_PAGE or not news:
+            return
+        self.has_news = True
+        # Evaluations may come each second.
+        is_due = monotonic() - self._news_at > _NEWS_SECONDS
+        grave = [one for one in news if one[1] != "information"]
+        for text, severity in grave[-_MOST_NEWS:] or news[-1:] * is_due:
+            self._news_at = monotonic()
+            self.app.notify_of(one_line(text, _NEWS_CHARACTERS), severity)
+
     def put_on_the_table(self, run: WatchedRun | None) -> None:
-        self.run = run
+        self.run, self.has_news = run, False
+        if run is not None:
+            run.news = []
         # That was for the one before.
         self._stop_unasked = False
         if run is not None:

@@ -41,7 +41,7 @@ from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule
-from tui_trainer.ui.widgets.lists import MARK_CELLS, ListRow, shortened, value_cells
+from tui_trainer.ui.widgets.lists import MARK_CELLS, ListRow, preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import GIB, format_bytes, format_count, format_seconds
 
@@ -574,7 +574,7 @@ class ConfigPanes:
         model = self._model
         kind = ", changed only" if model.only_changed else ", all of them" if model.show_all else ""
         line = " " * MARK_CELLS + pad(f"setting{kind}", name_cells() + 1)
-        line += pad("value", value_cells(width, name_cells()) + 1) + "preset"
+        line += pad("value", value_cells(width, name_cells()) + 1) + "preset" * bool(preset_cells(width))
         return [beside([("" if self.is_filtering else line, "dim")], [(model.count, "dim")], width)]
 
     def details(self, width: int, height: int) -> list[Line]:

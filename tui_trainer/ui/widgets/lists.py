@@ -18,7 +18,7 @@ from tui_trainer.ui.widgets.pane import Area, Pane
 
 _WHEEL_LINES = 3
 MARK_CELLS = 3
-PRESET_CELLS = 23
+PRESET_CELLS, _NARROW_TABLE = 23, 76
 _MOST_SIGNS_A_CELL = 4
 
 
@@ -112,7 +112,12 @@ class ListRow:
 
 def value_cells(width: int, name_cells: int) -> int:
     """Cells of the values in a table of this width; while the screen is resized it may be too narrow for them."""
-    return max(width - MARK_CELLS - name_cells - 1 - 1 - PRESET_CELLS, 3)
+    return max(width - MARK_CELLS - name_cells - 1 - 1 - preset_cells(width), 3)
+
+
+def preset_cells(width: int) -> int:
+    """Of what the preset has; none where there is no room, and the help of the setting says it."""
+    return PRESET_CELLS if width >= _NARROW_TABLE else 0
 
 
 def row_line(
@@ -133,8 +138,9 @@ def row_line(
         *(name if row.matched else [(row.name, plain)]),
         (" " * (name_cells + 1 - len(row.name)), plain),
         (value, "edit" if edited else role),
-        (f" {pad(shortened(row.preset, PRESET_CELLS, glyphs), PRESET_CELLS)}", "dim"),
     ]
+    if presets := preset_cells(width):
+        line.append((f" {pad(shortened(row.preset, presets, glyphs), presets)}", "dim"))
     return [(text, role if role == "edit" else "cursor") for text, role in line] if here else line
 
 
