@@ -23,6 +23,7 @@ from tui_trainer.runs.at_rest import rename
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.theme import Preferences
 
 BEGUN = trained(0)[:2]
 STARTED_AGAIN = e.RunStarted(name="q", task="t", device="cpu", pid=1, total_steps=500, resumed_from_step=100)
@@ -240,6 +241,52 @@ async def test_keys_and_the_mouse_read_values_off_the_chart_and_go_back_in_the_e
         await screens.press("left", "+")
         text = await show(screens, [*trained(500), DONE], alive=False)
         assert "Finished after 500 steps" in text and "of the axis" not in text, "another run is shown whole"
+
+
+@in_event_loop
+async def test_two_curves_are_chosen_from_all_numbers_and_are_kept_for_the_task(monkeypatch, tmp_path):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    scored = [*trained(148), SCORED, READ, replace(step(149), sums={"margin": 3.5}, counts={"margin": 2})]
+    async with opened(scored) as screens:
+        app = screens.app
+        await screens.press("V")
+        await screens.shows("Curves: one, or two above each other", "learning rate", "16.4 k")
+        await screens.press(*"accur")
+        await screens.shows("accuracy, held out", "0.8340", gone="learning rate")
+        await screens.press("enter")
+        await screens.shows("── accuracy, held out ", gone="── loss ")
+        # Space adds one to those that are drawn; it is no letter of the field.
+        await screens.press("V", *"margin", "space")
+        await screens.shows("● margin, training")
+        await screens.press("enter")
+        text = await screens.shows("── accuracy, held out ", "── margin, training ")
+        assert text.index("── accuracy") < text.index("── margin")
+        assert Preferences.load().curves == {"char_lm": ["accuracy, held out", "margin, training"]}
+        upper, lower = app.page.query_one("#chart"), app.page.query_one("#second")
+        assert abs(upper.size.height - lower.size.height) <= 1 and upper.size.height >= 3
+        # Of both the same steps are shown, and read.
+        await screens.press("+", "left")
+        assert lower.view.halvings == upper.view.halvings == 1 and lower.view.cross_step == upper.view.cross_step > 0
+        await screens.press("escape")
+        await screens.until(lambda: lower.view.cross_step is None)
+        # A third one takes the place of the first.
+        await screens.press("V", *"gradient", "space", "enter")
+        await screens.shows("── margin, training ", "── gradient norm ", gone="── accuracy")
+        await screens.press("V", "space", "space", "escape")
+        await screens.shows("── gradient norm ", gone="Curves:")
+
+        # Another run of the task has no margin so far: it comes with the first step that has one.
+        text = await show(screens, trained(148), alive=True)
+        assert "── gradient norm " in text and "── margin" not in text and "── loss " not in text
+        screens.bench.run.waiting = (scored[-1],)
+        app.tick()
+        await screens.shows("── margin, training ", "── gradient norm ")
+        started, *rest = trained(148)
+        text = await show(screens, [replace(started, task="chat"), *rest], alive=True)
+        assert "── loss " in text and "── gradient" not in text
+        await screens.press("v")
+        await screens.shows("── learning rate ", gone="── loss ")
+        assert Preferences.load().curves["chat"] == ["learning rate"]
 
 
 @in_event_loop

@@ -41,12 +41,20 @@ class ScoreWords:
 
 def score_words(scores: Mapping[str, float], baselines: Mapping[str, float]) -> list[ScoreWords]:
     """All scores, in their order; of several baselines of one score the first."""
-    known: dict[str, tuple[str, float]] = {}
-    for title, value in baselines.items():
-        name, of, what = title.partition(_OF)
-        if of:
-            known.setdefault(name, (what.removeprefix("the "), value))
-    return [ScoreWords(plain(name), value, known.get(name), name in _LESS_IS_BETTER) for name, value in scores.items()]
+    return [
+        ScoreWords(plain(name), value, next(iter(baselines_of(name, baselines).items()), None), less_is_better(name))
+        for name, value in scores.items()
+    ]
+
+
+def baselines_of(name: str, baselines: Mapping[str, float]) -> dict[str, float]:
+    """What simpler models reach of one score, by what they are: `most frequent class`."""
+    titles = ((title.partition(_OF), value) for title, value in baselines.items())
+    return {what.removeprefix("the "): value for (scored, of, what), value in titles if of and scored == name}
+
+
+def less_is_better(name: str) -> bool:
+    return name in _LESS_IS_BETTER
 
 
 def scores_line(scores: Mapping[str, float], baselines: Mapping[str, float]) -> str:

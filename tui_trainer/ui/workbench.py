@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.ui.dialogs import Answer, Dialog, Row
     from tui_trainer.ui.keymap import Action, Keymap
+    from tui_trainer.ui.theme import Preferences
 
 
 class Leaving(Enum):
@@ -42,6 +43,7 @@ class Application(Protocol):
     """What is asked of the application that shows this: it draws, and asks the person."""
 
     keymap: Keymap
+    preferences: Preferences
 
     @property
     def takes_text(self) -> bool: ...

@@ -9,10 +9,12 @@ from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs.result import memory_words, targets_summary
-from tui_trainer.runs.state import slowest_rank
-from tui_trainer.ui.chart import METRICS, MOST_HALVINGS, ChartView, LossChart
+from tui_trainer.runs.state import RunState, slowest_rank
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.chart import LOSS, METRICS, MOST_HALVINGS, ChartView, LossChart, metric_of, metrics_of
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
+from tui_trainer.ui.palette import Command, MarkingPalette
 from tui_trainer.ui.run_dialogs import DoctorDialog, ExportDialog, offer_try
 from tui_trainer.ui.screens import train_lines as lines
 from tui_trainer.ui.screens import train_lines as story
@@ -28,6 +30,7 @@ _WIDEST_GAUGES: Final = 100
 Draw = Callable[[TrainScene, int, int], list[Line]]
 Heading = Callable[[TrainScene], tuple[str, str]]
 _LOG_ROWS = 200
+_MOST_CURVES = 2
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
 _WITHOUT_A_RUN = ("log", "freeze", "up", "down")
 _BESIDE_THE_PICTURE = (*_OF_THE_RUN, "freeze", "doctor", "try_model", "export", "report")
@@ -39,7 +42,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
         return frozenset({"invitation", "speed", "gauges"})
     state = scene.state
     has_steps, reads_itself = bool(state.steps), bool(state.gauges) and not scene.is_beside
-    parts = {"run", "events", "right", "machine", "chart" if has_steps else "preparation"}
+    parts = {"run", "events", "right", "machine", "charts" if has_steps else "preparation"}
     if scene.table_open:
         parts.add("table")
     elif scene.log_open:
@@ -166,12 +169,16 @@ class TrainPage(Page):
         self._by_clock: object = None
         self._log_open = self._table_open = self._frozen = False
         self._events_back = 0
+        self._curves_of, self._curves = "", [LOSS]
+        """Of which task, and by which names."""
 
     def body(self) -> ComposeResult:
         yield from map(self._part, _ABOVE_THE_CHART)
         with Area(id="columns"):
             with Area(id="left"):
-                yield LossChart(lambda: self._scene.run, id="chart")
+                with Area(id="charts"):
+                    yield LossChart(lambda: self._scene.run, id="chart")
+                    yield LossChart(lambda: self._scene.run, id="second")
                 yield from map(self._part, _BELOW_THE_CHART)
                 with Area(id="small"):
                     for metric in list(METRICS)[1:]:
@@ -211,6 +218,7 @@ class TrainPage(Page):
         )  # fmt: skip
 
     def on_mount(self) -> None:
+        self.chart.beside, self.second.beside = self.second, self.chart
         self._arrange()
 
     def _arrange(self) -> None:
@@ -218,8 +226,20 @@ class TrainPage(Page):
         self.set_class(scene.state is None, "-no-run")
         self.set_class(not scene.run.steps, "-no-steps")
         self.set_class(scene.is_over, "-over")
-        for name in (*PARTS, "chart", "small", "right"):
+        for name in (*PARTS, "charts", "small", "right"):
             self.query_one(f"#{name}").set_class(name not in visible, "-absent")
+        self._take_curves(scene.run)
+
+    def _take_curves(self, state: RunState) -> None:
+        """What is drawn: as it was chosen for the task, as soon as the journal says which one it is."""
+        if state.task and state.task != self._curves_of:
+            self._curves_of = state.task
+            self._curves = self.bench.app.preferences.curves_of(state.task)[:_MOST_CURVES] or [LOSS]
+        # A score that has not been measured yet comes with its first evaluation.
+        names = [name for name in self._curves if metric_of(state, name)] or [LOSS]
+        self.chart.show_metric(names[0])
+        self.second.show_metric(names[-1])
+        self.second.set_class(len(names) == 1, "-absent")
 
     def redraw(self) -> None:
         if not (self.is_shown and self.is_mounted):
@@ -247,6 +267,7 @@ class TrainPage(Page):
 
     def run_changed(self) -> None:
         self._frozen, self._events_back = False, 0
+        self._curves_of, self._curves = "", [LOSS]
         if self.is_mounted:
             for chart in self.query(LossChart):
                 chart.forget()
@@ -315,6 +336,10 @@ class TrainPage(Page):
     def chart(self) -> LossChart:
         return self.query_one("#chart", LossChart)
 
+    @property
+    def second(self) -> LossChart:
+        return self.query_one("#second", LossChart)
+
     def action_smoothing(self) -> None:
         self.chart.next_smoothing()
         smoothing = self.chart.view.smoothing
@@ -322,11 +347,35 @@ class TrainPage(Page):
 
     def action_log_scale(self) -> None:
         refusal = self.chart.toggle_log()
+        if self.second.view.log != self.chart.view.log:
+            self.second.toggle_log()
         self.bench.tell(refusal or ("logarithmic" if self.chart.view.log else "linear"))
 
     def action_metric(self) -> None:
         self.chart.next_metric()
-        self.bench.tell(self.chart.view.metric)
+        self._draw_curves([self.chart.view.metric, *self._curves[1:]])
+        self.bench.tell(one_line(self.chart.view.metric))
+
+    def action_curves(self) -> None:
+        state, glyphs, metrics = self._scene.run, self.bench.glyphs, metrics_of(self._scene.run)
+        # Names of scores come from the journal.
+        names = {glyphs.only(one_line(name)): name for name in metrics}
+        commands = [
+            Command(name=shown, help=metrics[name].newest(state), do=lambda: None) for shown, name in names.items()
+        ]
+        marked = [shown for shown, name in names.items() if name in self._curves]
+        self.bench.app.open(MarkingPalette(
+            "Curves: one, or two above each other", commands, marked, _MOST_CURVES,
+            lambda chosen: self._draw_curves([names[shown] for shown in chosen]),
+        ))  # fmt: skip
+
+    def _draw_curves(self, names: list[str]) -> None:
+        """Draws them, and keeps the choice for runs of this task."""
+        self._curves = list(dict.fromkeys(names))
+        preferences = self.bench.app.preferences
+        preferences.curves[self._scene.run.task] = self._curves
+        preferences.save()
+        self.bench.app.draw()
 
     def action_log(self) -> None:
         self._log_open = not self._log_open
@@ -342,7 +391,7 @@ class TrainPage(Page):
         if frozen:
             self._shown_scene = replace(self._look(), frozen=True)
             self.query_one("#events", Pane).redraw()
-        self._frozen = self.chart.disabled = frozen
+        self._frozen = self.chart.disabled = self.second.disabled = frozen
 
     def scroll_events(self, back: int) -> None:
         self._events_back = min(max(self._events_back + back, 0), max(len(self._scene.events) - 1, 0))
