@@ -160,6 +160,59 @@ def best_evaluation(state: RunState) -> EvalDone | None:
     return next((done for done in reversed(state.evals) if done.best), None)
 
 
+def best_by_score(state: RunState, name: str) -> EvalDone | None:
+    """The first one that no other exceeds in this score; None before it was measured."""
+    direction = -1 if less_is_better(name) else 1
+    having = (done for done in state.evals if math.isfinite(done.scores.get(name, math.nan)))
+    return max(having, key=lambda done: direction * done.scores[name], default=None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptWeights:
+    """Which weights are the run's model, or would be if it ended now, and how near early stopping is.
+
+    `best` is by `metric`, which is `evaluation.metric_for_best_model`. `patience_used` of `patience` evaluations came
+    since then without a better one; a `patience` of 0 stops nothing, and keeps the last weights.
+    """
+
+    step: int
+    best: EvalDone | None
+    metric: str
+    patience: int
+    patience_used: int
+
+    @property
+    def best_words(self) -> str:
+        """`step 30, macro F1 0.810`; empty before the first evaluation."""
+        if self.best is None:
+            return ""
+        if self.metric == "loss":
+            return f"step {self.best.step:,}, held-out loss {self.best.loss:.4f}"
+        value = self.best.scores.get(self.metric)
+        return f"step {self.best.step:,}" + ("" if value is None else f", {plain(self.metric)} {number(value)}")
+
+    @property
+    def patience_words(self) -> str:
+        """`1 of 3 evaluations without a better one`; empty without early stopping."""
+        return f"{self.patience_used} of {self.patience} evaluations without a better one" if self.patience else ""
+
+
+def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
+    """`patience` is that of the plan's file, for journals that have none."""
+    plan, best = state.plan, best_evaluation(state)
+    metric = plan.metric if plan else "loss"
+    if plan is not None and plan.early_stopping_patience is not None:
+        patience = plan.early_stopping_patience
+    since = state.evals[state.evals.index(best) + 1 :] if best else state.evals
+    used = sum(done.scheduled and (metric == "loss" or metric in done.scores) for done in since)
+    step = state.step
+    if state.finished is not None:
+        step = kept_step(state) or state.step
+    elif patience and best is not None:
+        step = best.step
+    return KeptWeights(step=step, best=best, metric=metric, patience=patience or 0, patience_used=used)
+
+
 def lowest_evaluation(state: RunState) -> EvalDone | None:
     finite = (done for done in state.evals if math.isfinite(done.loss))
     return min(finite, key=lambda done: done.loss, default=None)

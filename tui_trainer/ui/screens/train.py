@@ -23,6 +23,7 @@ from tui_trainer.ui.spans import Line
 from tui_trainer.ui.starting import offer_detach, offer_lines, offer_resume, offer_stop
 from tui_trainer.ui.watch import WatchedRun, tail_of
 from tui_trainer.ui.widgets.gauge import gauge_lines
+from tui_trainer.ui.widgets.lists import LineField
 from tui_trainer.ui.widgets.pane import Area, Pane, Section
 from tui_trainer.ui.workbench import Workbench
 
@@ -61,6 +62,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
         "doctor": has_steps and scene.verdict is not None and scene.verdict.is_known and not scene.table_open,
         "scores": bool(state.training_scores) and "rates" in parts,
         "ranks": slowest_rank(state) is not None and "rates" in parts,
+        "standing": state.evals or state.training_scores,
         "times": state.recent, "switched-on": scene.what_is_on, "samples": state.samples,
     }  # fmt: skip
     return frozenset(parts | {name for name, there in of_the_run.items() if there})
@@ -108,6 +110,7 @@ _BELOW_THE_CHART: Final[Parts] = {
     "table": (story.score_rows, story.scores_heading),
 }
 _BESIDE_THE_CHART: Final[Parts] = {
+    "standing": (TrainScene.standing_rows, TrainScene.standing_heading),
     "machine": (_gauges, lambda scene: ("machine", f"{scene.glyphs.target} target")),
     "readings": (TrainScene.readings_rows, _readings_heading),
     "times": (TrainScene.parts_rows, _only("time of a step")),
@@ -140,6 +143,7 @@ class TrainPage(Page):
     """Which of its parts have something to show is decided by `visible_parts`; where they stand, by the style sheet."""
 
     place = "train"
+    AUTO_FOCUS = ""
     BINDINGS = bindings("train")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-very-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (42, "-tall")]  # noqa: RUF012
@@ -158,7 +162,6 @@ class TrainPage(Page):
         "tail": lambda page: page.chart.toggle_tail(),
         "cross_left": lambda page: page.chart.move_cross(-1),
         "cross_right": lambda page: page.chart.move_cross(1),
-        "clear": lambda page: page.chart.clear_cross(),
         "up": lambda page: page.scroll_events(1),
         "down": lambda page: page.scroll_events(-1),
     }
@@ -169,6 +172,8 @@ class TrainPage(Page):
         self._by_clock: object = None
         self._log_open = self._table_open = self._frozen = False
         self._events_back = 0
+        self._filter = LineField(id="filter")
+        self._filter.placeholder = "words of events and of the log"
         self._curves_of, self._curves = "", [LOSS]
         """Of which task, and by which names."""
 
@@ -186,6 +191,7 @@ class TrainPage(Page):
                         small = ChartView(metric=metric, compact=True)
                         yield LossChart(lambda: self._scene.run, small, disabled=True)
                 yield self._part("events")
+                yield self._filter
             with Area(id="right"):
                 yield from map(self._part, _BESIDE_THE_CHART)
 
@@ -212,6 +218,7 @@ class TrainPage(Page):
             verdict=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
             frozen=self._frozen, events_back=self._events_back, key_of=key_of,
+            words=self._filter.value.strip(),
             report=str(run.folder.report) if run and run.state.finished and run.has_report else "",
             resume=f"press {key_of('train.pause')}, or type: tui-trainer resume {name}",
             run_folder=str(run.folder.root) if run else "", offer=[] if run else self._offer(),
@@ -296,8 +303,8 @@ class TrainPage(Page):
             return "" if run.alive or can_go_on else "the run is over"
         if name == "detach":
             return _detach_refusal(run)
-        if name == "try_model" and run.alive:
-            return "it can be tried when the run has stopped or ended"
+        if name == "try_model" and run.alive and not run.state.checkpoints:
+            return f"there is no checkpoint to try yet: {self.bench.app.key_of('train.save')} saves one"
         if name == "try_model":
             return "" if run.state.checkpoints or run.state.finished else NOTHING_TO_DO
         if name == "export":
@@ -310,8 +317,10 @@ class TrainPage(Page):
         if name == "table":
             has_table = any(done.table_rows for done in run.state.evals)
             return "" if has_table else "no evaluation of this run has a table of classes so far"
-        is_there = self.is_mounted and self.chart.view.cross_step is not None if name == "clear" else run.state.steps
-        return "" if is_there else NOTHING_TO_DO
+        if name == "clear":
+            is_there = self._filter.value or (self.is_mounted and self.chart.view.cross_step is not None)
+            return "" if is_there else NOTHING_TO_DO
+        return "" if run.state.steps or name == "filter" else NOTHING_TO_DO
 
     def label_of(self, action: Action) -> str:
         run = self.bench.run
@@ -394,7 +403,39 @@ class TrainPage(Page):
         self._frozen = self.chart.disabled = self.second.disabled = frozen
 
     def scroll_events(self, back: int) -> None:
-        self._events_back = min(max(self._events_back + back, 0), max(len(self._scene.events) - 1, 0))
+        self._events_back = min(max(self._events_back + back, 0), max(len(self._scene.found_events) - 1, 0))
+
+    @property
+    def typing_keys(self) -> list[tuple[str, str]]:
+        return [("enter", "done"), ("escape", "clear"), ("up down", "older, newer")]
+
+    def action_filter(self) -> None:
+        self._filter.add_class("-shown")
+        self._filter.focus()
+
+    def action_clear(self) -> None:
+        if self.is_typing or self._filter.value:
+            self._filter.value = ""
+            self.action_take()
+        else:
+            self.chart.clear_cross()
+
+    def on_input_changed(self) -> None:
+        self._events_back = 0
+        self.bench.app.draw()
+
+    def action_take(self) -> None:
+        self.set_focus(None)
+        self._filter.set_class(bool(self._filter.value), "-shown")
+        self.call_after_refresh(self.bench.app.draw)
+
+    def action_cancel(self) -> None:
+        self.action_clear()
+        self.bench.app.draw()
+
+    def action_choose(self, steps: int) -> None:
+        self.scroll_events(-steps)
+        self.bench.app.draw()
 
 
 class EventList(Section):
