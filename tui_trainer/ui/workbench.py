@@ -307,10 +307,6 @@ class Workbench:
         return self.document is not None and self.document.is_unsaved
 
     @property
-    def is_writing_text(self) -> bool:
-        return hasattr(self, "background") and self.background.is_busy(TRYING)
-
-    @property
     def run_is_alive(self) -> bool:
         return self.run is not None and self.run.alive
 
