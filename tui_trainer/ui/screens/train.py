@@ -32,6 +32,7 @@ Draw = Callable[[TrainScene, int, int], list[Line]]
 Heading = Callable[[TrainScene], tuple[str, str]]
 _LOG_ROWS = 200
 _MOST_CURVES = 2
+_LEAST_FOR_TWO = 8
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
 _WITHOUT_A_RUN = ("log", "freeze", "up", "down")
 _BESIDE_THE_PICTURE = (*_OF_THE_RUN, "freeze", "doctor", "try_model", "export", "report")
@@ -174,6 +175,7 @@ class TrainPage(Page):
         self._events_back = 0
         self._filter = LineField(id="filter")
         self._filter.placeholder = "words of events and of the log"
+        self._filter.display = False
         self._curves_of, self._curves = "", [LOSS]
         """Of which task, and by which names."""
 
@@ -246,7 +248,8 @@ class TrainPage(Page):
         names = [name for name in self._curves if metric_of(state, name)] or [LOSS]
         self.chart.show_metric(names[0])
         self.second.show_metric(names[-1])
-        self.second.set_class(len(names) == 1, "-absent")
+        height = self.query_one("#charts").size.height
+        self.second.set_class(len(names) == 1 or 0 < height < _LEAST_FOR_TWO, "-absent")
 
     def redraw(self) -> None:
         if not (self.is_shown and self.is_mounted):
@@ -410,8 +413,9 @@ class TrainPage(Page):
         return [("enter", "done"), ("escape", "clear"), ("up down", "older, newer")]
 
     def action_filter(self) -> None:
-        self._filter.add_class("-shown")
-        self._filter.focus()
+        # At once, and not by a class: letters that come fast would be the keys of actions.
+        self._filter.display = True
+        self.set_focus(self._filter, scroll_visible=False)
 
     def action_clear(self) -> None:
         if self.is_typing or self._filter.value:
@@ -426,7 +430,7 @@ class TrainPage(Page):
 
     def action_take(self) -> None:
         self.set_focus(None)
-        self._filter.set_class(bool(self._filter.value), "-shown")
+        self._filter.display = bool(self._filter.value)
         self.call_after_refresh(self.bench.app.draw)
 
     def action_cancel(self) -> None:
