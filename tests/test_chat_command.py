@@ -9,7 +9,8 @@ import pytest
 
 from tui_trainer.cli import main
 from tui_trainer.errors import DataError
-from tui_trainer.exporting.generate import COMMANDS, ChatSession, Writer
+from tui_trainer.exporting.chat_session import COMMANDS, ChatSession
+from tui_trainer.exporting.generate import Writer
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.lines.conversation import hold
 from tui_trainer.models.writing import Sampling

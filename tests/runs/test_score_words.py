@@ -1,11 +1,20 @@
 """Scores in words, each beside what it has to beat."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from tests.ui.canned import trained
 from tui_trainer.lines.plan_and_events import end_lines, event_line, run_lines
 from tui_trainer.runs import events as e
 from tui_trainer.runs.overview import RunOverview
-from tui_trainer.runs.result import baselines_line, score_words, scores_line
+from tui_trainer.runs.result import (
+    KeptWeights,
+    baselines_line,
+    best_by_score,
+    kept_weights,
+    score_words,
+    scores_line,
+)
 from tui_trainer.runs.state import fold
 
 BASELINES = {"accuracy of the most frequent class": 0.31, "macro_f1 of the most frequent class": 0.08}
@@ -64,3 +73,29 @@ def test_a_list_of_runs_has_a_column_of_scores_where_there_are_some(tmp_path):
     head, first, second = run_lines([plain, scored], 80, now)
     column = head.index("score")
     assert first[column:].startswith("--") and second[column:].startswith("accuracy 0.900")
+
+
+def test_kept_weights_are_those_of_the_best_evaluation_where_early_stopping_keeps_them():
+    plan = replace(trained(0)[4], metric="macro_f1", early_stopping_patience=2)
+    state = fold([plan, *(one for one in trained(50) if isinstance(one, e.StepDone))])
+
+    def evaluated(step: int, f1: float | None, best: bool = False, scheduled: bool = True) -> KeptWeights:
+        scores = {} if f1 is None else {"macro_f1": f1}
+        done = e.EvalDone(
+            step=step, loss_sum=1, tokens=1, loss=1.0, seconds=1, scheduled=scheduled, best=best, scores=scores
+        )
+        state.apply(done)
+        return kept_weights(state)
+
+    assert kept_weights(state).best_words == "" and kept_weights(state).step == 50
+    assert evaluated(10, 0.5, best=True).best_words == "step 10, macro F1 0.500"
+    # One that somebody asked for, or that could not be measured whole, uses no patience.
+    assert evaluated(20, 0.4, scheduled=False).patience_used == 0 and evaluated(30, None).patience_used == 0
+    used = evaluated(40, 0.4)
+    assert (used.patience_used, used.step) == (1, 10)
+    assert used.patience_words == "1 of 2 evaluations without a better one"
+    # A journal of before it had the patience: the plan's file has it, or nothing stops early and the last weights stay.
+    state.plan = replace(plan, early_stopping_patience=None)
+    assert (kept_weights(state).step, kept_weights(state).patience_words) == (50, "")
+    assert kept_weights(state, patience=2) == used
+    assert best_by_score(state, "macro_f1").step == 10 and best_by_score(state, "mse") is None

@@ -208,7 +208,9 @@ def test_every_score_is_a_curve_of_its_own():
     chart, state = a_chart(), run([3.0, 2.0, 1.0, 0.5])
     for number, accuracy in ((2, 0.25), (4, 0.75)):
         state.apply(replace(evaluated(number, 2.0), scores={"accuracy": accuracy, "f1": accuracy / 2}))
-    assert list(metrics_of(state)) == [*METRICS, "accuracy, held out", "f1, held out"]
+    assert list(metrics_of(state)) == [
+        *METRICS, "loss, held out", "accuracy, held out", "f1, held out", "peak memory, GiB"
+    ]  # fmt: skip
     chart.view = replace(chart.view, metric="accuracy, held out")
     lines = draw(chart, state)
     assert "── accuracy, held out " in text_of(lines) and "◆" in text_of(lines)
@@ -222,6 +224,34 @@ def test_every_score_is_a_curve_of_its_own():
     assert "── loss " in text_of(draw(chart, run([3.0, 2.0])))
     chart.forget()
     assert chart.view.metric == "loss"
+
+
+def test_what_steps_and_readings_measure_is_a_curve_with_marks_and_what_is_to_be_beaten():
+    state = run([3.0, 2.0])
+    scored = replace(step(3, 1.0), sums={"accuracy": 1.0}, counts={"accuracy": 2})
+    card = e.GpuReading(index=0, utilization_share=0.5)
+    to_beat = e.BaselinesMeasured(
+        losses={}, eval_tokens=1, unit="t", scores={"accuracy of the most frequent class": 0.52, "f1 of chance": 0.5}
+    )
+    for event in (
+        scored, step(4, 1.0), replace(scored, step=5, sums={"accuracy": 1.2}), to_beat,
+        replace(evaluated(5, 2.0), scores={"accuracy": 0.5}),
+        e.GaugesRead(step=3, process_memory_bytes=2**30, gpus=[card, replace(card, index=1, utilization_share=1.0)]),
+        e.GaugesRead(step=5, process_memory_bytes=2**31, gpus=[card]),
+    ):  # fmt: skip
+        state.apply(event)
+    metrics = metrics_of(state)
+    trained = metrics["accuracy, training"]
+    # A step that has no such score is no gap and no alarm.
+    assert trained.steps(state).tolist() == [3, 5] and trained.values(state).tolist() == [0.5, 0.6]
+    assert metrics["GPU use"].values(state).tolist() == [0.75, 0.5] and metrics["GPU use"].newest(state) == "50%"
+    assert metrics["process memory, GiB"].values(state).tolist() == [1.0, 2.0]
+    assert "GPU power, W" not in metrics and "CPU use" not in metrics
+    for name in ("accuracy, training", "accuracy, held out"):
+        text = text_of(draw(a_chart(metric=name), state, width=76))
+        assert "◆" in text and "NaN" not in text, text
+    text = text_of(draw(a_chart(metric="accuracy, training"), state, width=76))
+    assert "◆ held out" in text and "┈┈┈ most frequent c" in text and "chance" not in text
 
 
 @SETS

@@ -136,12 +136,12 @@ def test_a_key_that_fails_or_is_none_is_refused_and_the_others_are_kept(key):
 
 def test_capitals_and_a_blank_are_taken_as_terminals_report_them():
     keymap = Keymap(
-        {"config.undo": ("Ctrl+X", "F5"), "train.log": ("V",), "train.metric": (" ",), "train.freeze": ("L",)}
+        {"config.undo": ("Ctrl+X", "F5"), "train.log": ("X",), "train.metric": (" ",), "train.freeze": ("L",)}
     )
     assert keymap.problems == []
     assert keymap.find("config", "ctrl+x", None).id == keymap.find("config", "f5", None).id == "config.undo"
     assert keymap.find("train", "space", " ").id == "train.metric"
-    assert keymap.find("train", "upper_v", "V").id == "train.log"
+    assert keymap.find("train", "upper_x", "X").id == "train.log"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ def test_without_a_file_the_terminal_keeps_its_colours():
     assert Preferences.load() == Preferences(theme="", bell=False)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"theme": 7, "bell": "yes"}', "\x00", '{"more": 1}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"theme": 7, "bell": "yes"}', "\x00", '{"more": 1, "curves": []}', "[" * 100_000]
+)
 def test_a_file_that_cannot_be_understood_changes_nothing(home, text):
     home.mkdir()
     (home / "screens.json").write_text(text)

@@ -7,6 +7,8 @@ import random
 import re
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
@@ -23,6 +25,7 @@ from tui_trainer.runs.at_rest import rename
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.theme import Preferences
 
 BEGUN = trained(0)[:2]
 STARTED_AGAIN = e.RunStarted(name="q", task="t", device="cpu", pid=1, total_steps=500, resumed_from_step=100)
@@ -31,6 +34,7 @@ READ = e.GaugesRead(
     gpus=[e.GpuReading(index=0, utilization_share=0.9, memory_used_bytes=60 * GIB, memory_bytes=139 * GIB)],
 )  # fmt: skip
 TARGETS = {"samples_per_second": 100.0, "memory_gib": 0.1, "model_size_gib": 0.5, "loss": 1.6}
+SAVED = e.CheckpointSaved(step=148, path="checkpoints/step-148", bytes=9_900_000, seconds=0.02, reason="asked for")
 CLASSES = [f"class {n}" for n in range(8)]
 SCORED = e.EvalDone(
     step=148, loss_sum=5, tokens=10, loss=0.5, seconds=1, scheduled=True, best=True, scores={"accuracy": 0.834},
@@ -135,6 +139,39 @@ async def test_a_run_that_stopped_early_says_one_thing_in_heading_bar_and_result
 
 
 @in_event_loop
+async def test_wide_screens_have_the_scores_with_their_best_what_is_to_be_beaten_and_what_is_kept():
+    scheduled = {"loss_sum": 1.0, "tokens": 1, "seconds": 0.1, "scheduled": True}
+    to_beat = e.BaselinesMeasured(
+        losses={"class shares": 0.8}, eval_tokens=1, unit="row", scores={"accuracy of the most frequent class": 0.95}
+    )
+    events = [
+        *trained(45, 102, metric="macro_f1", targets={}, early_stopping_patience=3), to_beat,
+        replace(trained(45)[-1], sums={"margin": 3.5}, counts={"margin": 2}),
+        e.EvalDone(step=20, loss=0.9, best=True, scores={"accuracy": 0.8, "macro_f1": 0.81}, **scheduled),
+        e.EvalDone(step=30, loss=0.7, best=False, scores={"accuracy": 0.9, "macro_f1": 0.75}, **scheduled),
+        e.EvalDone(step=40, loss=0.8, best=False, scores={"accuracy": 0.9, "macro_f1": 0.79}, **scheduled),
+    ]  # fmt: skip
+    async with opened(events, size=(200, 50)) as screens:
+        text = await screens.settled()
+        for pattern in (
+            r"held-out loss +0\.8000 +0\.7000 +30  ✗ 0\.8000 class sh",
+            r"accuracy +0\.900 +0\.900 +30  ✗ 0\.950 most fre",
+            r"macro F1 +0\.790 +0\.810 +20",
+            r"margin, training +1\.750",
+            r"best +step 20, macro F1 0\.810",
+            r"patience +2 of 3 evaluations without a better one",
+            r"keeps +the weights of step 20",
+            r"step 40: held-out loss 0\.8000 \(2 of 3 evaluations",
+        ):
+            assert re.search(pattern, text), f"{pattern}\n{text}"
+        last = replace(DONE, step=45, reason="early stopping", eval_loss=0.9, model_step=20)
+        text = await show(screens, [*events, last], alive=False)
+        assert re.search(r"keeps +the weights of step 20", text) and "patience" not in text
+        await screens.resize(120, 35)
+        await screens.shows("plan", gone="keeps ")
+
+
+@in_event_loop
 async def test_the_heading_has_the_name_that_the_run_has_now(tmp_path):
     """Its journal has the one that it began with."""
     run = run_of(tmp_path / "runs", "first", start(500), *steps(1, 40), end(40))
@@ -227,6 +264,84 @@ async def test_keys_and_the_mouse_read_values_off_the_chart_and_go_back_in_the_e
         await screens.press("left", "+")
         text = await show(screens, [*trained(500), DONE], alive=False)
         assert "Finished after 500 steps" in text and "of the axis" not in text, "another run is shown whole"
+
+
+@in_event_loop
+async def test_events_and_the_log_are_filtered_by_words(monkeypatch):
+    log = ["plain", "a Warning of torch", "done"]
+    monkeypatch.setattr("tui_trainer.ui.screens.train.tail_of", lambda *_: log)
+    async with opened([*trained(248), *[SCORED] * 2], (80, 30)) as screens:
+        screens.bench.guard = SimpleNamespace(log_path=Path("run.log"))
+        # Keys that come faster than a picture are letters all the same: `S` would stop the run.
+        for key in ("slash", *"SAVED"):
+            screens.app.simulate_key(key)
+        await screens.press("space", *"10")
+        # Letters go to the field, and the log is filtered while they are typed.
+        await screens.shows("SAVED 10", "events with SAVED 10: 1 of ", "saved checkpoints", gone="to beat")
+        assert len([line for line in screens.lines if "saved checkpoints" in line]) == 1
+        await screens.press("enter")
+        await screens.shows("events with", "p pause")
+        # A new event that has the words is shown, another one is not.
+        screens.bench.run.waiting = (replace(SAVED, step=1000), e.PhaseChanged(phase="paused"))
+        screens.app.tick()
+        await screens.shows("events with SAVED 10: 2 of ", "step 1000")
+        await screens.press("/", *"xyz")
+        await screens.shows(" events has these words")
+        await screens.press(*["backspace"] * 12, *"warn", "enter", "L")
+        await screens.shows("a Warning of torch", gone="plain")
+        await screens.press("escape")
+        await screens.shows("plain", "done", gone="events with")
+        await screens.press("escape")
+        await screens.shows("nothing to do now")
+        await screens.press("/", "y", "escape")
+        text = await screens.shows("p resume", gone="events with")
+        assert "words of events" not in text
+
+
+@in_event_loop
+async def test_two_curves_are_chosen_from_all_numbers_and_are_kept_for_the_task(monkeypatch, tmp_path):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    scored = [*trained(148), SCORED, READ, replace(step(149), sums={"margin": 3.5}, counts={"margin": 2})]
+    async with opened(scored) as screens:
+        app = screens.app
+        await screens.press("V")
+        await screens.shows("Curves: one, or two above each other", "learning rate", "16.4 k")
+        await screens.press(*"accur")
+        await screens.shows("accuracy, held out", "0.8340", gone="learning rate")
+        await screens.press("enter")
+        await screens.shows("── accuracy, held out ", gone="── loss ")
+        # Space adds one to those that are drawn; it is no letter of the field.
+        await screens.press("V", *"margin", "space")
+        await screens.shows("● margin, training")
+        await screens.press("enter")
+        text = await screens.shows("── accuracy, held out ", "── margin, training ")
+        assert text.index("── accuracy") < text.index("── margin")
+        assert Preferences.load().curves == {"char_lm": ["accuracy, held out", "margin, training"]}
+        upper, lower = app.page.query_one("#chart"), app.page.query_one("#second")
+        assert abs(upper.size.height - lower.size.height) <= 1 and upper.size.height >= 3
+        # Of both the same steps are shown, and read.
+        await screens.press("+", "left")
+        assert lower.view.halvings == upper.view.halvings == 1 and lower.view.cross_step == upper.view.cross_step > 0
+        await screens.press("escape")
+        await screens.until(lambda: lower.view.cross_step is None)
+        # A third one takes the place of the first.
+        await screens.press("V", *"gradient", "space", "enter")
+        await screens.shows("── margin, training ", "── gradient norm ", gone="── accuracy")
+        await screens.press("V", "space", "space", "escape")
+        await screens.shows("── gradient norm ", gone="Curves:")
+
+        # Another run of the task has no margin so far: it comes with the first step that has one.
+        text = await show(screens, trained(148), alive=True)
+        assert "── gradient norm " in text and "── margin" not in text and "── loss " not in text
+        screens.bench.run.waiting = (scored[-1],)
+        app.tick()
+        await screens.shows("── margin, training ", "── gradient norm ")
+        started, *rest = trained(148)
+        text = await show(screens, [replace(started, task="chat"), *rest], alive=True)
+        assert "── loss " in text and "── gradient" not in text
+        await screens.press("v")
+        await screens.shows("── learning rate ", gone="── loss ")
+        assert Preferences.load().curves["chat"] == ["learning rate"]
 
 
 @in_event_loop

@@ -1,16 +1,29 @@
 """Trying a model from the screens: one that continues texts goes on with the prompt, another answers below it."""
 
+import os
+import shutil
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import psutil
 import pytest
+import torch
 from textual.events import Paste
 
 from tests.ui.bare_app import seen
-from tui_trainer.errors import DataError
-from tui_trainer.exporting import generate, trained_model
+from tests.ui.canned import CPU, CannedBench, CannedRun, trained
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import open_screens
+from tui_trainer.config.load import Request
+from tui_trainer.errors import DataError, FolderError, RunError
+from tui_trainer.launching.model_process import ChildWriter, ModelProcess
+from tui_trainer.models.writing import Sampling
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.state import RunState
+from tui_trainer.ui import run_dialogs
 from tui_trainer.ui.run_dialogs import TryDialog, offer_try
+from tui_trainer.ui.spans import UNICODE
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +36,9 @@ class FakeWriter:
     """Stands for the weights."""
 
     continues = True
-    source = SimpleNamespace(name="model")
+    source = "model"
 
-    def __init__(self, folder):
+    def __init__(self, process, folder):
         pass
 
     def continue_text(self, prompt, sampling, show):
@@ -41,11 +54,8 @@ class FakeWriter:
 ])  # fmt: skip
 def test_what_the_model_makes_of_a_prompt_is_shown(task, continues, shown, key, monkeypatch):
     monkeypatch.setattr(FakeWriter, "continues", continues)
-    monkeypatch.setattr(generate, "Writer", FakeWriter)
-    bench = SimpleNamespace(
-        run=SimpleNamespace(state=RunState(task=task)),
-        background=SimpleNamespace(do=lambda name, work, done: done(work())),
-    )
+    bench = bench_of(FakeWriter, monkeypatch)
+    bench.run.state.task = task
     before, text = seen(TryDialog(bench, folder=None, prompt="a text"), "enter")
     assert "a text" in before and "weights" not in before
     assert shown in text and key in text
@@ -54,10 +64,10 @@ def test_what_the_model_makes_of_a_prompt_is_shown(task, continues, shown, key, 
 
 def bench_of(writer: type[FakeWriter], monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Work is done at once."""
-    monkeypatch.setattr(generate, "Writer", writer)
+    monkeypatch.setattr(run_dialogs, "ChildWriter", writer)
     return SimpleNamespace(
-        run=SimpleNamespace(state=RunState(task="char_lm")),
-        background=SimpleNamespace(do=lambda name, work, done: done(work())),
+        run=SimpleNamespace(state=RunState(task="char_lm"), alive=False),
+        background=SimpleNamespace(do=lambda name, work, done, lane: done(work())),
     )
 
 
@@ -79,7 +89,7 @@ def test_what_the_weights_refuse_stands_below(monkeypatch):
     class Broken(FakeWriter):
         """Cannot be loaded."""
 
-        def __init__(self, folder):
+        def __init__(self, process, folder):
             raise DataError("the weights are torn", hint="a sentence of many words " * 6 + "that is read to its end")
 
     _, text = seen(TryDialog(bench_of(Broken, monkeypatch), None, ""), "enter")
@@ -92,7 +102,7 @@ class Chatting(FakeWriter):
     continues = False
     name = "tuned"
 
-    def __init__(self, folder, base=None):
+    def __init__(self, process, folder, base=False):
         self.name = "base" if base else "tuned"
 
     def reply(self, messages, sampling, show):
@@ -120,7 +130,7 @@ def test_a_model_that_chats_goes_on_with_all_that_was_said_and_takes_the_command
 
 def test_a_question_is_there_while_the_weights_are_loaded(monkeypatch):
     bench = chatting(monkeypatch)
-    bench.background.do = lambda name, work, done: None
+    bench.background.do = lambda name, work, done, lane: None
     text = seen(TryDialog(bench, None, ""), *typed("why so slow?"))
     assert "> why so slow?" in text[-1] and "loading the weights" in text[-1]
 
@@ -131,8 +141,6 @@ def test_a_system_prompt_begins_anew_and_quit_closes(monkeypatch):
 
 
 def test_the_base_model_answers_beside_the_trained_one(monkeypatch):
-    trained = SimpleNamespace(base_model=lambda: ("folder", ""))
-    monkeypatch.setattr(trained_model.TrainedModel, "of", lambda folder, unfinished: trained)
     text = seen(TryDialog(chatting(monkeypatch, "llama"), None, ""), "tab", *typed("hi"), "tab", *typed("so"))
     assert "base model beside it" in text[0] and "the base model answers first" in text[1]
     assert "[base] base heard 1" in text[3] and "[tuned] tuned heard 1" in text[3]
@@ -140,15 +148,23 @@ def test_the_base_model_answers_beside_the_trained_one(monkeypatch):
 
 
 def test_a_base_model_that_is_gone_is_told(monkeypatch):
-    trained = SimpleNamespace(base_model=lambda: (None, "the base model llama is not on this disk"))
-    monkeypatch.setattr(trained_model.TrainedModel, "of", lambda folder, unfinished: trained)
-    text = seen(TryDialog(chatting(monkeypatch, "llama"), None, ""), "tab", *typed("hi"), *typed("so"))
+    class OfRunAlone(Chatting):
+        """Has no base model."""
+
+        def __init__(self, process, folder, base=False):
+            if base:
+                raise FolderError("the base model llama is not on this disk")
+            super().__init__(process, folder)
+
+    bench = chatting(monkeypatch, "llama")
+    monkeypatch.setattr(run_dialogs, "ChildWriter", OfRunAlone)
+    text = seen(TryDialog(bench, None, ""), "tab", *typed("hi"), *typed("so"))
     assert "llama is not on this disk" in text[3] and "tuned heard 1" in text[-1]
 
 
 def test_a_question_waits_for_the_answer_to_the_one_before(monkeypatch):
     bench, asked = chatting(monkeypatch), []
-    bench.background.do = lambda name, work, done: asked.append(work)
+    bench.background.do = lambda name, work, done, lane: asked.append(work)
     text = seen(TryDialog(bench, None, ""), *typed("first?", "second?"))[-1]
     assert len(asked) == 1 and "> first?" in text and "> second?" not in text and "second?" in text
 
@@ -160,3 +176,49 @@ def test_a_run_of_a_task_that_there_is_not_is_told_and_ends_nothing(monkeypatch)
     bench.tell = lambda words, role: told.append(words)
     offer_try(bench)
     assert "there is no task 'of another version'" in told[0]
+
+
+@in_event_loop
+async def test_a_run_that_trains_is_tried_once_it_has_a_checkpoint():
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+        screens.bench.run = CannedRun(trained(40), alive=True)
+        await screens.press("4", "w")
+        await screens.shows("there is no checkpoint to try yet: s saves one")
+        screens.bench.run = CannedRun(trained(148), alive=True)
+        await screens.press("w")
+        await screens.shows("the newest checkpoint is step 100; on the CPU, while training goes on")
+
+
+def test_the_newest_checkpoint_is_tried_in_a_process_of_its_own(finished, tmp_path):
+    run = RunFolder(shutil.copytree(finished("char_lm").root, tmp_path / "char_lm"))
+    # As while it trains: no model and no end, and a process that owns it.
+    shutil.rmtree(run.model)
+    lines = run.journal.read_text().splitlines(keepends=True)
+    run.journal.write_text(
+        "".join(line for line in lines if '"RunFinished"' not in line and '"run_finished"' not in line)
+    )
+    assert len(run.journal.read_text().splitlines()) < len(lines)
+    sampling = Sampling(max_new_tokens=4, temperature=0.8, seed=1)
+    before, process, pieces = torch.get_rng_state(), ModelProcess(), []
+
+    def hear(piece: str) -> None:
+        child = process._worker._process
+        assert child is not None and child.pid != os.getpid() and psutil.Process(child.pid).nice() == 19
+        pieces.append(piece)
+
+    with RunLock(run.lock):
+        try:
+            writer = ChildWriter(process, run)
+            assert writer.source == "step-30" and writer.continues
+            assert writer.continue_text("The sheep", sampling, hear) == 0
+            written = "".join(pieces)
+            assert written
+            pieces.clear()
+            writer.continue_text("The sheep", sampling, hear)
+            assert "".join(pieces) == written, "the same seed writes the same text"
+            with pytest.raises(RunError, match="has no base model"):
+                ChildWriter(process, run, base=True)
+        finally:
+            process.end()
+            process.close()
+    assert torch.equal(before, torch.get_rng_state()) and process._worker._process is None

@@ -109,7 +109,8 @@ def chat(
     base, reason = trained.base_model() if against else (None, "")
     if against and base is None:
         raise InputError(reason or f"{folder.name} was trained from scratch: it has no base model")
-    from tui_trainer.exporting.generate import ChatSession, Writer
+    from tui_trainer.exporting.chat_session import ChatSession
+    from tui_trainer.exporting.generate import Writer
     from tui_trainer.exporting.predicting import inference_device
     from tui_trainer.lines.conversation import hold
 

@@ -1,7 +1,6 @@
 """Trying a trained model: it continues a prompt, which appears as it is written, or answers as its task says."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,12 @@ import torch
 from transformers import PreTrainedTokenizerBase, TextStreamer
 
 from tui_trainer.data.columns.conversations import Message
-from tui_trainer.errors import InputError, system_reason
+from tui_trainer.errors import FolderError
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
-from tui_trainer.files.local_paths import at_home
 from tui_trainer.models.writing import Sampling, generated, most_tokens
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.terminal.safe_text import one_line, visible
+from tui_trainer.terminal.safe_text import visible
+from tui_trainer.worker.questions import Report
 
 __all__ = ["Sampling", "Writer"]
 
@@ -126,137 +125,30 @@ class _Pieces(TextStreamer):
         self._show(text)
 
 
-# A conversation with a trained model: its history, and the commands that change how it goes on.
-
-COMMANDS = {
-    "/system TEXT": "what the conversation begins with; without TEXT nothing; begins anew",
-    "/temperature 0.7": "how freely tokens are drawn; 0 takes the likeliest",
-    "/max 200": "tokens of an answer, at the most",
-    "/reset": "begin anew",
-    "/undo": "take the last question and its answer back",
-    "/save FILE": "append the conversation to a JSONL file, as a row that can be trained on",
-    "/help": "these lines",
-    "/quit": "leave",
-}
+_loaded: dict[tuple[str, bool], Writer] = {}
 
 
-class ChatSession:
-    """With one model, or the same questions to two: each goes on with its own answers.
+def try_model(asked: dict[str, Any], report: Report) -> dict[str, Any]:
+    """In a worker: loads the model of a run, or its base model, once, and does what is asked with it, if anything."""
+    key = asked["run"], asked["base"]
+    if key not in _loaded:
+        run, base = RunFolder(Path(asked["run"])), None
+        if asked["base"]:
+            base, reason = TrainedModel.of(run, unfinished=True).base_model()
+            if base is None:
+                raise FolderError(reason or "it was trained from scratch: it has no base model")
+        _loaded[key] = Writer(run, base=base)
+    writer = _loaded[key]
+    about = {"source": writer.source.name, "continues": writer.continues}
+    if "sampling" not in asked:
+        return about
 
-    `show` gets what is written, piece by piece, and `tell` lines about it.
-    """
+    def show(piece: str) -> None:
+        report(piece=piece)
 
-    def __init__(
-        self,
-        writers: "Mapping[str, Writer]",
-        sampling: "Sampling",
-        system: str = "",
-        *,
-        show: Callable[[str], None],
-        tell: Callable[[str], None],
-    ) -> None:
-        self._writers, self._sampling, self._system = writers, sampling, system
-        self._show, self._tell = show, tell
-        self._turns = 0
-        self._messages: dict[str, list[dict[str, Any]]] = {}
-        self._begin()
-
-    def take(self, line: str) -> bool:
-        """Ask, or carry out a command. Returns whether the conversation goes on."""
-        if not line.strip():
-            return True
-        if line.startswith("/") and not line.startswith("//"):
-            name, _, value = line.strip().partition(" ")
-            try:
-                return self._command(name, value.strip())
-            except (ValueError, OSError) as error:
-                self._tell(system_reason(error))
-                return True
-        self._ask(line.removeprefix("/") if line.startswith("//") else line)
-        return True
-
-    def _begin(self) -> None:
-        first = [{"role": "system", "content": self._system}] if self._system else []
-        self._messages = {name: list(first) for name in self._writers}
-
-    def _command(self, name: str, value: str) -> bool:
-        """Raises ValueError for a value that does not fit."""
-        match name:
-            case "/quit" | "/exit":
-                return False
-            case "/help":
-                self._tell("\n".join(f"{form:<18} {words}" for form, words in COMMANDS.items()))
-            case "/system":
-                self._system = value
-                self._begin()
-                self._tell(f"the system prompt is {one_line(value, 60)!r}" if value else "there is no system prompt")
-            case "/temperature":
-                self._sampling = replace(self._sampling, temperature=_number(value, 0, 10))
-                self._tell(f"the temperature is {self._sampling.temperature:g}")
-            case "/max":
-                self._sampling = replace(self._sampling, max_new_tokens=int(_number(value, 1, 100_000)))
-                self._tell(f"tokens of an answer: {self._sampling.max_new_tokens:,} at the most")
-            case "/reset":
-                self._begin()
-                self._tell("begun anew")
-            case "/undo":
-                self._undo()
-            case "/save":
-                self._save(value)
-            case _:
-                self._tell(f"there is no command {one_line(name, 40)}; /help lists them, and // begins a text with /")
-        return True
-
-    def _undo(self) -> None:
-        first = int(bool(self._system))
-        if all(len(messages) == first for messages in self._messages.values()):
-            self._tell("there is nothing to take back")
-            return
-        for messages in self._messages.values():
-            del messages[max(first, len(messages) - 2) :]
-        self._tell("the last question and its answer are taken back")
-
-    def _save(self, value: str) -> None:
-        """With two models that of the last one, which was trained."""
-        messages = list(self._messages.values())[-1]
-        if not value or len(messages) == int(bool(self._system)):
-            raise ValueError("/save wants the name of a file" if not value else "nothing was said yet")
-        path = at_home(value)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
-        self._tell(f"appended to {one_line(str(path))}")
-
-    def _ask(self, question: str) -> None:
-        """Ctrl+C ends the answer of one model. A question that cannot be asked is no part of the conversation."""
-        self._turns += 1
-        sampling = replace(self._sampling, seed=self._sampling.seed + self._turns)
-        for name, writer in self._writers.items():
-            asked = [*self._messages[name], {"role": "user", "content": question}]
-            pieces: list[str] = []
-
-            def show(piece: str, pieces: list[str] = pieces) -> None:
-                pieces.append(piece)
-                self._show(visible(piece))
-
-            if len(self._writers) > 1:
-                self._show(f"[{name}] ")
-            try:
-                if left_out := writer.reply(asked, sampling, show):
-                    self._tell(f"({left_out} messages at the beginning do not fit any more and were left out)")
-            except KeyboardInterrupt:
-                self._show(" [ended]")
-            except InputError as error:
-                self._tell(one_line(str(error), 300))
-                continue
-            self._show("\n")
-            self._messages[name] = [*asked, {"role": "assistant", "content": "".join(pieces)}]
-
-
-def _number(value: str, low: float, high: float) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = low - 1
-    if not low <= number <= high:
-        raise ValueError(f"a number from {low:,g} to {high:,g} is wanted, not {one_line(value, 40)!r}")
-    return number
+    sampling = Sampling(**asked["sampling"])
+    if "messages" in asked:
+        return about | {"left_out": writer.reply(asked["messages"], sampling, show)}
+    if writer.continues:
+        return about | {"left_out": writer.continue_text(asked["text"], sampling, show)}
+    return about | {"text": writer.answer(asked["text"], sampling)}

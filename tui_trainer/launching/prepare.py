@@ -307,6 +307,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             lora_rank=config.tuning.r if config.tuning.has_adapter else None,
             targets={name: value for name, value in targets.items() if value},
             metric=config.evaluation.metric_for_best_model,
+            early_stopping_patience=config.evaluation.early_stopping_patience,
             best_precision=plan.best_precision or "",
             group_by_length=config.data.group_by_length,
             torch_compile=config.training.torch_compile,

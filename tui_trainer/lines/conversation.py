@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from tui_trainer.terminal.safe_text import visible
 
 if TYPE_CHECKING:
-    from tui_trainer.exporting.generate import ChatSession, Sampling, Writer
+    from tui_trainer.exporting.chat_session import ChatSession
+    from tui_trainer.exporting.generate import Sampling, Writer
 
 
 def continue_once(writer: "Writer", prompt: str, sampling: "Sampling") -> None:

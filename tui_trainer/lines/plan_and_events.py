@@ -19,6 +19,7 @@ from tui_trainer.runs.result import (
     epoch_words,
     grade,
     kept_step,
+    kept_weights,
     number,
     plain,
     score_lines,
@@ -63,7 +64,9 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.StepDone():
             return step_line(event, state)
         case events.EvalDone():
-            note = " (best so far)" if event.best else "" if event.scheduled else " (asked for)"
+            patience = kept_weights(state).patience_words
+            note = "best so far" if event.best else patience if event.scheduled else "asked for"
+            note = note and f" ({note})"
             loss, targets = state.loss_smoothed, targets_summary(state)
             parts = [
                 f"step {event.step}: held-out loss {event.loss:.4f}{note}",

@@ -27,10 +27,9 @@ from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.result import (
     best_before,
-    best_evaluation,
     ending_words,
     held_out_loss,
-    kept_step,
+    kept_weights,
     newest_scores,
     number,
     score_words,
@@ -310,16 +309,11 @@ def certificates(folder: RunFolder) -> dict[str, dict[str, Any]]:
 
 
 def _model_facts(state: RunState, plan: Plan | None) -> ReportedModel:
-    finished, best = state.finished, best_evaluation(state)
-    weights_step = state.step
-    if finished is not None:
-        weights_step = kept_step(state) or state.step
-    elif plan is not None and plan.config.evaluation.early_stopping_patience > 0 and best is not None:
-        weights_step = best.step
-    baselines = state.baselines
+    finished, baselines = state.finished, state.baselines
+    kept = kept_weights(state, plan.config.evaluation.early_stopping_patience if plan else None)
     return ReportedModel(
         step=state.step,
-        weights_step=weights_step,
+        weights_step=kept.step,
         ending=ending_words(state),
         training_seconds=sum(state.step_seconds),
         train_loss=finished.loss if finished and finished.loss is not None else state.loss_smoothed,

@@ -121,6 +121,8 @@ class PlanMade(Event):
     lora_rank: int | None = None
     targets: dict[str, float] = field(default_factory=dict)
     metric: str = "loss"
+    early_stopping_patience: int | None = None
+    """Evaluations in a row without a better one that end the run; 0 where none does."""
     precision: str = ""
     best_precision: str = ""
     packing: bool | None = None

@@ -41,12 +41,20 @@ class ScoreWords:
 
 def score_words(scores: Mapping[str, float], baselines: Mapping[str, float]) -> list[ScoreWords]:
     """All scores, in their order; of several baselines of one score the first."""
-    known: dict[str, tuple[str, float]] = {}
-    for title, value in baselines.items():
-        name, of, what = title.partition(_OF)
-        if of:
-            known.setdefault(name, (what.removeprefix("the "), value))
-    return [ScoreWords(plain(name), value, known.get(name), name in _LESS_IS_BETTER) for name, value in scores.items()]
+    return [
+        ScoreWords(plain(name), value, next(iter(baselines_of(name, baselines).items()), None), less_is_better(name))
+        for name, value in scores.items()
+    ]
+
+
+def baselines_of(name: str, baselines: Mapping[str, float]) -> dict[str, float]:
+    """What simpler models reach of one score, by what they are: `most frequent class`."""
+    titles = ((title.partition(_OF), value) for title, value in baselines.items())
+    return {what.removeprefix("the "): value for (scored, of, what), value in titles if of and scored == name}
+
+
+def less_is_better(name: str) -> bool:
+    return name in _LESS_IS_BETTER
 
 
 def scores_line(scores: Mapping[str, float], baselines: Mapping[str, float]) -> str:
@@ -150,6 +158,59 @@ def _of(step: int, total_steps: int) -> str:
 def best_evaluation(state: RunState) -> EvalDone | None:
     """The newest one that was the best by `evaluation.metric_for_best_model` when it was made."""
     return next((done for done in reversed(state.evals) if done.best), None)
+
+
+def best_by_score(state: RunState, name: str) -> EvalDone | None:
+    """The first one that no other exceeds in this score; None before it was measured."""
+    direction = -1 if less_is_better(name) else 1
+    having = (done for done in state.evals if math.isfinite(done.scores.get(name, math.nan)))
+    return max(having, key=lambda done: direction * done.scores[name], default=None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptWeights:
+    """Which weights are the run's model, or would be if it ended now, and how near early stopping is.
+
+    `best` is by `metric`, which is `evaluation.metric_for_best_model`. `patience_used` of `patience` evaluations came
+    since then without a better one; a `patience` of 0 stops nothing, and keeps the last weights.
+    """
+
+    step: int
+    best: EvalDone | None
+    metric: str
+    patience: int
+    patience_used: int
+
+    @property
+    def best_words(self) -> str:
+        """`step 30, macro F1 0.810`; empty before the first evaluation."""
+        if self.best is None:
+            return ""
+        if self.metric == "loss":
+            return f"step {self.best.step:,}, held-out loss {self.best.loss:.4f}"
+        value = self.best.scores.get(self.metric)
+        return f"step {self.best.step:,}" + ("" if value is None else f", {plain(self.metric)} {number(value)}")
+
+    @property
+    def patience_words(self) -> str:
+        """`1 of 3 evaluations without a better one`; empty without early stopping."""
+        return f"{self.patience_used} of {self.patience} evaluations without a better one" if self.patience else ""
+
+
+def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
+    """`patience` is that of the plan's file, for journals that have none."""
+    plan, best = state.plan, best_evaluation(state)
+    metric = plan.metric if plan else "loss"
+    if plan is not None and plan.early_stopping_patience is not None:
+        patience = plan.early_stopping_patience
+    since = state.evals[state.evals.index(best) + 1 :] if best else state.evals
+    used = sum(done.scheduled and (metric == "loss" or metric in done.scores) for done in since)
+    step = state.step
+    if state.finished is not None:
+        step = kept_step(state) or state.step
+    elif patience and best is not None:
+        step = best.step
+    return KeptWeights(step=step, best=best, metric=metric, patience=patience or 0, patience_used=used)
 
 
 def lowest_evaluation(state: RunState) -> EvalDone | None:

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from textual.events import MouseDown, MouseMove, MouseScrollDown, MouseScrollUp, MouseUp
 from textual.reactive import reactive
 
-from tui_trainer.runs.events import EvalDone
+from tui_trainer.runs.events import EvalDone, GaugesRead
+from tui_trainer.runs.result import baselines_of
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, fit, title_rule, width_of
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.units import format_count, format_seconds
+from tui_trainer.units import GIB, format_count, format_seconds
 
 FIRST_DOMAIN_STEPS: Final = 32
 LABEL_CELLS: Final = 7
@@ -474,7 +475,7 @@ class Metric:
     """`values` gives one number per step of `steps`, those of the state unless it says others.
 
     What is noisy is smoothed, and the few values that are far off may leave the range. `marked` is what an evaluation
-    has of it, if anything.
+    has of it, if anything, and `to_beat` what simpler models reach, by name.
     """
 
     values: Callable[[RunState], NDArray[np.float64]]
@@ -482,6 +483,11 @@ class Metric:
     is_noisy: bool = True
     steps: Callable[[RunState], NDArray[np.int64]] = lambda state: np.frombuffer(state.steps.tobytes(), np.int64)
     marked: Callable[[EvalDone], float | None] = lambda _: None
+    to_beat: Callable[[RunState], Mapping[str, float]] = lambda _: {}
+
+    def newest(self, state: RunState) -> str:
+        values = self.values(state)
+        return self.show(float(values[-1])) if len(values) and math.isfinite(values[-1]) else "--"
 
 
 def _column(name: str) -> Callable[[RunState], NDArray[np.float64]]:
@@ -505,21 +511,36 @@ def _tokens_per_second(state: RunState) -> NDArray[np.float64]:
     return rates
 
 
+def _losses_to_beat(state: RunState) -> Mapping[str, float]:
+    return state.baselines.losses if state.baselines else {}
+
+
 LOSS: Final = "loss"
+HELD_OUT_LOSS: Final = "loss, held out"
 METRICS: Final[dict[str, Metric]] = {
-    LOSS: Metric(_column("losses"), "{:.4f}".format, marked=attrgetter("loss")),
+    LOSS: Metric(_column("losses"), "{:.4f}".format, marked=attrgetter("loss"), to_beat=_losses_to_beat),
     "learning rate": Metric(_column("lrs"), "{:.2e}".format, is_noisy=False),
     "gradient norm": Metric(_column("grad_norms"), "{:.3g}".format),
     "tokens/s": Metric(_tokens_per_second, format_count),
     "step seconds": Metric(_column("step_seconds"), format_seconds),
 }
+_PEAK_MEMORY: Final = Metric(
+    lambda state: np.frombuffer(state.peaks.tobytes(), np.int64) / GIB, "{:.2f}".format, is_noisy=False
+)
 
 
 def metrics_of(state: RunState) -> dict[str, Metric]:
-    """Everything of a run that can be drawn, by its name: what every run has, and the scores of this one."""
-    held_out = dict.fromkeys(name for done in state.evals for name in done.scores)
-    found = {f"{name}, held out": _held_out(name) for name in held_out}
-    return METRICS | found | {f"{name}, training": _in_training(name) for name in state.step_scores}
+    """Everything of a run that can be drawn, by its name: what every run has, and what this one has measured."""
+    found = dict(METRICS)
+    if state.evals:
+        found[HELD_OUT_LOSS] = _held_out(attrgetter("loss"), _losses_to_beat)
+    for name in dict.fromkeys(name for done in state.evals for name in done.scores):
+        found[f"{name}, held out"] = _held_out(_score(name), _scores_to_beat(name))
+    found |= {f"{name}, training": _in_training(name) for name in state.step_scores}
+    if state.peak_memory_bytes:
+        found["peak memory, GiB"] = _PEAK_MEMORY
+    last = list(state.gauges)[-1:]
+    return found | {name: _of_readings(*one) for name, one in _READINGS.items() if last and one[0](last[0]) is not None}
 
 
 def metric_of(state: RunState, name: str) -> Metric | None:
@@ -527,24 +548,81 @@ def metric_of(state: RunState, name: str) -> Metric | None:
     return METRICS.get(name) or metrics_of(state).get(name)
 
 
-def _held_out(name: str) -> Metric:
-    def having(state: RunState) -> list[EvalDone]:
-        return [done for done in state.evals if name in done.scores]
+def _score(name: str) -> Callable[[EvalDone], float | None]:
+    return lambda done: done.scores.get(name)
+
+
+def _scores_to_beat(name: str) -> Callable[[RunState], Mapping[str, float]]:
+    return lambda state: baselines_of(name, state.baselines.scores) if state.baselines else {}
+
+
+def _held_out(
+    value_of: Callable[[EvalDone], float | None], to_beat: Callable[[RunState], Mapping[str, float]]
+) -> Metric:
+    def having(state: RunState) -> dict[int, float]:
+        # Two of one step, of which somebody asked for one, are one point.
+        return {done.step: value for done in state.evals if (value := value_of(done)) is not None}
 
     return Metric(
-        lambda state: np.array([done.scores[name] for done in having(state)], np.float64),
+        lambda state: np.array(list(having(state).values()), np.float64),
         "{:.4f}".format,
         is_noisy=False,
-        steps=lambda state: np.array([done.step for done in having(state)], np.int64),
-        marked=lambda done: done.scores.get(name),
+        steps=lambda state: np.array(list(having(state)), np.int64),
+        marked=value_of,
+        to_beat=to_beat,
     )
 
 
 def _in_training(name: str) -> Metric:
+    """Of the steps that have it: the others stand as NaN in its column."""
+
     def values(state: RunState) -> NDArray[np.float64]:
         return np.frombuffer(state.step_scores[name].tobytes(), np.float64)
 
-    return Metric(values, "{:.4f}".format)
+    def steps(state: RunState) -> NDArray[np.int64]:
+        known = ~np.isnan(values(state))
+        return np.frombuffer(state.steps.tobytes(), np.int64)[: len(known)][known]
+
+    return Metric(
+        lambda state: values(state)[~np.isnan(values(state))], "{:.4f}".format, steps=steps, marked=_score(name),
+        to_beat=_scores_to_beat(name),
+    )  # fmt: skip
+
+
+def _of_readings(value_of: Callable[[GaugesRead], float | None], show: Callable[[float], str]) -> Metric:
+    """Of the last hour. Steps that a resume has taken again are those of their newest reading."""
+
+    def having(state: RunState) -> dict[int, float]:
+        found = {reading.step: value_of(reading) for reading in list(state.gauges)}
+        return {step: value for step, value in sorted(found.items()) if value is not None}
+
+    return Metric(
+        lambda state: np.array(list(having(state).values()), np.float64), show, is_noisy=False,
+        steps=lambda state: np.array(list(having(state)), np.int64),
+    )  # fmt: skip
+
+
+def _mean_of_cards(name: str) -> Callable[[GaugesRead], float | None]:
+    def value_of(reading: GaugesRead) -> float | None:
+        values = [value for gpu in reading.gpus if (value := getattr(gpu, name)) is not None]
+        return sum(values) / len(values) if values else None
+
+    return value_of
+
+
+def _in_gib(bytes_of: Callable[[GaugesRead], float | None]) -> Callable[[GaugesRead], float | None]:
+    return lambda reading: None if (found := bytes_of(reading)) is None else found / GIB
+
+
+# What the run used of its machine; of several cards the mean.
+_READINGS: Final[dict[str, tuple[Callable[[GaugesRead], float | None], Callable[[float], str]]]] = {
+    "process memory, GiB": (_in_gib(attrgetter("process_memory_bytes")), "{:.2f}".format),
+    "CPU use": (attrgetter("process_cpu_share"), "{:.0%}".format),
+    "GPU use": (_mean_of_cards("utilization_share"), "{:.0%}".format),
+    "GPU memory, GiB": (_in_gib(_mean_of_cards("memory_used_bytes")), "{:.2f}".format),
+    "GPU power, W": (_mean_of_cards("power_watts"), "{:.0f}".format),
+    "GPU temperature, C": (_mean_of_cards("temperature_celsius"), "{:.0f}".format),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -577,7 +655,8 @@ class ChartDrawing:
         series = self._take(state, view, metric)
         if view.cross_step is not None:
             view = replace(view, cross_step=series.nearest_step(view.cross_step))
-        last_step = int(series.steps[-1]) if len(series.steps) else 0
+        # The run's, also where what is drawn is measured now and then: two charts have the same axis.
+        last_step = max([*series.steps[-1:].tolist(), *state.steps[-1:]], default=0)
         shown = window(domain_steps(last_step, state.total_steps), last_step, view.halvings, view.cross_step)
         self._shown = (shown, width - GUTTER)
         picture = _Picture(state, view, metric, series, shown, glyphs)
@@ -636,10 +715,6 @@ class _Picture:
     glyphs: Glyphs
 
     @property
-    def _shows_loss(self) -> bool:
-        return self.view.metric == LOSS
-
-    @property
     def _show(self) -> Callable[[float], str]:
         return self.metric.show
 
@@ -665,9 +740,9 @@ class _Picture:
 
         view, columns, inline = self.view, width - GUTTER, height + 1 < _LABELS_FROM
         rows = height - (0 if view.compact else 1 if inline else 2)
-        baselines = self.state.baselines if self._shows_loss and not view.compact else None
         raster = plot(
-            self.series, self._evals(), baselines.losses if baselines else {}, self.shown, bounds, (columns, rows),
+            self.series, self._evals(), {} if view.compact else self.metric.to_beat(self.state), self.shown, bounds,
+            (columns, rows),
             self.glyphs, log=view.log, cross_step=None if view.compact else view.cross_step,
         )  # fmt: skip
         body = with_y_axis(raster.lines(), bounds, min(rows // 2 + 1, _TICKS_TALL), self.glyphs, log=view.log)
@@ -702,11 +777,18 @@ class _Picture:
         line: Line = [(f"step {step}", "chart_cross"), (f"  {self.view.metric} {shown}", "text")]
         if self.series.smoothing and math.isfinite(mean):
             line.append((f"  smoothed {self._show(mean)}", "chart_smooth"))
-        if self.state.evals and self._shows_loss:
-            nearest = min(self.state.evals, key=lambda done: abs(done.step - step))
-            words = f"  {self.glyphs.eval_mark} {self._show(nearest.loss)} at step {nearest.step}"
-            line.append((words, "chart_eval"))
+        if marks := self._marks:
+            _, nearest, value = min((abs(done - step), done, value) for done, value in marks)
+            line.append((f"  {self.glyphs.eval_mark} {self._show(value)} at step {nearest}", "chart_eval"))
         return line
+
+    @property
+    def _marks(self) -> list[tuple[int, float]]:
+        """Step and value of all evaluations that are marked beside the curve."""
+        if not self.metric.is_noisy:
+            return []  # they are the curve itself, or there are none
+        marked = ((done.step, self.metric.marked(done)) for done in self.state.evals)
+        return [(step, value) for step, value in marked if value is not None]
 
     def _legend(self, bounds: Bounds | None) -> Line:
         glyphs, smoothing = self.glyphs, self.series.smoothing
@@ -714,7 +796,7 @@ class _Picture:
         if smoothing:
             line += [("  " + (":" if glyphs.ascii else "⡇") + " steps", "chart_raw")]
             line += [("  " + ("*" if glyphs.ascii else "⠒") + f" smoothed {smoothing:g}", "chart_smooth")]
-        if self.state.evals and self._shows_loss:
+        if self._marks:
             line.append((f"  {glyphs.eval_mark} held out", "chart_eval"))
         if bounds is not None:
             linear = Bounds(10.0**bounds.low, 10.0**bounds.high) if self.view.log else bounds
@@ -745,6 +827,8 @@ class LossChart(Pane):
         super().__init__(lambda w, h: self._drawing.draw(state(), self.view, w, h, self.glyphs), id=id)
         self.disabled = disabled
         self._state, self._drawing = state, ChartDrawing()
+        self.beside: LossChart | None = None
+        """Another chart of the same steps: what is chosen about the x axis is chosen for both."""
         self.set_reactive(LossChart.view, view)
 
     def forget(self) -> None:
@@ -756,12 +840,19 @@ class LossChart(Pane):
 
     def watch_view(self) -> None:
         self.redraw()
+        if (other := self.beside) is not None:
+            now = self.view
+            other.view = replace(other.view, smoothing=now.smoothing, halvings=now.halvings, cross_step=now.cross_step)
+
+    def show_metric(self, name: str) -> None:
+        if name != self.view.metric:
+            self.view = replace(self.view, metric=name, log=False)
 
     def next_smoothing(self) -> None:
         self.view = replace(self.view, smoothing=_next(SMOOTHINGS, self.view.smoothing))
 
     def next_metric(self) -> None:
-        self.view = replace(self.view, metric=_next(list(metrics_of(self._state())), self.view.metric), log=False)
+        self.show_metric(_next(list(metrics_of(self._state())), self.view.metric))
 
     def toggle_log(self) -> str:
         """Linear or logarithmic y. Returns why not when no value is above zero, else nothing."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -98,12 +97,6 @@ def run_screens(
         gc.enable()
         with patient("stdout"):
             code = _afterwards(app, bench, signals, logs)
-    if bench.is_writing_text:
-        # A thread inside torch would abort the interpreter's exit, and with it the exit code.
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
     return code
 
 

@@ -73,7 +73,7 @@ def found(commands: Iterable[Command], letters: str, search: FuzzySearch) -> lis
 
 
 class Palette(FieldDialog):
-    keys = (("enter", "do it"), ("up down", "choose"), ("escape", "close"))
+    keys: Sequence[tuple[str, str]] = (("enter", "do it"), ("up down", "choose"), ("escape", "close"))
 
     def __init__(self, heading: str, commands: Sequence[Command], back: Callable[[], object] | None = None) -> None:
         """`back` is done where none is taken."""
@@ -96,13 +96,17 @@ class Palette(FieldDialog):
 
     def _row(self, place: int, width: int) -> Line:
         (command, letters), is_chosen = self._hits[place], place == self._chosen
-        pointer = self.glyphs.pointer if is_chosen else " "
+        pointer = f"{self.glyphs.pointer if is_chosen else ' '}{self._mark_of(command)}"
         name: Line = [(letter, "accent" if at in letters else "text") for at, letter in enumerate(command.name)]
         gap = " " * max(min(_NAME_CELLS, width // 2) - cell_len(command.name), 2)
         note: Line = [(f" {command.note} ", "key")]
         line = beside(fit([(f"{pointer} ", "text"), *name, (gap, "text"), (command.help, "dim")],
                           width - cell_len(command.note) - 2, self.glyphs.ellipsis), note, width)  # fmt: skip
         return [(text, "cursor") for text, _ in line] if is_chosen else line
+
+    def _mark_of(self, command: Command) -> str:
+        """What stands before the name, beside the pointer."""
+        return ""
 
     def _about(self, width: int, _: int) -> list[Line]:
         return paragraph(self._hits[self._chosen][0].help, width) if self._hits else []
@@ -143,6 +147,46 @@ class Palette(FieldDialog):
             self._choose(self._chosen + steps[event.key])
             return True
         return super().take_key(event)
+
+
+class MarkingPalette(Palette):
+    """Space marks up to `most` of them, and Enter takes those that are marked; with none marked anew the chosen one.
+
+    `marked` are names, those that are taken now. `take_names` gets what is taken.
+    """
+
+    keys = (("enter", "draw"), ("space", "mark"), ("up down", "choose"), ("escape", "close"))
+
+    def __init__(
+        self, heading: str, commands: Sequence[Command], marked: Sequence[str], most: int,
+        take_names: Callable[[list[str]], object],
+    ) -> None:  # fmt: skip
+        super().__init__(heading, commands)
+        self._marked, self._before, self._most, self._take_names = list(marked), list(marked), most, take_names
+
+    def _mark_of(self, command: Command) -> str:
+        return self.glyphs.changed if command.name in self._marked else " "
+
+    def take_key(self, event: Key) -> bool:
+        if event.key != "space" or not self._hits:
+            return super().take_key(event)
+        name = self._hits[self._chosen][0].name
+        if name in self._marked:
+            self._marked.remove(name)
+        else:
+            # Of too many the one that was marked first goes.
+            self._marked = [*self._marked, name][-self._most :]
+        self.redraw()
+        return True
+
+    def take(self) -> None:
+        hits = found(self._commands, self.field.value, self._search)
+        names = self._marked
+        if hits and (names == self._before or not names):
+            names = [hits[min(self._chosen, len(hits) - 1)][0].name]
+        if names:
+            self.close()
+            self._take_names(names)
 
 
 def _command(app: Any, action: Action, do: Callable[[], object], *, elsewhere: bool = False) -> Command:

@@ -11,7 +11,9 @@ from textual.widget import Widget
 
 from tui_trainer.advice.examine import Examination, FoundCause
 from tui_trainer.config.changes import Patch, settings_words
-from tui_trainer.errors import FolderError, InputError, TuiTrainerError
+from tui_trainer.errors import InputError, TuiTrainerError
+from tui_trainer.launching.model_process import ChildWriter, ModelProcess
+from tui_trainer.runs.state import RunState
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line, visible
 from tui_trainer.ui.background import GivenUp
@@ -25,8 +27,9 @@ from tui_trainer.ui.workbench import TRYING, Workbench
 from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from tui_trainer.exporting.generate import ChatSession, Sampling, Writer
+    from tui_trainer.exporting.chat_session import ChatSession
     from tui_trainer.launching.export_process import ExportChoice, ExportProcess
+    from tui_trainer.models.writing import Sampling
     from tui_trainer.runs.folder import RunFolder
 
 _LABEL, _PROMPT_CHARACTERS = 5, 40
@@ -88,6 +91,9 @@ class DoctorDialog(Dialog):
 
 
 class TryDialog(FieldDialog):
+    """The model is in a process of its own, also after the run: what it draws must not move the generator of a run that
+    trains in this process, and its end gives all memory back."""
+
     heading = "Try the model"
 
     def __init__(self, bench: Workbench, folder: RunFolder, prompt: str) -> None:
@@ -102,11 +108,14 @@ class TryDialog(FieldDialog):
             # A sample's prompt has the signs of the chat template.
             self._text = ""
             self._status = "/help lists commands, /system TEXT sets how it begins"
+        elif bench.run.alive:
+            self._status = f"the newest checkpoint is {_newest(state)}; on the CPU, while training goes on"
         self._has_base = state.plan is not None and bool(state.plan.base_model)
         does = "continue the text" if task.continues else "ask the model"
         self.keys = (("enter", does), *[("tab", "base model beside it")] * self._has_base, ("escape", "close"))
         self._with_base = self._wants_end = self._is_writing = False
-        self._writers: dict[str, Writer] = {}
+        self._process = ModelProcess()
+        self._writers: dict[str, ChildWriter] = {}
         self._conversation: ChatSession | None = None
         self._transcript: list[str] = []
         self._said = ""
@@ -139,8 +148,13 @@ class TryDialog(FieldDialog):
             self.field.put("")
             self._transcript.append(f"> {prompt}\n")
         self._status = "writing ..." if self._writers else "loading the weights ..."
-        self._bench.background.do(TRYING, lambda: self._write(prompt, self._seed), self._wrote)
+        self._bench.background.do(TRYING, lambda: self._write(prompt, self._seed), self._wrote, lane=TRYING)
         self.redraw()
+
+    def close(self) -> None:
+        super().close()
+        self._process.end()
+        self._bench.background.do(TRYING, self._process.close, lambda _: None, lane=TRYING)
 
     def by_clock(self) -> object:
         return len(self._transcript), self._status
@@ -153,48 +167,47 @@ class TryDialog(FieldDialog):
 
     def _write(self, prompt: str, seed: int) -> tuple[str, str]:
         """What is to be read, and the status."""
-        from tui_trainer.exporting.generate import Sampling
+        from tui_trainer.models.writing import Sampling
 
         sampling = Sampling(max_new_tokens=_NEW_TOKENS, temperature=_TEMPERATURE, seed=seed)
         try:
-            source = self._load()
+            self._load()
             if self._chats:
                 self._converse(prompt, sampling)
-                return "", f"weights of {source}; /help lists commands"
+                return "", f"weights of {self._source()}; /help lists commands"
             texts = {name: _made(one, prompt, sampling) for name, one in self._writers.items()}
             if len(texts) == 1:
-                return texts["tuned"], f"weights of {source}; Enter writes another one"
-            return "\n\n".join(f"[{name}] {text}" for name, text in texts.items()), f"weights of {source}"
+                return texts["tuned"], f"weights of {self._source()}; Enter writes another one"
+            return "\n\n".join(f"[{name}] {text}" for name, text in texts.items()), f"weights of {self._source()}"
         except TuiTrainerError as error:
             return "", one_line(str(error))
 
-    def _load(self) -> str:
-        """Load what is not there yet; the name of the folder of the weights. Raises TuiTrainerError."""
-        from tui_trainer.exporting.generate import Writer
+    def _source(self) -> str:
+        """The name of the folder of the weights."""
+        return one_line(self._writers["tuned"].source)
+
+    def _load(self) -> None:
+        """Load what is not there yet. Raises TuiTrainerError."""
         from tui_trainer.runs.lock import in_use
 
         with in_use(self._folder, "loading it to try it"):
-            tuned = self._writers.get("tuned") or Writer(self._folder)
+            tuned = self._writers.get("tuned") or ChildWriter(self._process, self._folder)
             base = {"base": self._writers.get("base") or self._base()} if self._with_base else {}
         writers = {**base, "tuned": tuned}
         if writers.keys() != self._writers.keys():
             # With other models a conversation begins anew.
             self._writers, self._conversation = writers, None
-        return one_line(tuned.source.name)
 
-    def _base(self) -> Writer:
-        from tui_trainer.exporting.generate import Writer
-        from tui_trainer.exporting.trained_model import TrainedModel
-
-        base, reason = TrainedModel.of(self._folder, unfinished=True).base_model()
-        if base is None:
+    def _base(self) -> ChildWriter:
+        try:
+            return ChildWriter(self._process, self._folder, base=True)
+        except TuiTrainerError:
             self._with_base = False
-            raise FolderError(reason or "it was trained from scratch: it has no base model")
-        return Writer(self._folder, base=base)
+            raise
 
     def _converse(self, line: str, sampling: Sampling) -> None:
         """As `tui-trainer chat` does with a line."""
-        from tui_trainer.exporting.generate import ChatSession
+        from tui_trainer.exporting.chat_session import ChatSession
 
         if self._conversation is None:
             self._transcript = self._transcript[-1:]
@@ -217,7 +230,11 @@ class TryDialog(FieldDialog):
             self.redraw()
 
 
-def _made(writer: Writer, prompt: str, sampling: Sampling) -> str:
+def _newest(state: RunState) -> str:
+    return f"step {state.checkpoints[-1].step:,}" if state.checkpoints else "not written yet"
+
+
+def _made(writer: ChildWriter, prompt: str, sampling: Sampling) -> str:
     if not writer.continues:
         return f"{prompt}\n\n{writer.answer(prompt, sampling)}"
     pieces = [prompt]

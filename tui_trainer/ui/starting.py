@@ -59,11 +59,9 @@ def offer_start(bench: Workbench) -> None:
 
 
 def _is_refused_now(bench: Workbench) -> bool:
-    """One run at a time, and none while a model draws from the random numbers that a run needs."""
+    """One run at a time."""
     if bench.run_is_ours_and_alive:
         bench.tell("a run is alive in this process: one at a time", "warn")
-    elif bench.is_writing_text:
-        bench.tell("the model is still writing, and draws from the random numbers that a run needs", "warn")
     elif bench.background.is_busy(OPENING):
         bench.tell("a run is being started", "warn")
     elif bench.background.is_busy(DETACHING):

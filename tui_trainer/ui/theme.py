@@ -7,7 +7,7 @@ costs few bytes. The colours of the 256-colour set are middle tones, readable on
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -46,16 +46,24 @@ _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
 
 @dataclass(kw_only=True, slots=True)
 class Preferences:
-    """`theme` is a name of Textual's, empty for the terminal's own colours; `bell` rings when a run ends unseen."""
+    """`theme` is a name of Textual's, empty for the terminal's own colours; `bell` rings when a run ends unseen.
+
+    `curves` are the names of the numbers that Train draws, by task.
+    """
 
     theme: str = ""
     bell: bool = False
+    curves: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def load(cls) -> "Preferences":
         """The defaults where nothing was kept, or what was kept cannot be understood."""
-        kept = read_fields(_file())
-        return cls(**{one.name: kept[one.name] for one in fields(cls) if type(kept.get(one.name)) is type(one.default)})
+        kept, plain = read_fields(_file()), asdict(cls())
+        return cls(**{name: kept[name] for name, value in plain.items() if type(kept.get(name)) is type(value)})
+
+    def curves_of(self, task: str) -> list[str]:
+        names = self.curves.get(task)
+        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
     def save(self) -> None:
         """A state folder that cannot be written keeps nothing, and stops nothing."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.ui.dialogs import Answer, Dialog, Row
     from tui_trainer.ui.keymap import Action, Keymap
+    from tui_trainer.ui.theme import Preferences
 
 
 class Leaving(Enum):
@@ -44,6 +45,7 @@ class Application(Protocol):
     """What is asked of the application that shows this: it draws, and asks the person."""
 
     keymap: Keymap
+    preferences: Preferences
 
     @property
     def takes_text(self) -> bool: ...
@@ -320,10 +322,6 @@ class Workbench:
     @property
     def has_unsaved_edits(self) -> bool:
         return self.document is not None and self.document.is_unsaved
-
-    @property
-    def is_writing_text(self) -> bool:
-        return hasattr(self, "background") and self.background.is_busy(TRYING)
 
     @property
     def run_is_alive(self) -> bool:

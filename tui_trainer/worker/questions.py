@@ -24,6 +24,7 @@ QUESTIONS: Final = {
     "merge_base": "tui_trainer.launching.merged_base:write_base",
     "run_model": "tui_trainer.bench.inference:measure",
     "write_format": "tui_trainer.bench.inference:write",
+    "try_model": "tui_trainer.exporting.generate:try_model",
     "compare_export": "tui_trainer.exporting.measured:measure",
 }
 # Of models without their weights: asked again and again while somebody plans, and of one process, as each loads torch.

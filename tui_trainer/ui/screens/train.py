@@ -10,12 +10,14 @@ from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs.result import memory_words, targets_summary
-from tui_trainer.runs.state import slowest_rank
-from tui_trainer.ui.chart import METRICS, MOST_HALVINGS, ChartView, LossChart
+from tui_trainer.runs.state import RunState, slowest_rank
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.chart import LOSS, METRICS, MOST_HALVINGS, ChartView, LossChart, metric_of, metrics_of
 from tui_trainer.ui.commands import offer_more
 from tui_trainer.ui.dialogs import Answer
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
+from tui_trainer.ui.palette import Command, MarkingPalette
 from tui_trainer.ui.run_dialogs import DoctorDialog, ExportDialog, offer_try
 from tui_trainer.ui.screens import train_lines as lines
 from tui_trainer.ui.screens import train_lines as story
@@ -24,6 +26,7 @@ from tui_trainer.ui.spans import Line
 from tui_trainer.ui.starting import offer_detach, offer_lines, offer_resume, offer_stop
 from tui_trainer.ui.watch import WatchedRun, tail_of
 from tui_trainer.ui.widgets.gauge import gauge_lines
+from tui_trainer.ui.widgets.lists import LineField
 from tui_trainer.ui.widgets.pane import Area, Pane, Section
 from tui_trainer.ui.workbench import Workbench
 
@@ -31,6 +34,8 @@ _WIDEST_GAUGES: Final = 100
 Draw = Callable[[TrainScene, int, int], list[Line]]
 Heading = Callable[[TrainScene], tuple[str, str]]
 _LOG_ROWS = 200
+_MOST_CURVES = 2
+_LEAST_FOR_TWO = 8
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
 _WITHOUT_A_RUN = ("log", "freeze", "up", "down")
 _BESIDE_THE_PICTURE = (*_OF_THE_RUN, "freeze", "doctor", "try_model", "export", "report", "more")
@@ -42,7 +47,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
         return frozenset({"invitation", "speed", "gauges"})
     state = scene.state
     has_steps, reads_itself = bool(state.steps), bool(state.gauges) and not scene.is_beside
-    parts = {"run", "events", "right", "machine", "chart" if has_steps else "preparation"}
+    parts = {"run", "events", "right", "machine", "charts" if has_steps else "preparation"}
     if scene.table_open:
         parts.add("table")
     elif scene.log_open:
@@ -61,6 +66,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
         "doctor": has_steps and scene.verdict is not None and scene.verdict.is_known and not scene.table_open,
         "scores": bool(state.training_scores) and "rates" in parts,
         "ranks": slowest_rank(state) is not None and "rates" in parts,
+        "standing": state.evals or state.training_scores,
         "times": state.recent, "switched-on": scene.what_is_on, "samples": state.samples,
     }  # fmt: skip
     return frozenset(parts | {name for name, there in of_the_run.items() if there})
@@ -108,6 +114,7 @@ _BELOW_THE_CHART: Final[Parts] = {
     "table": (story.score_rows, story.scores_heading),
 }
 _BESIDE_THE_CHART: Final[Parts] = {
+    "standing": (TrainScene.standing_rows, TrainScene.standing_heading),
     "machine": (_gauges, lambda scene: ("machine", f"{scene.glyphs.target} target")),
     "readings": (TrainScene.readings_rows, _readings_heading),
     "times": (TrainScene.parts_rows, _only("time of a step")),
@@ -140,6 +147,7 @@ class TrainPage(Page):
     """Which of its parts have something to show is decided by `visible_parts`; where they stand, by the style sheet."""
 
     place = "train"
+    AUTO_FOCUS = ""
     BINDINGS = bindings("train")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-very-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (42, "-tall")]  # noqa: RUF012
@@ -159,7 +167,6 @@ class TrainPage(Page):
         "tail": lambda page: page.chart.toggle_tail(),
         "cross_left": lambda page: page.chart.move_cross(-1),
         "cross_right": lambda page: page.chart.move_cross(1),
-        "clear": lambda page: page.chart.clear_cross(),
         "up": lambda page: page.scroll_events(1),
         "down": lambda page: page.scroll_events(-1),
     }
@@ -170,12 +177,19 @@ class TrainPage(Page):
         self._by_clock: object = None
         self._log_open = self._table_open = self._frozen = False
         self._events_back = 0
+        self._filter = LineField(id="filter")
+        self._filter.placeholder = "words of events and of the log"
+        self._filter.display = False
+        self._curves_of, self._curves = "", [LOSS]
+        """Of which task, and by which names."""
 
     def body(self) -> ComposeResult:
         yield from map(self._part, _ABOVE_THE_CHART)
         with Area(id="columns"):
             with Area(id="left"):
-                yield LossChart(lambda: self._scene.run, id="chart")
+                with Area(id="charts"):
+                    yield LossChart(lambda: self._scene.run, id="chart")
+                    yield LossChart(lambda: self._scene.run, id="second")
                 yield from map(self._part, _BELOW_THE_CHART)
                 with Area(id="small"):
                     for metric in list(METRICS)[1:]:
@@ -183,6 +197,7 @@ class TrainPage(Page):
                         small = ChartView(metric=metric, compact=True)
                         yield LossChart(lambda: self._scene.run, small, disabled=True)
                 yield self._part("events")
+                yield self._filter
             with Area(id="right"):
                 yield from map(self._part, _BESIDE_THE_CHART)
 
@@ -209,12 +224,14 @@ class TrainPage(Page):
             verdict=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
             frozen=self._frozen, events_back=self._events_back, key_of=key_of,
+            words=self._filter.value.strip(),
             report=str(run.folder.report) if run and run.state.finished and run.has_report else "",
             resume=f"press {key_of('train.pause')}, or type: tui-trainer resume {name}",
             run_folder=str(run.folder.root) if run else "", offer=[] if run else self._offer(),
         )  # fmt: skip
 
     def on_mount(self) -> None:
+        self.chart.beside, self.second.beside = self.second, self.chart
         self._arrange()
 
     def _arrange(self) -> None:
@@ -222,8 +239,21 @@ class TrainPage(Page):
         self.set_class(scene.state is None, "-no-run")
         self.set_class(not scene.run.steps, "-no-steps")
         self.set_class(scene.is_over, "-over")
-        for name in (*PARTS, "chart", "small", "right"):
+        for name in (*PARTS, "charts", "small", "right"):
             self.query_one(f"#{name}").set_class(name not in visible, "-absent")
+        self._take_curves(scene.run)
+
+    def _take_curves(self, state: RunState) -> None:
+        """What is drawn: as it was chosen for the task, as soon as the journal says which one it is."""
+        if state.task and state.task != self._curves_of:
+            self._curves_of = state.task
+            self._curves = self.bench.app.preferences.curves_of(state.task)[:_MOST_CURVES] or [LOSS]
+        # A score that has not been measured yet comes with its first evaluation.
+        names = [name for name in self._curves if metric_of(state, name)] or [LOSS]
+        self.chart.show_metric(names[0])
+        self.second.show_metric(names[-1])
+        height = self.query_one("#charts").size.height
+        self.second.set_class(len(names) == 1 or 0 < height < _LEAST_FOR_TWO, "-absent")
 
     def redraw(self) -> None:
         if not (self.is_shown and self.is_mounted):
@@ -251,6 +281,7 @@ class TrainPage(Page):
 
     def run_changed(self) -> None:
         self._frozen, self._events_back = False, 0
+        self._curves_of, self._curves = "", [LOSS]
         if self.is_mounted:
             for chart in self.query(LossChart):
                 chart.forget()
@@ -279,8 +310,8 @@ class TrainPage(Page):
             return "" if run.alive or can_go_on else "the run is over"
         if name == "detach":
             return _detach_refusal(run)
-        if name == "try_model" and run.alive:
-            return "it can be tried when the run has stopped or ended"
+        if name == "try_model" and run.alive and not run.state.checkpoints:
+            return f"there is no checkpoint to try yet: {self.bench.app.key_of('train.save')} saves one"
         if name == "try_model":
             return "" if run.state.checkpoints or run.state.finished else NOTHING_TO_DO
         if name == "more":
@@ -295,8 +326,10 @@ class TrainPage(Page):
         if name == "table":
             has_table = any(done.table_rows for done in run.state.evals)
             return "" if has_table else "no evaluation of this run has a table of classes so far"
-        is_there = self.is_mounted and self.chart.view.cross_step is not None if name == "clear" else run.state.steps
-        return "" if is_there else NOTHING_TO_DO
+        if name == "clear":
+            is_there = self._filter.value or (self.is_mounted and self.chart.view.cross_step is not None)
+            return "" if is_there else NOTHING_TO_DO
+        return "" if run.state.steps or name == "filter" else NOTHING_TO_DO
 
     def label_of(self, action: Action) -> str:
         run = self.bench.run
@@ -330,6 +363,10 @@ class TrainPage(Page):
     def chart(self) -> LossChart:
         return self.query_one("#chart", LossChart)
 
+    @property
+    def second(self) -> LossChart:
+        return self.query_one("#second", LossChart)
+
     def action_smoothing(self) -> None:
         self.chart.next_smoothing()
         smoothing = self.chart.view.smoothing
@@ -337,11 +374,35 @@ class TrainPage(Page):
 
     def action_log_scale(self) -> None:
         refusal = self.chart.toggle_log()
+        if self.second.view.log != self.chart.view.log:
+            self.second.toggle_log()
         self.bench.tell(refusal or ("logarithmic" if self.chart.view.log else "linear"))
 
     def action_metric(self) -> None:
         self.chart.next_metric()
-        self.bench.tell(self.chart.view.metric)
+        self._draw_curves([self.chart.view.metric, *self._curves[1:]])
+        self.bench.tell(one_line(self.chart.view.metric))
+
+    def action_curves(self) -> None:
+        state, glyphs, metrics = self._scene.run, self.bench.glyphs, metrics_of(self._scene.run)
+        # Names of scores come from the journal.
+        names = {glyphs.only(one_line(name)): name for name in metrics}
+        commands = [
+            Command(name=shown, help=metrics[name].newest(state), do=lambda: None) for shown, name in names.items()
+        ]
+        marked = [shown for shown, name in names.items() if name in self._curves]
+        self.bench.app.open(MarkingPalette(
+            "Curves: one, or two above each other", commands, marked, _MOST_CURVES,
+            lambda chosen: self._draw_curves([names[shown] for shown in chosen]),
+        ))  # fmt: skip
+
+    def _draw_curves(self, names: list[str]) -> None:
+        """Draws them, and keeps the choice for runs of this task."""
+        self._curves = list(dict.fromkeys(names))
+        preferences = self.bench.app.preferences
+        preferences.curves[self._scene.run.task] = self._curves
+        preferences.save()
+        self.bench.app.draw()
 
     def action_log(self) -> None:
         self._log_open = not self._log_open
@@ -357,10 +418,43 @@ class TrainPage(Page):
         if frozen:
             self._shown_scene = replace(self._look(), frozen=True)
             self.query_one("#events", Pane).redraw()
-        self._frozen = self.chart.disabled = frozen
+        self._frozen = self.chart.disabled = self.second.disabled = frozen
 
     def scroll_events(self, back: int) -> None:
-        self._events_back = min(max(self._events_back + back, 0), max(len(self._scene.events) - 1, 0))
+        self._events_back = min(max(self._events_back + back, 0), max(len(self._scene.found_events) - 1, 0))
+
+    @property
+    def typing_keys(self) -> list[tuple[str, str]]:
+        return [("enter", "done"), ("escape", "clear"), ("up down", "older, newer")]
+
+    def action_filter(self) -> None:
+        # At once, and not by a class: letters that come fast would be the keys of actions.
+        self._filter.display = True
+        self.set_focus(self._filter, scroll_visible=False)
+
+    def action_clear(self) -> None:
+        if self.is_typing or self._filter.value:
+            self._filter.value = ""
+            self.action_take()
+        else:
+            self.chart.clear_cross()
+
+    def on_input_changed(self) -> None:
+        self._events_back = 0
+        self.bench.app.draw()
+
+    def action_take(self) -> None:
+        self.set_focus(None)
+        self._filter.display = bool(self._filter.value)
+        self.call_after_refresh(self.bench.app.draw)
+
+    def action_cancel(self) -> None:
+        self.action_clear()
+        self.bench.app.draw()
+
+    def action_choose(self, steps: int) -> None:
+        self.scroll_events(-steps)
+        self.bench.app.draw()
 
 
 class EventList(Section):

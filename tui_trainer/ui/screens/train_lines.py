@@ -16,9 +16,12 @@ from tui_trainer.runs.result import (
     Target,
     baselines_line,
     best_before,
+    best_by_score,
     ending_words,
     held_out_loss,
     kept_step,
+    kept_weights,
+    lowest_evaluation,
     memory_words,
     newest_scores,
     number,
@@ -54,6 +57,7 @@ _CLEARLY_MORE: Final = 1.1
 _SCREENS_BYTES: Final = 32 * MIB
 _MOST_EPOCHS: Final = 7
 _SAMPLE_LINES: Final = 24
+_STANDING_NAME: Final = 17
 _LABEL: Final = 11
 
 
@@ -62,7 +66,8 @@ class TrainScene:
     """Events are texts with roles, newest last.
 
     `is_beside` when the run is alive in this process, so that the machine's gauges are the run's; `interrupted` when it
-    has not ended and its process is gone; `events_back` counts the newest events that are scrolled away; `offer` are
+    has not ended and its process is gone; `events_back` counts the newest events that are scrolled away; `words` are
+    those that events and lines of the log are filtered by; `offer` are
     sentences on what a start would do; `report` is the path of the run's page, empty
     without one; `resume` is what to press or type to go on.
     """
@@ -81,6 +86,7 @@ class TrainScene:
     table_open: bool = False
     frozen: bool = False
     events_back: int = 0
+    words: str = ""
     key_of: Callable[[str], str] = str
     report: str = ""
     resume: str = "tui-trainer resume last"
@@ -253,7 +259,9 @@ class TrainScene:
         return rows
 
     def event_rows(self, width: int, height: int) -> list[Line]:
-        events = self.events
+        events = self.found_events
+        if not events and self.words:
+            return [[(f"none of {len(self.events)} events has these words", "dim")]]
         end = max(len(events) - max(self.events_back, 0), min(height, len(events)))
         lines: list[Line] = []
         for text, role in reversed(events[:end]):
@@ -263,9 +271,16 @@ class TrainScene:
             lines = [*rows, *lines]
         return lines
 
+    @property
+    def found_events(self) -> Sequence[tuple[str, Role]]:
+        return [one for one in self.events if has_words(one[0], self.words)] if self.words else self.events
+
     def events_heading(self) -> tuple[str, str]:
         """When the last checkpoint was written, in steps: what a crash would cost."""
         state = self.run
+        if self.words:
+            key, count = self.key_of("train.clear"), f"{len(self.found_events)} of {len(self.events)}"
+            return f"events with {self.shown(self.words)}: {count}", f"{key} shows all"
         if self.frozen:
             return "events", f"held still: {self.key_of('train.freeze')} goes on"
         if not state.checkpoints:
@@ -276,10 +291,10 @@ class TrainScene:
         )
 
     def log_rows(self, _: int, height: int) -> list[Line]:
-        tail = self.log_lines[-height:] if height > 0 else []
-        return [
-            [(self.shown(text), "dim")] for text in tail or ["nothing has been written to standard output or error"]
-        ]
+        if not self.log_lines:
+            return [[("nothing has been written to standard output or error", "dim")]]
+        found = [text for text in self.log_lines if has_words(text, self.words)] or ["no line has these words"]
+        return [[(self.shown(text), "dim")] for text in (found[-height:] if height > 0 else [])]
 
     def tuning_line(self, *_: int) -> list[Line]:
         """`LoRA r 16 on TinyLlama-1.1B: 9.01 M of 1.1 G parameters are trainable (0.82 %)`."""
@@ -289,6 +304,50 @@ class TrainScene:
         name = _field(f"LoRA r {plan.lora_rank} on " if plan.lora_rank else "", self._base_name(plan))
         words = trained_words(plan.trained_parameters or 0, plan.parameters)
         return [[*name, *_field(": ", words), (" are trainable", "dim")]]
+
+    def standing_heading(self) -> tuple[str, str]:
+        done = self.run.evals[-1] if self.run.evals else None
+        return "scores", f"after step {done.step:,}" if done else "no evaluation so far"
+
+    def standing_rows(self, width: int, _: int) -> list[Line]:
+        """What the task measures: now, the best and where it was, and what is to be beaten; and which weights stay."""
+        state = self.run
+        baselines = state.baselines
+        rows: list[Line] = [[(f"{'':<{_STANDING_NAME}}{'now':>8}{'best':>8}{'at step':>8}  to beat", "dim")]]
+        if (lowest := lowest_evaluation(state)) is not None:
+            now = state.evals[-1].loss
+            losses = {} if baselines is None else baselines.losses
+            hardest = min(losses.items(), key=lambda item: item[1], default=None)
+            beaten = hardest and now < hardest[1]
+            rows.append(
+                self._standing("held-out loss", now, (lowest.loss, lowest.step), hardest, beaten, "{:.4f}".format)
+            )
+        measured = state.evals[-1].scores if state.evals else {}
+        for name, score in zip(measured, score_words(measured, baselines.scores if baselines else {}), strict=True):
+            done = best_by_score(state, name)
+            highest = (done.scores[name], done.step) if done else None
+            rows.append(self._standing(score.name, score.value, highest, score.baseline, score.beaten, number))
+        for score in score_words(state.training_scores, {}):
+            rows.append(self._standing(f"{score.name}, training", score.value, None, None, None, number))
+        kept = kept_weights(state)
+        if words := kept.best_words:
+            rows += self.labelled("best", words, width, _LABEL)
+        if (words := kept.patience_words) and not self.is_over:
+            rows += self.labelled("patience", words, width, _LABEL)
+        keeps = f"the weights of step {kept.step:,}" if kept.patience or self.is_over else "the last weights"
+        return [*rows, *self.labelled("keeps", keeps, width, _LABEL)] if state.evals else rows
+
+    def _standing(
+        self, name: str, now: float, best: tuple[float, int] | None, to_beat: tuple[str, float] | None,
+        beaten: bool | None, show: Callable[[float], str],
+    ) -> Line:  # fmt: skip
+        line = fit([(self.shown(name), "dim")], _STANDING_NAME, self.glyphs.ellipsis)
+        best_value, at = ("", "") if best is None else (show(best[0]), f"{best[1]:,}")
+        line += [(f"{show(now):>8}", "text"), (f"{best_value:>8}", "bold"), (f"{at:>8}", "dim")]
+        if to_beat is not None:
+            sign: Span = (f"  {self.glyphs.good} ", "good") if beaten else (f"  {self.glyphs.bad} ", "bad")
+            line += [sign, (f"{show(to_beat[1])} ", "text"), (self.shown(to_beat[0]), "dim")]
+        return line
 
     def plan_rows(self, width: int, _: int) -> list[Line]:
         state, plan, data = self.run, self.run.plan, self.run.data
@@ -313,6 +372,12 @@ class TrainScene:
 
     def _base_name(self, plan: PlanMade) -> str:
         return self.shown(plan.came_from or plan.base_model.rstrip("/").rpartition("/")[2])
+
+
+def has_words(text: str, words: str) -> bool:
+    """All of them, in any order and case."""
+    folded = text.casefold()
+    return all(word in folded for word in words.casefold().split())
 
 
 def _losses(state: RunState) -> Line:

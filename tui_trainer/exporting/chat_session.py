@@ -1,0 +1,154 @@
+"""A conversation with a trained model: its history, and the commands that change how it goes on.
+
+Needs no torch: the model may be in another process.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from tui_trainer.data.columns.conversations import Message
+from tui_trainer.errors import InputError, system_reason
+from tui_trainer.files.local_paths import at_home
+from tui_trainer.models.writing import Sampling
+from tui_trainer.terminal.safe_text import one_line, visible
+
+
+class Replies(Protocol):
+    def reply(self, messages: Sequence[Message], sampling: Sampling, show: Callable[[str], None]) -> int:
+        """Go on with a conversation; how many of its first messages did not fit."""
+
+
+COMMANDS = {
+    "/system TEXT": "what the conversation begins with; without TEXT nothing; begins anew",
+    "/temperature 0.7": "how freely tokens are drawn; 0 takes the likeliest",
+    "/max 200": "tokens of an answer, at the most",
+    "/reset": "begin anew",
+    "/undo": "take the last question and its answer back",
+    "/save FILE": "append the conversation to a JSONL file, as a row that can be trained on",
+    "/help": "these lines",
+    "/quit": "leave",
+}
+
+
+class ChatSession:
+    """With one model, or the same questions to two: each goes on with its own answers.
+
+    `show` gets what is written, piece by piece, and `tell` lines about it.
+    """
+
+    def __init__(
+        self,
+        writers: Mapping[str, Replies],
+        sampling: Sampling,
+        system: str = "",
+        *,
+        show: Callable[[str], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._writers, self._sampling, self._system = writers, sampling, system
+        self._show, self._tell = show, tell
+        self._turns = 0
+        self._messages: dict[str, list[dict[str, Any]]] = {}
+        self._begin()
+
+    def take(self, line: str) -> bool:
+        """Ask, or carry out a command. Returns whether the conversation goes on."""
+        if not line.strip():
+            return True
+        if line.startswith("/") and not line.startswith("//"):
+            name, _, value = line.strip().partition(" ")
+            try:
+                return self._command(name, value.strip())
+            except (ValueError, OSError) as error:
+                self._tell(system_reason(error))
+                return True
+        self._ask(line.removeprefix("/") if line.startswith("//") else line)
+        return True
+
+    def _begin(self) -> None:
+        first = [{"role": "system", "content": self._system}] if self._system else []
+        self._messages = {name: list(first) for name in self._writers}
+
+    def _command(self, name: str, value: str) -> bool:
+        """Raises ValueError for a value that does not fit."""
+        match name:
+            case "/quit" | "/exit":
+                return False
+            case "/help":
+                self._tell("\n".join(f"{form:<18} {words}" for form, words in COMMANDS.items()))
+            case "/system":
+                self._system = value
+                self._begin()
+                self._tell(f"the system prompt is {one_line(value, 60)!r}" if value else "there is no system prompt")
+            case "/temperature":
+                self._sampling = replace(self._sampling, temperature=_number(value, 0, 10))
+                self._tell(f"the temperature is {self._sampling.temperature:g}")
+            case "/max":
+                self._sampling = replace(self._sampling, max_new_tokens=int(_number(value, 1, 100_000)))
+                self._tell(f"tokens of an answer: {self._sampling.max_new_tokens:,} at the most")
+            case "/reset":
+                self._begin()
+                self._tell("begun anew")
+            case "/undo":
+                self._undo()
+            case "/save":
+                self._save(value)
+            case _:
+                self._tell(f"there is no command {one_line(name, 40)}; /help lists them, and // begins a text with /")
+        return True
+
+    def _undo(self) -> None:
+        first = int(bool(self._system))
+        if all(len(messages) == first for messages in self._messages.values()):
+            self._tell("there is nothing to take back")
+            return
+        for messages in self._messages.values():
+            del messages[max(first, len(messages) - 2) :]
+        self._tell("the last question and its answer are taken back")
+
+    def _save(self, value: str) -> None:
+        """With two models that of the last one, which was trained."""
+        messages = list(self._messages.values())[-1]
+        if not value or len(messages) == int(bool(self._system)):
+            raise ValueError("/save wants the name of a file" if not value else "nothing was said yet")
+        path = at_home(value)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
+        self._tell(f"appended to {one_line(str(path))}")
+
+    def _ask(self, question: str) -> None:
+        """Ctrl+C ends the answer of one model. A question that cannot be asked is no part of the conversation."""
+        self._turns += 1
+        sampling = replace(self._sampling, seed=self._sampling.seed + self._turns)
+        for name, writer in self._writers.items():
+            asked = [*self._messages[name], {"role": "user", "content": question}]
+            pieces: list[str] = []
+
+            def show(piece: str, pieces: list[str] = pieces) -> None:
+                pieces.append(piece)
+                self._show(visible(piece))
+
+            if len(self._writers) > 1:
+                self._show(f"[{name}] ")
+            try:
+                if left_out := writer.reply(asked, sampling, show):
+                    self._tell(f"({left_out} messages at the beginning do not fit any more and were left out)")
+            except KeyboardInterrupt:
+                self._show(" [ended]")
+            except InputError as error:
+                self._tell(one_line(str(error), 300))
+                continue
+            self._show("\n")
+            self._messages[name] = [*asked, {"role": "assistant", "content": "".join(pieces)}]
+
+
+def _number(value: str, low: float, high: float) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = low - 1
+    if not low <= number <= high:
+        raise ValueError(f"a number from {low:,g} to {high:,g} is wanted, not {one_line(value, 40)!r}")
+    return number
