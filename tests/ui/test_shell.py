@@ -131,7 +131,7 @@ async def test_every_screen_and_its_questions_work_in_a_small_window(size, glyph
         screens.bench.run = CannedRun(trained(60), True)
         for key, words in (
             ("1", "computes"),
-            ("2", "learning_rate"),
+            ("2", "hardware_profile"),
             ("3", "finding"),
             ("4", "held out"),
             ("5", "here"),
