@@ -103,7 +103,7 @@ async def open_screens(
     app = TrainerApp(bench, keymap or Keymap())
     # Textual hides a page for 50 ms while it comes together for the first time: no test has to wait for that.
     app.delay_update = lambda delay=0.0: None
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(notifications=True, size=size) as pilot:
         screens = Screens(app, pilot)
         await screens.until(lambda: ready(bench) or app.crash)
         await pilot.pause()

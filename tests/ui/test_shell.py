@@ -80,7 +80,7 @@ async def test_keys_of_the_screens_do_nothing_below_a_dialog_or_the_commands():
         await screens.press("escape", ":")
         await screens.shows("Find an action, a setting")
         await screens.press("tab", "ctrl+q", "ctrl+p", *"reset")
-        await screens.shows("All settings as the presets have them")
+        await screens.shows("All settings as the presets")
         await screens.press("escape")
         await screens.shows("Enter edit", gone="All settings as")
 
