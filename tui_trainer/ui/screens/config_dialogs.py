@@ -37,7 +37,7 @@ from tui_trainer.ui.command_dialogs import OwnProcessDialog
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row, TextDialog
 from tui_trainer.ui.screens.config_view import name_cells, settings_count
 from tui_trainer.ui.spans import Glyphs, Line, Role, bar, fit, pad, paragraph, title_rule, wrapped
-from tui_trainer.ui.widgets.lists import MARK_CELLS, PRESET_CELLS, LineList, shortened, value_cells
+from tui_trainer.ui.widgets.lists import MARK_CELLS, LineList, preset_cells, shortened, value_cells
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import FITTING, Workbench, fitting_words
 
@@ -554,11 +554,12 @@ def _kept(
 def _table(
     head: tuple[str, str, str], changes: Sequence[Change], roles: tuple[Role, Role, Role], width: int, glyphs: Glyphs
 ) -> list[Line]:
-    cells = value_cells(width, name_cells())
+    both = value_cells(width, name_cells()) + preset_cells(width)
+    cells = both // 2
 
     def row(name: str, old: str, new: str, roles: tuple[Role, Role, Role]) -> Line:
         texts = " " * MARK_CELLS + name.ljust(name_cells() + 1), pad(shortened(old, cells, glyphs), cells + 1)
-        return list(zip((*texts, shortened(new, PRESET_CELLS, glyphs)), roles, strict=True))
+        return list(zip((*texts, shortened(new, both - cells, glyphs)), roles, strict=True))
 
     lines = [row(*head, ("dim", "dim", "dim"))]
     for change in changes:

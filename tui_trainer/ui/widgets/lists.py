@@ -18,7 +18,8 @@ from tui_trainer.ui.widgets.pane import Area, Pane
 
 _WHEEL_LINES = 3
 MARK_CELLS = 3
-PRESET_CELLS, _NARROW_TABLE = 23, 76
+# Of a table that is at least so wide: the values go first.
+_PRESET_CELLS = ((96, 23), (76, 12))
 _MOST_SIGNS_A_CELL = 4
 
 
@@ -117,7 +118,7 @@ def value_cells(width: int, name_cells: int) -> int:
 
 def preset_cells(width: int) -> int:
     """Of what the preset has; none where there is no room, and the help of the setting says it."""
-    return PRESET_CELLS if width >= _NARROW_TABLE else 0
+    return next((cells for least, cells in _PRESET_CELLS if width >= least), 0)
 
 
 def row_line(
