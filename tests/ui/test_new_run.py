@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.tiny_models import save_tiny_model
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
+from tui_trainer import models
 from tui_trainer.launching.choices_here import FROM_SCRATCH, data_here, first_rows, models_here
 from tui_trainer.ui.new_run import column_widths
 
@@ -176,6 +178,7 @@ def data_set_in_the_cache(work: Path) -> str:
 
 
 MOST_KEYS = 12
+TEMPLATES = Path(str(models.__file__)).parent / "chat_templates"
 
 
 @pytest.mark.parametrize(
@@ -193,6 +196,8 @@ def test_own_data_and_model_train_after_at_most_twelve_keys(write, family, task,
     work.mkdir()
     name = write(work)
     save_tiny_model(work / "mine", family)
+    if task == "chat":
+        shutil.copy(TEMPLATES / "chatml.jinja", work / "mine" / "chat_template.jinja")
     terminal, keys = open_terminal(HF_HOME=str(tmp_path / "hf")), 0
 
     def press(*pressed: str, counts: bool = True) -> None:
