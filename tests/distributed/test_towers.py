@@ -53,6 +53,23 @@ def test_two_processes_learn_what_one_does(family, strategy, method, tmp_path, f
         assert kept and all(torch.equal(found[name], before[name]) for name in kept)
 
 
+@pytest.mark.parametrize(
+    ("family", "strategy"), [("gemma3", "fsdp"), pytest.param("mistral3", "ddp", marks=pytest.mark.e2e),
+                             pytest.param("qwen3_vl", "offloaded", marks=pytest.mark.e2e)]
+)  # fmt: skip
+def test_the_language_model_alone_learns_in_two_processes_what_it_does_in_one(family, strategy, tmp_path, forked_ranks):
+    base = {
+        "model.init": "pretrained",
+        "model.model_name_or_path": save_tiny_model_with_towers(tmp_path / family, family),
+        "model.text_only": "true",
+        "tuning.method": "full",
+        **UNEVEN,
+    }
+    alone = train(tmp_path, "alone", "causal_lm", base)
+    together = train(tmp_path, "together", "causal_lm", base | STRATEGIES[strategy])
+    check_equal(alone, together, rel=1e-6)
+
+
 @pytest.fixture
 def group_of_one(tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)

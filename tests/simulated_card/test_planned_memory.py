@@ -7,13 +7,14 @@ cannot fill is not simulated.
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import pytest
 
 from tests.combinations import first_by_default
 from tests.simulated_card.cases import TASKS
 from tests.simulated_card.test_matrix import of_kind
-from tests.tiny_models import save_tiny_model, texts
+from tests.tiny_models import TOWERS, save_tiny_model, save_tiny_model_with_towers, texts
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.models.files import shards
 from tui_trainer.planning.measured_steps import NOT_ALLOCATED
@@ -40,6 +41,8 @@ CASES = {
     "accumulation": {"tuning.method": "full", "training.per_device_train_batch_size": 2},
 }
 
+FAMILIES = [family for family in TOWERS if family != "qwen3_5"]
+
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
@@ -62,6 +65,19 @@ def test_a_run_allocates_on_the_card_what_is_planned(case, sources, run_on_card)
     planned = sum(part.bytes for part in plan.memory_parts if part.name not in NOT_ALLOCATED)
     peak = max(step.peak_memory_bytes for step in of_kind(folder, StepDone))
     assert planned == pytest.approx(peak, rel=0.1)
+
+
+@pytest.mark.parametrize("case", first_by_default(product(FAMILIES, ("lora", "full"))))
+def test_a_run_with_towers_allocates_on_the_card_what_is_planned(case, sources, tmp_path, run_on_card):
+    family, method = case
+    base = save_tiny_model_with_towers(tmp_path / family, family, **SHAPE)
+    own = {"model.model_name_or_path": base, "data.packing": "false", "tuning.method": method, "model.towers": "card"}
+    _, folder, failure = run_on_card("causal_lm", {**SETTINGS, **sources, **own})
+    assert not failure, failure
+    parts = {part.name: part.bytes for part in read_plan(folder).memory_parts if part.name not in NOT_ALLOCATED}
+    peak = max(step.peak_memory_bytes for step in of_kind(folder, StepDone))
+    assert parts["towers"] > 0
+    assert sum(parts.values()) == pytest.approx(peak, rel=0.1)
 
 
 @pytest.mark.e2e
