@@ -209,7 +209,7 @@ def test_every_score_is_a_curve_of_its_own():
     for number, accuracy in ((2, 0.25), (4, 0.75)):
         state.apply(replace(evaluated(number, 2.0), scores={"accuracy": accuracy, "f1": accuracy / 2}))
     assert list(metrics_of(state)) == [
-        *METRICS, "loss, held out", "accuracy, held out", "f1, held out", "peak memory, GiB"
+        *METRICS, "held-out loss", "accuracy, held out", "f1, held out", "peak memory, GiB"
     ]  # fmt: skip
     chart.view = replace(chart.view, metric="accuracy, held out")
     lines = draw(chart, state)

@@ -99,7 +99,7 @@ async def test_the_preview_of_the_quickstart_makes_the_plan_exact():
         await screens.shows("sample 2 of 16")
         await screens.until(lambda: screens.bench.plan is not None and screens.bench.plan.train_rows.exact)
         await screens.press("q")
-        await screens.shows("Enter edit", gone="sample")
+        await screens.shows("Enter edit", gone="sample 2 of")
 
 
 @in_event_loop

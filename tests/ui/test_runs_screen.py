@@ -526,7 +526,7 @@ async def test_beside_the_list_stands_the_chosen_run_with_its_curve_and_what_dif
     async with opened((120, 35)) as screens:
         await screens.shows("differs from oldest", "started from", "training.learning_rate 0.001 \u2192 0.003")
         await screens.shows("loss  \u2847 steps")
-        await screens.press(*["v"] * 5)
+        await screens.press(*["v"] * 6)
         await screens.shows("accuracy, held out")
         await screens.press("down")
         await screens.shows("differs from oldest", "the run before", "0.001 \u2192 0.002", "accuracy, held out")

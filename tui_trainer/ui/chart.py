@@ -516,7 +516,7 @@ def _losses_to_beat(state: RunState) -> Mapping[str, float]:
 
 
 LOSS: Final = "loss"
-HELD_OUT_LOSS: Final = "loss, held out"
+HELD_OUT_LOSS: Final = "held-out loss"
 METRICS: Final[dict[str, Metric]] = {
     LOSS: Metric(_column("losses"), "{:.4f}".format, marked=attrgetter("loss"), to_beat=_losses_to_beat),
     "learning rate": Metric(_column("lrs"), "{:.2e}".format, is_noisy=False),

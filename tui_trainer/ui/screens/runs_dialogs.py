@@ -19,6 +19,7 @@ from tui_trainer.runs.state import RunState, means
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import (
     GUTTER,
+    HELD_OUT_LOSS,
     LOSS,
     METRICS,
     Bounds,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 ROLES: Final[tuple[Role, ...]] = ("accent", "warn", "good", "bad", "text", "chart_raw")
 TRAINING_LOSS: Final = "training loss"
-HELD_OUT_LOSS: Final = "held-out loss"
 _Points = Sequence[tuple[float, float]]
 _FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
 _NAME_CELLS: Final = 11
@@ -117,7 +117,7 @@ def metric_names(states: Sequence[RunState]) -> list[str]:
     return [
         LOSS,
         HELD_OUT_LOSS,
-        *(name for name in found if name not in METRICS),
+        *(name for name in found if name not in METRICS and name != HELD_OUT_LOSS),
         *(name for name in METRICS if name != LOSS),
     ]
 
