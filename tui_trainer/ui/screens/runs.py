@@ -136,6 +136,7 @@ class RunsPage(ListPage):
         self._below = Pane(self._summary, id="summary")
         self.chart = LossChart(lambda: self._state, id="curve")
         self._filter = LineField(id="filter")
+        self._filter.display = False
         self._filter.placeholder = (
             "name, state, task, model, note; #tag loss<1.5 held_out<2 score>0.8 task:chat size_gib>10"
         )
@@ -302,8 +303,9 @@ class RunsPage(ListPage):
         return [("enter", "done"), ("escape", "clear"), ("up down", "choose")]
 
     def action_filter(self) -> None:
-        self._filter.add_class("-shown")
-        self._filter.focus()
+        # At once, and not by a class: letters that come fast would be the keys of actions.
+        self._filter.display = True
+        self.set_focus(self._filter, scroll_visible=False)
 
     def action_clear(self) -> None:
         if self.is_typing or self._filter.value:
@@ -332,7 +334,7 @@ class RunsPage(ListPage):
 
     def _leave_filter(self) -> None:
         self.set_focus(None)
-        self._filter.set_class(bool(self._filter.value), "-shown")
+        self._filter.display = bool(self._filter.value)
         self.call_after_refresh(self.bench.app.draw)
 
     def refusal(self, action: Action) -> str:
