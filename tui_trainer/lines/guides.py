@@ -13,7 +13,7 @@ _PICTURE = re.compile(r"^!\[.*\]\(.*\)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class GuideSection:
     """`title` is empty for what stands below the title of its guide; `text` is Markdown without the title."""
 
     guide: str
@@ -28,12 +28,12 @@ def guides() -> dict[str, str]:
 
 
 @cache
-def sections(guide: str) -> tuple[Section, ...]:
+def sections(guide: str) -> tuple[GuideSection, ...]:
     """A guide's sections in order. Pictures are left out: there is a screen in their place."""
     first, *others = re.split(r"^## ", _PICTURE.sub("", _text(guide)), flags=re.MULTILINE)
     parts = [("", first.partition("\n")[2])]
     parts += [(title.strip(), body) for title, _, body in (one.partition("\n") for one in others)]
-    return tuple(Section(guide, title, body.strip()) for title, body in parts)
+    return tuple(GuideSection(guide, title, body.strip()) for title, body in parts)
 
 
 def _text(guide: str) -> str:

@@ -21,7 +21,7 @@ _NOTE_CHARACTERS: Final = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Labels:
+class RunLabels:
     """`tags` are words in small letters, without the `#` that stands before them on the screen."""
 
     tags: tuple[str, ...] = ()
@@ -53,16 +53,16 @@ def parsed_note(text: str) -> str:
     return note
 
 
-def labels_of(folder: RunFolder) -> Labels:
+def labels_of(folder: RunFolder) -> RunLabels:
     """Those of a run; none where the file is missing or damaged. What somebody else wrote there is made safe."""
     found = read_fields(folder.labels)
     tags, note = found.get("tags"), found.get("note")
     listed = [tag for tag in tags if isinstance(tag, str) and _TAG.fullmatch(tag)] if isinstance(tags, list) else []
     text = one_line(note, _NOTE_CHARACTERS) if isinstance(note, str) else ""
-    return Labels(tags=tuple(listed[:_MOST_TAGS]), note=text)
+    return RunLabels(tags=tuple(listed[:_MOST_TAGS]), note=text)
 
 
-def label(root: Path, *, tags: tuple[str, ...] | None = None, note: str | None = None) -> Labels:
+def label(root: Path, *, tags: tuple[str, ...] | None = None, note: str | None = None) -> RunLabels:
     """Gives a run other tags or another note; None leaves what it has. Raises FolderError where that cannot be kept."""
     folder = RunFolder(root)
     try:
@@ -70,7 +70,7 @@ def label(root: Path, *, tags: tuple[str, ...] | None = None, note: str | None =
             labels = labels_of(folder)
             labels = replace(labels, tags=labels.tags if tags is None else tags)
             labels = replace(labels, note=labels.note if note is None else note)
-            if labels == Labels():
+            if labels == RunLabels():
                 folder.labels.unlink(missing_ok=True)
             else:
                 write_atomically(folder.labels, json.dumps(asdict(labels), indent=1).encode())

@@ -30,7 +30,7 @@ from tui_trainer.runs.folder import (
     read_plain_file,
 )
 from tui_trainer.runs.journal import JournalReader
-from tui_trainer.runs.labels import Labels, labels_of
+from tui_trainer.runs.labels import RunLabels, labels_of
 from tui_trainer.runs.lock import owner
 from tui_trainer.runs.result import (
     best_evaluation,
@@ -107,7 +107,7 @@ class RunOverview:
     """What deleting it frees; None, as the size, until it was measured."""
     tags: tuple[str, ...] = ()
     note: str = ""
-    """As in `Labels`, which no summary keeps."""
+    """As in `RunLabels`, which no summary keeps."""
 
     @property
     def score(self) -> str:
@@ -186,7 +186,7 @@ class Overviews:
         self._read: dict[Path, tuple[object, RunOverview]] = {}
         self._followed: dict[Path, FollowedJournal] = {}
         self._sizes: dict[Path, FolderSize] = {}
-        self._labels: dict[Path, tuple[object, Labels]] = {}
+        self._labels: dict[Path, tuple[object, RunLabels]] = {}
 
     def read(self, runs_dirs: Iterable[Path] = ()) -> list[RunOverview]:
         """Every run of the index, the newest first; also those that are gone.
@@ -239,11 +239,11 @@ class Overviews:
         has_model = known[1].status == "finished" and folder.model.is_dir()
         return replace(known[1], has_model=has_model, tags=labels.tags, note=labels.note)
 
-    def _labels_of(self, folder: RunFolder) -> Labels:
+    def _labels_of(self, folder: RunFolder) -> RunLabels:
         written = _signature(folder.labels)
         known = self._labels.get(folder.root)
         if known is None or known[0] != written:
-            known = self._labels[folder.root] = written, labels_of(folder) if written else Labels()
+            known = self._labels[folder.root] = written, labels_of(folder) if written else RunLabels()
         return known[1]
 
 

@@ -35,7 +35,7 @@ from tui_trainer.ui.workbench import Leaving, Workbench
 if TYPE_CHECKING:
     from tui_trainer.advice.checklist import Finding
     from tui_trainer.launching.drafts import Draft
-    from tui_trainer.lines.guides import Section
+    from tui_trainer.lines.guides import GuideSection
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.screens.checklist import ChecklistPage
     from tui_trainer.ui.screens.config import ConfigPage
@@ -383,7 +383,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         self.open(HelpDialog(self.keymap, self.page.place))
 
-    def read_guide(self, section: "Section") -> None:
+    def read_guide(self, section: "GuideSection") -> None:
         from tui_trainer.ui.help import HelpDialog
 
         if isinstance(self.screen, HelpDialog):

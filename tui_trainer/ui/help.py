@@ -9,7 +9,7 @@ from textual.events import Click
 from textual.widget import Widget
 from textual.widgets import Markdown
 
-from tui_trainer.lines.guides import Section, guides, sections
+from tui_trainer.lines.guides import GuideSection, guides, sections
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.keymap import TITLES, Action, Keymap, Place, key_sign
 from tui_trainer.ui.spans import Line, hanging, pad, paragraph
@@ -19,7 +19,7 @@ _KEYS_WIDTH = 16
 _SCREENS = "screens"
 
 
-def page_of(place: Place) -> Section:
+def page_of(place: Place) -> GuideSection:
     """The section of a guide that is about a screen."""
     return next(section for section in sections(_SCREENS) if section.title == TITLES[place])
 
@@ -37,7 +37,7 @@ class HelpDialog(Dialog):
     keys = (("up down", "scroll"), ("left right", "page"), ("/", "all guides"), ("escape", "close"))
     app: Any
 
-    def __init__(self, keymap: Keymap, place: Place, section: Section | None = None) -> None:
+    def __init__(self, keymap: Keymap, place: Place, section: GuideSection | None = None) -> None:
         super().__init__()
         self._keymap, self._place = keymap, place
         self.section = section or page_of(place)
@@ -61,7 +61,7 @@ class HelpDialog(Dialog):
     async def on_mount(self) -> None:
         await self.show(self.section)
 
-    async def show(self, section: Section) -> None:
+    async def show(self, section: GuideSection) -> None:
         self.section, self._actions.display = section, section == page_of(self._place)
         self.query_one("#box").border_title = self.heading.replace("[", r"\[")
         self.query_one("#inside").scroll_home(animate=False, immediate=True)
