@@ -203,9 +203,9 @@ def test_it_is_opened_among_the_runs(runs):
     async def look() -> None:
         async with open_screens(size=(120, 40)) as screens:
             await screens.press("5")
-            await screens.shows("chat", "steps 40/40", "x export", "stopped", "interrupted")
+            await screens.shows("chat", "40/40", "Enter open", "stopped", "interrupted")
             await screens.press("down")
-            await screens.shows("sequence_classification", "p resume", gone="x export")
+            await screens.shows("sequence_classification", "p resume")
             await screens.press("down")
             await screens.shows("causal_lm", f"steps {max(Curve.of(runs / 'full').losses)}/", "p resume")
 

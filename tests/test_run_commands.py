@@ -245,7 +245,8 @@ def test_a_request_to_a_host_that_may_be_gone_says_so(pair, capsys):
     assert f"remove its lock: `rm {pair[1].lock}`" in told
 
 
-def test_a_run_has_tags_and_a_note_which_the_lists_show(pair, capsys):
+def test_a_run_has_tags_and_a_note_which_the_lists_show(pair, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     assert main(["label", "first"]) == 0
     assert main(["label", "first", "--tags", "#Base fp8,base", "--note", "the one to beat\x1b[31m"]) == 0
     assert main(["label", "second", "--tags", "a!b"]) == 2

@@ -69,7 +69,7 @@ def test_a_run_is_set_up_started_read_opened_again_and_left_by_mouse_alone(open_
     terminal.wait_for("Keys", "To the check above.")
     mouse.turn("To the check above.", until=lambda text: "Write this screen as a picture" in text)
     mouse.click("Find an action, a setting")
-    terminal.wait_for("Find an action, a setting", gone="Esc close")
+    terminal.wait_for("Find an action, a setting", "Enter do it")
     mouse.click("Checklist: check again")
     terminal.wait_for("finding", gone="Checklist: check again")
 

@@ -167,7 +167,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "filter", "/", "filter events", "Show events and lines of the log with these words.", 90),
     _action("train", "up", "up k", "older", "Older events."),
     _action("train", "down", "down j", "newer", "Newer events."),
-    _action("train", "try_model", "w", "try the model", "Let the newest weights go on with a text.", 70),
+    _action("train", "try_model", "w", "try the model", "Let the newest weights go on with a text.", 47),
     _action("train", "export", "x", "export", "Write the model of the run in another form, and compare it.", 80),
     _action("train", "more", "M", "more", "Evaluate, predict, measure, publish: what else a run is for.", 82),
     _action("train", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),

@@ -117,8 +117,7 @@ class Palette(FieldDialog):
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self._choose(message.place)
-        if message.opens:
-            self.take()
+        self.take()
 
     def _choose(self, place: int) -> None:
         self._chosen = max(min(place, len(self._hits) - 1), 0)
@@ -167,9 +166,17 @@ class MarkingPalette(Palette):
     def _mark_of(self, command: Command) -> str:
         return self.glyphs.changed if command.name in self._marked else " "
 
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        self._choose(message.place)
+        self._toggle()
+
     def take_key(self, event: Key) -> bool:
         if event.key != "space" or not self._hits:
             return super().take_key(event)
+        self._toggle()
+        return True
+
+    def _toggle(self) -> None:
         name = self._hits[self._chosen][0].name
         if name in self._marked:
             self._marked.remove(name)
@@ -177,7 +184,6 @@ class MarkingPalette(Palette):
             # Of too many the one that was marked first goes.
             self._marked = [*self._marked, name][-self._most :]
         self.redraw()
-        return True
 
     def take(self) -> None:
         hits = found(self._commands, self.field.value, self._search)
