@@ -319,7 +319,7 @@ METHODS = (
     _of("axolotl", "which parts of a row", datasets=[{"path": "a.jsonl", "type": "input_output"}]),
     _of("axolotl", "a new adapter is trained", lora_model_dir="out", adapter="lora"),
     _of("llama_factory", _REWARDS, stage="dpo", pref_beta=0.1),
-    _of("llama_factory", "is not that of this model", template="qwen2_vl"),
+    _of("llama_factory", "the template qwen2_vl is not that of this model", template="qwen2_vl"),
     _of("llama_factory", _LEARNT, image_max_pixels=262144),
     _of("llama_factory", "the loss is cross entropy", use_eaft_loss=True),
     _of("llama_factory", "the loss is cross entropy", use_dft_loss=True),
