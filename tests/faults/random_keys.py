@@ -17,9 +17,12 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
-from tests.ui.conftest import _CONFIG, KEYS, Terminal
+import psutil
+
+from tests.ui.conftest import KEYS, Terminal, write_small_config
 from tui_trainer.ui.keymap import ACTIONS
 
 EXIT_CODES = (0, 1, 3)
@@ -41,17 +44,14 @@ class Presser:
         self._random, self._size, self._folder = random.Random(seed), size, folder
         self.pressed: deque[str] = deque(maxlen=120)
         self.starts = 0
-        data = folder / "data.txt"
-        data.write_text("\n".join(f"{n} times {m} is {n * m}." for n in range(40) for m in range(40)))
-        (folder / "small.toml").write_text(_CONFIG.format(data=data, steps=400, rows=8, sample_steps=0))
+        write_small_config(folder, steps=400)
         keys = folder / "config" / "tui-trainer" / "keys.toml"
         keys.parent.mkdir(parents=True)
         known = {action.id for action in ACTIONS}
         assert known.issuperset(OUT_OF_REACH)
         # A key that nothing here presses; what is found by its name in the palette asks before it does anything.
         keys.write_text("".join(f'"{id}" = "f{15 + at}"\n' for at, id in enumerate(OUT_OF_REACH)))
-        taken = [key for action in ACTIONS for key in action.keys if key in KEYS]
-        self._choices = [*_TYPED, *_ODD, *map(KEYS.__getitem__, [*KEYS, *taken])]
+        self._choices = [*_TYPED, *_ODD, *KEYS.values()]
         self._terminal = self._start()
 
     def _start(self) -> Terminal:
@@ -124,22 +124,11 @@ class Presser:
         if self._terminal.alive:
             self._terminal.process.kill()
             self._terminal.process.wait()
-        for process in self._terminal_children():
-            process.kill()
-
-    def _terminal_children(self) -> list:
-        import psutil
-
-        return [one for one in psutil.process_iter() if _works_in(one, self._folder)]
-
-
-def _works_in(process: object, folder: Path) -> bool:
-    import psutil
-
-    try:
-        return Path(process.cwd()).is_relative_to(folder)  # type: ignore[attr-defined]
-    except psutil.Error:
-        return False
+        # Detached runs, and what the screens began.
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if Path(process.cwd()).is_relative_to(self._folder):
+                    process.kill()
 
 
 def press_at_random(count: int, seed: int, size: tuple[int, int]) -> int:

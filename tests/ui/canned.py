@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from tui_trainer.advice.checklist import Finding
 from tui_trainer.advice.contract import Rule, Verdict
 from tui_trainer.config.changes import Change
@@ -22,6 +24,7 @@ from tui_trainer.runs import events as e
 from tui_trainer.runs.comparison import ComparedRun, Comparison, CurvePoint, Difference
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.overview import RunOverview
+from tui_trainer.runs.state import RunState
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
@@ -155,6 +158,17 @@ class NewsRun(CannedRun):
             self.state.apply(event)
             self._note(event)
         return bool(news)
+
+
+def stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tick comes between a key and its picture, the clock stands, no colour is taken from the environment, and the
+    runs are these."""
+    monkeypatch.setattr("tui_trainer.ui.app.TICK_SECONDS", 1e6)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("tui_trainer.ui.screens.runs._now", lambda: NOW)
+    monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: RUNS)
+    compared = "tui_trainer.ui.screens.runs_dialogs.compare_and_states"
+    monkeypatch.setattr(compared, lambda _: (COMPARISON, [RunState()] * 3))
 
 
 class CannedBench(Workbench):

@@ -9,6 +9,7 @@ import select
 import termios
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -291,15 +292,16 @@ def open_terminal(tmp_path: Path, environment: dict[str, str]) -> Iterator:
             terminal.hang_up()
 
 
+def write_small_config(folder: Path, *, steps: int = 3000, rows: int = 8, text: str = "", sample_steps: int = 0) -> str:
+    data = folder / "data.txt"
+    data.write_text(text or "\n".join(f"{n} times {m} is {n * m}." for n in range(40) for m in range(40)))
+    path = folder / "small.toml"
+    path.write_text(_CONFIG.format(data=data, steps=steps, rows=rows, sample_steps=sample_steps))
+    return str(path)
+
+
 @pytest.fixture
 def small_config(tmp_path: Path) -> Callable[..., str]:
     """Writes the config of a run of seconds, a few milliseconds to a step with 8 rows: `small_config(steps=400)`."""
 
-    def write(*, steps: int = 3000, rows: int = 8, text: str = "", sample_steps: int = 0) -> str:
-        data = tmp_path / "data.txt"
-        data.write_text(text or "\n".join(f"{n} times {m} is {n * m}." for n in range(40) for m in range(40)))
-        path = tmp_path / "small.toml"
-        path.write_text(_CONFIG.format(data=data, steps=steps, rows=rows, sample_steps=sample_steps))
-        return str(path)
-
-    return write
+    return partial(write_small_config, tmp_path)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.downloading.test_download_data import put_into_cache
 from tests.tiny_models import save_tiny_model
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
@@ -167,13 +168,11 @@ def questions_of_squad(work: Path) -> str:
 
 
 def data_set_in_the_cache(work: Path) -> str:
-    snapshot = work.parent / "hf" / "hub" / "datasets--org--lines" / "snapshots" / ("0" * 40)
-    snapshot.mkdir(parents=True)
-    refs = snapshot.parents[1] / "refs"
-    refs.mkdir()
-    (refs / "main").write_text("0" * 40)
+    folder = work.parent / "lines"
+    folder.mkdir()
     rows = [json.dumps({"text": f"line {n} of a data set", "label": n % 2}) for n in range(90)]
-    (snapshot / "train.jsonl").write_text("\n".join(rows))
+    (folder / "train.jsonl").write_text("\n".join(rows))
+    put_into_cache(folder, "org/lines", work.parent / "hf")
     return "org/lines"
 
 

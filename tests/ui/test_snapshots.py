@@ -13,19 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.ui.canned import (
-    COMPARISON,
     CPU,
     DONE,
     FAILED,
     GPUS,
     LORA,
-    NOW,
-    RUNS,
     SICK,
     STOPPED,
     WORK,
     CannedBench,
     CannedRun,
+    stand_still,
     trained,
 )
 from tests.ui.pictures import in_event_loop
@@ -33,8 +31,6 @@ from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.runs import events as e
-from tui_trainer.runs.state import RunState
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.spans import ASCII, UNICODE
 
 FOLDER = Path(__file__).with_name("snapshots")
@@ -86,14 +82,7 @@ async def pictures(name: str, glyphs=UNICODE, sizes=(SMALL,), check=lambda app: 
 
 @pytest.fixture(autouse=True)
 def still(monkeypatch):
-    """No tick comes between a key and its picture, the clock stands, and no colour is taken from the environment."""
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr("tui_trainer.ui.screens.runs._now", lambda: NOW)
-    monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: RUNS)
-    monkeypatch.setattr(
-        "tui_trainer.ui.screens.runs_dialogs.compare_and_states", lambda _: (COMPARISON, [RunState()] * 3)
-    )
+    stand_still(monkeypatch)
 
 
 def path_of(name: str, size: tuple[int, int], kind: str = "") -> Path:

@@ -9,12 +9,10 @@ import pytest
 from textual.app import App
 from textual.color import Color, ColorParseError
 
-from tests.ui.canned import COMPARISON, CPU, NOW, RUNS, CannedBench, CannedRun, trained
+from tests.ui.canned import CPU, CannedBench, CannedRun, stand_still, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
-from tui_trainer.runs.state import RunState
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.app import TERMINAL_THEME
 from tui_trainer.ui.spans import ASCII, UNICODE
 
@@ -28,12 +26,7 @@ Rgb = tuple[int, int, int]
 
 @pytest.fixture(autouse=True)
 def still(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr("tui_trainer.ui.screens.runs._now", lambda: NOW)
-    monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: RUNS)
-    compared = "tui_trainer.ui.screens.runs_dialogs.compare_and_states"
-    monkeypatch.setattr(compared, lambda _: (COMPARISON, [RunState()] * 3))
+    stand_still(monkeypatch)
 
 
 def known_colours(app: App) -> set[Rgb]:

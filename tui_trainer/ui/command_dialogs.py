@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 # Of what it has told, while it goes on.
 _SHOWN: Final = 12
 _BAR_CELLS: Final = 24
-_NAME: Final = 40
-_SHOWN_LINES: Final = 40
 _SLOWS: Final = "A run is training: this takes processor time and memory from it."
 Show = Callable[[Mapping[str, Any], int], list[str]]
 
@@ -109,10 +107,8 @@ class OwnProcessDialog(Dialog):
 
 def refusal_beside_others(bench: Workbench, command: Measurement[Any] | Tool) -> str:
     """Why a measurement does not begin now; empty: it may."""
-    for other in bench.measurements:
-        if other is not command and other.alive:
-            return f"{other.what} goes on: each would disturb the other"
-    return ""
+    other = bench.measurement_beside(command)
+    return f"{other.what} goes on: each would disturb the other" if other else ""
 
 
 def offer(dialog: OwnProcessDialog, bench: Workbench) -> None:

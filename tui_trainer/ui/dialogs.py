@@ -21,7 +21,6 @@ from tui_trainer.ui.widgets.pane import Pane
 
 _WIDE = 120
 _KEYS_NARROW, _KEYS_WIDE = 6, 10
-_KEYS_WIDTH = 16
 _BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 _FRAME_LINES, _FRAME_CELLS = 3, 4
 _VI_KEYS = {"k": "up", "j": "down", "g": "home", "G": "end"}

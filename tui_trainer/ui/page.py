@@ -23,6 +23,7 @@ from tui_trainer.ui.dialogs import KeyHint, KeyLine, footer_hints, help_hint
 from tui_trainer.ui.keymap import ACTIONS, PLACES, TITLES, Action, Place, TakesKeys
 from tui_trainer.ui.spans import Glyphs, Line, beside, sparkline, width_of
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
+from tui_trainer.ui.widgets.lists import LineField
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Leaving, Workbench
 from tui_trainer.units import GIB
@@ -271,6 +272,43 @@ class ListPage(Page):
     action_up, action_down = partialmethod(_move, -1), partialmethod(_move, 1)
     action_page_up, action_page_down = partialmethod(_move, pages=-1), partialmethod(_move, pages=1)
     action_first, action_last = partialmethod(_move, -_MOST_LINES), partialmethod(_move, _MOST_LINES)
+
+
+class FilteredPage(Page):
+    """A page with a field that filters what it lists, shown while it is typed into and while there is something in it.
+    `action_take` ends it, and `action_clear` clears it."""
+
+    filter_words: ClassVar[str]
+    """What can be written there."""
+    choose_words: ClassVar[str] = "choose"
+    """What up and down do meanwhile."""
+
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__(bench)
+        self._filter = LineField(id="filter")
+        self._filter.placeholder = self.filter_words
+        self._filter.display = False
+
+    @property
+    def typing_keys(self) -> list[tuple[str, str]]:
+        return [("enter", "done"), ("escape", "clear"), ("up down", self.choose_words)]
+
+    def action_filter(self) -> None:
+        # At once, and not by a class: letters that come fast would be the keys of actions.
+        self._filter.display = True
+        self.set_focus(self._filter, scroll_visible=False)
+
+    def leave_filter(self) -> None:
+        self.set_focus(None)
+        self._filter.display = bool(self._filter.value)
+        self.call_after_refresh(self.bench.app.draw)
+
+    def action_clear(self) -> None:
+        raise NotImplementedError
+
+    def action_cancel(self) -> None:
+        self.action_clear()
+        self.bench.app.draw()
 
 
 class KeyHints(KeyLine):

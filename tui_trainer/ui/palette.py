@@ -82,11 +82,20 @@ class Palette(FieldDialog):
         self._search, self._chosen = FuzzySearch(), 0
         self._hits = found(commands, "", self._search)
 
+    def _look(self) -> None:
+        self._hits = found(self._commands, self.field.value, self._search)
+        self._chosen = max(min(self._chosen, len(self._hits) - 1), 0)
+
+    @property
+    def chosen(self) -> Command | None:
+        """None where nothing has the letters."""
+        return self._hits[self._chosen][0] if self._hits else None
+
     def add(self, commands: Sequence[Command]) -> None:
         """What is known later."""
         self._commands = [*self._commands, *commands]
         if self.field.value and not self.is_closed:
-            self._hits = found(self._commands, self.field.value, self._search)
+            self._look()
             self._choose(self._chosen)
 
     def inside(self) -> Iterable[Widget]:
@@ -109,10 +118,10 @@ class Palette(FieldDialog):
         return ""
 
     def _about(self, width: int, _: int) -> list[Line]:
-        return paragraph(self._hits[self._chosen][0].help, width) if self._hits else []
+        return paragraph(self.chosen.help, width) if self.chosen else []
 
     def on_input_changed(self) -> None:
-        self._hits = found(self._commands, self.field.value, self._search)
+        self._look()
         self._choose(0)
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
@@ -121,18 +130,18 @@ class Palette(FieldDialog):
 
     def _choose(self, place: int) -> None:
         self._chosen = max(min(place, len(self._hits) - 1), 0)
-        if self._hits and (show := self._hits[self._chosen][0].show):
-            show()
+        if self.chosen and self.chosen.show:
+            self.chosen.show()
         if self.is_attached:
             self.redraw()
 
     def take(self) -> None:
         # Letters typed before the field was there have not been looked for yet.
-        hits = found(self._commands, self.field.value, self._search)
-        if hits:
+        self._look()
+        if command := self.chosen:
             self._back = None
             self.close()
-            hits[min(self._chosen, len(hits) - 1)][0].do()
+            command.do()
 
     def close(self) -> None:
         super().close()
@@ -168,16 +177,16 @@ class MarkingPalette(Palette):
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self._choose(message.place)
-        self._toggle()
+        if self.chosen:
+            self._toggle(self.chosen.name)
 
     def take_key(self, event: Key) -> bool:
-        if event.key != "space" or not self._hits:
+        if event.key != "space" or self.chosen is None:
             return super().take_key(event)
-        self._toggle()
+        self._toggle(self.chosen.name)
         return True
 
-    def _toggle(self) -> None:
-        name = self._hits[self._chosen][0].name
+    def _toggle(self, name: str) -> None:
         if name in self._marked:
             self._marked.remove(name)
         else:
@@ -186,10 +195,10 @@ class MarkingPalette(Palette):
         self.redraw()
 
     def take(self) -> None:
-        hits = found(self._commands, self.field.value, self._search)
+        self._look()
         names = self._marked
-        if hits and (names == self._before or not names):
-            names = [hits[min(self._chosen, len(hits) - 1)][0].name]
+        if self.chosen and (names == self._before or not names):
+            names = [self.chosen.name]
         if names:
             self.close()
             self._take_names(names)

@@ -3,8 +3,9 @@ prompt, and to be exported to another form."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence, Sized
+from typing import TYPE_CHECKING, Any
 
 from textual.events import Key
 from textual.widget import Widget
@@ -271,15 +272,25 @@ def show_and_try(bench: Workbench, folder: RunFolder) -> None:
     bench.background.do("a run", run.poll, shown, f"try {folder.root}")
 
 
-class ExportDialog(Dialog):
-    def __init__(self, bench: Workbench, folder: RunFolder) -> None:
+class FormatsDialog(Dialog):
+    """Forms that models can be written in, and what is known of the chosen one. `_ask` finds them, behind the screens,
+    and `_found` puts them into `_choices`."""
+
+    _choices: Sized
+
+    def __init__(self, bench: Workbench) -> None:
         super().__init__()
-        self.heading = f"Export {one_line(folder.name, 60)}"
-        self._bench, self._folder = bench, folder
-        self._choices: tuple[ExportChoice, ...] = ()
-        self._free_bytes, self._refusal = 0, ""
-        self._chosen = 0
+        self._bench, self._chosen = bench, 0
         self._list = LineList(self._row, lambda: (len(self._choices), self._chosen), id="formats")
+
+    @abstractmethod
+    def _ask(self) -> Any: ...
+
+    @abstractmethod
+    def _found(self, result: Any) -> None: ...
+
+    @abstractmethod
+    def _row(self, place: int, width: int) -> Line: ...
 
     def inside(self) -> Iterable[Widget]:
         yield self._list
@@ -287,6 +298,19 @@ class ExportDialog(Dialog):
 
     def on_mount(self) -> None:
         self._bench.background.do("formats", self._ask, self._found)
+
+    def _move(self, key: str) -> None:
+        steps = {"up": -1, "k": -1, "down": 1, "j": 1}.get(key, 0)
+        self._chosen = min(max(self._chosen + steps, 0), max(len(self._choices) - 1, 0))
+
+
+class ExportDialog(FormatsDialog):
+    def __init__(self, bench: Workbench, folder: RunFolder) -> None:
+        super().__init__(bench)
+        self.heading = f"Export {one_line(folder.name, 60)}"
+        self._folder = folder
+        self._choices: tuple[ExportChoice, ...] = ()
+        self._free_bytes, self._refusal = 0, ""
 
     def _ask(self) -> tuple[tuple[ExportChoice, ...], int] | str:
         from tui_trainer.launching.export_process import choices, free_bytes
@@ -381,8 +405,8 @@ class ExportDialog(Dialog):
             self._process.cancel()
         elif key == "enter":
             self._start()
-        elif steps := {"up": -1, "k": -1, "down": 1, "j": 1}.get(key):
-            self._chosen = min(max(self._chosen + steps, 0), max(len(self._choices) - 1, 0))
+        else:
+            self._move(key)
         return True
 
     def _start(self) -> None:

@@ -246,6 +246,10 @@ class Workbench:
         tools = [one for one in self.tools.values() if one.measures]
         return self.measuring, self.rehearsals, self.tunings, self.sizes, self.switches, *tools
 
+    def measurement_beside(self, command: Measurement[Any] | Tool) -> Measurement[Any] | Tool | None:
+        """Another one that goes on."""
+        return next((other for other in self.measurements if other is not command and other.alive), None)
+
     @property
     def _commands(self) -> tuple[Exports | Measurement[Any] | Tool, ...]:
         tools = [one for one in self.tools.values() if not one.measures]

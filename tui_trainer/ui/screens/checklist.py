@@ -230,9 +230,8 @@ class ChecklistPage(ListPage):
             return reasons[0] if len(reasons) == 1 else NOTHING_TO_DO
         if self.bench.measuring.alive:
             return f"one at a time: {self.bench.app.key_of('checklist.cancel')} ends what is being measured"
-        for other in self.bench.measurements:
-            if other.alive:
-                return f"{other.what} goes on: one at a time"
+        if other := self.bench.measurement_beside(self.bench.measuring):
+            return f"{other.what} goes on: one at a time"
         return BESIDE_A_RUN if self.bench.run_is_alive else ""
 
     def by_clock(self) -> object:

@@ -31,7 +31,7 @@ from tui_trainer.ui.chart import LossChart
 from tui_trainer.ui.commands import offer_more
 from tui_trainer.ui.dialogs import Answer, Row, TextDialog
 from tui_trainer.ui.keymap import Action
-from tui_trainer.ui.page import NO_REPORT, ListPage, bindings
+from tui_trainer.ui.page import NO_REPORT, FilteredPage, ListPage, bindings
 from tui_trainer.ui.run_dialogs import ExportDialog, show_and_try
 from tui_trainer.ui.screens.runs_dialogs import CompareDialog, ExportMarkedDialog
 from tui_trainer.ui.screens.runs_view import (
@@ -45,7 +45,6 @@ from tui_trainer.ui.screens.runs_view import (
 )
 from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
-from tui_trainer.ui.widgets.lists import LineField
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
@@ -107,8 +106,9 @@ def look_at(one: RunOverview, found: Sequence[RunOverview], journal: FollowedJou
     return ChosenRun(journal, differences, before.name, is_ancestor=before.name == ancestor)
 
 
-class RunsPage(ListPage):
+class RunsPage(FilteredPage, ListPage):
     place = "runs"
+    filter_words = "name, state, task, model, note; #tag loss<1.5 held_out<2 score>0.8 task:chat size_gib>10"
     BINDINGS = bindings("runs")
     AUTO_FOCUS = ""
     table: RunsTable
@@ -135,11 +135,6 @@ class RunsPage(ListPage):
         self._empty = Pane(lambda *_: [[(f"   {self._empty_words}", "dim")]], id="empty")
         self._below = Pane(self._summary, id="summary")
         self.chart = LossChart(lambda: self._state, id="curve")
-        self._filter = LineField(id="filter")
-        self._filter.display = False
-        self._filter.placeholder = (
-            "name, state, task, model, note; #tag loss<1.5 held_out<2 score>0.8 task:chat size_gib>10"
-        )
         self._ticks = 0
         self._measured: dict[Path, object] = {}
         """At which `_stage` of its run the size of a folder was measured."""
@@ -298,20 +293,11 @@ class RunsPage(ListPage):
     def page_lines(self) -> int:
         return self.table.size.height - 2
 
-    @property
-    def typing_keys(self) -> list[tuple[str, str]]:
-        return [("enter", "done"), ("escape", "clear"), ("up down", "choose")]
-
-    def action_filter(self) -> None:
-        # At once, and not by a class: letters that come fast would be the keys of actions.
-        self._filter.display = True
-        self.set_focus(self._filter, scroll_visible=False)
-
     def action_clear(self) -> None:
         if self.is_typing or self._filter.value:
             self._filter.value = ""
             self.model.narrow("")
-            self._leave_filter()
+            self.leave_filter()
         else:
             self.model.marked = []
 
@@ -321,21 +307,12 @@ class RunsPage(ListPage):
 
     def action_take(self) -> None:
         self.model.narrow(self._filter.value)
-        self._leave_filter()
-
-    def action_cancel(self) -> None:
-        self.action_clear()
-        self.bench.app.draw()
+        self.leave_filter()
 
     def action_choose(self, steps: int) -> None:
         self.model.narrow(self._filter.value)
         self.move(steps)
         self.bench.app.draw()
-
-    def _leave_filter(self) -> None:
-        self.set_focus(None)
-        self._filter.display = bool(self._filter.value)
-        self.call_after_refresh(self.bench.app.draw)
 
     def refusal(self, action: Action) -> str:
         one = self.model.chosen

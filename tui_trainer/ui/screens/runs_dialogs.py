@@ -34,6 +34,7 @@ from tui_trainer.ui.chart import (
     x_axis,
 )
 from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.run_dialogs import FormatsDialog
 from tui_trainer.ui.screens.runs_view import SIGNS
 from tui_trainer.ui.spans import Glyphs, Line, Role, beside, pad, paragraph, title_rule
 from tui_trainer.ui.widgets.lists import LineList
@@ -248,26 +249,18 @@ class CompareDialog(Dialog):
         return names[(names.index(name) + 1) % len(names)] if name in names else names[0]
 
 
-class ExportMarkedDialog(Dialog):
+class ExportMarkedDialog(FormatsDialog):
     """One form for several runs: they are exported one after another, behind the screens."""
 
     def __init__(self, bench: Workbench, folders: Sequence[RunFolder]) -> None:
-        super().__init__()
+        super().__init__(bench)
         self.heading = f"Export {len(folders)} runs"
-        self._bench, self._folders = bench, folders
+        self._folders = folders
         self._choices: dict[str, dict[RunFolder, ExportChoice]] = {}
         """By the name of a form, what it is for each run that has a model."""
         self._without: dict[RunFolder, str] = {}
         """Why the other runs cannot be exported."""
-        self._chosen, self._is_ready = 0, False
-        self._list = LineList(self._row, lambda: (len(self._choices), self._chosen), id="formats")
-
-    def inside(self) -> Iterable[Widget]:
-        yield self._list
-        yield Pane(lambda width, _: self.lines(width), id="about")
-
-    def on_mount(self) -> None:
-        self._bench.background.do("formats", self._ask, self._found)
+        self._is_ready = False
 
     def _ask(self) -> dict[RunFolder, tuple[ExportChoice, ...] | str]:
         from tui_trainer.launching.export_process import choices
@@ -337,8 +330,7 @@ class ExportMarkedDialog(Dialog):
     def press(self, key: str, character: str | None) -> bool:
         if key == "enter":
             return not self._start()
-        if steps := {"up": -1, "k": -1, "down": 1, "j": 1}.get(key):
-            self._chosen = min(max(self._chosen + steps, 0), max(len(self._choices) - 1, 0))
+        self._move(key)
         return True
 
     def _start(self) -> bool:

@@ -16,7 +16,7 @@ from tui_trainer.ui.chart import LOSS, METRICS, MOST_HALVINGS, ChartView, LossCh
 from tui_trainer.ui.commands import offer_more
 from tui_trainer.ui.dialogs import Answer
 from tui_trainer.ui.keymap import Action
-from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, KeyHints, Page, TopLine, bindings
+from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, KeyHints, TopLine, bindings
 from tui_trainer.ui.palette import Command, MarkingPalette
 from tui_trainer.ui.run_dialogs import DoctorDialog, ExportDialog, offer_try
 from tui_trainer.ui.screens import train_lines as lines
@@ -26,7 +26,6 @@ from tui_trainer.ui.spans import Line
 from tui_trainer.ui.starting import offer_detach, offer_lines, offer_resume, offer_stop
 from tui_trainer.ui.watch import WatchedRun, tail_of
 from tui_trainer.ui.widgets.gauge import gauge_lines
-from tui_trainer.ui.widgets.lists import LineField
 from tui_trainer.ui.widgets.pane import Area, Pane, Section
 from tui_trainer.ui.workbench import Workbench
 
@@ -143,10 +142,11 @@ def _detach_refusal(run: WatchedRun) -> str:
     return "the run is paused, and would go on" if run.state.phase == "paused" else ""
 
 
-class TrainPage(Page):
+class TrainPage(FilteredPage):
     """Which of its parts have something to show is decided by `visible_parts`; where they stand, by the style sheet."""
 
     place = "train"
+    filter_words, choose_words = "words of events and of the log", "older, newer"
     AUTO_FOCUS = ""
     BINDINGS = bindings("train")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-very-wide")]  # noqa: RUF012
@@ -177,9 +177,6 @@ class TrainPage(Page):
         self._by_clock: object = None
         self._log_open = self._table_open = self._frozen = False
         self._events_back = 0
-        self._filter = LineField(id="filter")
-        self._filter.placeholder = "words of events and of the log"
-        self._filter.display = False
         self._curves_of, self._curves = "", [LOSS]
         """Of which task, and by which names."""
 
@@ -423,15 +420,6 @@ class TrainPage(Page):
     def scroll_events(self, back: int) -> None:
         self._events_back = min(max(self._events_back + back, 0), max(len(self._scene.found_events) - 1, 0))
 
-    @property
-    def typing_keys(self) -> list[tuple[str, str]]:
-        return [("enter", "done"), ("escape", "clear"), ("up down", "older, newer")]
-
-    def action_filter(self) -> None:
-        # At once, and not by a class: letters that come fast would be the keys of actions.
-        self._filter.display = True
-        self.set_focus(self._filter, scroll_visible=False)
-
     def action_clear(self) -> None:
         if self.is_typing or self._filter.value:
             self._filter.value = ""
@@ -443,14 +431,7 @@ class TrainPage(Page):
         self._events_back = 0
         self.bench.app.draw()
 
-    def action_take(self) -> None:
-        self.set_focus(None)
-        self._filter.display = bool(self._filter.value)
-        self.call_after_refresh(self.bench.app.draw)
-
-    def action_cancel(self) -> None:
-        self.action_clear()
-        self.bench.app.draw()
+    action_take = FilteredPage.leave_filter
 
     def action_choose(self, steps: int) -> None:
         self.scroll_events(-steps)
