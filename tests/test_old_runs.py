@@ -207,7 +207,7 @@ def test_it_is_opened_among_the_runs(runs):
             await screens.press("down")
             await screens.shows("sequence_classification", "p resume")
             await screens.press("down")
-            await screens.shows("causal_lm", f"steps {max(Curve.of(runs / 'full').losses)}/", "p resume")
+            await screens.shows("causal_lm", f"{max(Curve.of(runs / 'full').losses)}/", "p resume")
 
     asyncio.run(look())
 

@@ -72,6 +72,9 @@ def test_a_run_with_towers_allocates_on_the_card_what_is_planned(case, sources, 
     family, method = case
     # Kinds of layers are listed in some configs, one each.
     wide = {key: value for key, value in SHAPE.items() if key != "num_hidden_layers"}
+    if family == "qwen2_5_vl":
+        # Its sections of positions are those of heads of 8.
+        wide |= {"num_attention_heads": SHAPE["hidden_size"] // 8, "num_key_value_heads": SHAPE["hidden_size"] // 16}
     base = save_tiny_model_with_towers(tmp_path / family, family, **wide)
     own = {"model.model_name_or_path": base, "data.packing": "false", "tuning.method": method, "model.towers": "card"}
     _, folder, failure = run_on_card("causal_lm", {**SETTINGS, **sources, **own})

@@ -71,6 +71,15 @@ def type_to_the_shell(terminal, command):
     terminal.send(f"{command}\r")
 
 
+def bring_back(terminal):
+    """What is typed before the program has taken the terminal is the shell's, and dropped."""
+    seen = len(terminal.raw)
+    type_to_the_shell(terminal, "fg")
+    while b"\x1b[?1049h" not in terminal.raw[seen:]:
+        terminal.let_pass(0.1)
+        assert terminal.alive
+
+
 def leave_training(terminal):
     terminal.press("q")
     terminal.wait_for("Leave?")
@@ -107,20 +116,20 @@ def test_ctrl_z_gives_the_shell_the_terminal_bg_trains_on_and_fg_shows_it_again(
     type_to_the_shell(terminal, "bg")
     terminal.wait_for_steps(made + 20)
     assert "of 100,000" not in terminal.text, "it must not draw on the shell's terminal"
-    type_to_the_shell(terminal, "fg")
+    bring_back(terminal)
     terminal.wait_for("of 100,000", "4 Train")
     # Also with a dialog open, and when nobody could prepare for it.
     terminal.press("?")
     terminal.wait_for("Keys")
     stop(terminal, job)
-    type_to_the_shell(terminal, "fg")
+    bring_back(terminal)
     terminal.wait_for("Keys", "Esc close")
     terminal.press("escape")
     # What the program has not read yet would be the shell's.
     terminal.wait_for("of 100,000", gone="Esc close")
     os.killpg(job.pid, signal.SIGSTOP)
     terminal.wait_for("Stopped")
-    type_to_the_shell(terminal, "fg")
+    bring_back(terminal)
     terminal.wait_for("of 100,000", "4 Train")
 
     leave_training(terminal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from tui_trainer.ui.background import Measurement
 from tui_trainer.ui.command_dialogs import offer
 from tui_trainer.ui.screens.config_dialogs import TuneDialog
 from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.workbench import Workbench
 
 
 @pytest.fixture
@@ -22,6 +24,7 @@ def bench():
     bench.tunings = Measurement(bench, "tune", "TuneProcess")
     bench.measuring = SimpleNamespace(alive=False, what="the measuring")
     bench.measurements = (bench.measuring, bench.rehearsals, bench.tunings)
+    bench.measurement_beside = partial(Workbench.measurement_beside, bench)
     bench.apply = lambda patch, label: applied.append((patch, label)) or ()
     bench.tell = lambda words, role: told.append((words, role))
     bench.config_changed = lambda: told.append("planned anew")
