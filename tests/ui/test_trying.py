@@ -16,7 +16,7 @@ from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.errors import DataError, FolderError, RunError
-from tui_trainer.launching.model_process import ChildWriter, ModelProcess
+from tui_trainer.launching.model_process import ChildWriter, ModelProcess, Place
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock
@@ -37,6 +37,7 @@ class FakeWriter:
 
     continues = True
     source = "model"
+    moved = False
 
     def __init__(self, process, folder):
         pass
@@ -59,14 +60,15 @@ def test_what_the_model_makes_of_a_prompt_is_shown(task, continues, shown, key, 
     before, text = seen(TryDialog(bench, folder=None, prompt="a text"), "enter")
     assert "a text" in before and "weights" not in before
     assert shown in text and key in text
-    assert "weights of model" in text
+    assert "on GPU 0, where it fits" in before and "weights of model, on GPU 0, where it fits" in text
 
 
 def bench_of(writer: type[FakeWriter], monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Work is done at once."""
     monkeypatch.setattr(run_dialogs, "ChildWriter", writer)
+    monkeypatch.setattr(run_dialogs, "find_place", lambda *_, **__: Place(words="on GPU 0, where it fits"))
     return SimpleNamespace(
-        run=SimpleNamespace(state=RunState(task="char_lm"), alive=False),
+        run=SimpleNamespace(state=RunState(task="char_lm"), alive=False), chosen_gpu=None, hardware=CPU,
         background=SimpleNamespace(do=lambda name, work, done, lane: done(work())),
     )
 

@@ -9,8 +9,9 @@ import torch
 from transformers import PreTrainedTokenizerBase, TextStreamer
 
 from tui_trainer.data.columns.conversations import Message
-from tui_trainer.errors import FolderError
+from tui_trainer.errors import FolderError, RunError
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
+from tui_trainer.hardware.visible_gpus import card_index
 from tui_trainer.models.writing import Sampling, generated, most_tokens
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.terminal.safe_text import visible
@@ -37,6 +38,9 @@ class Writer:
         self._model = model.to(device) if device else model
         self.unknown_tokens = 0
         """How many tokens of the last prompt the model does not know."""
+
+    def move_to_cpu(self) -> None:
+        self._model = self._model.to("cpu")
 
     @property
     def continues(self) -> bool:
@@ -126,10 +130,45 @@ class _Pieces(TextStreamer):
 
 
 _loaded: dict[tuple[str, bool], Writer] = {}
+_moved = False
+"""The card's memory ran out: everything is on the CPU from then on."""
 
 
 def try_model(asked: dict[str, Any], report: Report) -> dict[str, Any]:
-    """In a worker: loads the model of a run, or its base model, once, and does what is asked with it, if anything."""
+    """In a worker: loads the model of a run, or its base model, once, and does what is asked with it, if anything.
+
+    It goes on on the CPU where the card has not the memory, but not in the middle of a text.
+    """
+    global _moved
+    pieces = 0
+
+    def show(piece: str) -> None:
+        nonlocal pieces
+        pieces += 1
+        report(piece=piece)
+
+    if (card := asked.get("card")) and not _moved:
+        try:
+            return _tried(asked, _share_of_card(**card), show) | {"moved": False}
+        except torch.OutOfMemoryError:
+            _moved = True
+        for writer in _loaded.values():
+            writer.move_to_cpu()
+        torch.cuda.empty_cache()
+        if pieces:
+            raise RunError("the card has not the memory for a longer text: the next one is written on the CPU")
+    return _tried(asked, None, show) | {"moved": _moved}
+
+
+def _share_of_card(uuid: str, bytes: int) -> torch.device:
+    """The card, of which torch takes no more than that."""
+    index = card_index(uuid)
+    total = torch.cuda.get_device_properties(index).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(bytes / total, 1.0), index)
+    return torch.device("cuda", index)
+
+
+def _tried(asked: dict[str, Any], device: torch.device | None, show: Callable[[str], None]) -> dict[str, Any]:
     key = asked["run"], asked["base"]
     if key not in _loaded:
         run, base = RunFolder(Path(asked["run"])), None
@@ -137,15 +176,11 @@ def try_model(asked: dict[str, Any], report: Report) -> dict[str, Any]:
             base, reason = TrainedModel.of(run, unfinished=True).base_model()
             if base is None:
                 raise FolderError(reason or "it was trained from scratch: it has no base model")
-        _loaded[key] = Writer(run, base=base)
+        _loaded[key] = Writer(run, device=device, base=base)
     writer = _loaded[key]
     about = {"source": writer.source.name, "continues": writer.continues}
     if "sampling" not in asked:
         return about
-
-    def show(piece: str) -> None:
-        report(piece=piece)
-
     sampling = Sampling(**asked["sampling"])
     if "messages" in asked:
         return about | {"left_out": writer.reply(asked["messages"], sampling, show)}

@@ -262,6 +262,13 @@ class TrainedModel:
         return sum(path.stat().st_size for path in (self.base or self.folder).glob("*.safetensors"))
 
     @property
+    def loaded_bytes(self) -> int:
+        """Of all files that it is loaded from: an adapter and its model, or layers that train and those that do not."""
+        partial = shards.files_of(self.folder, SOME_LAYERS.weights_file)
+        folders = {self.folder, self.base, self.began_with()[0] if partial else None} - {None}
+        return sum(path.stat().st_size for folder in folders if folder for path in folder.glob("*.safetensors"))
+
+    @property
     def compared_dtype(self) -> str:
         """In which it is compared with an export: fp32, unless that would take more than 16 GiB of memory."""
         return "float32" if self.weight_bytes < 4 * GIB else "auto"

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from tui_trainer.advice.examine import Examination, FoundCause
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import InputError, TuiTrainerError
-from tui_trainer.launching.model_process import ChildWriter, ModelProcess
+from tui_trainer.launching.model_process import ChildWriter, ModelProcess, Place, find_place
 from tui_trainer.runs.state import RunState
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line, visible
@@ -108,14 +108,13 @@ class TryDialog(FieldDialog):
         if self._chats:
             # A sample's prompt has the signs of the chat template.
             self._text = ""
-            self._status = "/help lists commands, /system TEXT sets how it begins"
-        elif bench.run.alive:
-            self._status = f"the newest checkpoint is {_newest(state)}; on the CPU, while training goes on"
+        self._newest = f"the newest checkpoint is {_newest(state)}; " if bench.run.alive else ""
         self._has_base = state.plan is not None and bool(state.plan.base_model)
         does = "continue the text" if task.continues else "ask the model"
         self.keys = (("enter", does), *[("tab", "base model beside it")] * self._has_base, ("escape", "close"))
         self._with_base = self._wants_end = self._is_writing = False
-        self._process = ModelProcess()
+        self._process: ModelProcess | None = None
+        self._seen_bytes = state.last_step.peak_memory_bytes if state.last_step else 0
         self._writers: dict[str, ChildWriter] = {}
         self._conversation: ChatSession | None = None
         self._transcript: list[str] = []
@@ -126,6 +125,22 @@ class TryDialog(FieldDialog):
         yield self.field
         yield from super().inside()
         yield Pane(lambda width, _: paragraph(self._status, width, "dim"), classes="status")
+
+    def on_mount(self) -> None:
+        self._status = f"{self._newest}looking where there is room for it ..."
+        self._bench.background.do("place", self._find_place, self._found_place, lane=TRYING)
+
+    def _find_place(self, models: int = 1) -> Place:
+        bench = self._bench
+        gpu, seen = bench.chosen_gpu, self._seen_bytes or 0
+        return find_place(self._folder, bench.hardware, _NEW_TOKENS, gpu=gpu, models=models, seen_bytes=seen)
+
+    def _found_place(self, place: Place) -> None:
+        if not self._is_writing and not self._said and not self._transcript:
+            more = "; /help lists commands, /system TEXT sets how it begins" if self._chats else ""
+            self._status = f"{self._newest}{place.words}{more}"
+            if self.is_attached:
+                self.redraw()
 
     def lines(self, width: int) -> list[Line]:
         shown = visible("".join(self._transcript) or self._said).replace("\t", "    ")
@@ -154,8 +169,13 @@ class TryDialog(FieldDialog):
 
     def close(self) -> None:
         super().close()
-        self._process.end()
-        self._bench.background.do(TRYING, self._process.close, lambda _: None, lane=TRYING)
+        if self._process:
+            self._process.end()
+        self._bench.background.do(TRYING, self._end_process, lambda _: None, lane=TRYING)
+
+    def _end_process(self) -> None:
+        if self._process:
+            self._process.close()
 
     def by_clock(self) -> object:
         return len(self._transcript), self._status
@@ -175,22 +195,32 @@ class TryDialog(FieldDialog):
             self._load()
             if self._chats:
                 self._converse(prompt, sampling)
-                return "", f"weights of {self._source()}; /help lists commands"
+                return "", f"weights of {self._source}; /help lists commands"
             texts = {name: _made(one, prompt, sampling) for name, one in self._writers.items()}
             if len(texts) == 1:
-                return texts["tuned"], f"weights of {self._source()}; Enter writes another one"
-            return "\n\n".join(f"[{name}] {text}" for name, text in texts.items()), f"weights of {self._source()}"
+                return texts["tuned"], f"weights of {self._source}; Enter writes another one"
+            return "\n\n".join(f"[{name}] {text}" for name, text in texts.items()), f"weights of {self._source}"
         except TuiTrainerError as error:
             return "", one_line(str(error))
 
+    @property
     def _source(self) -> str:
-        """The name of the folder of the weights."""
-        return one_line(self._writers["tuned"].source)
+        """The name of the folder of the weights, and where they are."""
+        assert self._process is not None, "they were loaded"
+        tuned, place = self._writers["tuned"], self._process.place.words
+        moved = any(writer.moved for writer in self._writers.values())
+        return f"{one_line(tuned.source)}, {'on the CPU: the card had no room after all' if moved else place}"
 
     def _load(self) -> None:
         """Load what is not there yet. Raises TuiTrainerError."""
         from tui_trainer.runs.lock import in_use
 
+        names = [*["base"] * self._with_base, "tuned"]
+        is_there = self._process is not None and all(name in self._writers for name in names)
+        if self._process is None or (self._process.place.card_uuid and not is_there):
+            # What it holds of the card would count as taken.
+            self._end_process()
+            self._process, self._writers = ModelProcess(self._find_place(len(names))), {}
         with in_use(self._folder, "loading it to try it"):
             tuned = self._writers.get("tuned") or ChildWriter(self._process, self._folder)
             base = {"base": self._writers.get("base") or self._base()} if self._with_base else {}
@@ -201,6 +231,7 @@ class TryDialog(FieldDialog):
 
     def _base(self) -> ChildWriter:
         try:
+            assert self._process is not None
             return ChildWriter(self._process, self._folder, base=True)
         except TuiTrainerError:
             self._with_base = False

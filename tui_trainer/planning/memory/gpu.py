@@ -7,6 +7,7 @@ and 16384 tokens, 35 cases); fragmentation and context are assumptions that no c
 """
 
 from tui_trainer.methods.optimizers import OPTIMIZERS
+from tui_trainer.models.heads import labels_each
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.parts import FLOAT, BatchSizes, MemoryPart, ModelMemory, largest_parameter
 from tui_trainer.planning.memory.split import Moment, split_moments, split_part
@@ -46,6 +47,17 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         MemoryPart("pieces", int(PIECES_SHARE * allocated), "3 % that the allocator cannot use"),
         MemoryPart("context", CONTEXT_BYTES, "CUDA's context and kernels, 0.5 to 0.9 GiB"),
     )
+
+
+def answering_bytes(shape: ModelShape, setup: TrainingSetup, weight_bytes: int, row_tokens: int) -> int:
+    """What a model takes of a card that answers one row of so many tokens at a time: its weights, what a layer makes of
+    the row, and the keys and values of all tokens; numbers are as wide as they can be, as the stored ones decide."""
+    model = ModelMemory(shape, setup, row_tokens)
+    labels = labels_each(shape.head, setup.target_tokens)
+    made = _evaluation(model, BatchSizes(rows=1, eval_rows=1, row_tokens=row_tokens, labels_each=labels), 0).bytes
+    kept = 2 * shape.key_value_heads * shape.head_size * (shape.layers + 2 * shape.decoder_layers) * row_tokens
+    allocated = weight_bytes + FLOAT // model.compute_size * made + FLOAT * kept
+    return int((1 + PIECES_SHARE) * allocated) + CONTEXT_BYTES
 
 
 def _plain(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
