@@ -24,6 +24,7 @@ from tui_trainer.runs.state import RunState
 from tui_trainer.ui import run_dialogs
 from tui_trainer.ui.run_dialogs import TryDialog, offer_try
 from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.workbench import TRYING
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,9 @@ def bench_of(writer: type[FakeWriter], monkeypatch: pytest.MonkeyPatch) -> Simpl
     monkeypatch.setattr(run_dialogs, "ChildWriter", writer)
     monkeypatch.setattr(run_dialogs, "find_place", lambda *_, **__: Place(words="on GPU 0, where it fits"))
     return SimpleNamespace(
-        run=SimpleNamespace(state=RunState(task="char_lm"), alive=False), chosen_gpu=None, hardware=CPU,
+        run=SimpleNamespace(state=RunState(task="char_lm"), alive=False),
+        chosen_gpu=None,
+        hardware=CPU,
         background=SimpleNamespace(do=lambda name, work, done, lane: done(work())),
     )
 
@@ -130,6 +133,14 @@ def test_a_model_that_chats_goes_on_with_all_that_was_said_and_takes_the_command
     assert "> so" in text[10] and "base model" not in text[10], "a run from scratch has none"
 
 
+def test_that_of_a_run_that_trains_names_its_checkpoint(monkeypatch):
+    bench = chatting(monkeypatch)
+    bench.run.alive, bench.run.state.checkpoints = True, [SimpleNamespace(step=150)]
+    text = seen(TryDialog(bench, None, ""))[0]
+    words = " ".join(text.replace("\u2502", " ").split())
+    assert "the newest checkpoint is step 150, training goes on; on GPU 0, where it fits; /help lists" in words
+
+
 def test_a_question_is_there_while_the_weights_are_loaded(monkeypatch):
     bench = chatting(monkeypatch)
     bench.background.do = lambda name, work, done, lane: None
@@ -166,7 +177,7 @@ def test_a_base_model_that_is_gone_is_told(monkeypatch):
 
 def test_a_question_waits_for_the_answer_to_the_one_before(monkeypatch):
     bench, asked = chatting(monkeypatch), []
-    bench.background.do = lambda name, work, done, lane: asked.append(work)
+    bench.background.do = lambda name, work, done, lane: asked.append(work) if name == TRYING else None
     text = seen(TryDialog(bench, None, ""), *typed("first?", "second?"))[-1]
     assert len(asked) == 1 and "> first?" in text and "> second?" not in text and "second?" in text
 
@@ -188,7 +199,23 @@ async def test_a_run_that_trains_is_tried_once_it_has_a_checkpoint():
         await screens.shows("there is no checkpoint to try yet: s saves one")
         screens.bench.run = CannedRun(trained(148), alive=True)
         await screens.press("w")
-        await screens.shows("the newest checkpoint is step 100; on the CPU, while training goes on")
+        await screens.shows("the newest checkpoint is step 100, training goes on; on the CPU")
+
+
+def test_the_base_model_beside_it_on_a_card_asks_for_room_for_both(monkeypatch):
+    """What the first process holds of the card would count as taken."""
+    asked, ended = [], []
+
+    def placed(*_, models, **__):
+        asked.append(models)
+        return Place(words=f"on GPU 0 for {models}", card_uuid="GPU-1", card_bytes=1)
+
+    bench = chatting(monkeypatch, "llama")
+    monkeypatch.setattr(run_dialogs, "find_place", placed)
+    monkeypatch.setattr(ModelProcess, "close", lambda process: ended.append(process.place.words))
+    text = seen(TryDialog(bench, None, ""), *typed("hi"), "tab", *typed("so"), "tab", *typed("but"))
+    assert asked == [1, 1, 2] and ended == ["on GPU 0 for 1"], "and none for the one model again"
+    assert "on GPU 0 for 2" in text[-1]
 
 
 def test_the_newest_checkpoint_is_tried_in_a_process_of_its_own(finished, tmp_path):

@@ -48,18 +48,17 @@ def find_place(
     """The card with the most room where the weights of so many models of the run fit, with rows of the run's longest
     and so many `tokens` more, beside what the runs on it may still take; else the CPU. `seen_bytes` are those that the
     run has had on its card at its peak. Asks the driver, and blocks."""
-    on_the_cpu = "on the CPU, while training goes on" if _trains(run) else "on the CPU"
     now = probe.with_memory_now(hardware)
     cards = [card for card in usable_gpus(now) if gpu in (None, card.index) and card.memory_free_bytes is not None]
     if not cards:
-        return Place(words=on_the_cpu)
+        return ON_THE_CPU
     try:
         trained = TrainedModel.of(run, unfinished=True)
         shape, setup = trained.plan.model_shape(), trained.plan.training_setup
         row = trained.plan.config.data.max_length + tokens
         needed = models * answering_bytes(shape, setup, trained.loaded_bytes, row)
     except InputError as error:
-        return Place(words=f"{on_the_cpu}: what it takes of a card is not known: {one_line(str(error), 200)}")
+        return Place(words=f"{ON_THE_CPU.words}: what it takes of a card is not known: {one_line(str(error), 200)}")
     claims = list(_claims(run, seen_bytes))
     room, card, still = max(
         ((int(GPU_SHARE * ((one.memory_free_bytes or 0) - claimed)), one, claimed)
@@ -69,7 +68,7 @@ def find_place(
     beside = f" beside {format_bytes(still)} that runs on it may still take" if still else ""
     room_words = f"{format_bytes(max(room, 0))} of GPU {card.index}{beside}"
     if needed > room:
-        return Place(words=f"{on_the_cpu}: it takes {format_bytes(needed)}, and there is room for {room_words}")
+        return Place(words=f"{ON_THE_CPU.words}: it takes {format_bytes(needed)}, and there is room for {room_words}")
     words = f"on GPU {card.index}: it takes {format_bytes(needed)} of {room_words}"
     # It never takes what a run was planned to take.
     return Place(words=words, card_uuid=card.cuda_uuid, card_bytes=room - CONTEXT_BYTES)

@@ -108,7 +108,7 @@ class TryDialog(FieldDialog):
         if self._chats:
             # A sample's prompt has the signs of the chat template.
             self._text = ""
-        self._newest = f"the newest checkpoint is {_newest(state)}; " if bench.run.alive else ""
+        self._newest = f"the newest checkpoint is {_newest(state)}, training goes on; " if bench.run.alive else ""
         self._has_base = state.plan is not None and bool(state.plan.base_model)
         does = "continue the text" if task.continues else "ask the model"
         self.keys = (("enter", does), *[("tab", "base model beside it")] * self._has_base, ("escape", "close"))
