@@ -170,4 +170,4 @@ async def test_what_happens_on_a_screen_that_is_not_shown_is_told_and_marked_unt
         run.waiting = [RunProblem(step=62, kind="disk", message="again", hint="")]
         screens.bench.poll_run()
         await screens.settled()
-        assert not screens.bench.has_news, "it is seen there"
+        assert not screens.bench.unseen, "it is seen there"

@@ -4,6 +4,7 @@ Numbers in, text out; how numbers are written is in `units.py`.
 """
 
 from tui_trainer.runs.events import EvalDone, PlanMade
+from tui_trainer.runs.state import RunState
 from tui_trainer.units import format_bytes, format_count, format_seconds
 
 
@@ -57,3 +58,14 @@ def takes_words(steps: int, batch: str, memory_bytes: int, seconds: float | None
 def better_words(best: EvalDone) -> str:
     """For a run that was clearly better at an earlier evaluation than at its end (`runs/result.py`)."""
     return f"it was better before: held-out loss {best.loss:.4f} at step {best.step:,}"
+
+
+def gone_words(state: RunState, key: str = "") -> str:
+    """`its process ended at step 120 without a word`, with the key that goes on `; p resumes from step 100`."""
+    words = f"its process ended {f'at step {state.step:,}' if state.step else 'before the first step'} without a word"
+    if not key:
+        return words
+    where = (
+        f"resumes from step {state.checkpoints[-1].step:,}" if state.checkpoints else "begins anew: nothing is saved"
+    )
+    return f"{words}; {key} {where}"

@@ -22,11 +22,12 @@ from textual.widget import AwaitMount
 
 from tui_trainer.errors import system_reason
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui import keymap as keymap_room
 from tui_trainer.ui import palette
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.keymap import PLACES, TITLES, Action, Keymap, KeysInOrder, Place, key_sign, textual_key
+from tui_trainer.ui.keymap import PLACES, TITLES, Action, Keymap, KeysInOrder, Place, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, Preferences
@@ -69,6 +70,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         # Without colours Textual takes only those of the terminal away; those of a theme become shades of grey.
         super().__init__(driver_class=PatientDriver, ansi_color=True if "NO_COLOR" in os.environ else None)
         self.bench, self.keymap = bench, keymap
+        keymap_room.shown = keymap
         bench.app = self
         self.pages = Pages(bench, self.stylesheet)
         for place in PLACES[2:]:
@@ -174,11 +176,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT:
             self.switch_mode(_TOO_SMALL)
 
-    def notify_of(self, text: str, severity: SeverityLevel) -> None:
-        """What happened on another screen; an error stays until a key is pressed."""
+    def notify_of(self, text: str, severity: SeverityLevel, page: int) -> None:
+        """What happened on a screen, as a rule another one; an error stays until a key is pressed."""
         self._has_lasting_news |= severity == "error"
         seconds = _UNTIL_A_KEY if severity == "error" else _NEWS_SECONDS
-        self.notify(text, title=TITLES["train"], severity=severity, timeout=seconds, markup=False)
+        self.notify(text, title=TITLES[PLACES[1 + page]], severity=severity, timeout=seconds, markup=False)
 
     def delay_update(self, delay: float = 0.05) -> None:
         """Textual hides for so long how a page comes together; one that was shown before is whole at once."""
@@ -334,9 +336,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return len(self.get_screen_stack(self.page.place)) > 1 or self.page.is_typing
 
     def key_of(self, action_id: str) -> str:
-        """The sign of the key that an action really has, for sentences; its name in the palette when it has none."""
-        action = next(one for one in self.keymap.actions if one.id == action_id)
-        return key_sign(action.keys[0], ascii_only=self.bench.glyphs.ascii) if action.keys else f":{action.label}"
+        return self.keymap.key_of(action_id, ascii_only=self.bench.glyphs.ascii)
 
     def leave(self, how: Leaving = Leaving.QUIT) -> None:
         """Give the terminal back; what happens to a run alive is for `main`."""

@@ -128,18 +128,20 @@ class Background:
 class Bench(Protocol):
     document: ConfigDocument | None
     chosen_gpu: GpuChoice
+    current: int
 
     @property
     def run_is_alive(self) -> bool: ...
     def config_changed(self) -> None: ...
     def tell(self, text: str, role: Role = "text") -> None: ...
+    def tell_end(self, page: int, text: str, role: Role) -> None: ...
 
 
 class OwnProcess(Generic[P]):
-    """One at a time; `process` is the newest."""
+    """One at a time; `process` is the newest. How it ends is told on the page where it was begun."""
 
     def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+        self._bench, self._page = bench, bench.current
         self.process: P | None = None
 
     @property
@@ -154,8 +156,12 @@ class OwnProcess(Generic[P]):
         if self.process is not None:
             self.process.let_go()
 
+    def _tell_end(self, words: str, role: Role) -> None:
+        self._bench.tell_end(self._page, words, role)
+
     def _begin(self, make: Callable[[], P]) -> str:
         """Why not; empty: it goes on."""
+        self._page = self._bench.current
         try:
             self.process = make()
         except OSError as error:
@@ -184,11 +190,14 @@ class Exports(OwnProcess["ExportProcess"]):
             self._several, self._failures = 0, []
         self.waiting += wanted
         self._several += len(wanted)
+        self._page = self._bench.current
         self._begin_next()
 
     def _begin_next(self) -> None:
+        page = self._page
         while self.waiting and not self.alive:
             self.start(*self.waiting.popleft())
+            self._page = page
 
     def is_of(self, root: Path) -> bool:
         alive = [self.alive.run] if self.alive else []
@@ -210,17 +219,17 @@ class Exports(OwnProcess["ExportProcess"]):
         if export is None or not export.poll() or export.outcome is None:
             return
         if export.outcome.is_good:
-            self._bench.tell(f"{export.run.name} is exported to {export.name}: {export.outcome.folder}", "good")
+            self._tell_end(f"{export.run.name} is exported to {export.name}: {export.outcome.folder}", "good")
         else:
             words = f"{export.run.name} is not exported to {export.name}: {export.outcome.words[0]}"
             self._failures.append(words)
             if not export.is_cancelled:
-                self._bench.tell(words, "bad")
+                self._tell_end(words, "bad")
         self._begin_next()
         if self._several > 1 and not self.alive:
             failed = len(self._failures)
             words = "; ".join([f"{self._several - failed} of {self._several} are exported", *self._failures])
-            self._bench.tell(words, "bad" if failed else "good")
+            self._tell_end(words, "bad" if failed else "good")
             self._several, self._failures = 0, []
 
 
@@ -254,10 +263,10 @@ class Measurement(OwnProcess[C]):
             return
         if process.alive and bench.run_is_alive and not process.is_cancelled:
             process.cancel()
-            bench.tell(f"{self.what} ends: {BESIDE_A_RUN}", "warn")
+            self._tell_end(f"{self.what} ends: {BESIDE_A_RUN}", "warn")
         ended = process.poll()
         if ended and not bench.run_is_alive:
-            bench.tell(*self._verdict(process))
+            self._tell_end(*self._verdict(process))
         if self._has_news(process, ended):
             # The plan and the checks go by what was measured.
             bench.config_changed()
@@ -322,10 +331,10 @@ class Tool(OwnProcess["JsonProcess"]):
             return
         if self.measures and process.alive and bench.run_is_alive and not process.is_cancelled:
             process.cancel()
-            bench.tell(f"{self.what} ends: {BESIDE_A_RUN}", "warn")
+            self._tell_end(f"{self.what} ends: {BESIDE_A_RUN}", "warn")
         if process.poll() and self.asks is None:
             words = self._done(process.result) if process.result else ""
-            bench.tell(words or f"{self.what}: {process.reason}", "good" if process.result else "bad")
+            self._tell_end(words or f"{self.what}: {process.reason}", "good" if process.result else "bad")
 
     def end(self) -> None:
         if process := self.alive:

@@ -7,11 +7,13 @@
 """
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, cast, runtime_checkable
 
 from textual.app import App
 from textual.binding import Binding
@@ -277,6 +279,11 @@ class Keymap:
         names = [(where, name) for where in (place, "app") for name in (character, key) if name]
         return next((self._by_key[name] for name in names if name in self._by_key), None)
 
+    def key_of(self, action_id: str, *, ascii_only: bool = False) -> str:
+        """The sign of the key that an action really has, for sentences; its name in the palette when it has none."""
+        action = next(one for one in self.actions if one.id == action_id)
+        return key_sign(action.keys[0], ascii_only=ascii_only) if action.keys else f":{action.label}"
+
     def of(self, place: Place) -> list[Action]:
         return [action for action in self.actions if action.place == place]
 
@@ -324,6 +331,44 @@ def load_keymap() -> Keymap:
         else:
             own[name] = tuple(listed)
     return Keymap(own, problems)
+
+
+# What sentences of other rooms do on the command line, and the action that does it here. A command that is meant for
+# another terminal stays, as `tui-trainer attach` without a name.
+_NAME: Final = r"[^\s`;,)]+"
+_DONE_HERE: Final = tuple(
+    (rf"(?:(?P<what>\w+(?: on)?) with: )?(?:`{command}`|(?<!`)(?<!sync ){command}(?![\w-]))", action)
+    for command, action in ((f"tui-trainer {words}", action) for words, action in (
+        (f"ask {_NAME} (?:pause|resume)", "train.pause"), (f"resume {_NAME}", "runs.resume"),
+        (f"stop {_NAME}", "runs.stop"), (f"attach {_NAME}", "runs.open"), ("runs", "app.go_runs"),
+        ("preview", "config.preview"), ("rehearse", "config.rehearse"), ("tune --effective", "config.sizes"),
+        ("tune", "config.tune"), ("check --measure [a-z -]+", "checklist.measure"),
+        (f"check --fix {_NAME}", "checklist.apply"), (f"doctor {_NAME}(?: --fix {_NAME})?", "train.doctor"),
+        ("diagnose --try", "hardware.try_out"), ("diagnose", "app.go_hardware"),
+        (f"install {_NAME}", "hardware.install"),
+        (f"download(?: --data)?(?: {_NAME})?", "hardware.download"), (f"(?:generate|chat) {_NAME}", "train.try_model"),
+        (f"export {_NAME} --to {_NAME}", "runs.export"), (f"bench {_NAME}", "runs.more"), ("report", "runs.more"),
+        ("plan", "app.go_config"), ("profiles", "config.recipe"), ("guide", "app.help"),
+    ))
+)  # fmt: skip
+shown = Keymap()
+"""That of the application."""
+
+
+def in_keys(text: str) -> str:
+    """The sentence with a key in the place of each command that a key does: `paused; go on with: tui-trainer ask x
+    resume` becomes `paused; press p to go on`, and `see tui-trainer preview` becomes `see v on Config`."""
+    if "tui-trainer " in text:
+        for command, action in _DONE_HERE:
+            text = re.sub(command, partial(_pressed, action), text)
+    return text
+
+
+def _pressed(action_id: str, found: re.Match[str]) -> str:
+    key, place = shown.key_of(action_id), cast("Place", action_id.partition(".")[0])
+    if what := found["what"]:
+        return f"press {key} to {what}"
+    return f"{key} ({action_id.partition('_')[2] or 'help'})" if place == "app" else f"{key} on {TITLES[place]}"
 
 
 def textual_key(key: str) -> str:

@@ -98,14 +98,15 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
     run = _run_mark(bench.run.state) if bench.run else ""
     if bench.run is not None and width >= _NARROW and (curve := _loss_curve(bench.run.state, bench.glyphs)):
         run = f"{run} {curve}"
-    if bench.has_news:
-        run = f"{bench.glyphs.changed} {run}"
     short = width < _NARROWEST
     titles, marks = [_SHORT[place] if short else TITLES[place] for place in PLACES[1:]], bench.checks_mark()[0]
     if width < _NARROW:
         # The worst of them: there is no room for more.
         marks = " ".join(marks.split()[:2])
-    return list(zip(titles, ("", unsaved, marks, run, ""), strict=True))
+    states = ["", unsaved, marks, run, ""]
+    for page in bench.unseen:
+        states[page] = f"{bench.glyphs.changed} {states[page]}".rstrip()
+    return list(zip(titles, states, strict=True))
 
 
 def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from tui_trainer.terminal.safe_text import one_line, visible
+from tui_trainer.ui.keymap import in_keys
 
 Role = Literal[
     "text", "dim", "bold", "accent", "good", "warn", "bad", "rule",
@@ -150,9 +151,10 @@ def title_rule(title: str | Line, width: int, glyphs: Glyphs, note: str | Line =
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The words in lines of at most `width` cells; a word that is longer is broken. One empty line for no words."""
+    """The words in lines of at most `width` cells, with keys for commands; a word that is longer is broken. One empty
+    line for no words."""
     lines, line = list[str](), ""
-    for word in text.split():
+    for word in in_keys(text).split():
         if line and cell_len(line) + 1 + cell_len(word) > width:
             lines.append(line)
             line = ""

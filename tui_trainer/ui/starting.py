@@ -282,7 +282,8 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
     newest = living[-1]
     rows: list[Row] = [[(one_line(newest.name), "bold"), (" trains on this machine now.", "text")]]
     if len(living) > 1:
-        rows.append((f"{len(living) - 1} more: `tui-trainer runs` lists them, `attach NAME` opens one", "dim"))
+        key = bench.app.key_of("app.go_runs")
+        rows.append((f"{len(living) - 1} more: {key} lists them, and opens one", "dim"))
     bench.app.ask("A run is alive", rows, [("enter", "watch it", lambda: bench.attach_to(newest))])
 
 

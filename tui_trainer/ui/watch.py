@@ -20,6 +20,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.lock import is_under_way, owner
 from tui_trainer.runs.state import RunState
+from tui_trainer.runs.wording import gone_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Role
 
@@ -50,6 +51,8 @@ class WatchedRun:
         self._last_kind: type[events.Event] | None = None
         self.news: list[tuple[str, SeverityLevel]] = []
         """What somebody should hear who looks at another screen: for whoever takes it away."""
+        self.has_gone = False
+        """Its process was killed while it was watched: for whoever takes that away."""
 
     @property
     def alive(self) -> bool:
@@ -70,8 +73,9 @@ class WatchedRun:
     def look(self) -> None:
         """Read what is new. Another thread may take it in; what nobody took in is taken later."""
         with self._looking:
-            self._new.extend(self._reader.read_new())
+            # First: of one that is gone by then, all that it has written is read.
             self._is_alive = is_under_way(self.folder.lock, self._job)
+            self._new.extend(self._reader.read_new())
             self.has_report = self.folder.report.is_file()
 
     def poll(self) -> bool:
@@ -80,12 +84,15 @@ class WatchedRun:
 
     def take(self) -> bool:
         """What was read: whether anything is to be shown that was not there before."""
-        seen = self.alive, self.has_report
+        seen, was_alive = (self.alive, self.has_report), self._seen[0]
         news, self._seen = bool(self._new) or seen != self._seen, seen
         while self._new:
             event = self._new.popleft()
             self.state.apply(event)
             self._note(event)
+        if was_alive and self.is_interrupted:
+            self.has_gone = True
+            self._add(gone_words(self.state), "bad")
         if verdict := self.doctor.look():
             self._add(f"step {verdict.step}: doctor: {verdict.words}", "text" if verdict.leading is None else "warn")
             if verdict.leading is not None:

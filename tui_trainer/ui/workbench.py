@@ -16,8 +16,10 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
+from tui_trainer.runs.wording import gone_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import Exports, Gains, Measurement, Tool
+from tui_trainer.ui.keymap import in_keys
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.worker.asking import end_workers, shapes_worker
@@ -55,7 +57,7 @@ class Application(Protocol):
     def carry_out(self, action_id: str) -> None: ...
     def draw(self) -> None: ...
     def show_page(self, number: int) -> None: ...
-    def notify_of(self, text: str, severity: SeverityLevel) -> None: ...
+    def notify_of(self, text: str, severity: SeverityLevel, page: int) -> None: ...
     def soon(self) -> None: ...
     def open(self, dialog: Dialog) -> None: ...
     def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None: ...
@@ -160,7 +162,8 @@ class Workbench:
         self.guard: TerminalGuard | None = None
         self.current = self._notice_seconds = 0
         self.notice: tuple[str, Role] | None = None
-        self.has_news, self._news_at = False, 0.0
+        self.unseen, self._news_at = set[int](), 0.0
+        """The pages on which something happened while another one was shown."""
         self.run: WatchedRun | None = None
         self.own_run: CurrentRun | None = None
         """The newest that this process carries out, or carried out before another one was opened."""
@@ -314,12 +317,24 @@ class Workbench:
 
     def tell(self, text: str, role: Role = "text") -> None:
         """A sentence in the last line, until the next key or, when it is no error, for some seconds."""
-        self.notice = (one_line(text), role)
+        self.notice = (one_line(in_keys(text)), role)
         self._notice_seconds = _NOTICE_SECONDS
+
+    def tell_end(self, page: int, text: str, role: Role) -> None:
+        """How something ended that was begun on a page: where another one is shown a toast, and a mark on its tab."""
+        if page == self.current:
+            self.tell(text, role)
+        else:
+            self._notify(page, text, "error" if role == "bad" else "information")
+
+    def _notify(self, page: int, text: str, severity: SeverityLevel) -> None:
+        if page != self.current:
+            self.unseen.add(page)
+        self.app.notify_of(one_line(in_keys(text), _NEWS_CHARACTERS), severity, page)
 
     def go(self, page: int) -> None:
         self.current = page
-        self.has_news = self.has_news and page != TRAIN_PAGE
+        self.unseen.discard(page)
         self.pace()
         self.app.show_page(page)
 
@@ -351,20 +366,24 @@ class Workbench:
     def _hand_on_news(self, run: WatchedRun) -> None:
         """To whoever looks at another screen; a mark stays on the tab until the run is looked at."""
         news, run.news = run.news, []
+        if run.has_gone:
+            run.has_gone = False
+            self._notify(TRAIN_PAGE, gone_words(run.state, self.app.key_of("train.pause")), "error")
         if self.current == TRAIN_PAGE or not news:
             return
-        self.has_news = True
+        self.unseen.add(TRAIN_PAGE)
         # Evaluations may come each second.
         is_due = monotonic() - self._news_at > _NEWS_SECONDS
         grave = [one for one in news if one[1] != "information"]
         for text, severity in grave[-_MOST_NEWS:] or news[-1:] * is_due:
             self._news_at = monotonic()
-            self.app.notify_of(one_line(text, _NEWS_CHARACTERS), severity)
+            self._notify(TRAIN_PAGE, text, severity)
 
     def put_on_the_table(self, run: WatchedRun | None) -> None:
-        self.run, self.has_news = run, False
+        self.run = run
+        self.unseen.discard(TRAIN_PAGE)
         if run is not None:
-            run.news = []
+            run.news, run.has_gone = [], False
         # That was for the one before.
         self._stop_unasked = False
         if run is not None:

@@ -40,7 +40,7 @@ _TWO_COLUMNS, _ANY_WIDTH = 120, 80
 _EXAMPLE = "trains an example here, in about a minute: without a network, without a GPU"
 _WELCOME = {
     "app.new": "your own data and model: choose them, see what follows, start",
-    "app.help": "what every key does; `tui-trainer guide` has the guides",
+    "app.help": "what every key does, and the guides",
 }
 
 

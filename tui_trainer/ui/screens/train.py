@@ -15,7 +15,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import LOSS, METRICS, MOST_HALVINGS, ChartView, LossChart, metric_of, metrics_of
 from tui_trainer.ui.commands import offer_more
 from tui_trainer.ui.dialogs import Answer
-from tui_trainer.ui.keymap import Action
+from tui_trainer.ui.keymap import Action, in_keys
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, KeyHints, TopLine, bindings
 from tui_trainer.ui.palette import Command, MarkingPalette
 from tui_trainer.ui.run_dialogs import DoctorDialog, ExportDialog, offer_try
@@ -213,17 +213,16 @@ class TrainPage(FilteredPage):
 
     def _look(self) -> TrainScene:
         bench, run, key_of = self.bench, self.bench.run, self.bench.app.key_of
-        name = run.folder.name if run else ""
         return TrainScene(
             state=run.state if run else None, glyphs=bench.glyphs, gauges=bench.gauges or Gauges(), sparks=bench.sparks,
-            events=tuple(run.events) if run else (), log_lines=self._log(),
+            events=[(in_keys(text), role) for text, role in run.events] if run else (), log_lines=self._log(),
             what_is_on=[one.verdict.switch for one in bench.findings if one.verdict.switch],
             verdict=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
             frozen=self._frozen, events_back=self._events_back, key_of=key_of,
             words=self._filter.value.strip(),
             report=str(run.folder.report) if run and run.state.finished and run.has_report else "",
-            resume=f"press {key_of('train.pause')}, or type: tui-trainer resume {name}",
+            resume=f"press {key_of('train.pause')}",
             run_folder=str(run.folder.root) if run else "", offer=[] if run else self._offer(),
         )  # fmt: skip
 

@@ -33,9 +33,10 @@ from tui_trainer.runs.result import (
 )
 from tui_trainer.runs.state import STOPPED_EARLY, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows, time_words
-from tui_trainer.runs.wording import batch_of, better_words, planned_time_words, rows_words, trained_words
+from tui_trainer.runs.wording import batch_of, better_words, gone_words, planned_time_words, rows_words, trained_words
 from tui_trainer.tasks import labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.keymap import in_keys
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, rows_of, width_of
 from tui_trainer.units import MIB, format_count, format_seconds
 
@@ -69,7 +70,7 @@ class TrainScene:
     has not ended and its process is gone; `events_back` counts the newest events that are scrolled away; `words` are
     those that events and lines of the log are filtered by; `offer` are
     sentences on what a start would do; `report` is the path of the run's page, empty
-    without one; `resume` is what to press or type to go on.
+    without one; `resume` is what to press to go on.
     """
 
     state: RunState | None
@@ -89,7 +90,7 @@ class TrainScene:
     words: str = ""
     key_of: Callable[[str], str] = str
     report: str = ""
-    resume: str = "tui-trainer resume last"
+    resume: str = "press p"
     run_folder: str = ""
     offer: Sequence[str] = ()
 
@@ -500,14 +501,17 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
         return _result(scene, width)
     lines: list[Line] = []
     if failed is not None:
-        lines = scene.wrapped(failed.message, width, most=4, role="bad") or [[("failed without a message", "bad")]]
+        lines = scene.wrapped(in_keys(failed.message), width, most=4, role="bad") or [
+            [("failed without a message", "bad")]
+        ]
         if path := failed.log_path:
             path = path if path.startswith("/") else f"{scene.run_folder or '.'}/{path}"
             lines += scene.labelled("log", path, width, _STORY_LABEL)
     elif finished is not None:
         lines = [[(f"{_headline(state)}.", "bold")]]
     elif scene.interrupted:
-        lines = [[("Its process is gone: it was killed, or the machine went down.", "bad")]]
+        gone = gone_words(state, scene.key_of("train.pause"))
+        lines = scene.wrapped(f"{gone}. It was killed, or the machine went down.", width, role="bad")
     else:
         return []
     where = "from the beginning: no checkpoint was written"
