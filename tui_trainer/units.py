@@ -69,3 +69,8 @@ def format_seconds(seconds: float | None) -> str:
 def utc_now() -> str:
     """`2026-11-20T13:45:00.123Z`."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def round_seconds(seconds: float | None) -> str:
+    """`41 s`, and `0 s` before the first."""
+    return f"{seconds:.0f} s" if seconds is not None and seconds < 60 else format_seconds(seconds)

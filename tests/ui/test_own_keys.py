@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 from textual.events import Key
 
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import CPU, CannedBench, NewsRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
+from tui_trainer.runs.events import PhaseChanged
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.dialogs import footer_hints, hints_line
-from tui_trainer.ui.keymap import ACTIONS, Keymap, keys_file, load_keymap
+from tui_trainer.ui.keymap import ACTIONS, Keymap, in_keys, keys_file, load_keymap
 from tui_trainer.ui.spans import UNICODE, text_of
 
 
@@ -221,3 +222,52 @@ async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
         await screens.shows("0 with 'zz'", "zZ")
         await screens.press("enter", "z")
         await screens.shows("To the run above."), "and does what it says when nobody types"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("paused; go on with: tui-trainer ask chat resume", "paused; press p to go on"),
+        ("before the first step; begin with: tui-trainer resume a.b", "before the first step; press p to begin"),
+        ("step 3 is saved, `tui-trainer resume chat` goes on from it", "step 3 is saved, p on Runs goes on from it"),
+        ("`tui-trainer attach q` shows it, `tui-trainer stop q` ends it", "Enter on Runs shows it, S on Runs ends it"),
+        ("see by tui-trainer preview which tokens train", "see by v on Config which tokens train"),
+        ("why: tui-trainer doctor chat", "why: d on Train"),
+        ("`tui-trainer tune --effective` measures one", "M on Config measures one"),
+        ("see what to install: tui-trainer diagnose", "see what to install: 1 (hardware)"),
+        # For another terminal, for the shell, the subject of a sentence, and what no key does.
+        ("`tui-trainer attach` shows it again", None),
+        ("uv pip install torch && uv run --no-sync tui-trainer diagnose", None),
+        ("tui-trainer starts its processes itself", None),
+        ("tui-trainer predict writes rows of similar length", None),
+        ("`tui-trainer evaluate chat --data FILE` needs only the rows", None),
+    ],
+)  # fmt: skip
+def test_sentences_name_the_key_and_not_the_command(text, shown, monkeypatch):
+    monkeypatch.setattr("tui_trainer.ui.keymap.shown", Keymap())
+    assert in_keys(text) == (shown or text)
+
+
+def test_they_name_the_own_key(monkeypatch):
+    monkeypatch.setattr("tui_trainer.ui.keymap.shown", written('"train.pause" = "z"\n'))
+    assert in_keys("paused; go on with: tui-trainer ask chat resume") == "paused; press z to go on"
+
+
+def test_every_key_that_stands_for_a_command_is_one_of_the_registry():
+    from tui_trainer.ui.keymap import _DONE_HERE
+
+    known = {action.id for action in ACTIONS}
+    assert [action for _, action in _DONE_HERE if action not in known] == []
+
+
+@in_event_loop
+async def test_notices_and_events_name_the_key():
+    keymap = written('"train.pause" = "z"\n')
+    async with opened(keymap, "4") as screens:
+        screens.bench.run = run = NewsRun(trained(60), True)
+        run.waiting = [PhaseChanged(phase="paused")]
+        screens.bench.poll_run()
+        await screens.shows("paused; press z to go on")
+        screens.bench.tell("`tui-trainer resume q` goes on with it")
+        screens.app.draw()
+        await screens.shows("p on Runs goes on with it")

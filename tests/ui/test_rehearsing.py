@@ -83,7 +83,7 @@ def test_none_beside_a_run_and_none_without_a_config(bench):
 
 def test_its_end_is_a_notice_and_it_ends_with_the_screens(bench):
     told = []
-    bench.tell = lambda words, role: told.append((words, role))
+    bench.tell_end = lambda page, words, role: told.append((words, role))
     bench.config_changed = lambda: told.append("planned anew")
     bench.rehearsals.process = process = FakeProcess([*TOLD, {**RESULT, "is_ready": True, "faults": []}], alive=True)
     process.poll = lambda: True

@@ -12,11 +12,16 @@ from tests.ui.canned import CPU, CannedBench, CannedRun, NewsRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
-from tui_trainer.runs.events import RunFailed, RunProblem
+from tui_trainer.runs.events import RunFailed, RunFinished, RunProblem
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui import main
 from tui_trainer.ui.app import TrainerApp
+from tui_trainer.ui.background import Tool
 from tui_trainer.ui.spans import ASCII, UNICODE
+from tui_trainer.ui.watch import WatchedRun
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +154,82 @@ async def test_every_screen_and_its_questions_work_in_a_small_window(size, glyph
             await screens.press("escape")
         await screens.press("2", "p")
         await screens.shows("Choose a recipe", "Enter take it")
+
+
+class Ended:
+    """A process of a command that has ended by now."""
+
+    alive, is_cancelled, result, reason, lines, patch = True, False, None, "the disk is full", (), {}
+    part, progress, verdict = "", (0.0, None, ""), ("nothing failed", True)
+
+    def poll(self) -> bool:
+        was, self.alive = self.alive, False
+        return was
+
+
+@in_event_loop
+async def test_what_ends_on_a_screen_that_is_not_shown_is_told_and_marked_there():
+    """A rehearsal that was begun on Config, and a command of Runs, which fails."""
+    async with open_screens(bench=bench()) as screens:
+        command, tool = screens.bench.rehearsals, Tool(screens.bench, "evaluating chat", ["evaluate"])
+        screens.bench.tools[tool.what] = tool
+        for page, one in (("2", command), ("5", tool)):
+            await screens.press(page)
+            one._begin(Ended)
+        await screens.press("1")
+        await screens.shows("computes")
+        screens.app.tick()
+        await screens.shows("2 Config \u25cf", "5 Runs \u25cf", "nothing failed", "evaluating chat: the disk is full")
+        await screens.press("2")
+        await screens.shows("Enter edit", "5 Runs \u25cf", gone="2 Config \u25cf")
+        assert not screens.app._notifications or "full" not in screens.text, "a key takes the error away"
+        command._begin(Ended)
+        screens.app.tick()
+        await screens.shows("nothing failed")
+        assert screens.bench.unseen == {4} and "nothing failed" in screens.lines[-1], "it is seen there"
+
+
+@in_event_loop
+async def test_a_watched_run_whose_process_was_killed_is_told_until_a_key_and_train_says_how_to_go_on(tmp_path):
+    folder = RunFolder.create(tmp_path, "chat")
+    journal = JournalWriter(folder.journal)
+    for event in trained(120):
+        journal.append(event)
+    run = WatchedRun(folder)
+    async with open_screens(bench=bench()) as screens:
+        with RunLock(folder.lock):
+            run.poll()
+            screens.bench.put_on_the_table(run)
+            await screens.press("2")
+            await screens.shows("Enter edit", "4 Train 24%")
+        journal.close()
+        for _ in range(2):
+            screens.bench.poll_run()
+            await screens.settled()
+        await screens.shows("its process ended at step 120", "without a word; p resumes", "4 Train \u25cf")
+        await screens.press("down")
+        await screens.shows("Enter edit", gone="without a word")
+        await screens.press("4")
+        await screens.shows("its process ended at step 120 without a word; p resumes from step 100", "press p")
+        for _ in range(2):
+            screens.bench.poll_run()
+            await screens.settled()
+        assert not screens.bench.unseen and screens.text.count("without a word") == 2, "and once in the events"
+
+
+@in_event_loop
+async def test_one_that_ends_with_a_word_is_not_told_as_killed(tmp_path):
+    """Its end is written between two looks, and its lock is free at the second."""
+    folder = RunFolder.create(tmp_path, "chat")
+    journal = JournalWriter(folder.journal)
+    for event in trained(120):
+        journal.append(event)
+    run = WatchedRun(folder)
+    with RunLock(folder.lock):
+        run.poll()
+        journal.append(RunFinished(step=120, reason="stopped", seconds=1.0, loss=1.4, eval_loss=None))
+    run.poll()
+    assert not run.has_gone and not run.is_interrupted
 
 
 @in_event_loop

@@ -103,7 +103,7 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
             ([*trained(148), STARTED_AGAIN, WORK], True, ("step 100 of 500",)),
             ([*trained(500), DONE], False, ("Finished after 500 steps, 1 min 05 s of training.", "2.4768  order 1",
                                             "beaten", "not beaten", "/model", "try it", "it was better before")),
-            ([*trained(120), STOPPED], False, ("Stopped at step 120 of 500.", "tui-trainer resume",
+            ([*trained(120), STOPPED], False, ("Stopped at step 120 of 500.", "press p",
                                                "from step 100, as if it had never stopped")),
             ([*BEGUN, replace(STOPPED, step=0)], False, ("from the beginning",)),
             ([*trained(120), FAILED], False, ("failed", "CUDA out of memory", "logs/run.log")),
@@ -112,7 +112,11 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
             text = await show(screens, events, alive=alive)
             assert [words for words in expected if words not in text] == [], text
         text = await show(screens, trained(148), alive=False)
-        assert "interrupted" in text and "Its process is gone" in text and "ETA" not in text
+        assert (
+            "interrupted" in text
+            and "its process ended at step 148 without a word; p resumes from step 100" in text
+            and "ETA" not in text
+        )
         text = await show(screens, [*trained(148), READ], alive=True, is_ours=False)
         assert "GPU 90 %, 60.0 of 139.0 GiB" in text and "read at step 40" in text
 

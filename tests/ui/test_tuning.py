@@ -26,7 +26,8 @@ def bench():
     bench.measurements = (bench.measuring, bench.rehearsals, bench.tunings)
     bench.measurement_beside = partial(Workbench.measurement_beside, bench)
     bench.apply = lambda patch, label: applied.append((patch, label)) or ()
-    bench.tell = lambda words, role: told.append((words, role))
+    bench.current, bench.tell = 1, lambda words, role: told.append((words, role))
+    bench.tell_end = lambda page, words, role: told.append((words, role))
     bench.config_changed = lambda: told.append("planned anew")
     bench.app = SimpleNamespace(open=bench.opened.append)
     return bench

@@ -150,3 +150,26 @@ def test_a_gain_is_measured_from_the_checklist_while_the_list_is_used(open_termi
     terminal.wait_for("the measuring has ended; what was measured until then is kept", gone="round 1 of 3")
     terminal.press("q")
     assert terminal.wait_for_end() == 0
+
+
+def test_in_60x20_a_run_is_watched_paused_resumed_and_stopped(open_terminal, small_config):
+    terminal = open_terminal(small_config(steps=100_000), size=(60, 20))
+    terminal.start_run()
+    terminal.wait_for("of 100,000", "loss", "ETA", "p pause")
+    terminal.wait_for_steps(5)
+    terminal.press("p")
+    shown = terminal.wait_for("paused; press p to go on", "p resume")
+    assert max(map(len, shown.splitlines())) <= 60
+    # A step that was under way when it was asked is told before.
+    steps = len(terminal.steps)
+    terminal.let_pass(1.0)
+    assert len(terminal.steps) == steps
+    terminal.press("p")
+    terminal.wait_for("training", "p pause")
+    terminal.wait_for_steps(steps + 5)
+    terminal.press("S")
+    terminal.wait_for("Save and stop?", "Enter")
+    terminal.press("enter")
+    terminal.wait_for("Stopped at step", "press p", "as if it had never stopped")
+    terminal.press("q")
+    assert terminal.wait_for_end() == 3 and terminal.events[-1]["reason"] == "stopped"

@@ -29,11 +29,18 @@ def program(*arguments: str) -> list[str]:
 class CommandProcess:
     """It goes on whether anybody looks or not. What it prints comes to `_hear`, its end to `_end`."""
 
+    _started: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Since it was started."""
+        return 0.0 if self._started is None else monotonic() - self._started
+
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Raises OSError where no process can be started."""
         self.is_cancelled = False
         self.alive = True
-        self._kill_at = 0.0
+        self._started, self._kill_at = monotonic(), 0.0
         self._rest = b""
         self._process = subprocess.Popen(
             program(*arguments),

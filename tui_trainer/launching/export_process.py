@@ -6,7 +6,6 @@ The process is `tui-trainer export --json`: it loads torch, and the screens neit
 import json
 import shutil
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Final
 
 from tui_trainer.errors import InputError
@@ -81,14 +80,9 @@ class ExportProcess(CommandProcess):
         self.progress: tuple[str, float, float | None, str] = ("loading libraries and the model", 0.0, None, "")
         """What is done, how much of it, of how much, in which unit."""
         self.outcome: ExportOutcome | None = None
-        self._started = monotonic()
         self._said, self._result = "", dict[str, Any]()
         # Exports are written on the CPU, and the card may be a run's.
         super().__init__(["export", str(run.root), "--to", name, "--json"], {"CUDA_VISIBLE_DEVICES": ""})
-
-    @property
-    def seconds(self) -> float:
-        return monotonic() - self._started
 
     def _hear(self, line: str) -> None:
         try:

@@ -141,7 +141,7 @@ class OwnProcess(Generic[P]):
     """One at a time; `process` is the newest. How it ends is told on the page where it was begun."""
 
     def __init__(self, bench: Bench) -> None:
-        self._bench, self._page = bench, bench.current
+        self._bench, self._page = bench, 0
         self.process: P | None = None
 
     @property

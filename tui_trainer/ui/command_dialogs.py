@@ -13,8 +13,8 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import Measurement, Tool
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.keymap import textual_key
-from tui_trainer.ui.spans import Line, bar, fit, paragraph
-from tui_trainer.units import format_bytes
+from tui_trainer.ui.spans import Line, bar, beside, fit, paragraph
+from tui_trainer.units import format_bytes, round_seconds
 
 if TYPE_CHECKING:
     from textual.events import Click
@@ -56,7 +56,10 @@ class OwnProcessDialog(Dialog):
 
     def by_clock(self) -> object:
         process = self.command.process
-        return process and (len(process.lines), process.part, process.progress, process.alive, process.is_cancelled)
+        if process is None:
+            return None
+        seconds = int(process.seconds) if process.alive else 0
+        return len(process.lines), process.part, process.progress, process.alive, process.is_cancelled, seconds
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
@@ -83,7 +86,8 @@ class OwnProcessDialog(Dialog):
         done, total, unit = process.progress
         if process.is_cancelled or not total:
             far = f" {done:,.0f} {one_line(unit)}" if done else ""
-            return [("ending ..." if process.is_cancelled else f"{one_line(process.part)}{far} ...", "accent")]
+            now: Line = [("ending ..." if process.is_cancelled else f"{one_line(process.part)}{far} ...", "accent")]
+            return beside(now, [(f"  {round_seconds(process.seconds)} so far", "dim")], width)
         amount = (format_bytes(done), format_bytes(total)) if unit == "bytes" else (f"{done:,.0f}", f"{total:,.0f}")
         words = (
             f" {one_line(process.part)}, {amount[0]} of {amount[1]}{'' if unit == 'bytes' else f' {one_line(unit)}'}"

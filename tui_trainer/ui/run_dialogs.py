@@ -25,7 +25,7 @@ from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import TRYING, Workbench
-from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.units import format_bytes, round_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.exporting.chat_session import ChatSession
@@ -463,8 +463,3 @@ def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[L
         return [[(f"{one_line(what)} ...", "text")], so_far]
     words = f" {one_line(what)}, {done:,.0f} of {total:,.0f} {one_line(unit)}"
     return [fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (words, "text")], width), so_far]
-
-
-def round_seconds(seconds: float | None) -> str:
-    """`41 s`, and `0 s` before the first."""
-    return f"{seconds:.0f} s" if seconds is not None and seconds < 60 else format_seconds(seconds)

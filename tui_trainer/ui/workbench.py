@@ -294,7 +294,7 @@ class Workbench:
 
     def by_clock(self) -> object:
         """What every screen shows of a run that changes without news in its journal."""
-        return self.run_is_alive, self.run is not None and self.run.is_interrupted
+        return self.run_is_alive, self.run is not None and self.run.is_interrupted, tuple(self.unseen)
 
     def take_refusals(self) -> tuple[Problem, ...]:
         """What was wrong with a run that was refused before its first step; such a run has left no folder."""
