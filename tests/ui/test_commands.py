@@ -116,6 +116,10 @@ def test_what_asks_first_is_begun_again_with_yes_and_only_once_it_was_agreed_to(
     offered = json.dumps({"offer": ["into /env:", "  uv pip install x"], "hint": "--yes"}, indent=1)
     tool.process = Told(told=[offered, "tui-trainer: a note"], alive=False, exit_code=3)
     show = lambda: ToolDialog(bench.bench, tool, "Install gpu", [], lambda found, _: found["words"])  # noqa: E731
+    # What it would do is told a moment before it has ended.
+    tool.process, ended = Told(told=["tui-trainer: looking", offered]), tool.process
+    assert "looking ..." in seen(show())[0] and tool.asks is None
+    tool.process = ended
     shown, running = seen(show(), "enter")
     assert "uv pip install x" in shown and "Enter do it" in shown and "a note" not in shown
     assert bench.begun[1].arguments == ("install", "gpu", "--yes") and "loading libraries" in running
@@ -131,6 +135,7 @@ def test_a_measurement_waits_for_a_run_and_for_others_and_the_rest_says_that_it_
     speed, evaluation = bench.shown
     bench.bench.tunings.process = Told()
     assert seen(speed, "enter")[1] == "" and bench.told[-1][0].startswith("tune goes on")
+    assert "tune goes on: this disturbs what it measures" in seen(evaluation)[0]
     bench.bench.tunings.process = None
     monkeypatch.setattr(Workbench, "run_is_alive", True)
     commands.bench_run(bench.bench, folder)

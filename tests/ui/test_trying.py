@@ -260,7 +260,7 @@ def test_a_run_of_another_process_is_tried_while_it_goes_on(open_terminal, small
     trains.start_run()
     trains.wait_for_steps(5)
     watches = open_terminal("attach", "last")
-    watches.wait_for("w try")
+    watches.wait_for("p pause", "s save")
     watches.press("s")
     watches.wait_for("saved at step")
     watches.press("w")

@@ -155,7 +155,7 @@ def test_a_gain_is_measured_from_the_checklist_while_the_list_is_used(open_termi
 def test_in_60x20_a_run_is_watched_paused_resumed_and_stopped(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=100_000), size=(60, 20))
     terminal.start_run()
-    terminal.wait_for("of 100,000", "loss", "ETA", "p pause")
+    terminal.wait_for("training", "step", "ETA", "loss", "p pause")
     terminal.wait_for_steps(5)
     terminal.press("p")
     shown = terminal.wait_for("paused; press p to go on", "p resume")

@@ -78,7 +78,7 @@ class OwnProcessDialog(Dialog):
         if process is None:
             return self.about(width)
         lines = self.told(process, width)
-        if process.alive and not process.result:
+        if process.alive:
             return [*lines, self._now(process, width)]
         return lines if process.result else [*lines, *paragraph(process.reason, width, "bad")]
 
@@ -139,11 +139,14 @@ class ToolDialog(OwnProcessDialog):
     def _warnings(self, width: int) -> list[Line]:
         words = [_SLOWS] * (self._bench.run_is_alive and not self.command.measures)
         others = [one for one in self._bench.tools.values() if one.alive and one is not self.command]
-        words += [f"{one_line(one.what)} goes on as well" for one in others]
+        words += [f"{one_line(one.what)} goes on as well" for one in others if not one.measures]
+        if other := self._bench.measurement_beside(self.command):
+            words.append(f"{one_line(other.what)} goes on: this disturbs what it measures")
         return [line for text in words for line in paragraph(text, width, "warn")]
 
     def told(self, process: JsonProcess, width: int) -> list[Line]:
-        if process.result is None:
+        # Until it has ended it is not known whether it asks.
+        if process.result is None or process.alive:
             return self.so_far(process, width)
         if self.command.asks is not None:
             rows = [line for text in process.result["offer"] for line in paragraph(one_line(text), width)]

@@ -67,7 +67,10 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
     def words(found: Mapping[str, Any], width: int = 0) -> list[str]:
         before = f", {found['rows_before']:,} of them were there" if found["rows_before"] else ""
         rate = format_rate(found["rows_per_second"], "rows")
-        return [f"{found['rows']:,} rows{before}, {format_seconds(found['seconds'])}, {rate}", str(found["out"])]
+        return [
+            f"{found['rows']:,} row{'s' * (found['rows'] != 1)}{before}, {format_seconds(found['seconds'])}, {rate}",
+            str(found["out"]),
+        ]
 
     arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_card(bench)]
     about = [f"{name} predicts every row of {one_line(data, 80)}.", f"Into {one_line(str(out))}", _where(bench)]
@@ -166,7 +169,7 @@ def offer_install(bench: Workbench) -> None:
         install(bench, names)
         return ""
 
-    rows: list[Row] = [("Extras: gpu, deepspeed, onnx, track, torchao; or a library that a check names.", "dim"), ""]
+    rows: list[Row] = [("Extras: gpu, deepspeed, onnx, track, torchao; or a library by its name.", "dim"), ""]
     bench.app.open(TextDialog("Install", rows, "", begin))
 
 
