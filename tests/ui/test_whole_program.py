@@ -171,5 +171,7 @@ def test_in_60x20_a_run_is_watched_paused_resumed_and_stopped(open_terminal, sma
     terminal.wait_for("Save and stop?", "Enter")
     terminal.press("enter")
     terminal.wait_for("Stopped at step", "press p", "as if it had never stopped")
+    # Its thread has ended as well.
+    terminal.wait_for("t start", "p resume")
     terminal.press("q")
     assert terminal.wait_for_end() == 3 and terminal.events[-1]["reason"] == "stopped"

@@ -13,7 +13,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import Measurement, Tool
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.keymap import textual_key
-from tui_trainer.ui.spans import Line, bar, beside, fit, paragraph
+from tui_trainer.ui.spans import Line, bar, beside, fit, paragraph, rows_of
 from tui_trainer.units import format_bytes, round_seconds
 
 if TYPE_CHECKING:
@@ -149,8 +149,10 @@ class ToolDialog(OwnProcessDialog):
         if process.result is None or process.alive:
             return self.so_far(process, width)
         if self.command.asks is not None:
-            rows = [line for text in process.result["offer"] for line in paragraph(one_line(text), width)]
-            return rows + self._warnings(width)
+            # Their labels and what they say stand below each other.
+            rows = [row for text in process.result["offer"] for row in rows_of(one_line(text), width)]
+            offered: list[Line] = [[(row, "text")] for row in rows]
+            return offered + self._warnings(width)
         lines: list[Line] = [[(one_line(text), "text")] for text in self._show(process.result, width)]
         return [*lines, *(line for text in process.lines for line in paragraph(text, width, "dim"))]
 
