@@ -16,7 +16,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.ui.app import TERMINAL_THEME
 from tui_trainer.ui.spans import ASCII, UNICODE
 
-SCENES = ("1", "2", "3", "4", "5", "2 /", "2 ?", "2 ? G", "2 ? right right", "2 p", "t", "5 ctrl+p", "4 S")
+SCENES = ("1", "2", "3", "4", "5", "2 /", "2 ?", "2 ? G", "2 ? right right", "2 p", "t", "5 ctrl+p")
 # A ratio of luminances (WCAG 2). Textual's own dimmest words have less than what is wanted of prose.
 LEAST_CONTRAST = 1.2
 Rgb = tuple[int, int, int]
@@ -92,6 +92,23 @@ async def test_no_cell_of_any_theme_on_any_screen_has_a_colour_from_elsewhere(gl
             await close_all(screens)
     assert wrong == []
     assert len(themes) > 15 and swept > 2_000
+
+
+@in_event_loop
+async def test_a_theme_colours_what_lies_below_a_shade_at_once():
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+        screens.bench.run, app = CannedRun(trained(60), True), screens.app
+        await screens.press("4", "S")
+        await screens.shows("Save and stop?")
+        for app.theme in ("nord", "solarized-light", "gruvbox"):
+            await screens.pilot.pause()
+            known = known_colours(app)
+            old = [
+                (text, ground)
+                for *_, text, _, ground in cells(app)
+                if ground is None or not known & set(product(*((n - 1, n, n + 1) for n in ground)))
+            ]
+            assert old == [], app.theme
 
 
 @in_event_loop
