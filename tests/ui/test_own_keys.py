@@ -233,6 +233,7 @@ async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
         ("`tui-trainer attach q` shows it, `tui-trainer stop q` ends it", "Enter on Runs shows it, S on Runs ends it"),
         ("see by tui-trainer preview which tokens train", "see by v on Config which tokens train"),
         ("why: tui-trainer doctor chat", "why: d on Train"),
+        ("run `tui-trainer download a/b`, or copy it", "press D on Config, or copy it"),
         ("`tui-trainer tune --effective` measures one", "M on Config measures one"),
         ("see what to install: tui-trainer diagnose", "see what to install: 1 (hardware)"),
         # For another terminal, for the shell, the subject of a sentence, and what no key does.

@@ -155,7 +155,7 @@ async def test_story_train(small, tmp_path):
         await screens.press("S")
         await screens.shows("Save and stop?")
         await screens.press("enter")
-        await screens.shows("Stopped at step", "of 1,000,000", "tui-trainer resume", "p resume")
+        await screens.shows("Stopped at step", "of 1,000,000", "press p", "p resume")
         await screens.press("w")
         await screens.shows("Try the model")
         await screens.press("enter")

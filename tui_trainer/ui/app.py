@@ -253,7 +253,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.preferences.theme = "" if theme == TERMINAL_THEME else theme
             self.preferences.save()
             # What lies below a dialog's shade has the colours as well.
-            self.call_after_refresh(lambda: (self.page.redraw(), self.draw()))
+            self.call_after_refresh(self.page.redraw)
+            self.call_after_refresh(self.draw)
 
     def soon(self) -> None:
         """Look at the run again shortly, because it was asked for something."""

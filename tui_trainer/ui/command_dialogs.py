@@ -149,12 +149,13 @@ class ToolDialog(OwnProcessDialog):
         if process.result is None or process.alive:
             return self.so_far(process, width)
         if self.command.asks is not None:
-            # Their labels and what they say stand below each other.
-            rows = [row for text in process.result["offer"] for row in rows_of(one_line(text), width)]
-            offered: list[Line] = [[(row, "text")] for row in rows]
-            return offered + self._warnings(width)
-        lines: list[Line] = [[(one_line(text), "text")] for text in self._show(process.result, width)]
+            return self._rows(process.result["offer"], width) + self._warnings(width)
+        lines = self._rows(self._show(process.result, width), width)
         return [*lines, *(line for text in process.lines for line in paragraph(text, width, "dim"))]
+
+    def _rows(self, texts: Sequence[str], width: int) -> list[Line]:
+        """With their blanks, as those of tables, which are made for the width; sentences may be longer."""
+        return [[(row, "text")] for text in texts for row in rows_of(one_line(text), width) or [""]]
 
     @property
     def enter_words(self) -> str:

@@ -337,7 +337,7 @@ def load_keymap() -> Keymap:
 # another terminal stays, as `tui-trainer attach` without a name.
 _NAME: Final = r"[^\s`;,)]+"
 _DONE_HERE: Final = tuple(
-    (rf"(?:(?P<what>\w+(?: on)?) with: )?(?:`{command}`|(?<!`)(?<!sync ){command}(?![\w-]))", action)
+    (rf"(?:(?P<what>\w+(?: on)?) with: |(?P<run>run ))?(?:`{command}`|(?<!`)(?<!sync ){command}(?![\w-]))", action)
     for command, action in ((f"tui-trainer {words}", action) for words, action in (
         (f"ask {_NAME} (?:pause|resume)", "train.pause"), (f"resume {_NAME}", "runs.resume"),
         (f"stop {_NAME}", "runs.stop"), (f"attach {_NAME}", "runs.open"), ("runs", "app.go_runs"),
@@ -346,7 +346,7 @@ _DONE_HERE: Final = tuple(
         (f"check --fix {_NAME}", "checklist.apply"), (f"doctor {_NAME}(?: --fix {_NAME})?", "train.doctor"),
         ("diagnose --try", "hardware.try_out"), ("diagnose", "app.go_hardware"),
         (f"install {_NAME}", "hardware.install"),
-        (f"download(?: --data)?(?: {_NAME})?", "hardware.download"), (f"(?:generate|chat) {_NAME}", "train.try_model"),
+        (f"download(?: --data)?(?: {_NAME})?", "config.download"), (f"(?:generate|chat) {_NAME}", "train.try_model"),
         (f"export {_NAME} --to {_NAME}", "runs.export"), (f"bench {_NAME}", "runs.more"), ("report", "runs.more"),
         ("plan", "app.go_config"), ("profiles", "config.recipe"), ("guide", "app.help"),
     ))
@@ -368,7 +368,8 @@ def _pressed(action_id: str, found: re.Match[str]) -> str:
     key, place = shown.key_of(action_id), cast("Place", action_id.partition(".")[0])
     if what := found["what"]:
         return f"press {key} to {what}"
-    return f"{key} ({action_id.partition('_')[2] or 'help'})" if place == "app" else f"{key} on {TITLES[place]}"
+    where = f" ({action_id.rpartition('_')[2].removeprefix('app.')})" if place == "app" else f" on {TITLES[place]}"
+    return f"{'press ' if found['run'] else ''}{key}{where}"
 
 
 def textual_key(key: str) -> str:

@@ -16,7 +16,6 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
-from tui_trainer.runs.wording import gone_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import Exports, Gains, Measurement, Tool
 from tui_trainer.ui.keymap import in_keys
@@ -367,6 +366,8 @@ class Workbench:
         """To whoever looks at another screen; a mark stays on the tab until the run is looked at."""
         news, run.news = run.news, []
         if run.has_gone:
+            from tui_trainer.runs.wording import gone_words
+
             run.has_gone = False
             self._notify(TRAIN_PAGE, gone_words(run.state, self.app.key_of("train.pause")), "error")
         if self.current == TRAIN_PAGE or not news:
