@@ -348,7 +348,7 @@ _DONE_HERE: Final = tuple(
         (f"install {_NAME}", "hardware.install"),
         (f"download(?: --data)?(?: {_NAME})?", "config.download"), (f"(?:generate|chat) {_NAME}", "train.try_model"),
         (f"export {_NAME} --to {_NAME}", "runs.export"), (f"bench {_NAME}", "runs.more"), ("report", "runs.more"),
-        ("plan", "app.go_config"), ("profiles", "config.recipe"), ("guide", "app.help"),
+        ("plan", "app.go_config"), ("guide", "app.help"),
     ))
 )  # fmt: skip
 shown = Keymap()
