@@ -159,6 +159,11 @@ def test_the_end_is_a_notice_and_the_box_of_a_command_that_goes_on_is_the_same(b
     tool.process = Told()
     commands.evaluate(bench.bench, folder)
     assert bench.shown[-1].command is tool
+    tool.process = Told()
+    tool.process.is_cancelled, tool.process.poll = True, lambda: True
+    tool.process.reason = "cancelled"
+    tool.poll()
+    assert bench.told[-1] == ("evaluating chat on its held-out rows: cancelled", "text")
     tool.process = Told(told=[json.dumps({"rows": 1})], alive=False)
     tool.process.poll = lambda: True
     tool.poll()

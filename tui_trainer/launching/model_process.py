@@ -49,7 +49,8 @@ def find_place(
     and so many `tokens` more, beside what the runs on it may still take; else the CPU. `seen_bytes` are those that the
     run has had on its card at its peak. Asks the driver, and blocks."""
     now = probe.with_memory_now(hardware)
-    cards = [card for card in usable_gpus(now) if gpu in (None, card.index) and card.memory_free_bytes is not None]
+    asked_for = [card for card in usable_gpus(now) if gpu in (None, card.index)]
+    cards = [card for card in asked_for if card.cuda_uuid and card.memory_free_bytes is not None]
     if not cards:
         return ON_THE_CPU
     try:
@@ -60,11 +61,10 @@ def find_place(
     except InputError as error:
         return Place(words=f"{ON_THE_CPU.words}: what it takes of a card is not known: {one_line(str(error), 200)}")
     claims = list(_claims(run, seen_bytes))
-    room, card, still = max(
-        ((int(GPU_SHARE * ((one.memory_free_bytes or 0) - claimed)), one, claimed)
-         for one in cards for claimed in [sum(size for uuid, size in claims if uuid in (one.uuid, one.cuda_uuid))]),
-        key=lambda found: found[0],
-    )  # fmt: skip
+    claimed = {one.index: sum(size for uuid, size in claims if uuid in (one.uuid, one.cuda_uuid)) for one in cards}
+    rooms = {one.index: int(GPU_SHARE * ((one.memory_free_bytes or 0) - claimed[one.index])) for one in cards}
+    card = max(cards, key=lambda one: rooms[one.index])
+    room, still = rooms[card.index], claimed[card.index]
     beside = f" beside {format_bytes(still)} that runs on it may still take" if still else ""
     room_words = f"{format_bytes(max(room, 0))} of GPU {card.index}{beside}"
     if needed > room:

@@ -334,7 +334,8 @@ class Tool(OwnProcess["JsonProcess"]):
             self._tell_end(f"{self.what} ends: {BESIDE_A_RUN}", "warn")
         if process.poll() and self.asks is None:
             words = self._done(process.result) if process.result else ""
-            self._tell_end(words or f"{self.what}: {process.reason}", "good" if process.result else "bad")
+            role: Role = "good" if process.result else "text" if process.is_cancelled else "bad"
+            self._tell_end(words or f"{self.what}: {process.reason}", role)
 
     def end(self) -> None:
         if process := self.alive:

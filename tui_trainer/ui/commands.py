@@ -46,7 +46,7 @@ def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
 
     name, rows = one_line(folder.name, _NAME), f"the rows of {one_line(data, 60)}" if data else "its held-out rows"
     arguments = ["evaluate", str(folder.root), *(["--data", data] if data else []), *_card(bench)]
-    about = [f"Loss and scores of {name} on {rows}, beside those of its base model.", _where(bench)]
+    about = [f"Loss and scores of {name} on {rows}, and of its base model where it has one.", _where(bench)]
     tool = Tool(bench, f"evaluating {name} on {rows}", arguments, done=lambda _: f"{name} is evaluated")
     open_tool(bench, tool, f"Evaluate {name}", list(filter(None, about)), evaluation_lines)
 
