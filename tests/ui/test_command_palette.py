@@ -71,3 +71,18 @@ async def test_a_theme_is_shown_while_it_is_chosen_and_the_one_before_comes_back
         assert screens.app.theme == before
         await screens.press("T", *"nord", "enter")
         assert screens.app.theme == "nord"
+
+
+@in_event_loop
+async def test_it_opens_on_every_screen_while_a_toast_is_shown_which_does_not_lie_on_its_keys(monkeypatch):
+    monkeypatch.setattr(app_module, "_NEWS_SECONDS", 1e6)
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+        for page in range(5):
+            screens.bench.go(page)
+            screens.bench.tell_end((page + 1) % 5, f"news {page}", "good")
+            await screens.shows(f"news {page}")
+            await screens.press("ctrl+p", *"undo")
+            await screens.shows("Find an action", "undo", "Enter do it", gone="news")
+            await screens.press("escape")
+            await screens.until(lambda: screens.app.dialog is None)
+        assert screens.bench.unseen == {0}, "each was seen afterwards but for the last"

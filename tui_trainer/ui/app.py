@@ -317,6 +317,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         super().copy_to_clipboard(text.encode("utf-8", "replace").decode())
 
     def open(self, dialog: Dialog) -> None:
+        # They would lie on its keys; the mark on the tab stays.
+        self.clear_notifications()
         self.push_screen(dialog, mode=self.page.place)
 
     def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None:
