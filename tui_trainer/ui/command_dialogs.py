@@ -54,6 +54,10 @@ class OwnProcessDialog(Dialog):
         earlier = process.lines[:-1] if process.alive else process.lines
         return [line for text in earlier[-_SHOWN:] for line in paragraph(text, width)]
 
+    def rows(self, texts: Sequence[str], width: int) -> list[Line]:
+        """With their blanks, as those of tables, which are made for the width; sentences may be longer."""
+        return [[(row, "text")] for text in texts for row in rows_of(one_line(text), width) or [""]]
+
     def by_clock(self) -> object:
         process = self.command.process
         if process is None:
@@ -149,13 +153,9 @@ class ToolDialog(OwnProcessDialog):
         if process.result is None or process.alive:
             return self.so_far(process, width)
         if self.command.asks is not None:
-            return self._rows(process.result["offer"], width) + self._warnings(width)
-        lines = self._rows(self._show(process.result, width), width)
+            return self.rows(process.result["offer"], width) + self._warnings(width)
+        lines = self.rows(self._show(process.result, width), width)
         return [*lines, *(line for text in process.lines for line in paragraph(text, width, "dim"))]
-
-    def _rows(self, texts: Sequence[str], width: int) -> list[Line]:
-        """With their blanks, as those of tables, which are made for the width; sentences may be longer."""
-        return [[(row, "text")] for text in texts for row in rows_of(one_line(text), width) or [""]]
 
     @property
     def enter_words(self) -> str:

@@ -221,7 +221,7 @@ class TuneDialog(OwnProcessDialog):
             return self.so_far(process, width)
         from tui_trainer.bench.fastest_settings import measured_table, notes_of
 
-        lines: list[Line] = [[(text, "text")] for text in measured_table(process.result, width)]
+        lines = self.rows(measured_table(process.result, width), width)
         lines += [line for note in notes_of(process.result) for line in paragraph(note, width, "dim")]
         role: Role = "good" if process.result["patch"] else "text"
         return [*lines, *paragraph(process.result["sentence"], width, role)]
@@ -264,7 +264,7 @@ class SwitchesDialog(OwnProcessDialog):
             return self.so_far(process, width)
         from tui_trainer.bench.starting import reasons, trial_lines
 
-        lines: list[Line] = [[(text, "text")] for text in trial_lines(process.result, width)]
+        lines = self.rows(trial_lines(process.result, width), width)
         return [*lines, *(line for text in reasons(process.result) for line in paragraph(text, width, "dim"))]
 
 
