@@ -710,7 +710,8 @@ class _Picture:
 _ALL = ChartView()
 
 
-def _next(choices: Sequence[T], present: T) -> T:
+def next_of(choices: Sequence[T], present: T) -> T:
+    """The first one behind the last one, and where `present` is none of them."""
     return choices[(choices.index(present) + 1) % len(choices)] if present in choices else choices[0]
 
 
@@ -787,10 +788,10 @@ class LossChart(Pane):
             self.view = replace(self.view, metric=name, log=False)
 
     def next_smoothing(self) -> None:
-        self.view = replace(self.view, smoothing=_next(SMOOTHINGS, self.view.smoothing))
+        self.view = replace(self.view, smoothing=next_of(SMOOTHINGS, self.view.smoothing))
 
     def next_metric(self) -> None:
-        self.show_metric(_next(list(metrics_of(self._state())), self.view.metric))
+        self.show_metric(next_of(list(metrics_of(self._state())), self.view.metric))
 
     def toggle_log(self) -> str:
         """Linear or logarithmic y. Returns why not when no value is above zero, else nothing."""
