@@ -111,11 +111,7 @@ async def test_others_outsiders_and_this_program_are_not_ended(monkeypatch):
 async def test_without_colours_the_cursor_is_reversed(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     async with opened(monkeypatch, Reader(FIRST)) as screens:
-        at = next(y for y, line in enumerate(screens.lines) if "4711" in line)
-        chosen = next(
-            segment for segment in screens.app.screen._compositor.render_strips()[at] if "4711" in segment.text
-        )
-        assert chosen.style.reverse
+        assert screens.app.dialog.table.get_component_rich_style("datatable--cursor").reverse
 
 
 def test_since_is_a_time_of_today_or_a_day():
@@ -142,9 +138,9 @@ async def test_an_own_process_is_asked_to_end_and_then_may_be_killed(monkeypatch
     monkeypatch.setattr(room, "descendants", lambda processes, pid: {pid})
     async with opened(monkeypatch, size=(120, 50)) as screens:
         table = screens.app.dialog.table
-        pids = lambda: [one.pid for one in table.shown]  # noqa: E731
+        pids = lambda: [table.shown[key].pid for key in table._order]  # noqa: E731
         await screens.until(lambda: stubborn.pid in pids())
-        table.choose(pids().index(stubborn.pid))
+        table.move_cursor(row=pids().index(stubborn.pid))
         await screens.press("k")
         text = await screens.shows("End this process?", f"process {stubborn.pid} of", "k end it (SIGTERM)")
         assert "SIGKILL" not in text and "time.sleep(600)" in text

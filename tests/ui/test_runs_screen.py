@@ -146,7 +146,7 @@ async def test_runs_are_chosen_by_mouse_found_by_letters_and_their_path_is_copie
         await screens.press("r")
         await screens.shows("31 here", "Dcyan")
         await screens.pilot._post_mouse_events([MouseScrollDown], offset=(5, 5))
-        await screens.until(lambda: names(screens)[0] == "run-27")
+        await screens.until(lambda: names(screens)[0] == "run-28")
         await screens.press("down")
         await screens.shows("\u25b8 run-29")
         await screens.press("end")
@@ -346,6 +346,8 @@ async def test_the_table_changes_by_difference_and_the_choice_stays_with_its_run
     for name in "abcdef":
         run_of(runs, f"run-{name}", start(100), *steps(1, 20))
     async with opened() as screens:
+        table = screens.app.page.table
+        monkeypatch.setattr(type(table), "clear", lambda self, **_: pytest.fail("cleared"))
         await screens.press("down", "down")
         await screens.shows("\u25b8 run-d")
         with written_to(screens, monkeypatch) as sent:
@@ -354,12 +356,20 @@ async def test_the_table_changes_by_difference_and_the_choice_stays_with_its_run
                 await screens.pilot.pause()
             await screens.settled()
             assert not sent
+            update_cell, changed = type(table).update_cell, []
+            monkeypatch.setattr(
+                type(table),
+                "update_cell",
+                lambda self, *cell, **_: changed.append(cell[:2]) or update_cell(self, *cell),
+            )
             with JournalWriter(runs / "run-b" / "journal.jsonl") as journal:
                 journal.append(*steps(21, 40))
             await screens.press("r")
             await screens.shows("40%")
             await screens.settled()
-            assert len("".join(sent)) < 900 and not any(f"run-{other}" in "".join(sent) for other in "acef")
+            assert {key.rpartition("/")[2] for key, _ in changed} == {"run-b"}
+            assert {"done", "curve"} <= {title for _, title in changed} <= {"done", "curve", "size"}
+            assert len("".join(sent)) < 900 and "run-a" not in "".join(sent)
         run_of(runs, "run-new", start(100))
         await screens.press("r")
         await screens.shows("run-new", "\u25b8 run-d")
@@ -369,6 +379,7 @@ async def test_the_table_changes_by_difference_and_the_choice_stays_with_its_run
         await screens.shows("\u25b8 run-c", gone="run-a")
         await screens.press("escape")
         await screens.shows("run-a", "\u25b8 run-c")
+        assert table.row_count == 7
 
 
 @in_event_loop

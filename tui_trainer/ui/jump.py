@@ -9,13 +9,15 @@ from textual.app import ComposeResult
 from textual.events import Click, Key
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Input, Static
+from textual.widgets import Button, DataTable, Input, OptionList, Static, TextArea, Tree
 
 from tui_trainer.ui.dialogs import Dialog
 
 # The row below the fingers first.
 _LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 _SIGNS = _LETTERS + _LETTERS.upper()
+# What Textual's lists note behind the cells of a line.
+_OF_A_ROW = ("option", "row", "line")
 
 
 @runtime_checkable
@@ -34,7 +36,7 @@ class Spot(NamedTuple):
 
 
 def spots_on(screen: Screen[Any]) -> list[Spot]:
-    """Keys, screens, rows, titles of columns and fields that are in sight, line by line."""
+    """Keys, screens, rows, headings of columns, buttons and fields that are in sight, line by line."""
     found: dict[tuple[int, int], Spot] = {}
     for widget in screen.query("*"):
         seen = widget.region.intersection(widget.parent.region) if isinstance(widget.parent, Widget) else widget.region
@@ -51,8 +53,24 @@ def _spots_of(widget: Widget) -> Iterator[Spot]:
     if isinstance(widget, Pressable):
         for x, y in widget.spots():
             yield Spot(begin_x + x, begin_y + y, partial(_click, widget, begin_x + x, begin_y + y))
-    elif isinstance(widget, Input):
+    elif isinstance(widget, Button):
+        yield Spot(begin_x, begin_y, widget.press)
+    elif isinstance(widget, Input | TextArea):
         yield Spot(begin_x, begin_y, widget.focus)
+    elif isinstance(widget, OptionList | DataTable | Tree):
+        yield from _rows_of(widget)
+
+
+def _rows_of(widget: Widget) -> Iterator[Spot]:
+    """The first cell of each row, and of each heading."""
+    region, seen = widget.content_region, set()
+    for y, x in product(range(region.y, region.bottom), range(region.x, region.right)):
+        meta = widget.screen.get_style_at(x, y).meta
+        row = next((meta[name] for name in _OF_A_ROW if name in meta), None)
+        place = (row, meta.get("column")) if row == -1 else row
+        if place is not None and place not in seen:
+            seen.add(place)
+            yield Spot(x, y, partial(_click, widget, x, y))
 
 
 def _click(widget: Widget, x: int, y: int) -> None:

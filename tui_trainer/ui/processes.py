@@ -8,17 +8,20 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from time import monotonic, time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rich.text import Text
+from textual.widgets import DataTable
 
 from tui_trainer.hardware.processes import ProcessLook, ProcessReader, ProcessUse, descendants, end_process, lives
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, Dialog, Row
-from tui_trainer.ui.spans import Line, Role, Span, pad, paragraph
-from tui_trainer.ui.widgets.lists import ColumnList, LineList
+from tui_trainer.ui.spans import Line, Role, paragraph
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from textual.events import Key, Resize
     from textual.widget import Widget
 
     from tui_trainer.runs.folder import RunFolder
@@ -32,19 +35,16 @@ _SHARE_OF_A_CORE = 0.02
 PATIENCE_SECONDS = 5.0
 _RUNS_LOOKED_AT = 20
 _COMMAND_CHARACTERS = 300
-_LEAST_COMMAND_CELLS = 12
+# Beside the command: the frame, a blank on each side of each column.
+_FRAME_CELLS, _LEAST_COMMAND_CELLS = 4, 12
 _NEVER = -1.0
-COLUMNS: Final = {
-    "user": "user", "pid": "pid", "cpu": "CPU", "memory": "memory", "card": "on cards", "since": "since",
-    "command": "command",
-}  # fmt: skip
-SORTS: Final[dict[str, Callable[[ProcessUse], float]]] = {
-    "cpu": lambda one: _NEVER if one.cores is None else one.cores,
-    "memory": lambda one: one.memory_bytes or 0,
-    "card": lambda one: one.bytes_on_cards if one.card_bytes else _NEVER,
-    "since": lambda one: one.started_at or 0.0,
+Sort = Callable[[ProcessUse], float]
+SORTS: Final[dict[str, tuple[str, Sort]]] = {
+    "cpu": ("CPU", lambda one: _NEVER if one.cores is None else one.cores),
+    "memory": ("memory", lambda one: one.memory_bytes or 0),
+    "card": ("on cards", lambda one: one.bytes_on_cards if one.card_bytes else _NEVER),
+    "since": ("since", lambda one: one.started_at or 0.0),
 }
-_RIGHT: Final = ("pid", "cpu", "memory", "since")
 
 
 def _card_words(one: ProcessUse) -> str:
@@ -78,92 +78,133 @@ def cells(one: ProcessUse, now: float) -> dict[str, str]:
     }
 
 
-class ProcessTable(ColumnList):
-    """A line for each process, by what was looked at last; the cursor stays on its process."""
+class ProcessTable(DataTable[Text]):
+    """The rows by what was looked at last: only cells that differ are changed, and the cursor stays on its process."""
+
+    HEADINGS: ClassVar = {
+        "user": "user", "pid": "pid", "cpu": "CPU", "memory": "memory", "card": "on cards", "since": "since",
+        "command": "command",
+    }  # fmt: skip
+    _RIGHT = ("pid", "cpu", "memory", "since")
 
     def __init__(self) -> None:
-        super().__init__(self._row, lambda: (len(self.shown), self.place), id="processes")
-        self.shown: list[ProcessUse] = []
-        self.sorted_by, self.place = "cpu", 0
+        super().__init__(cursor_type="row", zebra_stripes=False, id="processes")
+        # Textual would show the cursor by a colour alone.
+        self.set_class("NO_COLOR" in os.environ, "-no-color")
+        self.shown: dict[str, ProcessUse] = {}
+        self.sorted_by = "cpu"
         self._texts: dict[str, dict[str, str]] = {}
-        self._names: list[str] = []
+        self._order: list[str] = []
 
     @property
     def chosen(self) -> ProcessUse | None:
-        return self.shown[self.place] if self.shown else None
+        return self.shown.get(self._key_at_cursor)
+
+    @property
+    def _key_at_cursor(self) -> str:
+        return self._order[self.cursor_row] if 0 <= self.cursor_row < len(self._order) else ""
 
     def show(self, look: ProcessLook, now: float) -> None:
-        self._texts = {one.key: cells(one, now) for one in look.processes}
-        self._names = [name for name in COLUMNS if name != "card" or look.has_cards]
-        self._arrange(look.processes)
+        at = self._key_at_cursor
+        if not self.columns:
+            for name in self.HEADINGS:
+                if name != "card" or look.has_cards:
+                    self.add_column(Text(self._heading(name)), key=name)
+        self.shown = {one.key: one for one in look.processes}
+        rows = {key: cells(one, now) for key, one in self.shown.items()}
+        self._cut_commands(rows)
+        for key in self._texts.keys() - rows.keys():
+            self.remove_row(key)
+        for key, texts in rows.items():
+            before = self._texts.get(key)
+            if before is None:
+                self.add_row(*(self._cell(name, texts[name]) for name in self._names), key=key)
+                continue
+            for name in self._names:
+                if texts[name] != before[name]:
+                    self.update_cell(key, name, self._cell(name, texts[name]), update_width=True)
+        self._texts = rows
+        self._sort_rows(at)
 
-    def _arrange(self, processes: Sequence[ProcessUse]) -> None:
-        before, measure = self.chosen, SORTS[self.sorted_by]
-        # Of equal ones those with more memory come first, and then always in the same order.
-        self.shown = sorted(processes, key=lambda one: (-measure(one), -(one.memory_bytes or 0), one.pid))
-        keys = [one.key for one in self.shown]
-        self.choose(keys.index(before.key) if before and before.key in keys else self.place)
+    @property
+    def _names(self) -> list[str]:
+        return [str(column.value) for column in self.columns]
 
-    def choose(self, place: int) -> None:
-        self.place = max(min(place, len(self.shown) - 1), 0)
+    def _cut_commands(self, rows: dict[str, dict[str, str]]) -> None:
+        """To what is left of the width by the other columns: nothing has to be scrolled to the side."""
+        others = [name for name in self._names if name != "command"]
+        taken = sum(max([len(self.HEADINGS[name]) + 2, *(len(one[name]) for one in rows.values())]) for name in others)
+        room = self.size.width - taken - 2 * (len(others) + 1) - self.scrollbar_size_vertical
+        for one in rows.values():
+            one["command"] = one_line(one["command"], max(room, _LEAST_COMMAND_CELLS))
+
+    def _cell(self, name: str, text: str) -> Text:
+        return Text(text, justify="right" if name in self._RIGHT else "left", no_wrap=True)
+
+    def _heading(self, name: str) -> str:
+        # With room for the mark: a column does not grow by its title afterwards.
+        return (
+            f"{self.HEADINGS[name]} {'v' if name == self.sorted_by else ' '}" if name in SORTS else self.HEADINGS[name]
+        )
 
     def sort_by(self, name: str) -> None:
-        if name in SORTS:
-            self.sorted_by = name
-            self._arrange(self.shown)
+        if name not in SORTS or name not in self._names:
+            return
+        self.sorted_by = name
+        for column in self.columns.values():
+            column.label = Text(self._heading(str(column.key.value)))
+        self._sort_rows(self._key_at_cursor, is_new=True)
 
     def sort_by_next(self) -> None:
         names = [name for name in SORTS if name in self._names]
         self.sort_by(names[(names.index(self.sorted_by) + 1) % len(names)] if names else "")
 
-    def columns(self, width: int) -> dict[str, int]:
-        """The command has what the others leave: nothing has to be scrolled to the side."""
-        rows = self._texts.values()
-        found = {name: 2 + max([len(self._heading(name)), *(len(row[name]) for row in rows)]) for name in self._names}
-        found["command"] = max(width - sum(found.values()) + found["command"], _LEAST_COMMAND_CELLS)
-        return found
-
-    def _heading(self, name: str) -> str:
-        # With room for the mark: a column does not grow by its title afterwards.
-        mark = f" {'v' if name == self.sorted_by else ' '}" if name in SORTS else ""
-        return COLUMNS[name] + mark
-
-    def title(self, column: str) -> Span:
-        return f" {self._heading(column)}", "bold"
-
-    def _row(self, place: int, _: int) -> Line:
-        line: Line = []
-        for name, text in self._texts[self.shown[place].key].items():
-            if size := self.widths.get(name, 0) - 2:
-                shown = one_line(text, size) if name == "command" else text
-                line.append((f" {pad(shown.rjust(size) if name in _RIGHT else shown, size)} ", "text"))
-        return [(text, "cursor") for text, _ in line] if place == self.place else line
+    def _sort_rows(self, at: str, *, is_new: bool = False) -> None:
+        measure = SORTS[self.sorted_by][1]
+        # Of equal ones those with more memory come first, and then always in the same order.
+        place = {key: (-measure(one), -(one.memory_bytes or 0), one.pid) for key, one in self.shown.items()}
+        self._order = sorted(place, key=place.__getitem__)
+        if is_new or self._order != [row.key.value for row in self.ordered_rows]:
+            rank = {self._texts[key]["pid"]: number for number, key in enumerate(self._order)}
+            self.sort("pid", key=lambda pid: rank[pid.plain])
+        if at in place and self._order.index(at) != self.cursor_row:
+            self.move_cursor(row=self._order.index(at), animate=False)
 
 
 class ProcessesDialog(Dialog):
     """The table, what it does not show, and a question before anything is ended."""
 
     heading = "Processes"
-    keys = (("k", "end it"), ("s", "sort"), ("up down", "choose"), ("escape", "close"))
     CSS = """
     ProcessesDialog {
         #box { width: 100%; height: 100%; }
+        ProcessTable { height: 1fr; scrollbar-size: 0 1; }
+        ProcessTable.-no-color > .datatable--cursor { text-style: reverse; }
         .notes { height: auto; max-height: 6; }
     }
     ProcessesDialog.-wide #box { max-width: 100%; }
     """
+    AUTO_FOCUS = "#processes"
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: Workbench, reader: ProcessReader | None = None) -> None:
         super().__init__()
-        self._bench, self._reader, self.table = bench, ProcessReader(), ProcessTable()
+        self._bench, self._reader = bench, reader or ProcessReader()
         self._look: ProcessLook | None = None
         self._asked: dict[str, float] = {}
         """When each was asked to end."""
         self._said: tuple[str, Role] = ("", "text")
 
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        return (("k", "end it"), ("s", "sort"), ("up down", "choose"), ("escape", "close"))
+
     def inside(self) -> Iterable[Widget]:
-        yield self.table
+        yield ProcessTable()
         yield Pane(lambda width, _: self._notes(width), classes="notes")
+
+    @property
+    def table(self) -> ProcessTable:
+        return self.query_one(ProcessTable)
 
     def on_mount(self) -> None:
         self._read()
@@ -184,6 +225,11 @@ class ProcessesDialog(Dialog):
             _SECOND_LOOK_SECONDS if is_first else max(seconds, look.cpu_seconds / _SHARE_OF_A_CORE), self._read
         )
 
+    def on_resize(self, event: Resize) -> None:
+        super().on_resize(event)
+        if self._look is not None:
+            self.call_after_refresh(self.table.show, self._look, time())
+
     def _notes(self, width: int) -> list[Line]:
         if self._look is None:
             return [[("looking ...", "dim")]]
@@ -195,18 +241,23 @@ class ProcessesDialog(Dialog):
         lines += paragraph(said, width, role) if said else []
         return [*lines, *(line for note in self._look.notes for line in paragraph(one_line(note), width, "warn"))]
 
-    def on_column_list_title_clicked(self, message: ColumnList.TitleClicked) -> None:
-        self.table.sort_by(message.column)
+    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        self.table.sort_by(str(event.column_key.value))
+
+    def on_data_table_row_highlighted(self) -> None:
         self.redraw()
 
-    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        self.table.choose(message.place)
-        self.redraw()
+    def take_key(self, event: Key) -> bool:
+        if event.key in ("up", "down", "pageup", "pagedown"):
+            return False  # the table's own
+        if event.key in ("home", "end", "enter"):
+            # The table's own go to a column, of which none is chosen here.
+            last = 0 if event.key == "home" else self.table.row_count - 1
+            self.table.move_cursor(row=self.table.cursor_row if event.key == "enter" else last, animate=False)
+            return True
+        return super().take_key(event)
 
     def press(self, key: str, character: str | None) -> bool:
-        every, page = len(self.table.shown), self.table.size.height - 2
-        steps = {"up": -1, "down": 1, "pageup": -page, "pagedown": page, "home": -every, "end": every}
-        self.table.choose(self.table.place + steps.get(key, 0))
         if character == "s":
             self.table.sort_by_next()
         elif character == "k" and (chosen := self.table.chosen):

@@ -16,6 +16,7 @@ from typing import ClassVar, Final, TypeVar
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import ScreenResume
+from textual.widgets import DataTable
 
 from tui_trainer.errors import FolderError, InputError, Problem
 from tui_trainer.lines.plan_and_events import age_words
@@ -44,7 +45,6 @@ from tui_trainer.ui.screens.runs_view import (
 )
 from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
-from tui_trainer.ui.widgets.lists import ColumnList, LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
@@ -131,7 +131,8 @@ class RunsPage(FilteredPage, ListPage):
         super().__init__(bench)
         self.model: RunsModel = RunsModel()
         self._overviews = Overviews()
-        self.table = RunsTable(self.model, _now, lambda: empty_words(self.model, self.bench.app.key_of("app.start")))
+        self.table = RunsTable(self.model, _now)
+        self._empty = Pane(lambda *_: [[(f"   {self._empty_words}", "dim")]], id="empty")
         self._below = Pane(self._summary, id="summary")
         self.chart = LossChart(lambda: self._state, id="curve")
         self._ticks = 0
@@ -145,6 +146,7 @@ class RunsPage(FilteredPage, ListPage):
         with Container(id="workspace"):
             with Container(id="list"):
                 yield self.table
+                yield self._empty
                 yield self._filter
             with Container(id="beside"):
                 yield Pane(self._details, id="details")
@@ -152,10 +154,21 @@ class RunsPage(FilteredPage, ListPage):
                 yield Pane(self._differences, id="differences")
         yield self._below
 
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.watch(self.table, "scroll_y", self._scrolled, init=False)
+
     def redraw(self) -> None:
         if self.is_shown and self.is_attached:
+            self._empty.display = not self.model.shown
+            self.table.display = bool(self.model.shown)
+            self.table.redraw()
             self._show_chosen()
             super().redraw()
+
+    @property
+    def _empty_words(self) -> str:
+        return empty_words(self.model, self.bench.app.key_of("app.start"))
 
     @property
     def is_wide(self) -> bool:
@@ -260,17 +273,17 @@ class RunsPage(FilteredPage, ListPage):
             if monotonic() > until:
                 return
 
-    def on_line_list_scrolled(self) -> None:
+    def _scrolled(self) -> None:
         self._below.redraw()
 
-    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+    def on_runs_table_clicked(self, message: RunsTable.Clicked) -> None:
         self.model.choose(message.place)
         if message.opens:
             self.bench.app.carry_out("runs.open")
         self.bench.app.draw()
 
-    def on_column_list_title_clicked(self, message: ColumnList.TitleClicked) -> None:
-        self.model.sort_by(message.column)
+    def on_data_table_header_selected(self, message: DataTable.HeaderSelected) -> None:
+        self.model.sort_by(str(message.column_key.value))
         self.bench.app.draw()
 
     def move(self, lines: int) -> None:

@@ -1,8 +1,7 @@
 """Lists of any length of which one line is chosen, and the table of settings under headings."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -14,7 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, pad, title_rule
+from tui_trainer.ui.spans import Glyphs, Line, Role, pad, title_rule
 from tui_trainer.ui.widgets.pane import Area, Pane
 
 _WHEEL_LINES = 3
@@ -32,7 +31,6 @@ class LineList(Pane):
     """
 
     ALLOW_SELECT = False
-    head_lines = 0
 
     @dataclass
     class Chosen(Message):
@@ -49,24 +47,16 @@ class LineList(Pane):
         lead: Callable[[int], bool] = lambda _: False, empty: Callable[[], str] = str, id: str | None = None,
     ) -> None:  # fmt: skip
         def draw(width: int, _: int) -> list[Line]:
-            if not self.seen_places:
-                return [[(" " * MARK_CELLS + empty(), "dim")]]
-            return [*self.head(width), *(draw_row(place, width) for place in self.seen_places)]
+            rows = [draw_row(place, width) for place in self.seen_places]
+            return rows or [[(" " * MARK_CELLS + empty(), "dim")]]
 
         super().__init__(draw, id=id)
         self._extent, self._lead = extent, lead
         self._top, self._followed = 0, -1
 
-    def head(self, width: int) -> list[Line]:
-        """`head_lines` that stand above the places that are seen."""
-        return []
-
-    def head_clicked(self, x: int) -> None:
-        """On this cell."""
-
     @property
     def seen_places(self) -> range:
-        (count, chosen), height = self._extent(), max(self.size.height - self.head_lines, 0)
+        (count, chosen), height = self._extent(), self.size.height
         if chosen != self._followed and height:
             # The wheel may leave the chosen line behind; a key brings it back.
             self._followed = chosen
@@ -84,14 +74,11 @@ class LineList(Pane):
         self.post_message(self.Scrolled())
 
     def spots(self) -> Iterator[tuple[int, int]]:
-        yield from ((0, self.head_lines + line) for line in range(len(self.seen_places)))
+        yield from ((0, y) for y in range(len(self.seen_places)))
 
     def on_click(self, event: Click) -> None:
-        line = event.y - self.head_lines
-        if line < 0:
-            self.head_clicked(event.x)
-        elif line < len(self.seen_places):
-            self.post_message(self.Chosen(self._top + line, opens=event.chain > 1))
+        if event.y < len(self.seen_places):
+            self.post_message(self.Chosen(self._top + event.y, opens=event.chain > 1))
 
     def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
         self._scroll(event, _WHEEL_LINES)
@@ -104,43 +91,6 @@ class LineList(Pane):
         self._top += lines
         self.redraw()
         self.post_message(self.Scrolled())
-
-
-class ColumnList(LineList):
-    """A list below the titles of its columns."""
-
-    head_lines = 1
-
-    @dataclass
-    class TitleClicked(Message):
-        column: str
-
-    widths: Mapping[str, int] = {}
-    """Of the columns by name, from left to right, as they were drawn last; the blanks between them belong to them."""
-
-    def columns(self, width: int) -> dict[str, int]:
-        raise NotImplementedError
-
-    def title(self, column: str) -> Span:
-        """In any number of cells up to its width."""
-        raise NotImplementedError
-
-    def head(self, width: int) -> list[Line]:
-        self.widths = self.columns(width)
-        titles = [(self.title(column), cells) for column, cells in self.widths.items()]
-        return [[(pad(text, cells), role) for (text, role), cells in titles]]
-
-    def _begins(self) -> dict[str, int]:
-        """The first cell of each column."""
-        return dict(zip(self.widths, accumulate(self.widths.values(), initial=0), strict=False))
-
-    def head_clicked(self, x: int) -> None:
-        if hit := [column for column, begin in self._begins().items() if begin <= x]:
-            self.post_message(self.TitleClicked(hit[-1]))
-
-    def spots(self) -> Iterator[tuple[int, int]]:
-        yield from ((begin, 0) for begin in self._begins().values())
-        yield from super().spots()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,13 +175,11 @@ class SettingsTable(Area):
         key: str
         is_double: bool
 
-    name_cells = 0
-    """Of the longest name there may be, so that a filter moves no column."""
-
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, name_cells: int = 0, id: str | None = None) -> None:
+        """`name_cells`: of the longest name there may be, so that a filter moves no column."""
+        super().__init__(id=id)
         self.rows: Sequence[ListRow] = ()
-        self.key, self.empty = "", ""
+        self.key, self.empty, self.name_cells = "", "", name_cells
         self._place = 0
         self._list = _Rows(
             self._line,
