@@ -69,9 +69,8 @@ def settle(present: Bounds | None, low: float, high: float) -> Bounds:
 
 def domain_steps(last_step: int, total_steps: int) -> int:
     """Steps that the x axis holds: it doubles when it is full, and ends with the run, so that columns stay put."""
-    steps = FIRST_DOMAIN_STEPS
-    while steps < last_step:
-        steps *= 2
+    # The next power of two.
+    steps = max(1 << (last_step - 1).bit_length(), FIRST_DOMAIN_STEPS)
     return total_steps if last_step <= total_steps < steps else steps
 
 

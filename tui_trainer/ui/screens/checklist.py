@@ -18,9 +18,9 @@ from tui_trainer.ui.commands import install
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.screens.config_view import settings_count
-from tui_trainer.ui.spans import Glyphs, Line, Role, beside, fit, labelled, pad, paragraph, title_rule, width_of
+from tui_trainer.ui.spans import Glyphs, Line, Role, beside, fit, labelled, pad, paragraph, width_of
 from tui_trainer.ui.widgets.lists import LineList
-from tui_trainer.ui.widgets.pane import Area, Pane, Scroller
+from tui_trainer.ui.widgets.pane import Area, Pane, Scroller, Section
 from tui_trainer.ui.workbench import Workbench
 
 _LABEL_COLUMNS: Final = 7
@@ -161,14 +161,11 @@ class ChecklistPage(ListPage):
         yield Pane(self._counts, id="counts")
         with Area(id="parts"):
             with Area(id="findings"):
-                yield self._title("checks", lambda: self.bench.measuring.words)
+                yield Section(lambda: ("checks", self.bench.measuring.words), lambda *_: [])
                 yield self._list
             with Area(id="finding"):
-                yield self._title("finding")
+                yield Section(lambda: ("finding", ""), lambda *_: [])
                 yield self._finding
-
-    def _title(self, title: str, note: Callable[[], str] = str) -> Pane:
-        return Pane(lambda width, _: [title_rule(title, width, self.bench.glyphs, note())], classes="title")
 
     def on_line_list_scrolled(self) -> None:
         self.query_one("#counts", Pane).redraw()

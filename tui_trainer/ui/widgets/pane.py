@@ -14,7 +14,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui_trainer.ui.spans import Line, fit, harmless, text_of, width_of
+from tui_trainer.ui.spans import Line, fit, harmless, text_of, title_rule, width_of
 from tui_trainer.ui.theme import HasGlyphs, role_styles
 
 # Changed cells that lie nearer than this are sent as one stretch: to move the cursor costs about as many bytes.
@@ -150,6 +150,24 @@ def _cells(line: Line) -> list[_Cell]:
             elif cells:
                 cells[-1] = (cells[-1][0] + sign, role)
     return cells
+
+
+class Section(Pane):
+    """What `draw(width, height)` returns, below a rule with the two texts of `heading()` at its left and its right.
+
+    As high as its lines, unless its style gives another height.
+    """
+
+    DEFAULT_CSS = "Section { height: auto; }"
+
+    def __init__(
+        self, heading: Callable[[], tuple[str, str]], draw: Callable[[int, int], list[Line]], *, id: str | None = None
+    ) -> None:
+        def with_heading(width: int, height: int) -> list[Line]:
+            title, note = heading()
+            return [title_rule(title, width, self.glyphs, note), *draw(width, height - 1)]
+
+        super().__init__(with_heading, id=id)
 
 
 class _Scrolled(VerticalScroll, can_focus=False):
