@@ -183,10 +183,7 @@ class CompareDialog(Dialog):
             return one_line(str(error))
 
     def _compared(self, answer: tuple[Comparison, Sequence[RunState]] | str) -> None:
-        if isinstance(answer, str):
-            self._answer = answer
-        else:
-            self._answer, self._states = answer
+        self._answer, self._states = (answer, ()) if isinstance(answer, str) else answer
         if self.is_attached:
             self._show_curves()
             self.redraw()
@@ -259,13 +256,13 @@ class ExportMarkedDialog(FormatsDialog):
     def _ask(self) -> dict[RunFolder, tuple[ExportChoice, ...] | str]:
         from tui_trainer.launching.export_process import choices
 
-        def of(folder: RunFolder) -> tuple[ExportChoice, ...] | str:
+        found: dict[RunFolder, tuple[ExportChoice, ...] | str] = {}
+        for folder in self._folders:
             try:
-                return choices(folder)
+                found[folder] = choices(folder)
             except (InputError, OSError) as error:
-                return one_line(str(error))
-
-        return {folder: of(folder) for folder in self._folders}
+                found[folder] = one_line(str(error))
+        return found
 
     def _found(self, answer: dict[RunFolder, tuple[ExportChoice, ...] | str]) -> None:
         self._is_ready = True
