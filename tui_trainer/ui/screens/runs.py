@@ -510,8 +510,8 @@ class RunsPage(FilteredPage, ListPage):
         def deleted(one: RunOverview, answer: at_rest.Deleted | str) -> None:
             answers.append(answer)
             if len(runs) == 1:
-                done = [] if isinstance(answer, str) else answer.words(one.name)
-                self.bench.tell("; ".join(done or [str(answer)]), "good" if done else "bad")
+                sentences = [] if isinstance(answer, str) else answer.words(one.name)
+                self.bench.tell("; ".join(sentences or [str(answer)]), "good" if sentences else "bad")
             elif len(answers) < len(runs):
                 self.bench.tell(f"deleting {len(answers) + 1} of {len(runs)} ...", "dim")
             else:
