@@ -42,8 +42,9 @@ _STATE_ROLES: Final[dict[str, Role]] = {
 # A list that is narrower shows tags in the place of the curve.
 _ROOM_FOR_BOTH: Final = 100
 _CURVE, _TAGS = "curve", "tags"
-# The name has at least so many, and the pointer or the letter of a mark stands before it.
-_NAME_CELLS, _POINTER_CELLS = 16, 2
+# The name has at least so many, and what most names take before a curve is drawn wider; the pointer or the letter of a
+# mark stands before it.
+_NAME_CELLS, _WHOLE_NAME_CELLS, _POINTER_CELLS = 16, 32, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,8 @@ class RunsModel:
 
         while for_the_name() < _NAME_CELLS and (last := max(shown, key=attrgetter("from_cells"))).from_cells:
             shown.remove(last)
-        wider = next((times for times in (4, 2, 1) if for_the_name() >= _NAME_CELLS + COLUMNS[_CURVE].cells * times), 1)
+        spare = for_the_name() - _WHOLE_NAME_CELLS
+        wider = next((times for times in (4, 2) if spare >= COLUMNS[_CURVE].cells * (times - 1)), 1)
         return [(one.title, one.cells * wider if one.title == _CURVE else one.cells) for one in shown]
 
 
