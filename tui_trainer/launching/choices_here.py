@@ -77,8 +77,7 @@ def first_rows(path: str) -> FirstRows:
     config = with_changes(Config(), {DATA: path})
     try:
         source = sources_of(config)[0].parts[0]
-        is_table = source.sample.is_table if source.sample else any(one.holds_rows for one in source.entries)
-        if not is_table:
+        if not source.is_table:
             texts = [_cell(one.text) for one in source.documents(max_rows=_SHOWN_ROWS, max_chars=_TEXT_CHARACTERS)]
             return FirstRows(what=one_line(source.description), columns=("text",), rows=tuple((one,) for one in texts))
         head, _ = head_of(source.rows(ProblemList(), choices=ColumnChoices("auto")))

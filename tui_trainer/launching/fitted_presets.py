@@ -23,6 +23,7 @@ from tui_trainer.models.adapters import goes_on, settings_of_adapter
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.planning.ancestry import run_of_model
+from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task, task_names
@@ -118,6 +119,25 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
     task, why = _task_that_fits(parts, _signature(config))
     return loaded.fitted(_TASK, task, why) if task else loaded
+
+
+def misfit(loaded: LoadedConfig) -> str:
+    """Why the model and the data that the user chose do not go with the task of a config that was fitted to them, in a
+    few words; empty where they do. It looks at the first rows of the data, and waits for them."""
+    config, task = loaded.config, find_task(loaded.config.task.type)
+    if problems := setting_problems(loaded):
+        return problems[0].message
+    named = loaded.origin(_MODEL).by_user and config.model.model_name_or_path and not config.is_from_scratch
+    if named and (why := _refusal_of_model(config, task.name)):
+        return why
+    if not loaded.origin(_DATA).by_user:
+        return ""
+    if rows := _first_rows(config):
+        return _refusal_of_rows(config, task.name, rows)[0]
+    with suppress(InputError, OSError):
+        is_text = not config.data.streaming and not sources_of(config)[0].parts[0].is_table
+        return "it learns from the rows of a table" if is_text and task.rows == "examples" else ""
+    return ""
 
 
 def _task_of(run: RunFolder) -> str:
@@ -256,7 +276,7 @@ def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[st
     loads no tokenizer."""
     task, why = find_task(name), ""
     try:
-        if task.rows == "documents":
+        if task.rows != "examples":
             column = ColumnChoices(config.data.text_column).choose(rows)
             holds_text = any(isinstance(row.values.get(column), str) for row in rows)
             return "" if holds_text else f"the column '{one_line(column, 40)}' holds no text", True
