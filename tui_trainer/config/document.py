@@ -48,7 +48,7 @@ class ConfigDocument:
         self.file, self.revision = request.config_file, 0
         self._choose_hardware = choose_hardware
         self.plain: LoadedConfig | None
-        self.loaded: LoadedConfig | None
+        self.loaded: LoadedConfig | None = None
         self._fitted: dict[str, Layer] = {}
         self._fitted_of: LoadedConfig | None = None
         self._found: dict[tuple[str, Any], Presets] = {}
@@ -329,7 +329,8 @@ class ConfigDocument:
         stands = {key: layer for key, layer in self._fitted.items() if before.get(key) == plain.layers.get(key)}
         self._fitted = stands
         config = with_changes(plain.config, {key: layer.values[key] for key, layer in stands.items()})
-        return replace(plain, config=config, layers={**plain.layers, **stands})
+        columns = self.loaded.columns if self.loaded else {}
+        return replace(plain, config=config, layers={**plain.layers, **stands}, columns=columns)
 
     def _default_recipe(self, own: Mapping[str, Any]) -> str:
         """As in `load()`: naming a model starts from another recipe, and a file that names none wants none."""
