@@ -503,7 +503,7 @@ class Workbench:
         self._followed = now
         if before is not None and (words := followed_words(before, now)):
             undo = self.app.key_of("config.undo")
-            self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{undo} takes back: {words}")
+            self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{undo} takes it back; {words}")
 
     def _work_out(
         self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING

@@ -13,8 +13,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,9 +27,16 @@ from tui_trainer.config.changes import Change, RecipePreview
 from tui_trainer.config.document import ConfigDocument, Fit
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import all_settings, flatten
-from tui_trainer.config.save import OverwriteError, document_text, writing
+from tui_trainer.config.save import (
+    OverwriteError,
+    document_text,
+    line_of,
+    marked_text,
+    without_marks,
+    writing,
+)
 from tui_trainer.config.toml_files import Profile, all_profiles
-from tui_trainer.errors import ConfigError, InputError
+from tui_trainer.errors import ConfigError, InputError, Problem
 from tui_trainer.files.local_paths import at_home, from_the_root
 from tui_trainer.launching.drafts import Draft
 from tui_trainer.planning.batch_cut import EFFECTIVE
@@ -46,7 +54,6 @@ from tui_trainer.ui.workbench import FITTING, Workbench, fitting_words
 # What the config screen does with files: save, save as, the user's own editor, and edits that were never saved.
 
 _DEFAULT_FILE = "tui-trainer.toml"
-_REFUSED = "# not taken:"
 
 
 def save(bench: Workbench, document: ConfigDocument) -> None:
@@ -110,29 +117,47 @@ def _write(
     bench.background.do("save", work, written, "save")
 
 
-def edit(app: App[Any], bench: Workbench, document: ConfigDocument, refused_text: str) -> str:
-    """Open what would be saved in $EDITOR, and take the text back as one change.
+class OwnEditor:
+    """The settings as TOML in the user's own editor, taken back as one change. A text that is not taken is kept, with
+    what is wrong marked in it, until it is taken or discarded."""
 
-    Returns what was typed where it was not taken, to begin with it the next time.
-    """
-    command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    before = refused_text or document_text(document)
-    try:
-        after = edit_text_in(app, shlex.split(command), before)
-    except (OSError, ValueError) as error:
-        bench.tell(f"{one_line(command)} cannot be used: {error}; set EDITOR to your editor", "bad")
-        return refused_text
-    if after == before:
-        bench.tell("nothing was changed in the editor")
-        return ""
-    try:
-        document.take(after)
-    except ConfigError as error:
-        bench.tell(f"not taken: {error.problems[0]}; {bench.app.key_of('config.editor')} opens your text again", "bad")
-        typed = "\n".join(line for line in after.split("\n") if not line.startswith(_REFUSED))
-        return f"{_REFUSED} {one_line(str(error.problems[0]))}\n{typed}"
-    bench.note_change(f"taken from the editor; {bench.app.key_of('config.undo')} takes it back")
-    return ""
+    def __init__(self, app: App[Any], bench: Workbench, document: ConfigDocument) -> None:
+        self._app, self._bench, self._document = app, bench, document
+        self._kept = ""
+
+    def open(self) -> None:
+        bench, command = self._bench, os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+        before = self._kept or document_text(self._document)
+        try:
+            after = edit_text_in(self._app, shlex.split(command), before)
+        except (OSError, ValueError) as error:
+            bench.tell(f"{one_line(command)} cannot be used: {error}; set EDITOR to your editor", "bad")
+            return
+        if after == before and not self._kept:
+            bench.tell("nothing was changed in the editor")
+            return
+        text = without_marks(after)
+        try:
+            self._document.take(text)
+        except ConfigError as error:
+            self._refuse(text, error.problems)
+        else:
+            self._kept = ""
+            bench.note_change(f"taken from the editor; {bench.app.key_of('config.undo')} takes it back")
+
+    def _refuse(self, text: str, problems: Sequence[Problem]) -> None:
+        self._kept = marked_text(text, problems)
+        rows: list[Row] = []
+        for line, problem in sorted(((line_of(text, one), one) for one in problems), key=itemgetter(0)):
+            rows += [(row, "bad") for row in wrapped(one_line(str(replace(problem, where=f"line {line}"))), 70)]
+            rows += [(one_line(text.split("\n")[line - 1], 70), "text"), ""]
+        rows.append(("Nothing has changed, and your text is kept with these marks in it.", "dim"))
+        answers: list[Answer] = [("e", "edit it again", self.open), ("d", "discard it", self._discard)]
+        self._bench.app.ask("not taken: the text from the editor", rows, answers)
+
+    def _discard(self) -> None:
+        self._kept = ""
+        self._bench.tell("discarded; the settings are as before")
 
 
 def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
