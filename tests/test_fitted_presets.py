@@ -296,5 +296,9 @@ def test_texts_and_a_model_that_is_missing_are_reasons_too(tmp_path):
     text.write_text("Sheep.\n" * 9)
     document = opened(Request(shortcuts={"data.path": str(text)}))
     reasons = {name: misfit(fitted(document.with_recipe(name))[0]) for name in ("ner", "finetune", "scratch-llama")}
-    assert reasons == {"ner": "it learns from the rows of a table", "finetune": "no model is named", "scratch-llama": ""}
+    assert reasons == {
+        "ner": "it learns from the rows of a table",
+        "finetune": "no model is named",
+        "scratch-llama": "",
+    }
     assert misfit(fitted(document.with_recipe("ner", keep_own=False))[0]) == "", "its own data is yet to be named"

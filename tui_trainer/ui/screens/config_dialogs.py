@@ -236,7 +236,6 @@ _CURVE_CELLS = 26
 _ROLES: Final[dict[str, Role]] = {
     "head": "bold", "text": "text", "trained": "good", "special": "accent", "note": "dim",
 }  # fmt: skip
-LOW = 30
 _FITS: Final = "recipes that fit"
 Fits = Mapping[str, tuple[str, str]]
 """By the name of a recipe its task, and why it does not go with the user's model and data."""
@@ -593,7 +592,7 @@ class RecipeDialog(FieldDialog):
             lead=lambda place: place > 0 and isinstance(chooser.rows[place - 1], str),
             empty=lambda: "no recipe matches the filter",
         )
-        yield Pane(lambda w, h: preview_lines(chooser, w, h, self.glyphs, is_low=self.size.height < LOW))
+        yield Pane(lambda w, h: preview_lines(chooser, w, h, self.glyphs))
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         if not isinstance(row := self._chooser.rows[message.place], str):
@@ -661,14 +660,14 @@ def recipe_line(chooser: RecipeChooser, place: int, width: int, glyphs: Glyphs) 
     return [(text, "cursor") for text, _ in line] if one is chooser.recipe else line
 
 
-def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyphs, *, is_low: bool) -> list[Line]:
+def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """The summary of the chosen recipe, and every setting that would change or stay.
 
-    What would change has the most room. On a low screen what stays is only named.
+    What would change has the most room. Where not all fits, what stays is only named.
     """
     recipe = chooser.recipe
     lines = paragraph(one_line(recipe.summary), width)
-    lines += paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source and not is_low else []
+    source = paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source else []
     if why := chooser.misfit(recipe.name):
         lines += paragraph(one_line(f"Does not go with your model and data: {why}."), width, "warn")
     if chooser.preview is None:
@@ -680,7 +679,10 @@ def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyph
     lines.append(title_rule(title, width, glyphs, note))
     with_it = f"with {one_line(recipe.name)}"
     changed = _table(("setting", "now", with_it), changes, ("text", "dim", "bold"), width, glyphs) if changes else []
-    kept = _kept(chooser, stays, width, glyphs, names_only=is_low)[: max(height // 3, 1)]
+    kept = _kept(chooser, stays, width, glyphs, names_only=False)
+    if len(source) + len(lines) + len(changed) + len(kept) <= height:
+        return [*lines[:-1], *source, lines[-1], *changed, *kept]
+    kept = _kept(chooser, stays, width, glyphs, names_only=True)
     room = max(height - len(lines) - len(kept), 1 + bool(changes))
     if len(changed) > room:
         changed = [*changed[: room - 1], [(f"   {glyphs.ellipsis} and {len(changed) - room + 1} more", "dim")]]
