@@ -313,10 +313,11 @@ def table_lines(first: FirstRows, width: int, columns: Sequence[str] = ()) -> li
     """Columns, or only those that are named, as wide as their widest cells, as long as there is room; what does not fit
     is cut."""
     places = [first.columns.index(name) for name in columns or first.columns if name in first.columns]
-    names, rows = [one_line(first.columns[at]) for at in places], [[row[at] for at in places] for row in first.rows]
-    widths = column_widths(names, rows, width)
-    heads: Line = [(" ".join(pad(name, cells) for name, cells in zip(names, widths, strict=False)), "title")]
-    return [heads, *([(" ".join(map(pad, row, widths)), "text")] for row in rows)]
+    names, cells = [one_line(first.columns[at]) for at in places], [[row[at] for at in places] for row in first.rows]
+    widths = column_widths(names, cells, width)
+    heads: Line = [(" ".join(map(pad, names, widths)), "title")]
+    rows: list[Line] = [[(" ".join(map(pad, row, widths)), "text")] for row in cells]
+    return [heads, *rows]
 
 
 def column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:

@@ -458,7 +458,9 @@ class RecipeChooser:
         for recipes in by_task.values():
             recipes.sort(key=lambda one: bool(self.misfit(one.name)))
         tasks = sorted(filter(by_task.get, by_task), key=lambda name: bool(self.misfit(by_task[name][0].name)))
-        self.rows = [row for name in tasks for row in (find_task(name).title, *by_task[name])]
+        self.rows = []
+        for name in tasks:
+            self.rows += [find_task(name).title, *by_task[name]]
 
     def _task_of(self, recipe: Profile) -> str:
         """What it would learn here, or is written for."""
