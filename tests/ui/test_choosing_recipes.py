@@ -60,7 +60,7 @@ async def test_recipes_stand_below_their_tasks_and_those_that_do_not_go_with_the
             if chooser(screens).name == "chat-scratch":
                 break
             await screens.press("down")
-        shown = await screens.shows("\u25b8 chat-scratch", "Does not go with your model and data: no column holds conv")
+        shown = await screens.shows("\u25b8 chat-scratch", "Does not fit: no column holds conv")
         [line] = [line for line in shown.splitlines() if "\u25b8 chat-scratch" in line]
         assert "\u2717 no column holds conversations" in line
         await screens.press("space")
@@ -96,3 +96,18 @@ async def test_the_list_has_half_the_height_at_every_size(labelled):
             await screens.shows("It changes", "Esc back")
             shown = screens.app.screen.query_one(LineList).size.height
             assert abs(shown - height / 2) <= 1
+
+
+@in_event_loop
+async def test_a_recipe_of_ones_own_that_cannot_be_used_says_why_in_the_list(labelled, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
+    (folder := tmp_path / "own" / "tui-trainer" / "profiles" / "recipes").mkdir(parents=True)
+    (folder / "odd.toml").write_text('[task]\ntype = "nonsense"\n')
+    (folder / "quick.toml").write_text('[training]\nlearning_rate = "quick"\n')
+    (folder / "unknown.toml").write_text("[training]\nseeed = 3\n")
+    async with opened(labelled) as screens:
+        await screens.press("2", "p")
+        await settled(screens)
+        why = {name: chooser(screens).misfit(name) for name in ("odd", "quick", "unknown")}
+        assert "nonsense" in why["odd"] and "does not fit its setting" in why["quick"], why
+        assert why["unknown"] == "unknown setting"

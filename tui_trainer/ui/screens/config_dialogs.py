@@ -464,10 +464,8 @@ class RecipeChooser:
 
     def _task_of(self, recipe: Profile) -> str:
         """What it would learn here, or is written for."""
-        if self._fits and recipe.name in self._fits:
-            return self._fits[recipe.name][0]
-        written = flatten(recipe.values, "", []).get("task.type")
-        return written if written in task_names() else str(all_settings()["task.type"].default)
+        found = (self._fits or {}).get(recipe.name, ("", ""))[0] or flatten(recipe.values, "", []).get("task.type")
+        return found if found in task_names() else str(all_settings()["task.type"].default)
 
     def choose(self, steps: int) -> None:
         shown = [row.name for row in self.rows if not isinstance(row, str)]
@@ -502,13 +500,14 @@ class RecipeChooser:
             from tui_trainer.launching.fitted_presets import misfit
             from tui_trainer.launching.open_run import with_what_suits
 
-            fits: dict[str, tuple[str, str]] = {}
+            fits = dict.fromkeys(names, ("", "one of its values does not fit its setting"))
             for name in names:
-                # One that cannot be taken says so when it is chosen.
-                with suppress(ConfigError):
+                try:
                     if plain := document.with_recipe(name, keep_own=keep_own):
                         loaded = with_what_suits(plain)
                         fits[name] = loaded.config.task.type, misfit(loaded)
+                except ConfigError as error:
+                    fits[name] = "", error.problems[0].message
             return fits
 
         self._fits = None
@@ -671,7 +670,7 @@ def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyph
     lines = paragraph(one_line(recipe.summary), width)
     source = paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source else []
     if why := chooser.misfit(recipe.name):
-        lines += paragraph(one_line(f"Does not go with your model and data: {why}."), width, "warn")
+        lines += paragraph(one_line(f"Does not fit: {why}."), width, "warn")
     if chooser.preview is None:
         return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {chooser.error}"), width, "bad")]
     changes, stays = chooser.preview.changes, chooser.preview.stays
