@@ -149,8 +149,8 @@ class OwnEditor:
         self._kept = marked_text(text, problems)
         rows: list[Row] = []
         for line, problem in sorted(((line_of(text, one), one) for one in problems), key=itemgetter(0)):
-            rows += [(row, "bad") for row in wrapped(one_line(str(replace(problem, where=f"line {line}"))), 70)]
-            rows += [(one_line(text.split("\n")[line - 1], 70), "text"), ""]
+            rows.append((one_line(str(replace(problem, where=f"line {line}"))), "bad"))
+            rows += [one_line(text.split("\n")[line - 1], 70), ""]
         rows.append(("Nothing has changed, and your text is kept with these marks in it.", "dim"))
         answers: list[Answer] = [("e", "edit it again", self.open), ("d", "discard it", self._discard)]
         self._bench.app.ask("not taken: the text from the editor", rows, answers)
