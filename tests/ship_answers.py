@@ -1,12 +1,11 @@
 """Writes `shipped_answers.json`: what a first plan asks about each recipe, on a machine of each hardware profile, and
 about each model of the catalogue with each head that it can have.
 
-    uv run python -m tests.ship_answers            # some minutes; also after a new recipe, preset or catalogue row
+    uv run python -m tests.ship_answers            # two minutes; also after a new recipe, preset or catalogue row
     uv run python -m tests.ship_answers --check    # which answers are missing or differ; exit code 1 if any
-    uv run python -m tests.ship_answers --check --anew
 
-What is no longer asked is left out. A check believes what is shipped for a question that is asked as before, and asks
-a twentieth of these again, other ones each time; with --anew all of them, which takes as long as to make them.
+What is no longer asked is left out. What is shipped is believed for a question that is asked as before, but for a
+twentieth of these, other ones each time; with --anew all are asked, which takes many times as long.
 """
 
 from __future__ import annotations
@@ -83,12 +82,15 @@ def ask(believed: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def main() -> None:
-    is_check, shipped = "--check" in sys.argv[1:], json.loads(_PLACE.read_text("utf-8"))
-    believes = is_check and "--anew" not in sys.argv[1:]
+    shipped = json.loads(_PLACE.read_text("utf-8"))
+    believes = "--anew" not in sys.argv[1:]
     found = ask({key: shipped[key] for key in shipped if believes and random.random() > ASKED_AGAIN_SHARE})
-    if is_check:
-        differing = [key for key in found.keys() | shipped.keys() if found.get(key) != shipped.get(key)]
-        sys.exit(f"{len(differing)} of {len(found)} answers are missing or differ" if differing else 0)
+    missing, needless = found.keys() - shipped.keys(), shipped.keys() - found.keys()
+    differing = [key for key in found.keys() & shipped.keys() if found[key] != shipped[key]]
+    words = f"of {len(found)} answers {len(missing)} were missing and {len(differing)} differed"
+    print(f"{words}, {len(needless)} more are no longer asked")
+    if "--check" in sys.argv[1:]:
+        sys.exit(bool(missing or differing or needless))
     lines = (f"{json.dumps(key)}: {json.dumps(found[key], separators=(',', ':'))}" for key in sorted(found))
     _PLACE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
