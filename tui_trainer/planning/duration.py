@@ -37,9 +37,10 @@ CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 # How much longer a step takes when each product unpacks its weight from 4 bits. An estimate: torchtune's README has 8B
 # with 4096 tokens a pass on an RTX 4090 at 3,083 tokens/s with LoRA and 2,413 with QLoRA (3B on an A100: 1.02 times).
 UNPACKING_TIMES = 1.28
-# The share of fp32 matmuls' rate at which matrices with so many rows or columns, the fewer of both, are decomposed: 0.27
-# at 128, 0.44 at 512. Measured as CPU time on one core (AMD EPYC, torch 2.15): an SVD 0.25 at 128, 0.54 at 512, 0.57 at
-# 1024, a QR 0.15, 0.41, 0.48; products with few columns reach half of it, 0.12 to 0.19, 0.27 to 0.35, 0.23 to 0.27.
+# The share of fp32 matmuls' rate at which matrices with so many rows or columns, the fewer of both, are decomposed:
+# 0.27 at 128, 0.44 at 512. Measured as CPU time on one core (AMD EPYC, torch 2.15): an SVD 0.25 at 128, 0.54 at 512,
+# 0.57 at 1024, a QR 0.15, 0.41, 0.48; products with few columns reach half of it, 0.12 to 0.19, 0.27 to 0.35, 0.23 to
+# 0.27.
 DECOMPOSING_SHARE, DECOMPOSING_HALF_SHARE_WIDTH, NARROW_SHARE = 0.55, 130, 0.5
 # Of a card's fp32 rate. An estimate: pytorch's pull request 1373 has an SVD of 4160 x 4160 on a Titan X in 4.3 s, which
 # is 0.04 to 0.07 of what cards of that name can do; PiSSA's README has a fast SVD of 7B in "a few seconds".
