@@ -308,7 +308,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     reason = f"{steps.total.value} steps and {steps.evaluations} evaluations"
     beginning = None
     if begins := _decomposition(loaded, made):
-        beginning = begins.seconds(card, device, made.group.per_node, on_card=setup.device == "cuda")
+        beginning = begins.seconds(card, on_card=setup.device == "cuda")
         took = f"{format_seconds(beginning.value)} of " if beginning.value is not None else ""
         reason += f", and {took}{beginning.reason}"
         total = None if total is None or beginning.value is None else total + beginning.value
