@@ -220,11 +220,12 @@ def save_tiny_model(folder: Path, family: str, **changes: Any) -> Path:
     return folder
 
 
-def tiny_model_with_towers(family: str, **language: Any) -> PreTrainedModel:
-    """One of `TOWERS` with random weights, the same ones each time; `language` changes its language model."""
+def tiny_model_with_towers(family: str, vision: dict[str, Any] | None = None, **language: Any) -> PreTrainedModel:
+    """One of `TOWERS` with random weights, the same ones each time; `language` changes its language model, `vision` its
+    tower."""
     torch.manual_seed(0)
     build: Any = AutoModelForImageTextToText
-    text, vision = {**TOWERS[family]["text_config"], **language}, {**TOWERS[family]["vision_config"]}
+    text, vision = {**TOWERS[family]["text_config"], **language}, {**TOWERS[family]["vision_config"], **(vision or {})}
     if "out_hidden_size" in vision:
         vision["out_hidden_size"] = text["hidden_size"]
     fields = {**TOWERS[family], "text_config": text, "vision_config": vision}
@@ -236,9 +237,11 @@ def tiny_model_with_towers(family: str, **language: Any) -> PreTrainedModel:
     return model
 
 
-def save_tiny_model_with_towers(folder: Path, family: str, **language: Any) -> Path:
+def save_tiny_model_with_towers(
+    folder: Path, family: str, vision: dict[str, Any] | None = None, **language: Any
+) -> Path:
     """A folder as the hub has it, with a file of the processor beside the model and the tokenizer."""
-    tiny_model_with_towers(family, **language).save_pretrained(folder)
+    tiny_model_with_towers(family, vision, **language).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text('{"do_resize": true,   "size": {"height": 16, "width": 16}}')
     return folder

@@ -59,10 +59,14 @@ PUBLISHED = {
 }
 
 
-def plan_of(recipe: str) -> Plan:
+IN_FOUR_BITS = ("qwen3-vl-4b-lora", "tuning.method=qlora")
+"""A recipe that has no QLoRA of its own, with it: of its files the matrices inside the layers become smaller."""
+
+
+def plan_of(recipe: str, *changes: str) -> Plan:
     """As `tui-trainer plan` makes it for full rows on that card, which nothing else uses, towers among the weights."""
     hardware = machine_with(CARD, cores=16)
-    request = Request(profile=recipe, assignments=("model.towers=card",))
+    request = Request(profile=recipe, assignments=("model.towers=card", *changes))
     loaded = load(request, lambda requested: choose_hardware_profile(requested, hardware))
     return planning.make(loaded, hardware, full_rows(loaded))
 
@@ -80,17 +84,20 @@ def table() -> Iterator[str]:
     """Markdown."""
     yield "| recipe | rows | part | planned | published |"
     yield "| --- | --- | --- | --- | --- |"
-    for recipe, published in PUBLISHED.items():
-        plan = plan_of(recipe)
+    for recipe, *changes in (*((name,) for name in PUBLISHED), IN_FOUR_BITS):
+        plan, published = plan_of(recipe, *changes), PUBLISHED[recipe]
         beside = {"frozen weights": published.language_bytes, "towers": published.tower_bytes}
         parts = {"frozen weights": frozen_bytes(plan), "adapters": 4 * plan.trained_parameters.value}
         parts |= {part.name: part.bytes for part in plan.memory_parts if part.name != "weights" and part.bytes}
         cut = f"{plan.per_device_train_batch_size.value} x {plan.longest_row}"
+        shown = " ".join((f"`{recipe}`", *changes))
         for name, size in parts.items():
             known = f"{beside[name] / GB:.2f} GB" if name in beside else ""
-            yield f"| `{recipe}` | {cut} | {name} | {size / GB:.2f} GB | {known} |"
+            if changes and name == "frozen weights":
+                known += " in 16 bits"
+            yield f"| {shown} | {cut} | {name} | {size / GB:.2f} GB | {known} |"
         total = plan.memory_bytes.value
-        yield f"| `{recipe}` | {cut} | **all** | {total / GB:.2f} GB ({total / GIB:.1f} GiB) | {published.peak} |"
+        yield f"| {shown} | {cut} | **all** | {total / GB:.2f} GB ({total / GIB:.1f} GiB) | {published.peak} |"
     yield ""
     yield from (f"{recipe}: {published.source}" for recipe, published in PUBLISHED.items())
 

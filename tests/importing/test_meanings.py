@@ -542,17 +542,27 @@ def test_a_schedule_with_other_arguments_is_refused(read, kind, given, reason):
 
 
 @pytest.mark.parametrize(
-    ("template", "model", "is_taken"),
+    ("tool", "template", "model", "is_taken"),
     [
-        ("qwen2_vl", "Qwen/Qwen2.5-VL-7B-Instruct", True),
-        ("qwen3_vl_nothink", "Qwen/Qwen3-VL-4B-Instruct", True),
-        ("qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct", False),
-        ("kimi_vl", "moonshotai/Kimi-VL-A3B-Instruct", False),
+        ("llama_factory", "qwen2_vl", "Qwen/Qwen2.5-VL-7B-Instruct", True),
+        ("llama_factory", "qwen3_vl_nothink", "Qwen/Qwen3-VL-4B-Instruct", True),
+        ("llama_factory", "qwen2_vl", "Qwen/Qwen2-VL-7B-Instruct", False),
+        ("llama_factory", "qwen3_vl", "Qwen/Qwen3-VL-4B-Thinking", False),
+        ("llama_factory", "qwen3_5", "Qwen/Qwen3.5-4B", False),
+        ("llama_factory", "kimi_vl", "moonshotai/Kimi-VL-A3B-Instruct", False),
+        ("axolotl", "qwen2_vl", "Qwen/Qwen2.5-VL-7B-Instruct", True),
+        ("axolotl", "qwen2_vl", "Qwen/Qwen3-VL-4B-Instruct", False),
+        ("axolotl", "qwen3_5", "Qwen/Qwen3.5-4B", False),
     ],
 )
-def test_a_model_with_towers_learns_conversations_by_its_own_template(read, template, model, is_taken):
+def test_a_model_with_towers_learns_conversations_by_its_own_template(read, tool, template, model, is_taken):
     given = {"stage": "sft", "template": template, "model_name_or_path": model, "finetuning_type": "lora"}
-    assert (why(read(given, "llama_factory"))["template"] is Why.ALWAYS) == is_taken
+    key = "template"
+    if tool == "axolotl":
+        key, given = "chat_template", {"base_model": model, "chat_template": template, "adapter": "lora"}
+        given |= {"datasets": [{"path": "a.jsonl", "type": "chat_template"}]}
+    found = why(read(given, tool))[key]
+    assert found is (Why.ALWAYS if is_taken else Why.REFUSED)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.published_towers import PUBLISHED, frozen_bytes, part_bytes, plan_of
+from tests.benchmarks.published_towers import IN_FOUR_BITS, PUBLISHED, frozen_bytes, part_bytes, plan_of
 from tui_trainer.config.toml_files import all_profiles
 from tui_trainer.models.catalogue import find_shape
 from tui_trainer.models.towers import has_towers
@@ -31,3 +31,14 @@ def test_weights_and_towers_are_as_large_as_the_published_files(recipe):
     assert part_bytes(plan, "optimizer") == 8 * plan.trained_parameters.value
     assert part_bytes(plan, "gradients") <= 8 * plan.trained_parameters.value
     assert plan.memory_bytes.value <= 24 * GIB
+
+
+def test_a_qwen_of_today_in_4_bits_is_its_files_with_packed_matrices():
+    recipe, change = IN_FOUR_BITS
+    plan, published = plan_of(recipe, change), PUBLISHED[recipe]
+    packed = sum(linear.matrix_parameters for linear in plan.model_shape().linears if not linear.is_head)
+    # Of two bytes each became 4.127 bits (QLoRA, arXiv:2305.14314, section 3).
+    wanted = published.language_bytes - (2 - 4.127 / 8) * packed
+    assert frozen_bytes(plan) == pytest.approx(wanted, rel=0.02) and wanted < published.language_bytes / 2
+    assert part_bytes(plan, "towers") == pytest.approx(published.tower_bytes, rel=0.02)
+    assert plan.memory_bytes.value < plan_of(recipe).memory_bytes.value

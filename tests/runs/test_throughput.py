@@ -97,6 +97,12 @@ def test_the_time_is_corrected_by_its_steps_where_it_differs_from_what_was_told(
     assert whole_seconds(state) >= 50 and "by its steps so far, 25.0 s planned" in time_words(state)
 
 
+def test_what_is_computed_before_the_first_step_is_no_time_of_steps():
+    planned = replace(ON_A_CPU, total_steps=10, duration_seconds=32.5, beginning_seconds=30.0)
+    state = fold([start(10), planned, *steps(1, 10), EPOCH, end(10)])
+    assert time_words(state).startswith("5.0 s, 32.5 s planned, 30.0 s of it before the first step; a step takes")
+
+
 def test_a_plan_says_what_others_take_of_the_cores():
     assert busy_words(None, 2, 2) == busy_words(0.4, 2, 2) == ""
     assert busy_words(2.0, 2, 2).endswith("about 2.0 times as long while they do")

@@ -10,6 +10,7 @@ import json
 from itertools import product
 
 import pytest
+import torch
 
 from tests.combinations import first_by_default
 from tests.simulated_card.cases import TASKS
@@ -20,6 +21,7 @@ from tui_trainer.models.files import shards
 from tui_trainer.planning.measured_steps import NOT_ALLOCATED
 from tui_trainer.planning.memory import host
 from tui_trainer.runs.events import StepDone
+from tui_trainer.training import components
 from tui_trainer.units import MIB
 
 pytestmark = pytest.mark.dry_run
@@ -83,6 +85,36 @@ def test_a_run_with_towers_allocates_on_the_card_what_is_planned(case, sources, 
     peak = max(step.peak_memory_bytes for step in of_kind(folder, StepDone))
     assert parts["towers"] > 0
     assert sum(parts.values()) == pytest.approx(peak, rel=0.1)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("where", ["host", "card"])
+def test_towers_for_the_host_are_in_the_plan_for_as_long_as_they_are_on_the_card(
+    where, tmp_path, run_on_card, monkeypatch
+):
+    """They come with the weights, and are more than all that the steps of so small a language model need."""
+    vision = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4}
+    base = save_tiny_model_with_towers(tmp_path / "gemma3", "gemma3", vision)
+    loaded, place = [], components.place
+
+    def placed(*args, **given):
+        loaded.append(torch.cuda.max_memory_allocated())
+        place(*args, **given)
+
+    monkeypatch.setattr(components, "place", placed)
+    own = {"model.model_name_or_path": base, "tuning.method": "lora", "model.towers": where}
+    own |= {"data.max_length": 32, "data.packing": "false", "model.dtype": "float32"}
+    _, folder, failure = run_on_card("causal_lm", own)
+    assert not failure, failure
+    plan = read_plan(folder)
+    parts = {part.name: part.bytes for part in plan.memory_parts if part.name not in NOT_ALLOCATED}
+    towers = sum(plan.model_shape().towers.values()) * 4
+    steps = max(step.peak_memory_bytes for step in of_kind(folder, StepDone))
+    assert max(steps, *loaded) == pytest.approx(sum(parts.values()), rel=0.1)
+    if where == "host":
+        assert steps == loaded[0] > towers and towers / 2 < parts["towers loaded"] < towers
+    else:
+        assert parts["towers"] == towers and "towers loaded" not in parts
 
 
 @pytest.mark.e2e

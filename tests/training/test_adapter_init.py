@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from time import process_time
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from tests.tiny_models import save_tiny_model
 from tests.training.test_going_on import STILL, loss_of, stopping_after, weights_in
@@ -22,7 +24,9 @@ from tui_trainer.runs.events import Progress, RunProblem
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import session
 from tui_trainer.training.session import Session
-from tui_trainer.tuning.adapter_init import TakenOut
+from tui_trainer.tuning import method_of
+from tui_trainer.tuning.adapter_init import TakenOut, taken_out_of
+from tui_trainer.units import format_seconds
 
 INIT = "tuning.init_lora_weights"
 
@@ -166,6 +170,36 @@ def test_the_plan_says_what_the_beginning_costs(settings, tiny_config):
     assert pissa.final_model_bytes - usual.final_model_bytes == extra
     parts = {part.name: part.bytes for part in pissa.memory_parts}
     assert parts["first adapters"] == extra and "decomposition" in parts
+
+
+@pytest.mark.parametrize("init", ["pissa", "pissa_niter_16", "olora"])
+def test_the_planned_time_counts_the_beginning_within_a_factor_of_two(init, tmp_path, tiny_config):
+    """Processor time of one thread: what others do on the machine does not move it."""
+    wide = {"hidden_size": 384, "intermediate_size": 768, "num_hidden_layers": 2}
+    model = save_tiny_model(tmp_path / "wide", "llama", **wide)
+    changes = {
+        "model.init": "pretrained", "model.model_name_or_path": model, "tuning.method": "lora", "tuning.r": 16,
+        "profile": "finetune", "training.weight_decay": 0, "training.cpu_threads": 1,
+    }  # fmt: skip
+    usual, plan = (estimated_plan(tiny_config("planned", {**changes, INIT: one})) for one in ("default", init))
+    seconds = plan.beginning_seconds.value
+    assert usual.beginning_seconds is None and f"{format_seconds(seconds)} of a" in plan.duration_seconds.reason
+    assert "of each of 14 matrices before the first step, at about" in plan.duration_seconds.reason
+    steps, evaluations = plan.total_steps.value * plan.step_seconds.value, usual.duration_seconds.value
+    evaluations -= usual.total_steps.value * usual.step_seconds.value
+    assert plan.duration_seconds.value == pytest.approx(steps + evaluations + seconds, rel=0.02)
+    config = tiny_config("made", {**changes, INIT: init}).config
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+    adapted = method_of(config.tuning).apply(loaded, config.tuning, seed=1, autocast=False, token_ids=())
+    threads, taken = torch.get_num_threads(), taken_out_of(adapted)
+    torch.set_num_threads(1)
+    try:
+        began = process_time()
+        assert taken.decompose(init, lambda done: True)
+        took = process_time() - began
+    finally:
+        torch.set_num_threads(threads)
+    assert took / 2 < seconds < took * 2, (seconds, took)
 
 
 def test_the_rate_of_pissa_is_that_of_pretrained_weights(settings, tiny_config):

@@ -51,7 +51,11 @@ def test_pressing_keys_leaves_every_figure_equal(reference_run, tiny_run, ask_at
     assert figures(pressed) == figures(plain)
 
 
-@pytest.mark.parametrize("changes", [DROPOUT, {"training.neftune_noise_alpha": 5.0}], ids=["dropout", "noise"])
+@pytest.mark.parametrize(
+    "changes",
+    [DROPOUT, {"training.neftune_noise_alpha": 5.0}, {"training.optim": "muon"}],
+    ids=["dropout", "noise", "muon"],
+)
 def test_a_stop_saves_and_the_resumed_curve_has_no_gap(reference_run, tiny_run, ask_at, changes):
     plain = reference_run(changes)
     ask_at[6] = ["stop"]

@@ -11,17 +11,19 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from tests.tiny_models import save_tiny_model, texts
 from tests.trained_runs import write_rows
+from tests.training.test_going_on import stopping_after, weights_in
 from tui_trainer.config.sections import RopeScalingSection
-from tui_trainer.errors import ConfigError
+from tui_trainer.errors import EXIT_STOPPED, ConfigError
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_new
+from tui_trainer.launching.open_run import open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.rope import FIELDS
 from tui_trainer.models.writing import most_tokens
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.overview import overview
+from tui_trainer.training.session import Session
 
 FROM, ROPE, METHOD, LENGTH = "model.model_name_or_path", "model.rope_scaling", "tuning.method", "data.max_length"
 POSITIONS = 32  # of the model; rows are longer
@@ -193,3 +195,22 @@ def test_rows_beyond_the_positions_name_the_way(tiny_config, settings, tmp_path)
 def test_a_run_with_longer_positions_ends_well(tiny_config, settings):
     run = open_new(tiny_config("whole", settings("llama3", {"data.eval_fraction": 0.5})))
     assert carry_out(run).exit_code == 0
+
+
+@pytest.mark.parametrize("changes", [{METHOD: "full"}, {METHOD: "lora", "tuning.r": 4, "tuning.loraplus_lr_ratio": 16}])
+def test_a_stopped_run_with_longer_positions_goes_on_to_the_bit(tiny_run, settings, changes):
+    asked = settings("yarn", {**ALL_ROWS, "training.max_steps": 6, "training.learning_rate": 1e-3, **changes})
+    whole, outcome = tiny_run("whole", asked)
+    assert outcome.exit_code == 0, outcome
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "take_step", stopping_after(3))
+        part, outcome = tiny_run("part", asked)
+    assert outcome.exit_code == EXIT_STOPPED
+    assert carry_out(open_again(part)).exit_code == 0
+    for name, tensors in weights_in(whole.model).items():
+        again = weights_in(part.model)[name]
+        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
+    if changes[METHOD] == "lora":
+        plain, _ = tiny_run("plain", {**asked, "tuning.loraplus_lr_ratio": 1})
+        one, other = (weights_in(run.model)["adapter_model.safetensors"] for run in (whole, plain))
+        assert any(not torch.equal(tensor, other[key]) for key, tensor in one.items()), "the control"

@@ -81,6 +81,11 @@ class Rehearsed:
             + self.figure(FINAL, "seconds")
         )
 
+    def _planned_seconds(self) -> float | None:
+        """From the first step on, as `run_seconds`."""
+        whole, beginning = self.plan.duration_seconds.value, self.plan.beginning_seconds
+        return whole - (beginning.value or 0.0) if whole is not None and beginning else whole
+
     def as_json(self) -> dict[str, Any]:
         step = self.figure(TYPICAL, "step_seconds")
         least, most = (self.run_seconds(self.figure(TYPICAL, name)) for name in ("least_seconds", "most_seconds"))
@@ -93,7 +98,7 @@ class Rehearsed:
             "step_seconds": step or None,
             "total_steps": self.plan.total_steps.value,
             "run_seconds": [self.run_seconds(step), least, most] if step else None,
-            "planned_seconds": self.plan.duration_seconds.value,
+            "planned_seconds": self._planned_seconds(),
             "disk_bytes": self.disk_bytes,
             "disk_free_bytes": self.disk_free_bytes,
         }

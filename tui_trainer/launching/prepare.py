@@ -324,6 +324,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             seed=config.training.seed,
             **_precision_gain(plan),
             compute_rates=plan.compute_rates,
+            beginning_seconds=plan.beginning_seconds.value if plan.beginning_seconds else None,
             step_seconds=seconds.value,
             step_seconds_reason=seconds.reason,
             busy_words=plan.busy_words,

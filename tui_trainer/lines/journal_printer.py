@@ -240,8 +240,9 @@ class _LinePrinter(Printer):
     def _correct_time(self, step: int) -> None:
         """A line where the whole run takes clearly longer, or less, than was told last: at first by the plan."""
         state = self._state
-        if self._told_seconds is None and state.plan is not None:
-            self._told_seconds = state.plan.duration_seconds
+        if self._told_seconds is None and state.plan is not None and state.plan.duration_seconds is not None:
+            # From the first step on, as `whole_seconds`.
+            self._told_seconds = state.plan.duration_seconds - (state.plan.beginning_seconds or 0.0)
         is_soon = monotonic() - self._last_correction < _SECONDS_BETWEEN_CORRECTIONS
         if is_soon or not is_off_plan(state, self._told_seconds) or state.step >= state.total_steps:
             return

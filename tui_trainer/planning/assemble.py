@@ -14,11 +14,11 @@ from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import own_labels
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import adapted
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.batch_cut import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
 from tui_trainer.planning.duration import (
+    Decomposition,
     busy_words,
     checkpointing_cost,
     compute_rates,
@@ -40,7 +40,7 @@ from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_count
+from tui_trainer.units import format_count, format_seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,7 +166,9 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     frozen += ", on the host" if made.setup.towers_on_host else ""
     whole = shape.loaded_parameters
     share = f"{trained / whole:.2%} of the model" if trained < whole else "all of them"
-    share += _beginning(loaded, made)
+    if begins := _decomposition(loaded, made):
+        share += f"; they begin by {begins.how} of each of {begins.count:,} matrices before the first step"
+        share += f", {begins.operations:.1e} operations, and are saved with rank {2 * loaded.config.tuning.r}"
     return {
         "vocabulary": Planned(value=facts.vocabulary, exact=is_exact, reason=facts.reason if scratch else counted),
         "classes": facts.classes,
@@ -198,29 +200,12 @@ def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[
     return exact("new", f"the model was for the labels {told}, and the data has {now}")
 
 
-def _beginning(loaded: LoadedConfig, made: Decisions) -> str:
-    """What adapters that begin as a part of the weights cost before the first step; empty for others.
-
-    Operations on m x n with n the smaller side: 6 m n^2 + 20 n^3 of an SVD with both its matrices, 4 m n^2 - 4/3 n^3 of
-    a QR with its Q (Golub and Van Loan, Matrix Computations, 4th edition, sections 8.6.3 and 5.2), and two products
-    with r columns for each iteration of a fast SVD (`torch.svd_lowrank`).
-    """
+def _decomposition(loaded: LoadedConfig, made: Decisions) -> Decomposition | None:
+    """Of adapters that begin as a part of the weights; None for others."""
     tuning = loaded.config.tuning
     if not tuning.mutates_weights:
-        return ""
-    iterations = tuning.init_lora_weights.removeprefix("pissa_niter_")
-
-    def operations(m: int, n: int) -> float:
-        if iterations.isdigit():
-            return 4 * m * n * tuning.r * (int(iterations) + 1)
-        return 4 * m * n**2 - 4 / 3 * n**3 if tuning.init_lora_weights == "olora" else 6 * m * n**2 + 20 * n**3
-
-    layers = adapted(made.shape, made.setup.lora_targets)
-    count = sum(x.count for x in layers)
-    total = sum(x.count * operations(max(x.inputs, x.outputs), min(x.inputs, x.outputs)) for x in layers)
-    how = "a QR" if tuning.init_lora_weights == "olora" else "a fast SVD" if iterations.isdigit() else "an SVD"
-    began = f"; they begin by {how} of each of {count:,} matrices before the first step, {total:.1e} operations"
-    return f"{began}, and are saved with rank {2 * tuning.r}"
+        return None
+    return Decomposition.of(tuning.init_lora_weights, tuning.r, made.setup.adapted(made.shape))
 
 
 def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
@@ -320,7 +305,14 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     if step.value is not None:
         evaluation = step.value / rows * steps.eval_rows / cut.processes * EVALUATION_SHARE
         total = steps.total.value * step.value + steps.evaluations * evaluation
-    reason = f"{steps.total.value} steps and {steps.evaluations} evaluations; without loading, saving and text samples"
+    reason = f"{steps.total.value} steps and {steps.evaluations} evaluations"
+    beginning = None
+    if begins := _decomposition(loaded, made):
+        beginning = begins.seconds(card, on_card=setup.device == "cuda")
+        took = f"{format_seconds(beginning.value)} of " if beginning.value is not None else ""
+        reason += f", and {took}{beginning.reason}"
+        total = None if total is None or beginning.value is None else total + beginning.value
+    reason += "; without loading, saving and text samples"
     threads = made.threads.value * made.group.per_node
     busy = busy_words(hardware.load_of_others, hardware.usable_cores, threads) if setup.device == "cpu" else ""
     rates = compute_rates(
@@ -339,6 +331,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         "step_seconds": step,
         "step_flops": flops,
         "shape_key": str(key),
+        "beginning_seconds": beginning,
         "duration_seconds": estimated(total, "; ".join(filter(None, (reason, busy)))),
     }
 

@@ -126,7 +126,8 @@ def _threads(plan: Plan, hardware: Hardware, processes: int) -> Planned[int]:
 def _unknown_times(why: str, why_in_all: str) -> dict[str, Any]:
     step = estimated(None, f"only a measured step can tell: {why}")
     duration = estimated(None, why_in_all)
-    return {"step_seconds": step, "duration_seconds": duration, "compute_rates": None, "busy_words": ""}
+    unknown = {"step_seconds": step, "duration_seconds": duration}
+    return {**unknown, "beginning_seconds": None, "compute_rates": None, "busy_words": ""}
 
 
 def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packed_width: int = 0) -> Plan:

@@ -7,13 +7,15 @@ reaches a known share. Nothing is guessed for a card that is not in the catalogu
 
 import math
 import time
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
+from typing import Self
 
 from tui_trainer.hardware.gpu_models import Card
 from tui_trainer.methods.optimizers import OPTIMIZERS
-from tui_trainer.models.modules import Reads
+from tui_trainer.models.modules import Linear, Reads
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.measured_steps import Calibration, is_busy
 from tui_trainer.planning.planned import Planned, estimated
@@ -35,6 +37,14 @@ CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 # How much longer a step takes when each product unpacks its weight from 4 bits. An estimate: torchtune's README has 8B
 # with 4096 tokens a pass on an RTX 4090 at 3,083 tokens/s with LoRA and 2,413 with QLoRA (3B on an A100: 1.02 times).
 UNPACKING_TIMES = 1.28
+# The share of one core's rate of fp32 matmuls at which matrices with so many rows or columns, the fewer of both, are
+# decomposed, on several cores too (a second one gained nothing): 0.27 at 128, 0.44 at 512. Measured as CPU time on one
+# core (AMD EPYC, torch 2.15): an SVD 0.25 at 128, 0.54 at 512, 0.57 at 1024, a QR 0.15, 0.41, 0.48; products with few
+# columns reach half of it, 0.12 to 0.19, 0.27 to 0.35, 0.23 to 0.27.
+DECOMPOSING_SHARE, DECOMPOSING_HALF_SHARE_WIDTH, NARROW_SHARE = 0.55, 130, 0.5
+# Of a card's fp32 rate. An estimate: pytorch's pull request 1373 has an SVD of 4160 x 4160 on a Titan X in 4.3 s, which
+# is 0.04 to 0.07 of what cards of that name can do; PiSSA's README has a fast SVD of 7B in "a few seconds".
+DECOMPOSING_CARD_SHARE = 0.05
 _MEASURED = "measured here"
 
 # Kernels of a layer in a pass, forward and backward, and the least that each takes. Counted and assumed by
@@ -244,6 +254,53 @@ def _on_card(flops: float, hidden_size: int, setup: TrainingSetup, card: Card | 
     return estimated(flops / (rate * usual_share(hidden_size, setup)), reason)
 
 
+@dataclass(frozen=True, slots=True)
+class Decomposition:
+    """What adapters that begin as a part of the weights cost before the first step: `how` of so many matrices.
+
+    Operations on m x n with n the smaller side: 6 m n^2 + 20 n^3 of an SVD with both its matrices, 4 m n^2 - 4/3 n^3 of
+    a QR with its Q (Golub and Van Loan, Matrix Computations, 4th edition, sections 8.6.3 and 5.2), and two products
+    with r columns for each iteration of a fast SVD (`torch.svd_lowrank`).
+    """
+
+    how: str
+    count: int
+    operations: float
+    fp32_matmuls: float
+    """Operations of fp32 matmuls on one core that take as long."""
+
+    @classmethod
+    def of(cls, init: str, r: int, layers: Iterable[Linear]) -> Self:
+        """Of `tuning.init_lora_weights` that takes its beginning out of the weights."""
+        iterations = init.removeprefix("pissa_niter_")
+        how = "a QR" if init == "olora" else "a fast SVD" if iterations.isdigit() else "an SVD"
+        count, operations, matmuls = 0, 0.0, 0.0
+        for layer in layers:
+            m, n = max(layer.inputs, layer.outputs), min(layer.inputs, layer.outputs)
+            share = DECOMPOSING_SHARE * n / (n + DECOMPOSING_HALF_SHARE_WIDTH)
+            if iterations.isdigit():
+                one = 4.0 * m * n * r * (int(iterations) + 1)
+                share *= NARROW_SHARE
+            else:
+                one = 4.0 * m * n**2 - 4 / 3 * n**3 if init == "olora" else 6.0 * m * n**2 + 20.0 * n**3
+            count, operations = count + layer.count, operations + layer.count * one
+            matmuls += layer.count * one / share
+        return cls(how, count, operations, matmuls)
+
+    def seconds(self, card: Card | None, *, on_card: bool) -> Planned[float | None]:
+        """How long a process takes for it, and where the figure comes from."""
+        what = f"{self.how} of each of {self.count:,} matrices before the first step"
+        if not on_card:
+            rate, share = core_flops_per_second(), self.operations / self.fp32_matmuls
+            reach = f"about {share:.0%} of the {rate / 1e9:.0f} GFLOP/s of matmuls on one core here"
+            return estimated(self.fp32_matmuls / rate, f"{what}, at {reach}")
+        if card is None or card.teraflops.fp32 is None:
+            return estimated(None, f"{what}, of which nothing is known on this card")
+        rate = DECOMPOSING_CARD_SHARE * card.teraflops.fp32 * 1e12
+        reach = f"about {DECOMPOSING_CARD_SHARE:.0%} of {card.title}'s fp32 rate (an estimate)"
+        return estimated(self.operations / rate, f"{what}, at {reach}")
+
+
 def roofline_seconds(
     flops: float, passes: int, shape: ModelShape, setup: TrainingSetup, card: Card | None
 ) -> float | None:
@@ -278,21 +335,28 @@ def matrix_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_
 
     Beside another program, which has one of two cores, threads that wait for each other reach a 20th of their rate.
     """
-    import numpy as np
+    on_all_cores = 2.0 * size**3 / _best_seconds(size, at_least_seconds, at_least_times)
+    return max(on_all_cores, core_flops_per_second(size, at_least_seconds, at_least_times))
+
+
+@cache
+def core_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_least_times: int = 8) -> float:
+    """The rate of fp32 matmuls on one core."""
     from threadpoolctl import ThreadpoolController
 
-    a = np.ones((size, size), dtype=np.float32)
-
-    def best_seconds() -> float:
-        a @ a
-        seconds: list[float] = []
-        while sum(seconds) < at_least_seconds or len(seconds) < at_least_times:
-            before = time.perf_counter()
-            a @ a
-            seconds.append(time.perf_counter() - before)
-        return min(seconds)
-
-    on_all_cores = best_seconds()
     # numpy's own library alone: a run that trains meanwhile keeps its threads.
     with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
-        return 2.0 * size**3 / min(on_all_cores, best_seconds())
+        return 2.0 * size**3 / _best_seconds(size, at_least_seconds, at_least_times)
+
+
+def _best_seconds(size: int, at_least_seconds: float, at_least_times: int) -> float:
+    import numpy as np
+
+    a = np.ones((size, size), dtype=np.float32)
+    a @ a
+    seconds: list[float] = []
+    while sum(seconds) < at_least_seconds or len(seconds) < at_least_times:
+        before = time.perf_counter()
+        a @ a
+        seconds.append(time.perf_counter() - before)
+    return min(seconds)

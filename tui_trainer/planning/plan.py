@@ -164,6 +164,8 @@ class Plan(BaseModel):
     step_seconds: Planned[float | None]
     step_flops: float
     shape_key: str
+    beginning_seconds: Planned[float | None] | None = None
+    """Of `duration_seconds`, what is computed once before the first step; None where nothing is."""
     duration_seconds: Planned[float | None]
     checkpointing_cost: Planned[float] | None = None
     """How much longer a step is with gradient checkpointing than without it, as a share; None in plans that do not

@@ -111,6 +111,8 @@ class PlanMade(Event):
     memory_bytes: int
     disk_bytes: int
     duration_seconds: float | None
+    beginning_seconds: float | None = None
+    """Of them, what is computed once before the first step."""
     eval_rows: int | None = None
     eval_every_steps: int | None = None
     save_every_steps: int | None = None

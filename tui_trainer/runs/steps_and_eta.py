@@ -83,6 +83,8 @@ def time_words(state: RunState) -> str:
     words = format_seconds(whole) if is_over else f"about {format_seconds(whole)} by its steps so far"
     if plan.duration_seconds is not None and not (is_over and state.step < state.total_steps):
         words += f", {format_seconds(plan.duration_seconds)} planned"
+        if plan.beginning_seconds:
+            words += f", {format_seconds(plan.beginning_seconds)} of it before the first step"
     return "; ".join(filter(None, (words, step_words(state), others_words(state))))
 
 

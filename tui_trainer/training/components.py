@@ -137,7 +137,11 @@ def _tell_of_unsloth(model: nn.Module, tell: Tell) -> None:
 def refuse_poisoned(model: nn.Module, name: str) -> None:
     """Raises ConfigError with the tensor that holds a number which is not finite."""
     for tensor_name, tensor in model.named_parameters():
-        if not torch.isfinite(tensor).all():
+        if not tensor.numel() or not tensor.is_floating_point():
+            continue
+        # Both are NaN where any number is, and nothing as large as the tensor is made for them, as `isfinite` does.
+        least, most = torch.aminmax(tensor.detach())
+        if not (torch.isfinite(least) & torch.isfinite(most)):
             count = int((~torch.isfinite(tensor)).sum())
             message = f"{tensor_name} holds {count:,} numbers that are not finite"
             hint = "the file with the weights is damaged, or the model was spoilt in training: take another copy"

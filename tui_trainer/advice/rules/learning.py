@@ -148,7 +148,9 @@ class LongRun(Rule):
         sentence = f"about {format_seconds(seconds)}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
         if seconds <= _DAY_SECONDS:
             return passed(sentence, plan.step_seconds.reason)
-        within = int(plan.total_steps.value * _DAY_SECONDS / seconds * _FIX_SHARE)
+        beginning = (plan.beginning_seconds and plan.beginning_seconds.value) or 0.0
+        share = (_DAY_SECONDS - beginning) / max(seconds - beginning, step)
+        within = int(plan.total_steps.value * share * _FIX_SHARE)
         if within < 1:
             return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: one step takes a day")
         return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(within))

@@ -69,6 +69,8 @@ _TEMPLATES = {
     "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi_3": "phi3", "phi_35": "phi3",
 }  # fmt: skip
 _ANY_MODEL = re.compile(".*", re.DOTALL)
+# Its qwen2_vl.jinja (067b021) writes text as Qwen2.5-VL's own does, "You are a helpful assistant." where no system
+# message is; it has none of Qwen3-VL, and its qwen3_5.jinja strips less of a turn than the model's own.
 _OWN_TEMPLATES = {"tokenizer_default": _ANY_MODEL, "qwen_25": QWEN2_5, "qwen2_vl": QWEN2_5_VL, "qwen3": QWEN3}
 
 

@@ -51,6 +51,9 @@ _TEMPLATES = {
     "alpaca": "alpaca", "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi": "phi3",
     "qwen3_nothink": "chatml", "smollm": "chatml", "vicuna": "vicuna", "yi": "chatml",
 }  # fmt: skip
+# Looked up in its data/template.py and extras/constants.py (ff6d4d1): qwen2_vl puts "You are a helpful assistant."
+# where no system message is, as Qwen2.5-VL does, and qwen3_vl_nothink nothing, as Qwen3-VL-Instruct. Its qwen3_vl and
+# qwen3_5 put an empty thought before answers that have none, and are refused.
 _OWN_TEMPLATES = {
     "qwen": QWEN2_5, "qwen2_vl": QWEN2_5_VL, "qwen3": QWEN3, "qwen3_vl_nothink": QWEN3_VL, "phi4": PHI4,
 }  # fmt: skip

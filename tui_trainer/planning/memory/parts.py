@@ -163,17 +163,22 @@ class Static:
         return MemoryPart("optimizer", found, formula)
 
     def before_training(self, there: int) -> tuple[MemoryPart, ...]:
-        """What changes the weights before the first step, beyond `there`, which comes later: a matrix of which adapters
-        are taken out, and an adapter that is put into its model. One layer after the other."""
+        """What is there before the first step only, beyond `there`, which comes later: a matrix of which adapters are
+        taken out, an adapter that is put into its model, one layer after the other, and towers for the host, which come
+        through the card with the weights."""
         there += self.optimizer().bytes + sum(part.bytes for part in self.masters())
-        parts = []
+        found: list[tuple[str, int, str]] = []
         if self.setup.mutates_weights:
             most = max(map(self._decomposition_bytes, self.setup.adapted(self.shape)), default=0)
-            formula = "the decomposition of the largest matrix, beyond what a step needs"
-            parts.append(MemoryPart("decomposition", max(0, most - there), formula))
+            found.append(("decomposition", most, "the decomposition of the largest matrix"))
         if self.setup.merged_parameters and not self.setup.has_adapter:
-            formula = "the adapter in fp32 and three copies of the largest matrix, beyond what a step needs"
-            parts.append(MemoryPart("merge", max(0, self.merge_bytes - there), formula))
+            found.append(("merge", self.merge_bytes, "the adapter in fp32 and three copies of the largest matrix"))
+        if self.setup.towers_on_host and (self.setup.shards == 1 or self.setup.zero_stage == 2):
+            found.append(("towers loaded", self.towers().bytes, "towers on their way to the host"))
+        parts = []
+        for name, size, formula in found:
+            parts.append(MemoryPart(name, max(0, size - there), f"{formula}, beyond what a step needs"))
+            there = max(0, there - size)
         return tuple(parts)
 
     def _decomposition_bytes(self, x: Linear) -> int:
