@@ -500,7 +500,7 @@ async def test_four_runs_are_compared_by_two_metrics_over_any_axis(runs):
         await screens.press("v", "V")
         await screens.shows("held-out loss over steps", "\u2500\u2500 training loss over steps")
         await screens.press("V", "V", "x")
-        text = await screens.shows("held-out loss over tokens", "macro_f1, held out over tokens")
+        text = await screens.shows("held-out loss over trained tokens", "macro_f1, held out over trained tokens")
         chart = screens.app.dialog._second
         assert [curve.sign for curve in chart.curves] == list("ABCD")
         assert [x for x, _ in chart.curves[0].points] == [1_000, 2_000, 3_000, 4_000]
@@ -531,7 +531,7 @@ async def test_beside_the_list_stands_the_chosen_run_with_its_curve_and_what_dif
         await screens.press("down")
         await screens.shows("differs from oldest", "the run before", "0.001 \u2192 0.002", "accuracy, held out")
         await screens.press("down")
-        await screens.shows("no run of its task before it")
+        await screens.shows("no earlier run of its task to compare")
         await screens.resize(80, 24)
         await screens.press("v")
         await screens.shows("the curve of a run stands beside the list from 120 columns on", gone="differs from")

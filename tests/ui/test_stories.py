@@ -195,7 +195,7 @@ async def test_story_runs(small, tmp_path):
         await screens.shows("training.learning_rate", "0.002", "0.001")
         await screens.press("home")
         await screens.press("x")
-        await screens.shows("over tokens")
+        await screens.shows("over trained tokens")
         await screens.press("escape", "escape")
         await screens.shows("3 here", gone="marked")
 

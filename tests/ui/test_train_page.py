@@ -292,7 +292,7 @@ async def test_events_and_the_log_are_filtered_by_words(monkeypatch):
         await screens.press("escape")
         await screens.shows("plain", "done", gone="events with")
         await screens.press("escape")
-        await screens.shows("nothing to do now")
+        assert screens.bench.notice is None, "there is nothing to close, and nobody asked"
         await screens.press("/", "y", "escape")
         text = await screens.shows("p resume", gone="events with")
         assert "words of events" not in text

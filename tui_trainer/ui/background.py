@@ -341,7 +341,7 @@ class Gains(Measurement["GainProcess"]):
     def words(self) -> str:
         if (process := self.alive) is None:
             return ""
-        return "ending ..." if process.is_cancelled else f"measuring {process.part}"
+        return "ending ..." if process.is_cancelled else f"measuring: {process.part}"
 
     def _has_news(self, process: GainProcess, ended: bool) -> bool:
         before, self._shown_check = self._shown_check, process.check

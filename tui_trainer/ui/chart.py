@@ -504,7 +504,7 @@ def _column(name: str) -> Callable[[RunState], NDArray[np.float64]]:
 def _tokens_per_second(state: RunState) -> NDArray[np.float64]:
     import numpy as np
 
-    tokens, seconds = np.frombuffer(state.token_counts.tobytes(), np.int64), _column("step_seconds")(state)
+    tokens, seconds = np.frombuffer(state.input_counts.tobytes(), np.int64), _column("step_seconds")(state)
     length = min(len(tokens), len(seconds))
     tokens, seconds = tokens[:length], seconds[:length]
     rates: NDArray[np.float64] = np.divide(tokens, seconds, out=np.full(length, np.nan), where=seconds > 0)

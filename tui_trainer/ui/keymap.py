@@ -172,11 +172,11 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "more", "M", "more", "Evaluate, predict, measure, publish: what else a run is for.", 82),
     _action("train", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
     #
-    *_moves("runs", "To the run above.", "To the run below.", "To the newest run.", "To the oldest run."),
+    *_moves("runs", "To the run above.", "To the run below.", "To the first run.", "To the last run."),
     _action("runs", "open", "enter", "open", "Show the run on the Train screen, while it trains and afterwards.", 10),
     _action("runs", "resume", "p", "resume", "Go on from the newest checkpoint of the run, after one more key.", 20),
     _action("runs", "stop", "S", "stop", "Save and stop a run that trains, after one more key.", 20),
-    _action("runs", "mark", "space", "mark", "Mark the run to compare, delete or export it, or not any more.", 30),
+    _action("runs", "mark", "space", "mark", "Mark to compare, delete or export, or not any more; then the run below.", 30),
     _action("runs", "mark_all", "*", "mark all", "Mark all runs that are shown, or take their marks away."),
     _action("runs", "metric", "v", "metric", "Another curve of the chosen run: loss, scores, learning rate, speed."),
     _action("runs", "tags", "#", "tags", "Give the run tags, also while it trains; `#word` filters by them.", 55),

@@ -220,7 +220,7 @@ class ModelDialog(ChoiceOfPath):
             bench.tell(one_line(str(problems[0])), "bad")
             return
         undo = bench.app.key_of("config.undo")
-        bench.note_change(f"making the plan ...; on Config {undo} takes it back", "dim")
+        bench.note_change(f"planning the new run ...; on Config {undo} brings the old settings back", "dim")
         bench.start_wanted = True
         if not bench.is_planning:
             bench.app.carry_out("app.start")

@@ -323,7 +323,8 @@ class KeyHints(KeyLine):
         if notice is None:
             return super().drawn(width)
         helps = [span for hint in self.hints(width) for span in hint.line(self.glyphs)]
-        return [beside([notice], helps, width)]
+        # A notice that is cut keeps away from the key behind it.
+        return [beside([notice], [(" ", "text"), *helps], width)]
 
     def _hints(self, width: int) -> list[KeyHint]:
         page = self._page

@@ -27,6 +27,8 @@ _LABEL_COLUMNS: Final = 7
 _ROLES: Final[dict[Status, Role]] = {"pass": "good", "warn": "warn", "fail": "bad", "error": "bad", "n/a": "dim"}
 _COUNTED: Final[tuple[Status, ...]] = ("pass", "warn", "fail", "n/a", "error")
 _LEAST_EVIDENCE: Final = 12
+# "-- checks -" before a note, and what ends its line.
+_HEADING_CELLS: Final = 16
 # As checks write it.
 _INSTALLS: Final = re.compile(r"uv pip install ([a-z][\w-]*)")
 
@@ -161,11 +163,16 @@ class ChecklistPage(ListPage):
         yield Pane(self._counts, id="counts")
         with Area(id="parts"):
             with Area(id="findings"):
-                yield Section(lambda: ("checks", self.bench.measuring.words), lambda *_: [])
+                yield Section(lambda: ("checks", self._measuring), lambda *_: [])
                 yield self._list
             with Area(id="finding"):
                 yield Section(lambda: ("finding", ""), lambda *_: [])
                 yield self._finding
+
+    @property
+    def _measuring(self) -> str:
+        """Cut to the width of the heading, which drops a note that is too long for it."""
+        return one_line(self.bench.measuring.words, max(self._list.size.width - _HEADING_CELLS, 0))
 
     def on_line_list_scrolled(self) -> None:
         self.query_one("#counts", Pane).redraw()
