@@ -79,16 +79,16 @@ async def test_the_worst_comes_first_and_the_finding_follows_keys_clicks_and_the
         rows = [line[2:24] for line in screens.lines if "Title of check" in line]
         assert rows[:4] == ["?  Title of check 07  ", "\u2717  Title of check 05  ", "!  Title of check 03  ",
                             "\u2713  Title of check 00  "]  # fmt: skip
-        await screens.press("enter")
-        await screens.shows("show fix: there is no fix to apply")
+        await screens.press("a")
+        await screens.shows("apply fix: there is no fix to apply")
         await screens.press("j", "down")
         fix = "fix    training.weight_decay: 0.0 \u2192 0.01"
         await screens.shows(
             "! warn", "check 03 takes 12 of 34 seconds", fix, "why    Because it is so.", "not measured yet"
         )
         await screens.press("enter")
-        await screens.shows("a applies: training.weight_decay = 0.01")
-        await screens.press("pagedown")
+        await screens.shows("\u256d\u2500 Finding", fix, "Because it is so.", "a apply fix")
+        await screens.press("escape", "pagedown")
         await screens.shows("4-13 of 36")
         await screens.press("end", "j")
         await screens.shows("27-36 of 36")
@@ -101,7 +101,7 @@ async def test_the_worst_comes_first_and_the_finding_follows_keys_clicks_and_the
         await screens.shows("13-22 of 36", "check 07 takes 12 of 34 seconds")
         await screens.press("down")
         await screens.click("Title of check 03")
-        await screens.shows("a applies: training.weight_decay = 0.01")
+        await screens.shows("a applies: training.weight_decay = 0.01", gone="\u2500 Finding")
         assert pointed(screens).startswith("Title of check 03")
 
 

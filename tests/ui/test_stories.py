@@ -116,7 +116,7 @@ async def test_story_checklist(small):
             await screens.press("down")
         await screens.shows("fix    evaluation.eval_steps: 1.0 \u2192")
         await screens.press("enter")
-        await screens.shows("a applies: evaluation.eval_steps")
+        await screens.shows("\u2500 Finding", "a apply fix")
         await screens.press("a")
         await screens.shows("applied: evaluation.eval_steps", "u takes it back")
         await screens.press("u")

@@ -28,6 +28,7 @@ from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.keymap import PLACES, TITLES, Action, Keymap, KeysInOrder, Place, key_sign, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
+from tui_trainer.ui.spans import Role
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, Preferences
 from tui_trainer.ui.workbench import Leaving, Workbench
@@ -300,8 +301,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
                 getattr(self if action.place == "app" else self.page, f"action_{action.name}")()
         elif action.id in ("app.start", "app.new"):
             self.bench.refuse_second_run()
-        elif action.name != "clear":
-            # Escape that finds nothing to close needs no answer.
+        elif "escape" not in action.keys:
+            # Escape that finds nothing to end needs no answer.
             self.bench.tell(f"{action.label}: {self.page.refusal(action)}", "dim")
         if page is self.page:
             self.draw()
@@ -435,14 +436,14 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         try:
             path = Path(self.save_screenshot(strftime("tui-trainer-screen-%Y%m%d-%H%M%S.svg"), path=str(Path.cwd())))
         except OSError as error:
-            words, severity = f"the screen cannot be written: {system_reason(error)}", "error"
+            role: Role = "bad"
+            words = f"the screen cannot be written: {system_reason(error)}"
         else:
-            words, severity = f"the screen is in ./{path.name}", "information"
+            words, role = f"the screen is in ./{path.name}", "good"
+        self.bench.tell(words, role)
         if self.dialog:
             # It hides the last line.
-            self.notify(words, severity=severity, markup=False)
-        else:
-            self.bench.tell(words, "bad" if severity == "error" else "good")
+            self.notify(words, markup=False)
 
     def action_suspend(self) -> None:
         note = "tui-trainer is stopped: `fg` brings it back"

@@ -111,6 +111,9 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
         ("device", _device_words(plan)),
     ]
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]
+    if bench.run is not None and bench.run_is_alive:
+        words = f"{one_line(bench.run.folder.name)} trains already: both would be slower"
+        lines.append([(pad("beside", _LABEL), "dim"), (words, "warn")])
     mark, role = bench.checks_mark()
     if mark:
         lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l shows them", "dim")])

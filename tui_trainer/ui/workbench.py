@@ -456,6 +456,8 @@ class Workbench:
         if sentence:
             self.tell(sentence, role)
         if self.document is not None and self.document.revision != self._noted_revision:
+            if self.run_is_alive and not sentence:
+                self.tell("for the next run: the one that trains keeps its settings", "dim")
             self.config_changed()
         self.app.draw()
 
