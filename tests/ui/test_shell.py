@@ -182,7 +182,7 @@ async def test_a_long_notice_keeps_away_from_the_help_key_and_what_is_cut_in_asc
         assert screens.lines[1].endswith("no file ~ ok no problems"), "and a blank before what stands at the end"
         screens.bench.tell("a sentence that is too long for the last line, as many are")
         screens.app.draw()
-        await screens.shows("a sentence that is too long for the last line, as ma~ ? help")
+        await screens.shows("a sentence that is too long for the last line, as m~  ? help")
 
 
 @in_event_loop
