@@ -194,6 +194,9 @@ async def test_gains_are_measured_one_at_a_time_and_the_list_stays_usable(measur
         measuring[0].check, measuring[0].part = "check 03", "check 03: round 1 of 3: as it is"
         app.tick()
         await screens.shows("measuring: check 03: round 1 of 3: as it is")
+        measuring[0].part = f"check 03: round 1 of 3: as proposed: {'a.setting = 1, ' * 9}"
+        app.tick()
+        await screens.shows("checks \u2500", "measuring: check 03: round 1 of 3: as proposed: a.setting")
         await screens.press("down", "up", "m")
         await screens.shows("one at a time: Esc ends what is being measured")
         measuring[0].part, measuring[0].exit_code = "check 03: 1.80 times as fast", 0

@@ -29,9 +29,10 @@ from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.registry import forget, known_runs, listed_roots
 from tui_trainer.ui import app as app_module
+from tui_trainer.ui.screens import runs as runs_module
 from tui_trainer.ui.screens.runs import refusal
-from tui_trainer.ui.screens.runs_view import RunsModel
-from tui_trainer.ui.spans import ASCII, UNICODE
+from tui_trainer.ui.screens.runs_view import RunsModel, detail_lines
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of
 
 
 @pytest.fixture(autouse=True)
@@ -535,3 +536,22 @@ async def test_beside_the_list_stands_the_chosen_run_with_its_curve_and_what_dif
         await screens.resize(80, 24)
         await screens.press("v")
         await screens.shows("the curve of a run stands beside the list from 120 columns on", gone="differs from")
+
+
+def test_what_deleting_frees_is_said_where_it_is_not_all_of_a_run():
+    def size_of(freed_bytes):
+        one = replace(RUNS[1], size_bytes=35 << 20, freed_bytes=freed_bytes)
+        lines = text_of(detail_lines(one, runs_module._now(), 200, UNICODE))
+        return lines.partition(" ago, ")[2].partition("\n")[0]
+
+    assert size_of(35 << 20) == size_of(None) == "35.0 MiB"
+    assert size_of(34 << 20) == "35.0 MiB, of which deleting it frees 34.0 MiB"
+
+
+@in_event_loop
+async def test_tags_that_have_no_room_end_with_an_ellipsis(monkeypatch):
+    tagged = [replace(one, tags=("good", "demonstration")) for one in RUNS[:2]]
+    monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: tagged)
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+        await screens.press("5")
+        await screens.shows("#good #de\u2026 ")
