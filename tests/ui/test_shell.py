@@ -249,3 +249,17 @@ async def test_a_plan_is_made_anew_when_a_run_ends(monkeypatch):
         screens.app.tick()
         screens.app.tick()
         assert planned == [1], "its steps were measured, and its data is prepared"
+
+
+@in_event_loop
+async def test_the_last_line_beside_a_run_of_another_process_has_the_keys_of_the_run_and_not_those_of_a_new_one():
+    run = CannedRun(trained(60), True)
+    run.is_ours = False
+    async with open_screens(bench=bench()) as screens:
+        screens.bench.run = run
+        await screens.press("4")
+        text = await screens.shows("p pause", "S stop")
+        assert "t start" not in text and "n new run" not in text
+        run.alive = False
+        screens.app.draw()
+        await screens.shows("t start", "n new run")

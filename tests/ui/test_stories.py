@@ -91,7 +91,7 @@ async def test_story_config(small, tmp_path):
         await screens.press("escape", "v")
         await screens.shows("sample 1 of", "trained", "times")
         await screens.press("escape", "s")
-        await screens.shows("saved in", gone="unsaved")
+        await screens.shows("saved in", ": `tui-trainer ", " opens it again", gone="unsaved")
         assert written(path)["training"]["learning_rate"] == 5e-4 and written(path)["training"]["max_steps"] == 20
 
         await screens.press("S", "ctrl+u", *"other.toml", "enter")

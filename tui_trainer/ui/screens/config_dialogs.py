@@ -100,7 +100,8 @@ def _write(
             answer("")
             bench.old_edits = {}
             document.mark_saved(path, *result)
-            bench.note_change(f"saved in {path}", "good")
+            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            bench.note_change(f"saved in {shown}: `tui-trainer {shlex.quote(str(shown))}` opens it again", "good")
         bench.app.draw()
 
     write = writing(document, path, force=force)
